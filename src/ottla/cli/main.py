@@ -1,0 +1,175 @@
+"""The `ottla` command: finds the subcommand, runs it, turns what went wrong into one line and an exit code.
+
+**Declaring a subcommand.** Add it to COMMANDS below, `name: (module, summary)`, and in that module write
+
+    from ottla.cli.args import BOOTSTRAP, OUTPUT, Command, argument, switch
+
+    def _create(args: argparse.Namespace) -> int | None:
+        ...                                     # None or 0: done
+
+    COMMAND = Command(
+        "topic", "list, describe, create, alter and delete topics",
+        commands=(
+            Command("create", "create a topic",
+                    argument("topic", nargs="+", help="its name"),
+                    argument("-p", "--partitions", type=int, default=1, metavar="N", help="..."),
+                    argument("--config", action="append", default=[], metavar="KEY=VALUE",
+                             complete="topic-key", help="..."),
+                    switch("--if-not-exists", help="..."),
+                    BOOTSTRAP, OUTPUT, run=_create),
+        ),
+    )
+
+A command without others under it gives `run=` at the top. `argument(...)` takes argparse's keywords, and
+`complete=` ("file", "dir", "broker-key", "topic-key", or "" for nothing) for the shells. Rules:
+
+- Modules are imported only when their command is called; heavy imports go into the functions that need them.
+- Data goes to stdout through ottla.cli.output (`emit(rows, columns, args.output)`), talk to stderr (`say`).
+- Raise CliError("one line") for what went wrong (exit code 1), UsageError for a wrong command line (2).
+  KafkaError, ConfigError and OSError may fly: they are printed as one line here. Ctrl-C is exit code 130, a
+  closed pipe is no error. Anything else is a bug: one line, exit code 70, the traceback with OTTLA_DEBUG=1.
+- `-o` is the output format (OUTPUT) except where kcat's meaning is older (`ottla consume -o beginning`);
+  `-b` is the bootstrap server; resolve it with `args.bootstrap_servers(ns.bootstrap_server)`.
+
+Rules of this module: only `sys` and `os` are imported before a command is chosen, so that `ottla --help`
+answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ottla.cli import args as arguments
+from ottla.cli.args import CliError, Command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("ottla.cli.serve", "run a broker (and its controller) on a data directory"),
+    "demo": (
+        "ottla.cli.demo",
+        "a broker, a topic, a producer and a consumer, live, in a temporary directory",
+    ),
+    "topic": ("ottla.cli.topic", "list, describe, create, alter and delete topics"),
+    "config": ("ottla.cli.config", "show and change the configuration of topics and brokers"),
+    "produce": ("ottla.cli.produce", "send records from files or standard input"),
+    "consume": ("ottla.cli.consume", "print the records of a topic"),
+    "storage": ("ottla.cli.storage", "format a data directory, or say what is in one"),
+    "log": ("ottla.cli.log_dump", "look into the files of a log"),
+    "completion": ("ottla.cli.completion", "print the completion script of a shell"),
+}
+
+_SUMMARY = "Ottla is Kafka, written in Python: a broker and the tools to use it."
+_TAIL = """options:
+  -h, --help     this page
+  -V, --version  version, Python, record kernel, event loop
+
+`ottla <command> --help` tells more about one."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
+    except CliError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return arguments.EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return arguments.EXIT_OK
+    except SystemExit as stop:  # argparse's --help
+        return stop.code if isinstance(stop.code, int) else arguments.EXIT_OK
+    except Exception as error:  # noqa: BLE001 - the last line of defence: a user sees a sentence, never a stack
+        return _report(error)
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        if len(words) > 1 and words[0] == "help":
+            return _dispatch([*words[1:], "--help"])
+        print(help_page())
+        return arguments.EXIT_OK
+    if words[0] in ("-V", "--version", "version"):
+        from ottla.cli.version import version_line
+
+        print(version_line())
+        return arguments.EXIT_OK
+    if words[0] not in COMMANDS:
+        kind = "option" if words[0].startswith("-") else "command"
+        known = ["--help", "--version"] if kind == "option" else list(COMMANDS)
+        raise arguments.unknown(kind, words[0], known, "ottla --help")
+    return run_command(load(words[0]), words[1:], f"ottla {words[0]}")
+
+
+def help_page() -> str:
+    """What `ottla --help` prints."""
+    listed = [(name, summary) for name, (_, summary) in COMMANDS.items()]
+    return arguments.render_group_help("ottla", _SUMMARY, listed, _TAIL)
+
+
+def load(name: str) -> Command:
+    """Import the module of a command."""
+    import importlib
+
+    command = importlib.import_module(COMMANDS[name][0]).COMMAND
+    assert isinstance(command, Command)
+    return command
+
+
+def run_command(command: Command, words: Sequence[str], prog: str) -> int:
+    """Walk down the groups, parse what is left, run it."""
+    if command.run is not None:
+        return command.run(arguments.parse(command, words, prog)) or arguments.EXIT_OK
+    if not words or words[0] in ("-h", "--help"):
+        listed = [(name, under.summary) for name, under in command.commands.items()]
+        summary = command.summary[:1].upper() + command.summary[1:] + "."
+        print(arguments.render_group_help(prog, summary, listed))
+        return arguments.EXIT_OK if words else arguments.EXIT_USAGE
+    under = command.commands.get(words[0])
+    if under is None:
+        raise arguments.unknown("command", words[0], list(command.commands), f"{prog} --help")
+    return run_command(under, words[1:], f"{prog} {words[0]}")
+
+
+def _fail(message: str, exit_code: int) -> int:
+    print(f"ottla: {message}", file=sys.stderr)
+    return exit_code
+
+
+def _report(error: Exception) -> int:
+    """One line for an error that a command let fly."""
+    if os.environ.get("OTTLA_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    from ottla.config.errors import ConfigError
+    from ottla.model.errors import KafkaError
+
+    if isinstance(error, ConfigError):
+        return _fail(str(error), arguments.EXIT_USAGE)
+    if isinstance(error, KafkaError):
+        detail = f": {error.message}" if error.message else ""
+        return _fail(f"{error.code.name}{detail}", arguments.EXIT_FAILED)
+    if isinstance(error, OSError):
+        return _fail(_os_error(error), arguments.EXIT_FAILED)
+    return _fail(
+        f"internal error, please report it: {type(error).__name__}: {error} (OTTLA_DEBUG=1 shows where)",
+        arguments.EXIT_INTERNAL,
+    )
+
+
+def _os_error(error: OSError) -> str:
+    what = error.strerror or str(error)
+    return f"{error.filename}: {what}" if error.filename else what
+
+
+if __name__ == "__main__":
+    sys.exit(main())
