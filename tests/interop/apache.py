@@ -1,10 +1,10 @@
-"""Apache Kafka 4.3.1, the reference, run from Maven's jars: a broker, and every one of its command-line tools.
+"""Apache Kafka 4.3.1, the reference, run from Maven's jars: a broker, and every one of its tools.
 
 How to use it (from any test; mark it `interop`):
 
     from tests.interop.apache import ApacheKafka, run_tool
 
-    with ApacheKafka(tmp_path / "data", {"log.segment.bytes": 1048576}) as kafka:   # formats an empty directory
+    with ApacheKafka(tmp_path / "data", {"log.segment.bytes": 1048576}) as kafka:   # formats if empty
         kafka.address                     # "127.0.0.1:40123", for clients; kafka.controller_port likewise
         kafka.tool("TopicCommand", "--create", "--topic", "t", "--partitions", "3")  # adds --bootstrap-server
         kafka.stop(); kafka.kill(); kafka.start(); kafka.restart()
@@ -59,8 +59,10 @@ def fetch_jars() -> Path:
             return JARS
         shutil.rmtree(JARS, ignore_errors=True)
         subprocess.run(
-            ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-            + [f"-DoutputDirectory={JARS}", "-DincludeScope=runtime"],
+            [
+                *("mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"),
+                *(f"-DoutputDirectory={JARS}", "-DincludeScope=runtime"),
+            ],
             check=True,
             stdin=subprocess.DEVNULL,
         )
@@ -71,7 +73,7 @@ def fetch_jars() -> Path:
 def java_command(
     main: str, *args: str, jvm: Sequence[str] = SMALL_HEAP, log_level: str = "INFO"
 ) -> list[str]:
-    """The command line that runs a class of the reference (short tool names allowed) or one of our sources."""
+    """The command line that runs a class of the reference (short names allowed) or a source file."""
     return [
         "java",
         *jvm,

@@ -5,8 +5,8 @@
     with OttlaNode(tmp_path / "data", {"log.segment.bytes": 1048576}) as node:
         node.address, node.controller_port, node.log_text(), node.rss_bytes() ...
 
-The interface is `ServerProcess`'s, as of `ApacheKafka`, so a script takes either. The broker listener's port is
-the one that `ottla serve` says in its line `listening on HOST:PORT`.
+The interface is `ServerProcess`'s, as of `ApacheKafka`, so a script takes either. The broker listener's port
+is the one that `ottla serve` says in its line `listening on HOST:PORT`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class OttlaNode(ServerProcess):
         return self.work_dir / f"stalls-{self.starts}.json"
 
     def stalls(self) -> dict[str, float] | None:
-        """The report of the last clean stop: {count, p50_ms, p99_ms, p999_ms, max_ms}; None if there is none."""
+        """What the last clean stop reported: {count, p50_ms, p99_ms, p999_ms, max_ms}, or None."""
         return json.loads(self.stall_path.read_text()) if self.stall_path.exists() else None
 
     def is_ready(self) -> bool:

@@ -65,7 +65,7 @@ def receive_frame(sock: socket.socket) -> bytes:
 
 
 def is_serving(host: str, port: int, timeout_s: float = 2.0) -> bool:
-    """Whether a broker answers ApiVersions and lists itself in Metadata (so it is registered and unfenced)."""
+    """Whether a broker answers ApiVersions and lists itself in Metadata (it is registered and unfenced)."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as sock:
             sock.sendall(API_VERSIONS_V0)
