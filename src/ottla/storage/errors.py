@@ -1,0 +1,38 @@
+"""What can go wrong with a log beyond a plain KafkaError: a failed disk, and records refused one by one."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from ottla.model.errors import ErrorCode, KafkaError
+
+
+class StorageError(KafkaError):
+    """The disk under a log failed. Nothing of that directory may be acknowledged until it is restarted."""
+
+    def __init__(self, log_dir: Path, message: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+        self.log_dir = log_dir
+
+
+class RecordError(NamedTuple):
+    """One record the broker refuses, as a Produce response names it (KIP-467)."""
+
+    batch_index: int
+    message: str
+
+
+class RecordValidationError(KafkaError):
+    """A batch refused because of some of its records."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+
+class UnexpectedOffsetError(KafkaError):
+    """A follower was given a batch that begins before the end of its log."""
+
+    def __init__(self, message: str, first_offset: int, last_offset: int) -> None:
+        super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR, message)
+        self.first_offset = first_offset
+        self.last_offset = last_offset
