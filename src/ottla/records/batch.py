@@ -7,15 +7,14 @@ Owned by nobody at run time: pure functions over the caller's buffers.
 
 import struct
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Final
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.kernel import crc32c
+from ottla.records.types import Buffer
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
-
-# base offset, batch length, partition leader epoch, magic, crc, attributes, last offset delta, base timestamp,
-# max timestamp, producer id, producer epoch, base sequence, records count
+# base offset, batch length, partition leader epoch, magic, crc, attributes, last offset delta,
+# base timestamp, max timestamp, producer id, producer epoch, base sequence, records count
 BATCH_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE: Final = BATCH_HEADER.size
 LOG_OVERHEAD: Final = 12

@@ -1,0 +1,436 @@
+"""The Python twin of the compiled record kernel: the same functions, answers and errors, only slower.
+
+It is what runs where no compiler was found, and what the compiled one is compared with in the tests.
+The functions are documented in ottla.records.kernel. Integers wrap at 64 bits as Java's do, so that both
+kernels agree on hostile deltas.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from crc32c import crc32c as _crc32c
+
+from ottla.records.types import Buffer, Headers, InvalidRecordError, NewRecord, Problem, Record
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH = struct.Struct(">i")
+_HEADER_SIZE = 61
+_LOG_OVERHEAD = 12
+_CRC_START = 21
+_SIZE_UP_TO_MAGIC = 17
+_MIN_LEGACY_LENGTH = 14
+_MIN_LENGTH = _HEADER_SIZE - _LOG_OVERHEAD
+_NO_TIMESTAMP = -1
+_MAX_INT32 = 0x7FFFFFFF
+_NO_HEADER = (0,) * 13
+
+BatchCheck = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int]
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    return _crc32c(data, value)
+
+
+def _wrap64(value: int) -> int:
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _wrap32(value: int) -> int:
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+class _Malformed(Exception):
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+
+def _raw_varint(buf: Buffer, pos: int, end: int, max_bytes: int) -> tuple[int, int]:
+    raw = shift = 0
+    for _ in range(max_bytes):
+        if pos >= end:
+            break
+        byte = buf[pos]
+        pos += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return raw, pos
+        shift += 7
+    raise _Malformed(Problem.BAD_VARINT)
+
+
+def _varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    """A zigzag int32 of at most five bytes; bits beyond the 32nd are dropped, as Java drops them."""
+    raw, pos = _raw_varint(buf, pos, end, 5)
+    raw &= 0xFFFFFFFF
+    return (raw >> 1) ^ -(raw & 1), pos
+
+
+def _varlong(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    raw, pos = _raw_varint(buf, pos, end, 10)
+    raw &= 0xFFFFFFFFFFFFFFFF
+    return (raw >> 1) ^ -(raw & 1), pos
+
+
+def _field(buf: Buffer, pos: int, end: int) -> tuple[int, int, int]:
+    """A nullable, length-prefixed field: (start, length or -1, position after it)."""
+    length, pos = _varint(buf, pos, end)
+    if length < 0:
+        return pos, -1, pos
+    if length > end - pos:
+        raise _Malformed(Problem.FIELD_PAST_END)
+    return pos, length, pos + length
+
+
+def _skip_headers(buf: Buffer, pos: int, end: int, count: int) -> int:
+    if count < 0 or count > end - pos:
+        raise _Malformed(Problem.BAD_HEADERS)
+    for _ in range(count):
+        _, key_len, pos = _field(buf, pos, end)
+        if key_len < 0:
+            raise _Malformed(Problem.BAD_HEADERS)
+        _, _, pos = _field(buf, pos, end)
+    return pos
+
+
+class _Parsed(NamedTuple):
+    start: int
+    end: int
+    timestamp_delta: int
+    offset_delta: int
+    key_field: int  # where the length of the key is
+    key_start: int
+    key_len: int
+    value_start: int
+    value_len: int
+    headers_start: int
+    headers_count: int
+
+
+def _parse(buf: Buffer, start: int, limit: int) -> _Parsed:
+    size, pos = _varint(buf, start, limit)
+    if size < 0 or size > limit - pos:
+        raise _Malformed(Problem.BAD_RECORD_SIZE)
+    end = pos + size
+    if size == 0:
+        raise _Malformed(Problem.FIELD_PAST_END)
+    timestamp_delta, pos = _varlong(buf, pos + 1, end)  # one byte of attributes, which means nothing yet
+    offset_delta, key_field = _varint(buf, pos, end)
+    key_start, key_len, pos = _field(buf, key_field, end)
+    value_start, value_len, pos = _field(buf, pos, end)
+    headers_count, headers_start = _varint(buf, pos, end)
+    if _skip_headers(buf, headers_start, end, headers_count) != end:
+        raise _Malformed(Problem.SIZE_MISMATCH)
+    return _Parsed(
+        start,
+        end,
+        timestamp_delta,
+        offset_delta,
+        key_field,
+        key_start,
+        key_len,
+        value_start,
+        value_len,
+        headers_start,
+        headers_count,
+    )
+
+
+def _require_range(buf: Buffer, start: int, end: int) -> None:
+    if not 0 <= start <= end <= len(buf):
+        raise ValueError(f"range [{start}, {end}) does not lie in a buffer of {len(buf)} bytes")
+
+
+def _walk(buf: Buffer, start: int, end: int, count: int) -> Iterator[_Parsed]:
+    """Every record of a section; InvalidRecordError where its structure breaks."""
+    _require_range(buf, start, end)
+    if count < 0:
+        raise InvalidRecordError(Problem.NEGATIVE_COUNT, 0)
+    pos = start
+    for index in range(count):
+        if pos == end:
+            raise InvalidRecordError(Problem.TOO_FEW_RECORDS, index)
+        try:
+            parsed = _parse(buf, pos, end)
+        except _Malformed as error:
+            raise InvalidRecordError(error.problem, index) from None
+        yield parsed
+        pos = parsed.end
+    if pos != end:
+        raise InvalidRecordError(Problem.TRAILING_BYTES, count)
+
+
+def _record_problem(parsed: _Parsed, index: int, require_key: bool) -> Problem:
+    if require_key and parsed.key_len < 0:
+        return Problem.NO_KEY
+    return Problem.OFFSET_DELTA if parsed.offset_delta != index else Problem.NONE
+
+
+def check_records(buf: Buffer, start: int, end: int, count: int, require_key: bool) -> list[tuple[int, int]]:
+    problems: list[tuple[int, int]] = []
+    try:
+        for index, parsed in enumerate(_walk(buf, start, end, count)):
+            problem = _record_problem(parsed, index, require_key)
+            if problem:
+                problems.append((index, int(problem)))
+    except InvalidRecordError as error:
+        problems.append((error.index, int(error.problem)))
+    return problems
+
+
+def summarize_records(
+    buf: Buffer, start: int, end: int, count: int, base_timestamp: int, require_key: bool
+) -> tuple[int, int, int, int]:
+    found, found_index = Problem.NONE, -1
+    lowest = highest = _NO_TIMESTAMP
+    try:
+        for index, parsed in enumerate(_walk(buf, start, end, count)):
+            timestamp = _wrap64(base_timestamp + parsed.timestamp_delta)
+            if timestamp != _NO_TIMESTAMP:
+                lowest = timestamp if lowest == _NO_TIMESTAMP else min(lowest, timestamp)
+                highest = max(highest, timestamp)
+            problem = _record_problem(parsed, index, require_key)
+            # A missing key outranks a wrong delta: it is the one Kafka names.
+            if problem and (found == Problem.NONE or (problem == Problem.NO_KEY != found)):
+                found, found_index = problem, index
+    except InvalidRecordError as error:
+        found, found_index = error.problem, error.index
+    return int(found), found_index, lowest, highest
+
+
+def _header_problem(buf: Buffer, start: int, end: int) -> Problem:
+    left = end - start
+    if left < _SIZE_UP_TO_MAGIC:
+        return Problem.TORN
+    (length,) = _LENGTH.unpack_from(buf, start + 8)
+    magic = buf[start + 16]
+    if length < _MIN_LEGACY_LENGTH:
+        return Problem.BAD_LENGTH
+    if magic != 2:
+        return Problem.OLD_MAGIC if magic in (0, 1) else Problem.UNKNOWN_MAGIC
+    if length < _MIN_LENGTH:
+        return Problem.BAD_LENGTH
+    return Problem.TORN if left < _LOG_OVERHEAD + length else Problem.NONE
+
+
+def check_batch(buf: Buffer, start: int, end: int, require_key: bool) -> BatchCheck:
+    _require_range(buf, start, end)
+    header = _HEADER.unpack_from(buf, start) if end - start >= _HEADER_SIZE else _NO_HEADER
+    problem: int = _header_problem(buf, start, end)
+    lowest = highest = _NO_TIMESTAMP
+    if problem == Problem.NONE:
+        stop = start + _LOG_OVERHEAD + header[1]
+        if crc32c(memoryview(buf)[start + _CRC_START : stop]) != header[4]:
+            problem = Problem.BAD_CRC
+        elif header[5] & 0x07 == 0:
+            problem, lowest, highest = _check_plain_records(
+                buf, start + _HEADER_SIZE, stop, header, require_key
+            )
+        else:
+            highest = header[8]
+    return (*header, int(problem), lowest, highest)
+
+
+def _check_plain_records(
+    buf: Buffer, start: int, stop: int, header: tuple[Any, ...], require_key: bool
+) -> tuple[int, int, int]:
+    problem, _, lowest, highest = summarize_records(buf, start, stop, header[12], header[7], require_key)
+    if header[5] & 0x08:  # LogAppendTime: one timestamp for all
+        lowest = highest = header[8]
+    return problem, lowest, highest
+
+
+def scan_records(
+    buf: Buffer, start: int, end: int, count: int
+) -> list[tuple[int, int, int, int, int, int, int, int]]:
+    return [
+        (
+            p.offset_delta,
+            p.timestamp_delta,
+            p.key_start,
+            p.key_len,
+            p.value_start,
+            p.value_len,
+            p.start,
+            p.end,
+        )
+        for p in _walk(buf, start, end, count)
+    ]
+
+
+def _slice(buf: Buffer, start: int, length: int) -> bytes | None:
+    return None if length < 0 else bytes(buf[start : start + length])
+
+
+def _read_headers(buf: Buffer, parsed: _Parsed) -> Headers:
+    headers = []
+    pos = parsed.headers_start
+    for _ in range(parsed.headers_count):
+        key_start, key_len, pos = _field(buf, pos, parsed.end)
+        value_start, value_len, pos = _field(buf, pos, parsed.end)
+        key = bytes(buf[key_start : key_start + key_len]).decode("utf-8", "replace")
+        headers.append((key, _slice(buf, value_start, value_len)))
+    return tuple(headers)
+
+
+def _sequence(base_sequence: int, offset_delta: int) -> int:
+    if base_sequence < 0:
+        return -1
+    total = base_sequence + offset_delta
+    return _wrap32(total - _MAX_INT32 - 1) if total > _MAX_INT32 else total
+
+
+def decode_records(
+    buf: Buffer,
+    start: int,
+    end: int,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    base_sequence: int = -1,
+    log_append_time: int | None = None,
+) -> list[Record]:
+    records = []
+    for p in _walk(buf, start, end, count):
+        timestamp = (
+            _wrap64(base_timestamp + p.timestamp_delta) if log_append_time is None else log_append_time
+        )
+        records.append(
+            Record(
+                _wrap64(base_offset + p.offset_delta),
+                timestamp,
+                _slice(buf, p.key_start, p.key_len),
+                _slice(buf, p.value_start, p.value_len),
+                _read_headers(buf, p) if p.headers_count else (),
+                _sequence(base_sequence, p.offset_delta),
+            )
+        )
+    return records
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    raw = (value << 1) ^ (value >> 63)
+    while raw > 0x7F:
+        out.append((raw & 0x7F) | 0x80)
+        raw >>= 7
+    out.append(raw)
+
+
+def _require_int(value: int, low: int, high: int) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"an integer is required, not {type(value).__name__}")
+    if not low <= value <= high:
+        raise OverflowError(f"{value} does not fit its field")
+    return value
+
+
+def _require_int32(value: int) -> int:
+    return _require_int(value, -0x80000000, _MAX_INT32)
+
+
+def _require_int64(value: int) -> int:
+    return _require_int(value, -(1 << 63), (1 << 63) - 1)
+
+
+def _put_field(out: bytearray, data: Buffer | None) -> None:
+    if data is None:
+        out.append(1)  # -1
+        return
+    if isinstance(data, memoryview):
+        data = data.tobytes() if not data.contiguous else data.cast("B")
+    elif not isinstance(data, bytes | bytearray):
+        raise TypeError(f"a bytes-like object or None is required, not {type(data).__name__}")
+    _put_varint(out, len(data))
+    out += data
+
+
+def _put_headers(out: bytearray, headers: Sequence[tuple[str | bytes, Buffer | None]]) -> None:
+    _put_varint(out, len(headers))
+    for key, value in headers:
+        if not isinstance(key, str | bytes):
+            raise TypeError(f"a header's key is str or bytes, not {type(key).__name__}")
+        _put_field(out, key.encode() if isinstance(key, str) else key)
+        _put_field(out, value)
+
+
+def _put_record(
+    out: bytearray,
+    offset_delta: int,
+    timestamp_delta: int,
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Sequence[tuple[str | bytes, Buffer | None]],
+) -> None:
+    body = bytearray(1)
+    _put_varint(body, timestamp_delta)
+    _put_varint(body, offset_delta)
+    _put_field(body, key)
+    _put_field(body, value)
+    _put_headers(body, headers)
+    if len(body) > _MAX_INT32:
+        raise OverflowError("a record cannot be larger than 2^31 - 1 bytes")
+    _put_varint(out, len(body))
+    out += body
+
+
+def encode_record(
+    offset_delta: int,
+    timestamp_delta: int,
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Sequence[tuple[str | bytes, Buffer | None]] = (),
+) -> bytearray:
+    out = bytearray()
+    _put_record(out, _require_int32(offset_delta), _require_int64(timestamp_delta), key, value, headers)
+    return out
+
+
+def encode_records(
+    records: Sequence[NewRecord],
+    base_timestamp: int,
+    offset_deltas: Sequence[int] | None = None,
+    reserve_bytes: int = 0,
+) -> tuple[bytearray, int]:
+    if offset_deltas is not None and len(offset_deltas) != len(records):
+        raise ValueError("one offset delta for each record is required")
+    _require_int64(base_timestamp)
+    out = bytearray(reserve_bytes)
+    highest = _NO_TIMESTAMP
+    for index, (timestamp, key, value, headers) in enumerate(records):
+        delta = index if offset_deltas is None else _require_int32(offset_deltas[index])
+        highest = max(highest, _require_int64(timestamp))
+        _put_record(out, delta, _wrap64(timestamp - base_timestamp), key, value, headers)
+    return out, highest
+
+
+def rebuild_records(
+    buf: Buffer,
+    start: int,
+    end: int,
+    count: int,
+    mask: Buffer,
+    base_timestamp: int,
+    log_append_time: int | None = None,
+    new_base_timestamp: int | None = None,
+) -> tuple[bytearray, int, int, int]:
+    if len(mask) != max(count, 0):
+        raise ValueError("one byte of the mask for each record is required")
+    out = bytearray()
+    highest, retained = _NO_TIMESTAMP, 0
+    for index, p in enumerate(_walk(buf, start, end, count)):
+        if not mask[index]:
+            continue
+        timestamp = (
+            _wrap64(base_timestamp + p.timestamp_delta) if log_append_time is None else log_append_time
+        )
+        if new_base_timestamp is None:
+            new_base_timestamp = timestamp
+        body = bytearray(1)
+        _put_varint(body, _wrap64(timestamp - new_base_timestamp))
+        _put_varint(body, p.offset_delta)
+        body += buf[p.key_field : p.end]
+        _put_varint(out, len(body))
+        out += body
+        highest = max(highest, timestamp)
+        retained += 1
+    return out, _NO_TIMESTAMP if new_base_timestamp is None else new_base_timestamp, highest, retained
