@@ -1,0 +1,261 @@
+"""Compiles the decoder of one message in one version to a straight-line Python function.
+
+Purpose: `compile_decoder(cls, version)` gives `f(buf, p, end) -> (message, p)`. Nested structs are written
+inline, loops only where the wire has arrays, and a run of fixed-size fields is a single `unpack_from`
+straight into the message's attributes, together with the length that follows it.
+
+Rules: the buffer is any bytes-like object indexable to ints; a count or a length is compared with the bytes
+left before anything is made of it. Short input surfaces as IndexError or struct.error, which
+`ottla.wire.codec` turns into WireError. Owned by `ottla.wire.codec`, which keeps the results.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from struct import unpack_from
+from typing import Any
+
+from ottla.wire import primitives
+from ottla.wire.schema import Array, Field, Kind, Primitive, schema_of
+from ottla.wire.source import Source
+
+_HELPERS: dict[str, Any] = {
+    "new": object.__new__,
+    "unpack_from": unpack_from,
+    **{
+        name: getattr(primitives, name)
+        for name in (
+            "null_field",
+            "read_tag",
+            "skip_tags",
+            "string_length_rest",
+            "too_many",
+            "too_short",
+            "uvarint_rest",
+            "wrong_tag_size",
+        )
+    },
+}
+
+
+def compile_decoder(cls: type, version: int) -> Callable[..., Any]:
+    """The decoder of `cls` in `version`."""
+    schema = schema_of(cls)
+    compiler = _Decoder(version, schema.is_flexible(version))
+    compiler.message(cls)
+    return compiler.source.build(f"decoder of {schema.name} v{version}", _HELPERS)
+
+
+class _Decoder:
+    def __init__(self, version: int, flexible: bool) -> None:
+        self.version = version
+        self.flexible = flexible
+        self.source = Source("buf, p, end")
+        self._run: list[tuple[str, str, int]] = []  # fixed-size values not read yet: target, format, size
+
+    def message(self, cls: type) -> None:
+        self.struct(cls, "message")
+        self._flush()
+        self.source.add("return message, p")
+
+    # -- fixed-size runs
+
+    def _fixed(self, target: str, format: str, size_bytes: int) -> None:
+        self._run.append((target, format, size_bytes))
+
+    def _flush(self) -> None:
+        if not self._run:
+            return
+        if len(self._run) == 1 and self._run[0][1] == "B":
+            self.source.add(f"{self._run.pop()[0]} = buf[p]", "p += 1")
+            return
+        targets = ", ".join(target for target, _, _ in self._run)
+        unpack = self.source.struct_method("unpack_from", "".join(format for _, format, _ in self._run))
+        size_bytes = sum(size for _, _, size in self._run)
+        comma = "," if len(self._run) == 1 else ""
+        self.source.add(f"{targets}{comma} = {unpack}(buf, p)", f"p += {size_bytes}")
+        self._run = []
+
+    # -- structs and their fields
+
+    def struct(self, cls: type, target: str) -> None:
+        self._flush()
+        self.source.add(f"{target} = new({self.source.constant(cls.__name__, cls)})")
+        tagged: list[Field] = []
+        for field in schema_of(cls).fields:
+            tag = field.tag is not None
+            if not field.is_in(self.version) or (tag and not self.flexible):
+                self._default(field, target)
+            elif tag:
+                self._default(field, target)
+                tagged.append(field)
+            else:
+                self._value(field.kind, f"{target}.{field.name}", field, field.is_nullable_in(self.version))
+        if self.flexible:
+            self._tags(tagged, target)
+
+    def _default(self, field: Field, target: str) -> None:
+        default = field.default
+        if isinstance(default, list):
+            value = "[]"
+        elif hasattr(default, "SCHEMA"):
+            value = self.source.constant(field.name, type(default)) + "()"
+        elif default is None or isinstance(default, (bool, int, str)):
+            value = repr(default)
+        else:
+            value = self.source.constant(field.name, default)
+        self.source.add(f"{target}.{field.name} = {value}")
+
+    def _value(self, kind: Kind, target: str, field: Field, nullable: bool) -> None:
+        if isinstance(kind, Array):
+            self._array(kind.element, target, field, nullable)
+        elif not isinstance(kind, Primitive):
+            self._nested(kind, target, nullable)
+        elif kind.format:
+            self._fixed(target, kind.format, kind.size_bytes)
+        elif kind.name == "string":
+            self._string(target, field, nullable)
+        else:
+            self._bytes(kind.name, target, field, nullable)
+
+    def _nested(self, cls: type, target: str, nullable: bool, marker: str = "b") -> None:
+        """A struct; a nullable one has a marker before it (KIP-893): a byte, or in a tag a varint."""
+        value = self.source.name("s")
+        if not nullable:
+            self.struct(cls, value)
+            self._flush()
+            self.source.add(f"{target} = {value}")
+            return
+        flag = self.source.name("n")
+        self._fixed(flag, marker, 1)
+        self._flush()
+        with self.source.block(f"if {flag} {'<' if marker == 'b' else '<='} 0:"):
+            self.source.add(f"{target} = None")
+        with self.source.block("else:"):
+            self._nested(cls, target, nullable=False)
+
+    # -- lengths: an unsigned varint holding n + 1, or a fixed integer holding n with a negative for null
+
+    def _length(self, old_format: str, rest: str = "uvarint_rest") -> str:
+        """Emits the reading of a length into a fresh name: n, or below zero for null."""
+        n = self.source.name("n")
+        if not self.flexible:
+            self._fixed(n, old_format, 2 if old_format == "h" else 4)
+            self._flush()
+            return n
+        self._fixed(n, "B", 1)
+        self._flush()
+        with self.source.block(f"if {n} > 127:"):
+            self.source.add(f"{n}, p = {rest}(buf, p, {n})")
+        self.source.add(f"{n} -= 1")
+        return n
+
+    @contextmanager
+    def _unless_null(self, n: str, target: str, field: Field, nullable: bool) -> Iterator[None]:
+        """Emits what a null means, and then, for when it is none, what is emitted inside."""
+        with self.source.block(f"if {n} < 0:"):
+            self.source.add(f"{target} = None" if nullable else f"raise null_field({field.name!r})")
+        if nullable:
+            with self.source.block("else:"):
+                yield
+        else:
+            yield
+
+    def _span(self, n: str, field: Field) -> str:
+        """Emits the end of n bytes from p, checked to be there."""
+        q = self.source.name("q")
+        self.source.add(f"{q} = p + {n}")
+        with self.source.block(f"if {q} > end:"):
+            self.source.add(f"raise too_short({field.name!r}, {n}, end - p)")
+        return q
+
+    def _string(self, target: str, field: Field, nullable: bool) -> None:
+        n = self._length("h", "string_length_rest")
+        with self._unless_null(n, target, field, nullable):
+            q = self._span(n, field)
+            # As Java reads strings: what is not UTF-8 becomes U+FFFD, it does not fail the request.
+            self.source.add(f"{target} = str(buf[p:{q}], 'utf-8', 'replace')", f"p = {q}")
+
+    def _bytes(self, kind: str, target: str, field: Field, nullable: bool) -> None:
+        n = self._length("i")
+        make = "memoryview(buf)[p:{}]" if kind == "records" else "bytes(buf[p:{}])"
+        with self._unless_null(n, target, field, nullable):
+            q = self._span(n, field)
+            self.source.add(f"{target} = {make.format(q)}", f"p = {q}")
+
+    # -- arrays
+
+    def _array(self, element: Kind, target: str, field: Field, nullable: bool) -> None:
+        n = self._length("i")
+        with self._unless_null(n, target, field, nullable):
+            smallest = max(1, self._smallest(element))
+            with self.source.block(f"if {n} * {smallest} > end - p:"):
+                self.source.add(f"raise too_many({n}, end - p)")
+            self._elements(element, n, target, field)
+
+    def _elements(self, element: Kind, n: str, target: str, field: Field) -> None:
+        if isinstance(element, Primitive) and len(element.format) == 1:
+            self.source.add(f"{target} = list(unpack_from(f'>{{{n}}}{element.format}', buf, p))")
+            self.source.add(f"p += {n} * {element.size_bytes}")
+            return
+        values, value = self.source.name("l"), self.source.name("e")
+        self.source.add(f"{target} = {values} = []")
+        with self.source.block(f"for _ in range({n}):"):
+            if isinstance(element, (Primitive, Array)):
+                self._value(element, value, field, nullable=False)
+            else:
+                self.struct(element, value)
+            self._flush()
+            self.source.add(f"{values}.append({value})")
+
+    def _smallest(self, kind: Kind) -> int:
+        """The fewest bytes a value of this kind takes, to tell an impossible count at once."""
+        length = 1 if self.flexible else 4
+        if isinstance(kind, Array):
+            return length
+        if isinstance(kind, Primitive):
+            return kind.size_bytes or (1 if self.flexible else 2 if kind.name == "string" else 4)
+        untagged = [
+            field
+            for field in schema_of(kind).fields
+            if field.is_in(self.version) and (field.tag is None or not self.flexible)
+        ]
+        sizes = (1 if self._is_null_struct(field) else self._smallest(field.kind) for field in untagged)
+        return sum(sizes) + self.flexible
+
+    def _is_null_struct(self, field: Field) -> bool:
+        return isinstance(field.kind, type) and field.is_nullable_in(self.version)
+
+    # -- tagged fields
+
+    def _tags(self, tagged: list[Field], target: str) -> None:
+        n = self.source.name("t")
+        self._fixed(n, "B", 1)
+        self._flush()
+        with self.source.block(f"if {n}:"):
+            if not tagged:
+                self.source.add(f"p = skip_tags(buf, p, {n}, end)")
+                return
+            with self.source.block(f"if {n} > 127:"):
+                self.source.add(f"{n}, p = uvarint_rest(buf, p, {n})")
+            with self.source.block(f"if {n} * 2 > end - p:"):
+                self.source.add(f"raise too_many({n}, end - p)")
+            self._tag_loop(n, tagged, target)
+
+    def _tag_loop(self, n: str, tagged: list[Field], target: str) -> None:
+        tag, stop = self.source.name("tag"), self.source.name("stop")
+        with self.source.block(f"for _ in range({n}):"):
+            self.source.add(f"{tag}, p, {stop} = read_tag(buf, p, end)")
+            for position, field in enumerate(tagged):
+                with self.source.block(f"{'el' if position else ''}if {tag} == {field.tag}:"):
+                    self._tagged_value(field, f"{target}.{field.name}")
+                    self._flush()
+                    with self.source.block(f"if p != {stop}:"):
+                        self.source.add(f"raise wrong_tag_size({field.name!r})")
+            self.source.add(f"p = {stop}")
+
+    def _tagged_value(self, field: Field, target: str) -> None:
+        nullable = field.is_nullable_in(self.version)
+        if isinstance(field.kind, type):
+            self._nested(field.kind, target, nullable, marker="B")
+        else:
+            self._value(field.kind, target, field, nullable)

@@ -1,0 +1,304 @@
+"""How a message is declared: one readable class a message, versions said on the fields.
+
+Purpose: the vocabulary (types, decorators, field specifiers) in which every message and record of the
+protocol is written down, and the reflection the codec compiler works from. Importing a declaration costs next
+to nothing: constructors, comparisons and codecs are made when they are first used.
+
+Rules: a declaration is data and never changes at run time; nothing here reads or writes bytes. A declared
+class is slotted, is constructed by keyword, has a default for every field, and compares by value. Stateless.
+
+A message::
+
+    @message(api_key=12, versions="0-4", flexible="4+")
+    class HeartbeatRequest:
+        '''A group member says that it is alive.'''
+
+        group_id: String
+        generation_id: Int32
+        member_id: String
+        group_instance_id: NullableString = since(3, default=None)
+
+    HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    HeartbeatRequest.API_KEY, .VALID_VERSIONS (a range), .FLEXIBLE_FROM (int or None), .NAME
+
+Types: Bool Int8 Int16 UInt16 Int32 UInt32 Int64 Float64 UuidField (16 raw bytes), String Bytes Records, the
+same three as NullableString NullableBytes NullableRecords, a struct's class, ``list[...]`` of any of them,
+and ``... | None`` on a list or a struct for a nullable one. Records are bytes on the way out and a memoryview of
+the input, not a copy, on the way in.
+
+Nested structs, defaults, versions, tags::
+
+    @struct
+    class Topic:
+        name: String = until(12, default="")              # versions 0 to 12
+        topic_id: UuidField = since(13, default=ZERO_UUID)  # 13 and later
+        offset: Int64 = -1                                # in every version, with a default of its own
+        error: NullableString = between(5, 7, default=None, ignorable=True)
+        partitions: list[Int32]                           # implied default: [], "", 0, False, zero uuid
+
+    @data(versions="0-2", flexible="0+", api_key=3)       # records of a log: no request, no response
+    class PartitionRecord:
+        topics: list[Topic] | None = field(nullable="1+")       # null only from version 1
+        leader_recovery_state: Int8 = tagged(0, default=0)      # tag 0, every version
+        directories: list[UuidField] = tagged(1, since=2, default=[])   # tag 1 from version 2
+        state: ReplicaState = tagged(2, default=ReplicaState())  # a struct's default: all of its own defaults
+
+``ignorable`` is Kafka's: a value that the chosen version cannot carry is dropped; without it, encoding a
+non-default value raises. The type checker asks for every field that shows no default; at run time all have
+one. A generic caller that the checker should follow uses ``schema_of(cls)`` for what the class says.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
+
+from ottla.model.ids import ZERO_UUID, Uuid
+from ottla.wire.classes import MISSING, build_class
+
+T = TypeVar("T")
+Versions = tuple[int, int]  # first and last, both included
+LAST = 0x7FFF  # the open end of "3+": api versions are int16
+EVERY: Versions = (0, LAST)
+NONE: Versions = (1, 0)
+
+
+class Primitive(NamedTuple):
+    """A scalar of the protocol; those of a fixed size have a `struct` format."""
+
+    name: str
+    format: str
+    size_bytes: int
+    default: Any
+
+
+class Array(NamedTuple):
+    """A list of one kind of element."""
+
+    element: "Kind"
+
+
+Kind = Primitive | Array | type
+
+BOOL = Primitive("bool", "?", 1, False)
+INT8 = Primitive("int8", "b", 1, 0)
+INT16 = Primitive("int16", "h", 2, 0)
+UINT16 = Primitive("uint16", "H", 2, 0)
+INT32 = Primitive("int32", "i", 4, 0)
+UINT32 = Primitive("uint32", "I", 4, 0)
+INT64 = Primitive("int64", "q", 8, 0)
+FLOAT64 = Primitive("float64", "d", 8, 0.0)
+UUID = Primitive("uuid", "16s", 16, ZERO_UUID)
+STRING = Primitive("string", "", 0, "")
+BYTES = Primitive("bytes", "", 0, b"")
+RECORDS = Primitive("records", "", 0, b"")
+
+Buffer = bytes | bytearray | memoryview
+
+Bool = Annotated[bool, BOOL]
+Int8 = Annotated[int, INT8]
+Int16 = Annotated[int, INT16]
+UInt16 = Annotated[int, UINT16]
+Int32 = Annotated[int, INT32]
+UInt32 = Annotated[int, UINT32]
+Int64 = Annotated[int, INT64]
+Float64 = Annotated[float, FLOAT64]
+UuidField = Annotated[Uuid, UUID]
+String = Annotated[str, STRING]
+Bytes = Annotated[bytes, BYTES]
+Records = Annotated[Buffer, RECORDS]
+NullableString = Annotated[str | None, STRING]
+NullableBytes = Annotated[bytes | None, BYTES]
+NullableRecords = Annotated[Buffer | None, RECORDS]
+
+
+class FieldSpec(NamedTuple):
+    """What the right-hand side of a field says; a bare default is a spec with nothing else."""
+
+    default: Any = MISSING
+    versions: Versions = EVERY
+    nullable: Versions | None = None
+    tag: int | None = None
+    ignorable: bool = False
+
+
+class Field(NamedTuple):
+    """A field as the codec compiler and the tests see it."""
+
+    name: str
+    kind: Kind
+    default: Any
+    versions: Versions
+    nullable: Versions
+    tag: int | None
+    ignorable: bool
+
+    def is_in(self, version: int) -> bool:
+        return self.versions[0] <= version <= self.versions[1]
+
+    def is_nullable_in(self, version: int) -> bool:
+        return self.nullable[0] <= version <= self.nullable[1]
+
+
+class Schema:
+    """What is known of one declared class: its place in the protocol and its fields."""
+
+    __slots__ = ("_fields", "api_key", "cls", "flexible_from", "name", "role", "specs", "versions")
+
+    def __init__(self, cls: type, role: str, specs: dict[str, FieldSpec]) -> None:
+        self.cls = cls
+        self.name = cls.__name__
+        self.role = role
+        self.specs = specs
+        self.api_key: int | None = None
+        self.versions = range(0)
+        self.flexible_from: int | None = None
+        self._fields: tuple[Field, ...] | None = None
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields in the order of the wire, resolved on first use."""
+        if self._fields is None:
+            hints = inspect.get_annotations(self.cls, eval_str=True)
+            self._fields = tuple(_resolve(name, hints[name], spec) for name, spec in self.specs.items())
+        return self._fields
+
+    def is_flexible(self, version: int) -> bool:
+        return self.flexible_from is not None and version >= self.flexible_from
+
+
+def field(
+    *,
+    default: Any = MISSING,
+    versions: str = "0+",
+    nullable: str | None = None,
+    tag: int | None = None,
+    ignorable: bool = False,
+) -> Any:
+    """A field in full; the others are short forms of it."""
+    return FieldSpec(default, parse_versions(versions), nullable and parse_versions(nullable), tag, ignorable)  # type: ignore[arg-type]
+
+
+def since(first: int, *, default: Any = MISSING, nullable: str | None = None, ignorable: bool = False) -> Any:
+    """A field that came with version `first`."""
+    return field(default=default, versions=f"{first}+", nullable=nullable, ignorable=ignorable)
+
+
+def until(last: int, *, default: Any = MISSING, nullable: str | None = None, ignorable: bool = False) -> Any:
+    """A field that went after version `last`."""
+    return field(default=default, versions=f"0-{last}", nullable=nullable, ignorable=ignorable)
+
+
+def between(
+    first: int, last: int, *, default: Any = MISSING, nullable: str | None = None, ignorable: bool = False
+) -> Any:
+    """A field of the versions `first` to `last`."""
+    return field(default=default, versions=f"{first}-{last}", nullable=nullable, ignorable=ignorable)
+
+
+def tagged(
+    tag: int, *, since: int = 0, default: Any = MISSING, nullable: str | None = None, ignorable: bool = False
+) -> Any:
+    """A tagged field (KIP-482): on the wire only when it differs from its default."""
+    return field(default=default, versions=f"{since}+", nullable=nullable, tag=tag, ignorable=ignorable)
+
+
+def parse_versions(text: str) -> Versions:
+    """Reads "3", "3+", "0-4" or "none"."""
+    if text == "none":
+        return NONE
+    if text.endswith("+"):
+        return int(text[:-1]), LAST
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field, since, until, between, tagged))
+def message(*, api_key: int, versions: str, flexible: str = "none") -> Callable[[type[T]], type[T]]:
+    """Declares a request or a response; which of the two, its name says."""
+
+    def declare(cls: type[T]) -> type[T]:
+        role = "response" if cls.__name__.endswith("Response") else "request"
+        return _declare(cls, role, api_key, versions, flexible)
+
+    return declare
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field, since, until, between, tagged))
+def data(
+    *, versions: str, flexible: str = "none", api_key: int | None = None
+) -> Callable[[type[T]], type[T]]:
+    """Declares what is stored rather than asked: a record of a log, a snapshot's header."""
+
+    def declare(cls: type[T]) -> type[T]:
+        return _declare(cls, "data", api_key, versions, flexible)
+
+    return declare
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field, since, until, between, tagged))
+def struct(cls: type[T]) -> type[T]:
+    """Declares a part of messages; its fields' versions are those of the message it is in."""
+    return _declare(cls, "struct", None, "0+", "none")
+
+
+def schema_of(cls: type) -> Schema:
+    """The schema of a declared class."""
+    schema: Schema = cls.SCHEMA  # type: ignore[attr-defined]
+    return schema
+
+
+def is_declared(cls: object) -> bool:
+    return isinstance(getattr(cls, "SCHEMA", None), Schema)
+
+
+def _declare(cls: type[T], role: str, api_key: int | None, versions: str, flexible: str) -> type[T]:
+    names = list(inspect.get_annotations(cls))
+    specs = {name: _spec(cls.__dict__.get(name, MISSING)) for name in names}
+    made: Any = build_class(cls, names)
+    schema = Schema(made, role, specs)
+    schema.api_key = api_key
+    first, last = parse_versions(versions)
+    schema.versions = range(first, last + 1) if last != LAST else range(first, first)
+    flexible_versions = parse_versions(flexible)
+    schema.flexible_from = None if flexible_versions == NONE else flexible_versions[0]
+    made.SCHEMA = schema
+    made.NAME, made.API_KEY = schema.name, api_key
+    made.VALID_VERSIONS, made.FLEXIBLE_FROM = schema.versions, schema.flexible_from
+    made.ENCODERS, made.DECODERS = {}, {}
+    result: type[T] = made
+    return result
+
+
+def _spec(value: Any) -> FieldSpec:
+    return value if isinstance(value, FieldSpec) else FieldSpec(value)
+
+
+def _resolve(name: str, hint: Any, spec: FieldSpec) -> Field:
+    kind, may_be_null = _kind(hint)
+    default = spec.default
+    if default is MISSING:
+        default = implied_default(kind)
+    nullable = (spec.nullable or spec.versions) if may_be_null else NONE
+    assert may_be_null or spec.nullable is None, f"{name}: nullable versions on a type that is not nullable"
+    return Field(name, kind, default, spec.versions, nullable, spec.tag, spec.ignorable)
+
+
+def _kind(hint: Any) -> tuple[Kind, bool]:
+    """The kind behind an annotation, and whether it admits None."""
+    if get_origin(hint) is Annotated:
+        python_type, kind = get_args(hint)[:2]
+        return kind, type(None) in get_args(python_type)
+    if get_origin(hint) is list:
+        return Array(_kind(get_args(hint)[0])[0]), False
+    if is_declared(hint):
+        return hint, False
+    choices = [choice for choice in get_args(hint) if choice is not type(None)]
+    assert len(choices) == 1, f"not a type of the protocol: {hint!r}"
+    return _kind(choices[0])[0], True
+
+
+def implied_default(kind: Kind) -> Any:
+    """What a field without a default of its own starts as: zero, empty, false, or a struct of such."""
+    if isinstance(kind, Primitive):
+        return kind.default
+    return [] if isinstance(kind, Array) else kind()
