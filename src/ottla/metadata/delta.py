@@ -1,0 +1,391 @@
+"""From one image to the next: records are applied to a builder, which also keeps what has changed.
+
+Rules: apply() is what a record means, live and on load alike; it refuses a record that does not fit (that is a broken
+log or a programming error, never a client's). The time of a build grows with the changes, not with the cluster; only
+a topic's own table of partitions is copied whole when one of them changes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from ottla.metadata import records as r
+from ottla.metadata.cluster import BrokerRegistration, ControllerRegistration
+from ottla.metadata.image import ClusterImage, ConfigResource, QuotaEntity, ResourceType
+from ottla.metadata.partition import PartitionRegistration, TopicImage
+from ottla.model.ids import Uuid
+
+
+class MetadataError(Exception):
+    """The metadata log says something that cannot be: going on would serve a wrong image."""
+
+
+class TopicChange(NamedTuple):
+    """What happened to one topic: before is None for a new one, after for a deleted one."""
+
+    before: TopicImage | None
+    after: TopicImage | None
+    partitions: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What differs between two images."""
+
+    before: ClusterImage
+    after: ClusterImage
+    topics: Mapping[Uuid, TopicChange] = field(default_factory=dict)
+    brokers: frozenset[int] = frozenset()
+    controllers: frozenset[int] = frozenset()
+    configs: frozenset[ConfigResource] = frozenset()
+    features: frozenset[str] = frozenset()
+    client_quotas: frozenset[QuotaEntity] = frozenset()
+    producer_ids: bool = False
+    acls: bool = False
+    scram: bool = False
+    delegation_tokens: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Has nothing but the offset moved?"""
+        return not (
+            self.topics
+            or self.brokers
+            or self.controllers
+            or self.configs
+            or self.features
+            or self.client_quotas
+            or self.producer_ids
+            or self.acls
+            or self.scram
+            or self.delegation_tokens
+        )
+
+    @property
+    def created_topics(self) -> list[TopicImage]:
+        return [c.after for c in self.topics.values() if c.before is None and c.after is not None]
+
+    @property
+    def deleted_topics(self) -> list[TopicImage]:
+        return [c.before for c in self.topics.values() if c.after is None and c.before is not None]
+
+
+def normalized_name(name: str) -> str | None:
+    """The name that metrics would use, if it is not the name itself or could be another topic's."""
+    return name.replace(".", "_") if "." in name or "_" in name else None
+
+
+class ImageBuilder:
+    """Applies records to an image; build() gives the next image and the delta."""
+
+    def __init__(self, base: ClusterImage) -> None:
+        self._base = base
+        self._topics_by_id = base.topics_by_id.evolve()
+        self._topics_by_name = base.topics_by_name.evolve()
+        self._configs = base.configs.evolve()
+        self._quotas = base.client_quotas.evolve()
+        self._acls = base.acls.evolve()
+        self._scram = base.scram.evolve()
+        self._tokens = base.delegation_tokens.evolve()
+        self._collisions = base.colliding_names.evolve()
+        self._features = dict(base.features)
+        self._brokers = dict(base.brokers)
+        self._controllers = dict(base.controllers)
+        self._next_producer_id = base.next_producer_id
+        # Topics whose table of partitions this builder has copied and may write to.
+        self._open: dict[Uuid, dict[int, PartitionRegistration]] = {}
+        self._touched: dict[Uuid, set[int]] = {}
+        self._changed: dict[str, set[Any]] = {}
+
+    def apply(self, record: r.MetadataRecord, offset: int = -1) -> None:
+        """Makes the record true. `offset` is where it stands in the log."""
+        if isinstance(record, r.PartitionRecord):
+            self._partition(record)
+        elif isinstance(record, r.PartitionChangeRecord):
+            self._partition_change(record)
+        elif isinstance(record, r.RegisterBrokerRecord):
+            self._brokers[record.broker_id] = BrokerRegistration.from_record(record, offset)
+            self._mark("brokers", record.broker_id)
+        else:
+            _HANDLERS[type(record)](self, record)
+
+    def apply_all(self, records: Iterable[r.MetadataRecord], base_offset: int = -1) -> None:
+        """Applies records that follow one another in the log."""
+        for index, record in enumerate(records):
+            self.apply(record, base_offset + index if base_offset >= 0 else -1)
+
+    def build(self, offset: int, epoch: int, timestamp_ms: int) -> tuple[ClusterImage, Delta]:
+        """The image up to `offset`, and how it differs from the one this builder began with."""
+        self._close_topics()
+        base = self._base
+        image = replace(
+            base,
+            offset=offset,
+            epoch=epoch,
+            timestamp_ms=timestamp_ms,
+            features=self._features if "features" in self._changed else base.features,
+            brokers=self._brokers if "brokers" in self._changed else base.brokers,
+            controllers=self._controllers if "controllers" in self._changed else base.controllers,
+            topics_by_name=self._topics_by_name.build(),
+            topics_by_id=self._topics_by_id.build(),
+            configs=self._configs.build(),
+            client_quotas=self._quotas.build(),
+            next_producer_id=self._next_producer_id,
+            acls=self._acls.build(),
+            scram=self._scram.build(),
+            delegation_tokens=self._tokens.build(),
+            colliding_names=self._collisions.build(),
+        )
+        return image, self._delta(image)
+
+    def _delta(self, image: ClusterImage) -> Delta:
+        base, changed = self._base, self._changed
+        return Delta(
+            before=base,
+            after=image,
+            topics={
+                topic_id: TopicChange(
+                    base.topics_by_id.get(topic_id), image.topics_by_id.get(topic_id), frozenset(partitions)
+                )
+                for topic_id, partitions in self._touched.items()
+            },
+            brokers=frozenset(changed.get("brokers", ())),
+            controllers=frozenset(changed.get("controllers", ())),
+            configs=frozenset(changed.get("configs", ())),
+            features=frozenset(changed.get("features", ())),
+            client_quotas=frozenset(changed.get("client_quotas", ())),
+            producer_ids="producer_ids" in changed,
+            acls="acls" in changed,
+            scram="scram" in changed,
+            delegation_tokens="delegation_tokens" in changed,
+        )
+
+    def _mark(self, what: str, key: object = None) -> None:
+        self._changed.setdefault(what, set()).add(key)
+
+    # --- topics
+
+    def _topic(self, record: r.TopicRecord) -> None:
+        if record.name in self._topics_by_name:
+            raise MetadataError(f"a second TopicRecord for {record.name}")
+        topic = TopicImage(record.name, record.topic_id, {})
+        self._topics_by_id.set(topic.id, topic)
+        self._topics_by_name.set(topic.name, topic)
+        self._open[topic.id] = {}
+        self._touched.setdefault(topic.id, set())
+        self._add_collision(topic.name)
+
+    def _partition(self, record: r.PartitionRecord) -> None:
+        partitions = self._open_topic(record.topic_id)
+        partitions[record.partition_id] = PartitionRegistration.from_record(record)
+        self._touched[record.topic_id].add(record.partition_id)
+
+    def _partition_change(self, record: r.PartitionChangeRecord) -> None:
+        partitions = self._open_topic(record.topic_id)
+        partition = partitions.get(record.partition_id)
+        if partition is None:
+            raise MetadataError(f"PartitionChangeRecord for the unknown partition {record.partition_id}")
+        partitions[record.partition_id] = partition.merge(record)
+        self._touched[record.topic_id].add(record.partition_id)
+
+    def _remove_topic(self, record: r.RemoveTopicRecord) -> None:
+        topic = self._topics_by_id.pop(record.topic_id)
+        if topic is None:
+            raise MetadataError("RemoveTopicRecord for an unknown topic")
+        self._topics_by_name.pop(topic.name)
+        self._open.pop(topic.id, None)
+        # A topic that was born and died between two images leaves no trace.
+        if topic.id in self._base.topics_by_id:
+            self._touched.setdefault(topic.id, set()).update(topic.partitions)
+        else:
+            self._touched.pop(topic.id, None)
+        resource = ConfigResource(ResourceType.TOPIC, topic.name)
+        if self._configs.pop(resource) is not None:
+            self._mark("configs", resource)
+        self._remove_collision(topic.name)
+
+    def _clear_elr(self, record: r.ClearElrRecord) -> None:
+        if record.topic_name:
+            topic = self._topics_by_name.get(record.topic_name)
+            if topic is None:
+                raise MetadataError(f"ClearElrRecord for the unknown topic {record.topic_name}")
+            self._clear_topic_elr(topic)
+            return
+        self._close_topics()
+        for topic in list(self._topics_by_id.values()):
+            self._clear_topic_elr(topic)
+
+    def _clear_topic_elr(self, topic: TopicImage) -> None:
+        for number, partition in self._open.get(topic.id, topic.partitions).items():
+            if partition.elr or partition.last_known_elr:
+                change = r.PartitionChangeRecord(
+                    partition_id=number, topic_id=topic.id, eligible_leader_replicas=[], last_known_elr=[]
+                )
+                self._partition_change(change)
+
+    def _open_topic(self, topic_id: Uuid) -> dict[int, PartitionRegistration]:
+        partitions = self._open.get(topic_id)
+        if partitions is None:
+            topic = self._topics_by_id.get(topic_id)
+            if topic is None:
+                raise MetadataError("a partition record for an unknown topic")
+            partitions = self._open[topic_id] = dict(topic.partitions)
+            self._touched.setdefault(topic_id, set())
+        return partitions
+
+    def _close_topics(self) -> None:
+        for topic_id, partitions in self._open.items():
+            topic = self._topics_by_id.get(topic_id)
+            assert topic is not None
+            closed = topic._replace(partitions=_ascending(partitions))
+            self._topics_by_id.set(topic_id, closed)
+            self._topics_by_name.set(topic.name, closed)
+        self._open.clear()
+
+    def _add_collision(self, name: str) -> None:
+        key = normalized_name(name)
+        if key is not None:
+            self._collisions.set(key, (self._collisions.get(key) or frozenset()) | {name})
+
+    def _remove_collision(self, name: str) -> None:
+        key = normalized_name(name)
+        if key is None:
+            return
+        left = (self._collisions.get(key) or frozenset()) - {name}
+        if left:
+            self._collisions.set(key, left)
+        else:
+            self._collisions.pop(key)
+
+    # --- the cluster
+
+    def _unregister_broker(self, record: r.UnregisterBrokerRecord) -> None:
+        self._registered(record.broker_id, record.broker_epoch)
+        del self._brokers[record.broker_id]
+        self._mark("brokers", record.broker_id)
+
+    def _registration_change(self, record: r.BrokerRegistrationChangeRecord) -> None:
+        broker = self._registered(record.broker_id, record.broker_epoch)
+        self._brokers[record.broker_id] = broker.changed_by(record)
+        self._mark("brokers", record.broker_id)
+
+    def _fence(self, record: r.FenceBrokerRecord) -> None:
+        self._brokers[record.id] = self._registered(record.id, record.epoch).with_fenced(True)
+        self._mark("brokers", record.id)
+
+    def _unfence(self, record: r.UnfenceBrokerRecord) -> None:
+        self._brokers[record.id] = self._registered(record.id, record.epoch).with_fenced(False)
+        self._mark("brokers", record.id)
+
+    def _registered(self, broker_id: int, epoch: int) -> BrokerRegistration:
+        broker = self._brokers.get(broker_id)
+        if broker is None or broker.epoch != epoch:
+            raise MetadataError(f"no registration of broker {broker_id} with epoch {epoch}")
+        return broker
+
+    def _register_controller(self, record: r.RegisterControllerRecord) -> None:
+        self._controllers[record.controller_id] = ControllerRegistration.from_record(record)
+        self._mark("controllers", record.controller_id)
+
+    def _feature(self, record: r.FeatureLevelRecord) -> None:
+        if record.feature_level == 0:
+            self._features.pop(record.name, None)
+        else:
+            self._features[record.name] = record.feature_level
+        self._mark("features", record.name)
+
+    def _producer_ids(self, record: r.ProducerIdsRecord) -> None:
+        self._next_producer_id = record.next_producer_id
+        self._mark("producer_ids")
+
+    # --- configuration and security
+
+    def _config(self, record: r.ConfigRecord) -> None:
+        resource = ConfigResource(record.resource_type, record.resource_name)
+        values = dict(self._configs.get(resource) or {})
+        if record.value is None:
+            values.pop(record.name, None)
+        else:
+            values[record.name] = record.value
+        if values:
+            self._configs.set(resource, values)
+        else:
+            self._configs.pop(resource)
+        self._mark("configs", resource)
+
+    def _quota(self, record: r.ClientQuotaRecord) -> None:
+        entity = tuple(sorted(((e.entity_type, e.entity_name) for e in record.entity), key=lambda e: e[0]))
+        values = dict(self._quotas.get(entity) or {})
+        if record.remove:
+            values.pop(record.key, None)
+        else:
+            values[record.key] = record.value
+        if values:
+            self._quotas.set(entity, values)
+        else:
+            self._quotas.pop(entity)
+        self._mark("client_quotas", entity)
+
+    def _acl(self, record: r.AccessControlEntryRecord) -> None:
+        self._acls.set(record.id, record)
+        self._mark("acls")
+
+    def _remove_acl(self, record: r.RemoveAccessControlEntryRecord) -> None:
+        self._acls.pop(record.id)
+        self._mark("acls")
+
+    def _scram_credential(self, record: r.UserScramCredentialRecord) -> None:
+        self._scram.set((record.mechanism, record.name), record)
+        self._mark("scram")
+
+    def _remove_scram(self, record: r.RemoveUserScramCredentialRecord) -> None:
+        self._scram.pop((record.mechanism, record.name))
+        self._mark("scram")
+
+    def _token(self, record: r.DelegationTokenRecord) -> None:
+        self._tokens.set(record.token_id, record)
+        self._mark("delegation_tokens")
+
+    def _remove_token(self, record: r.RemoveDelegationTokenRecord) -> None:
+        self._tokens.pop(record.token_id)
+        self._mark("delegation_tokens")
+
+    def _nothing(self, record: r.MetadataRecord) -> None:
+        """NoOpRecord, the state of a ZooKeeper migration, and transaction bounds (the loader's affair)."""
+
+
+def _ascending(partitions: dict[int, PartitionRegistration]) -> dict[int, PartitionRegistration]:
+    """Partitions by number: the log gives them in order almost always, other writers need not."""
+    last = -1
+    for number in partitions:
+        if number < last:
+            return dict(sorted(partitions.items()))
+        last = number
+    return partitions
+
+
+_HANDLERS: Mapping[type, Callable[[ImageBuilder, Any], None]] = {
+    r.TopicRecord: ImageBuilder._topic,
+    r.RemoveTopicRecord: ImageBuilder._remove_topic,
+    r.ClearElrRecord: ImageBuilder._clear_elr,
+    r.UnregisterBrokerRecord: ImageBuilder._unregister_broker,
+    r.BrokerRegistrationChangeRecord: ImageBuilder._registration_change,
+    r.FenceBrokerRecord: ImageBuilder._fence,
+    r.UnfenceBrokerRecord: ImageBuilder._unfence,
+    r.RegisterControllerRecord: ImageBuilder._register_controller,
+    r.FeatureLevelRecord: ImageBuilder._feature,
+    r.ProducerIdsRecord: ImageBuilder._producer_ids,
+    r.ConfigRecord: ImageBuilder._config,
+    r.ClientQuotaRecord: ImageBuilder._quota,
+    r.AccessControlEntryRecord: ImageBuilder._acl,
+    r.RemoveAccessControlEntryRecord: ImageBuilder._remove_acl,
+    r.UserScramCredentialRecord: ImageBuilder._scram_credential,
+    r.RemoveUserScramCredentialRecord: ImageBuilder._remove_scram,
+    r.DelegationTokenRecord: ImageBuilder._token,
+    r.RemoveDelegationTokenRecord: ImageBuilder._remove_token,
+    r.NoOpRecord: ImageBuilder._nothing,
+    r.ZkMigrationStateRecord: ImageBuilder._nothing,
+    r.BeginTransactionRecord: ImageBuilder._nothing,
+    r.EndTransactionRecord: ImageBuilder._nothing,
+    r.AbortTransactionRecord: ImageBuilder._nothing,
+}

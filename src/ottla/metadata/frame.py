@@ -1,0 +1,88 @@
+"""The frame around a record in the metadata log: frame version, api key, version (all unsigned varints), the record.
+
+Rules: pure; a frame that is not understood is refused, never skipped, for a skipped record is a wrong image.
+"""
+
+from ottla.metadata import features
+from ottla.metadata.records import (
+    RECORD_TYPES,
+    BrokerRegistrationChangeRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+)
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.wire.codec import decode, encode_into
+
+FRAME_VERSION = 1
+
+Buffer = bytes | bytearray | memoryview
+
+
+def record_version(record: MetadataRecord, metadata_version: int) -> int:
+    """The version in which Kafka writes the record at this metadata version."""
+    if isinstance(record, PartitionRecord | PartitionChangeRecord):
+        return features.partition_record_version(metadata_version)
+    if isinstance(record, RegisterBrokerRecord):
+        return features.register_broker_record_version(metadata_version)
+    if isinstance(record, BrokerRegistrationChangeRecord):
+        return _registration_change_version(record)
+    return 0
+
+
+def _registration_change_version(record: BrokerRegistrationChangeRecord) -> int:
+    if record.cordoned_log_dirs is not None:
+        return 3
+    if record.log_dirs:
+        return 2
+    return 1 if record.in_controlled_shutdown else 0
+
+
+def encode_frame(record: MetadataRecord, version: int) -> bytes:
+    """A record as the value of a log record."""
+    out = bytearray()
+    for number in (FRAME_VERSION, record.API_KEY, version):
+        _write_varint(out, number)
+    encode_into(out, record, version)
+    return bytes(out)
+
+
+def decode_frame(buf: Buffer) -> tuple[MetadataRecord, int]:
+    """The record and its version; KafkaError CORRUPT_MESSAGE for what is not one."""
+    frame_version, pos = _read_varint(buf, 0)
+    if frame_version != FRAME_VERSION:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Unknown metadata frame version {frame_version}")
+    api_key, pos = _read_varint(buf, pos)
+    version, pos = _read_varint(buf, pos)
+    record_type = RECORD_TYPES.get(api_key)
+    if record_type is None:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Unknown metadata record type {api_key}")
+    if version not in record_type.VALID_VERSIONS:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{record_type.NAME} has no version {version}")
+    record, end = decode(record_type, buf, version, pos)
+    if end != len(buf):
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"{len(buf) - end} bytes left over after {record_type.NAME}"
+        )
+    return record, version
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _read_varint(buf: Buffer, pos: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 35, 7):
+        if pos >= len(buf):
+            break
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, pos
+    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "Bad varint in a metadata frame")

@@ -1,0 +1,133 @@
+"""The immutable image of the cluster: what the metadata log says up to one offset.
+
+Purpose: the one view of brokers, topics, configurations and features that a broker serves from and a controller decides
+on. Rules: an image never changes and may be read from any task or thread; the next one comes from ImageBuilder
+(see delta.py), shares what has not changed, and is published whole. Owned by whoever holds a reference.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from ottla.metadata import features as feature_levels
+from ottla.metadata.cluster import BrokerRegistration, ControllerRegistration
+from ottla.metadata.partition import PartitionRegistration, TopicImage
+from ottla.metadata.persistent import PMap
+from ottla.metadata.records import (
+    AccessControlEntryRecord,
+    DelegationTokenRecord,
+    UserScramCredentialRecord,
+)
+from ottla.model.ids import Uuid
+
+# What a quota applies to: sorted (entity type, name or None for the default) pairs.
+QuotaEntity = tuple[tuple[str, str | None], ...]
+
+
+class ResourceType(IntEnum):
+    """What a configuration belongs to, by Kafka's numbers."""
+
+    UNKNOWN = 0
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigResource(NamedTuple):
+    """A thing that has configuration; the broker with the empty name is the default of all brokers."""
+
+    type: int
+    name: str
+
+
+CLUSTER_DEFAULT = ConfigResource(ResourceType.BROKER, "")
+_NO_CONFIG: Mapping[str, str] = {}
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition, by its topic's id."""
+
+    topic_id: Uuid
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterImage:
+    """Everything the metadata log says, up to and with `offset`."""
+
+    offset: int = -1
+    epoch: int = -1
+    timestamp_ms: int = -1
+    features: Mapping[str, int] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    controllers: Mapping[int, ControllerRegistration] = field(default_factory=dict)
+    topics_by_name: PMap[str, TopicImage] = field(default_factory=PMap)
+    topics_by_id: PMap[Uuid, TopicImage] = field(default_factory=PMap)
+    configs: PMap[ConfigResource, Mapping[str, str]] = field(default_factory=PMap)
+    client_quotas: PMap[QuotaEntity, Mapping[str, float]] = field(default_factory=PMap)
+    next_producer_id: int = -1
+    acls: PMap[Uuid, AccessControlEntryRecord] = field(default_factory=PMap)
+    scram: PMap[tuple[int, str], UserScramCredentialRecord] = field(default_factory=PMap)
+    delegation_tokens: PMap[str, DelegationTokenRecord] = field(default_factory=PMap)
+    # Topics whose names differ only in '.' and '_' would share their metrics: name with '_' only -> names.
+    colliding_names: PMap[str, frozenset[str]] = field(default_factory=PMap, compare=False)
+
+    def topic(self, name: str) -> TopicImage | None:
+        """The topic of this name."""
+        return self.topics_by_name.get(name)
+
+    def topic_by_id(self, topic_id: Uuid) -> TopicImage | None:
+        """The topic with this id."""
+        return self.topics_by_id.get(topic_id)
+
+    def partition(self, topic: str, partition: int) -> PartitionRegistration | None:
+        """A partition, by its topic's name."""
+        found = self.topics_by_name.get(topic)
+        return found.partitions.get(partition) if found is not None else None
+
+    def partitions(self) -> Iterator[tuple[TopicImage, int, PartitionRegistration]]:
+        """Every partition of every topic."""
+        for topic in self.topics_by_id.values():
+            for number, partition in topic.partitions.items():
+                yield topic, number, partition
+
+    @property
+    def topics(self) -> Mapping[str, TopicImage]:
+        """All topics by name."""
+        return self.topics_by_name
+
+    def config(self, resource_type: int, name: str) -> Mapping[str, str]:
+        """The configuration set for a resource itself, without what it inherits."""
+        return self.configs.get(ConfigResource(resource_type, name), _NO_CONFIG)
+
+    @property
+    def metadata_version(self) -> int | None:
+        """The level of metadata.version; None before the log has any."""
+        return self.features.get(feature_levels.METADATA_VERSION)
+
+    @property
+    def metadata_version_or_throw(self) -> int:
+        """The level of metadata.version, where there must be one."""
+        level = self.metadata_version
+        assert level is not None, "the metadata log has no metadata.version yet"
+        return level
+
+    @property
+    def finalized_features(self) -> Mapping[str, int]:
+        """What ApiVersions tells as finalized: the levels that are in use (kraft.version is the quorum's to tell)."""
+        return self.features
+
+    @property
+    def elr_enabled(self) -> bool:
+        return self.features.get(feature_levels.ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= 1
+
+    def broker_is_active(self, broker_id: int) -> bool:
+        """Is it registered, unfenced and not about to stop?"""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and broker.active
+
+
+EMPTY_IMAGE = ClusterImage()
