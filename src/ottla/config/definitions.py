@@ -1,0 +1,107 @@
+"""All keys of Kafka 4.3.1, by resource: BROKER_KEYS, TOPIC_KEYS, GROUP_KEYS, CLIENT_METRICS_KEYS.
+
+The tables are in ottla.config.keys, a file for each family. Immutable, built once when this is imported.
+"""
+
+from __future__ import annotations
+
+from ottla.config.errors import ConfigError
+from ottla.config.keys import (
+    broker_quotas,
+    cleaner,
+    client_metrics,
+    group,
+    groups,
+    log,
+    network,
+    quorum,
+    quotas,
+    remote,
+    replication,
+    sasl,
+    share,
+    ssl,
+    topic,
+    transactions,
+)
+from ottla.config.types import ConfigKey, ResourceType, Scope, Source, Type
+from ottla.config.values import parse_value, to_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "BROKER_KEYS",
+    "BROKER_QUOTA_KEYS",
+    "CLIENT_METRICS_KEYS",
+    "GROUP_KEYS",
+    "KEYS_OF",
+    "LISTENER_ONLY_KEYS",
+    "TOPIC_KEYS",
+    "ConfigError",
+    "ConfigKey",
+    "ResourceType",
+    "Scope",
+    "Source",
+    "Type",
+    "nearest_key",
+    "parse_value",
+    "to_text",
+]
+
+
+def _by_name(*tables: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
+    return {key.name: key for table in tables for key in table}
+
+
+BROKER_KEYS = _by_name(
+    quorum.KEYS,
+    network.KEYS,
+    log.KEYS,
+    cleaner.KEYS,
+    replication.KEYS,
+    groups.KEYS,
+    share.KEYS,
+    transactions.KEYS,
+    quotas.KEYS,
+    ssl.KEYS,
+    sasl.KEYS,
+    remote.KEYS,
+)
+TOPIC_KEYS = _by_name(topic.KEYS)
+GROUP_KEYS = _by_name(group.KEYS)
+CLIENT_METRICS_KEYS = _by_name(client_metrics.KEYS)
+# Set only while a broker runs, so they are no part of what a file may say.
+BROKER_QUOTA_KEYS = _by_name(broker_quotas.KEYS)
+
+KEYS_OF = {
+    ResourceType.TOPIC: TOPIC_KEYS,
+    ResourceType.BROKER: BROKER_KEYS,
+    ResourceType.GROUP: GROUP_KEYS,
+    ResourceType.CLIENT_METRICS: CLIENT_METRICS_KEYS,
+}
+
+# These key and trust store settings change while a broker runs, but only for one listener at a time (KIP-226).
+LISTENER_ONLY_KEYS = frozenset(
+    {
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    }
+)
+
+
+def nearest_key(name: str, known: Iterable[str], closeness: float = 0.6) -> str | None:
+    """The known key that somebody who wrote this one most likely meant."""
+    import difflib
+
+    found = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=closeness)
+    return found[0] if found else None

@@ -1,0 +1,1 @@
+"""The tables of keys, a file for each family. Facts about 4.3.1; nothing here does anything."""
