@@ -1,16 +1,16 @@
 """The record kernel: per-record work, compiled from C where that was possible, else its Python twin.
 
 KERNEL is "c" or "python"; the environment variable OTTLA_KERNEL=python forces the twin. Both give the same
-answers and raise the same errors. `buf` is anything with a contiguous buffer; `start` and `end` bound what may
-be read (ValueError if they do not lie in it); a record section is what follows the 61-byte header, uncompressed.
+answers and raise the same errors. `buf` is anything with a contiguous buffer; `start` and `end` bound what
+may be read (ValueError if they do not lie in it); a record section is what follows the 61-byte header, plain.
 Nothing is allocated from a length that was not checked against the bytes at hand. Input of 512 KB and more
 (16 KB for what only the cleaner calls) is worked on without the GIL: the caller keeps it unchanged meanwhile.
 
 check_batch(buf, start, end, require_key) -> 16 ints
     All that the produce path asks of one batch: the 13 header fields in the order of batch.BATCH_HEADER, then
-    (problem, min_timestamp, max_timestamp). `problem` is a types.Problem: the header's size and magic, the CRC,
-    and, if the batch is not compressed, the records: structure, count, offset deltas 0..n-1, a key in each if
-    `require_key`. A problem of structure outranks NO_KEY, which outranks OFFSET_DELTA; check_records names
+    (problem, min_timestamp, max_timestamp). `problem` is a types.Problem: the header's size and magic, the
+    CRC, and, if the batch is not compressed, the records: structure, count, offset deltas 0..n-1, a key in
+    each if `require_key`. A problem of structure outranks NO_KEY, which outranks OFFSET_DELTA; check_records names
     the records. The timestamps are the lowest and highest of the records, leaving out NO_TIMESTAMP (-1 if no
     other is there); with LogAppendTime both are the header's; compressed: -1 and the header's maximum.
     Where fewer than 61 bytes are left the header fields are 0. Whether the header's fields make sense
@@ -28,11 +28,11 @@ encode_record(offset_delta, timestamp_delta, key, value, headers=()) -> bytearra
 encode_records(records, base_timestamp, offset_deltas=None, reserve_bytes=0) -> (bytearray, max_timestamp)
     `records` are (timestamp, key, value, headers); the first `reserve_bytes` are left for a header.
 rebuild_records(buf, start, end, count, mask, base_timestamp, log_append_time=None, new_base_timestamp=None)
-    -> (section, base_timestamp, max_timestamp, retained). The records whose byte in `mask` is not 0, with their
-    offset deltas, the timestamps relative to the new base (the first retained record's if None).
+    -> (section, base_timestamp, max_timestamp, retained). The records whose byte in `mask` is not 0, with
+    their offset deltas, the timestamps relative to the new base (the first retained record's if None).
 OffsetMap(memory_bytes, secret)  24 bytes an entry; `secret` is 16 random bytes; one thread at a time
     .slots, len(), .put(key, offset) -> False if full, .get(key) -> offset or -1, .clear()
-    .put_records(buf, start, end, count, base_offset, start_offset, max_entries) -> how many records were taken
+    .put_records(buf, start, end, count, base_offset, start_offset, max_entries) -> records taken
        before the map was full (count if all); records without key or below start_offset are passed over
     .retain_mask(buf, start, end, count, base_offset, latest_offset, retain_deletes)
        -> (mask, retained, tombstones): a record stays if it lies past latest_offset, or is the newest of its

@@ -1,0 +1,275 @@
+"""Kafka's four codecs over whole record sections, in the framings that Java reads and writes.
+
+Rules: the output of a decompression is bounded by the caller's `max_size`: a bomb is refused with
+MESSAGE_TOO_LARGE before more than that is allocated, damaged data with CORRUPT_MESSAGE. The codecs release the
+GIL. The codec library is imported when a batch first needs it, because most brokers never do.
+"""
+
+import struct
+import zlib
+from typing import Any, Final, NamedTuple
+
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.records.types import Buffer
+
+NONE: Final = 0
+GZIP: Final = 1
+SNAPPY: Final = 2
+LZ4: Final = 3
+ZSTD: Final = 4
+
+CODECS: Final[dict[str, int]] = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+CODEC_NAMES: Final[dict[int, str]] = {codec: name for name, codec in CODECS.items()}
+
+
+class LevelRange(NamedTuple):
+    """What compression.<codec>.level accepts; for gzip -1 (the library's own choice) is outside the range."""
+
+    minimum: int
+    maximum: int
+    default: int
+
+
+LEVELS: Final[dict[int, LevelRange]] = {
+    GZIP: LevelRange(1, 9, -1),
+    LZ4: LevelRange(1, 17, 9),
+    ZSTD: LevelRange(-131072, 22, 3),
+}
+
+_GZIP_WBITS: Final = 31
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024
+# Magic, FLG (version 1, independent blocks: Java reads no others), BD (64 KB blocks), header checksum.
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_LZ4_HEADER: Final = _LZ4_MAGIC + b"\x60\x40\x82"
+_LZ4_BLOCK_BYTES: Final = 64 * 1024
+_LZ4_STORED: Final = 0x80000000
+_LZ4_MAX_RATIO: Final = 255
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_FIRST_GUESS_RATIO: Final = 8
+_FIRST_GUESS_BYTES: Final = 64 * 1024
+_GROWTH: Final = 4
+_INT_BE: Final = struct.Struct(">i")
+_INT_LE: Final = struct.Struct("<I")
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """Compress a record section; `level` means what Kafka's compression.<codec>.level does."""
+    if codec == NONE:
+        return bytes(data)
+    if codec == SNAPPY:
+        return _compress_snappy(memoryview(data))
+    if codec not in LEVELS:
+        raise unknown_codec(codec)
+    chosen = LEVELS[codec].default if level is None else level
+    if codec == GZIP:
+        return _compress_gzip(data, chosen)
+    if codec == LZ4:
+        return _compress_lz4(memoryview(data), chosen)
+    return _compress_zstd(data, chosen)
+
+
+def decompress(codec: int, data: Buffer, max_size: int) -> bytes | bytearray:
+    """Decompress a record section to at most `max_size` bytes."""
+    if codec == NONE:
+        if len(data) > max_size:
+            raise _too_large(codec, max_size)
+        return bytes(data)
+    if codec == GZIP:
+        return _decompress_gzip(data, max_size)
+    if codec == SNAPPY:
+        return _decompress_snappy(memoryview(data), max_size)
+    if codec == LZ4:
+        return _decompress_lz4(memoryview(data), max_size)
+    if codec == ZSTD:
+        return _decompress_zstd(memoryview(data), max_size)
+    raise unknown_codec(codec)
+
+
+def unknown_codec(codec: int) -> KafkaError:
+    return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown compression type id: {codec}")
+
+
+def _too_large(codec: int, max_size: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE, f"{CODEC_NAMES[codec]} data decompresses to more than {max_size} bytes"
+    )
+
+
+def _corrupt(codec: int, why: object) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{CODEC_NAMES[codec]} data cannot be decompressed: {why}")
+
+
+def _library() -> Any:
+    import cramjam
+
+    return cramjam
+
+
+def _compress_gzip(data: Buffer, level: int) -> bytes:
+    stream = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WBITS)
+    return stream.compress(data) + stream.flush()
+
+
+def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
+    """Concatenated members are one stream, as for Java."""
+    parts: list[bytes] = []
+    left = max_size
+    rest: Buffer = data
+    while rest or not parts:
+        stream = zlib.decompressobj(_GZIP_WBITS)
+        try:
+            part = stream.decompress(rest, left + 1)
+        except zlib.error as error:
+            raise _corrupt(GZIP, error) from None
+        if len(part) > left:
+            raise _too_large(GZIP, max_size)
+        if not stream.eof:
+            raise _corrupt(GZIP, "it is cut short")
+        parts.append(part)
+        left -= len(part)
+        rest = stream.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _compress_snappy(data: memoryview) -> bytes:
+    snappy = _library().snappy
+    out = bytearray(_XERIAL_HEADER)
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        out += _INT_BE.pack(len(block))
+        out += block
+    return bytes(out)
+
+
+def _decompress_snappy(data: memoryview, max_size: int) -> bytes:
+    """Xerial framing (Java, and most clients after it), or one raw block."""
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _snappy_block(data, max_size, max_size)
+    parts: list[bytes] = []
+    left = max_size
+    for block in _xerial_blocks(data):
+        part = _snappy_block(block, left, max_size)
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _xerial_blocks(data: memoryview) -> list[memoryview]:
+    blocks = []
+    pos = 0
+    while pos < len(data):
+        if bytes(data[pos : pos + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:  # streams may follow one another
+            pos += len(_XERIAL_HEADER)
+            continue
+        if len(data) - pos < 4:
+            raise _corrupt(SNAPPY, "a block's length is cut short")
+        (length,) = _INT_BE.unpack_from(data, pos)
+        pos += 4
+        if not 0 <= length <= len(data) - pos:
+            raise _corrupt(SNAPPY, f"a block of {length} bytes where {len(data) - pos} are left")
+        blocks.append(data[pos : pos + length])
+        pos += length
+    return blocks
+
+
+def _snappy_block(block: memoryview, left: int, max_size: int) -> bytes:
+    library = _library()
+    try:
+        size = library.snappy.decompress_raw_len(block)
+        if size > left:
+            raise _too_large(SNAPPY, max_size)
+        return bytes(library.snappy.decompress_raw(block))
+    except library.DecompressionError as error:
+        raise _corrupt(SNAPPY, error) from None
+
+
+def _compress_lz4(data: memoryview, level: int) -> bytes:
+    compress_block = _library().lz4.compress_block
+    # Kafka's default level means the fast compressor, every other one the slow "high compression".
+    options: dict[str, Any] = {"store_size": False}
+    if level != LEVELS[LZ4].default:
+        options |= {"mode": "high_compression", "compression": level}
+    out = bytearray(_LZ4_HEADER)
+    for start in range(0, len(data), _LZ4_BLOCK_BYTES):
+        plain = data[start : start + _LZ4_BLOCK_BYTES]
+        block = bytes(compress_block(plain, **options))
+        if len(block) < len(plain):
+            out += _INT_LE.pack(len(block))
+            out += block
+        else:
+            out += _INT_LE.pack(len(plain) | _LZ4_STORED)
+            out += plain
+    out += _INT_LE.pack(0)
+    return bytes(out)
+
+
+def _decompress_lz4(data: memoryview, max_size: int) -> bytearray:
+    return _decompress_into(LZ4, data, max_size, _lz4_size_bound(data))
+
+
+def _lz4_size_bound(data: memoryview) -> int:
+    """No more than this can come out of the first frame: its blocks, each at its largest."""
+    if len(data) < 7 or bytes(data[:4]) != _LZ4_MAGIC:
+        raise _corrupt(LZ4, "it does not begin with a frame")
+    flags = data[4]
+    block_max = 1 << (8 + 2 * (data[5] >> 4 & 7))
+    pos = 15 if flags & 0x08 else 7
+    bound = 0
+    while pos + 4 <= len(data):
+        (word,) = _INT_LE.unpack_from(data, pos)
+        if word == 0:
+            break
+        size = word & ~_LZ4_STORED
+        bound += size if word & _LZ4_STORED else min(block_max, size * _LZ4_MAX_RATIO)
+        pos += 4 + size + (4 if flags & 0x10 else 0)
+    return bound
+
+
+def _compress_zstd(data: Buffer, level: int) -> bytes:
+    return bytes(_library().zstd.compress(data, level=level))
+
+
+def _decompress_zstd(data: memoryview, max_size: int) -> bytearray:
+    if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
+        raise _corrupt(ZSTD, "it does not begin with a frame")
+    known = _zstd_content_size(data)
+    if known is not None and known > max_size:
+        raise _too_large(ZSTD, max_size)
+    guess = max(_FIRST_GUESS_BYTES, _FIRST_GUESS_RATIO * len(data)) if known is None else known
+    return _decompress_into(ZSTD, data, max_size, guess)
+
+
+def _zstd_content_size(data: memoryview) -> int | None:
+    """The size the first frame's header declares, if it does (RFC 8878, 3.1.1.1)."""
+    descriptor = data[4]
+    single_segment = descriptor & 0x20
+    width = (0 if not single_segment else 1, 2, 4, 8)[descriptor >> 6]
+    if width == 0:
+        return None
+    pos = 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
+    if len(data) < pos + width:
+        raise _corrupt(ZSTD, "its header is cut short")
+    size = int.from_bytes(data[pos : pos + width], "little")
+    return size + 256 if width == 2 else size
+
+
+def _decompress_into(codec: int, data: memoryview, max_size: int, first_guess: int) -> bytearray:
+    """Decompress into a buffer of the guessed size, growing it where that was too small, up to `max_size`."""
+    library = _library()
+    module = library.lz4 if codec == LZ4 else library.zstd
+    size = min(first_guess, max_size)
+    while True:
+        out = bytearray(size)
+        try:
+            written = module.decompress_into(data, out)
+        except library.DecompressionError as error:
+            if size < max_size:
+                size = min(max(size, _FIRST_GUESS_BYTES) * _GROWTH, max_size)
+                continue
+            if "whole buffer" in str(error):
+                raise _too_large(codec, max_size) from None
+            raise _corrupt(codec, error) from None
+        del out[written:]
+        return out
