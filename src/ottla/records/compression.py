@@ -1,8 +1,8 @@
 """Kafka's four codecs over whole record sections, in the framings that Java reads and writes.
 
 Rules: the output of a decompression is bounded by the caller's `max_size`: a bomb is refused with
-MESSAGE_TOO_LARGE before more than that is allocated, damaged data with CORRUPT_MESSAGE. The codecs release the
-GIL. The codec library is imported when a batch first needs it, because most brokers never do.
+MESSAGE_TOO_LARGE before more than that is allocated, damaged data with CORRUPT_MESSAGE. The codecs release
+the GIL. The codec library is imported when a batch first needs it, because most brokers never do.
 """
 
 import struct

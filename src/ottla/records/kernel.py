@@ -10,8 +10,8 @@ check_batch(buf, start, end, require_key) -> 16 ints
     All that the produce path asks of one batch: the 13 header fields in the order of batch.BATCH_HEADER, then
     (problem, min_timestamp, max_timestamp). `problem` is a types.Problem: the header's size and magic, the
     CRC, and, if the batch is not compressed, the records: structure, count, offset deltas 0..n-1, a key in
-    each if `require_key`. A problem of structure outranks NO_KEY, which outranks OFFSET_DELTA; check_records names
-    the records. The timestamps are the lowest and highest of the records, leaving out NO_TIMESTAMP (-1 if no
+    each if `require_key`. A problem of structure outranks NO_KEY, which outranks OFFSET_DELTA; check_records
+    names the records. The timestamps are the lowest and highest of the records, leaving out NO_TIMESTAMP (-1 if no
     other is there); with LogAppendTime both are the header's; compressed: -1 and the header's maximum.
     Where fewer than 61 bytes are left the header fields are 0. Whether the header's fields make sense
     together (count against last offset delta, control, sequence) is the caller's to judge.

@@ -46,7 +46,7 @@ def record_section(batch: BatchView, max_size: int = MAX_DECOMPRESSED_BYTES) -> 
 
 
 def read_records(batch: BatchView, max_size: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
-    """Every record of a batch of any codec; KafkaError if it does not decompress or its records are broken."""
+    """Every record of a batch of any codec; KafkaError if it does not decompress or its records are bad."""
     buf, start, end = record_section(batch, max_size)
     append_time = batch.max_timestamp if batch.timestamp_type == _batch.LOG_APPEND_TIME else None
     return decode_records(
