@@ -1,0 +1,25 @@
+"""The handlers, one module an API family; importing this package's `load` registers all of them."""
+
+from importlib import import_module
+
+FAMILIES = (
+    "api_versions",
+    "produce",
+    "fetch",
+    "list_offsets",
+    "metadata",
+    "topics",
+    "configs",
+    "cluster",
+    "log_dirs",
+    "producers",
+    "reassignments",
+    "quorum",
+    "broker_lifecycle",
+)
+
+
+def load() -> None:
+    """Register every handler."""
+    for family in FAMILIES:
+        import_module(f"{__name__}.{family}")

@@ -1,0 +1,174 @@
+"""One replica on this broker: a log, who leads it, who is in sync, and who waits for it to grow.
+
+The high watermark is the lowest end offset among the in-sync replicas; what lies below it is committed and is all
+that consumers see. With one replica it follows the log's end at once; with more it moves when followers fetch.
+
+Leader, ISR and epochs come from the metadata image only (`become`); this object never decides them.
+
+Owner: the ReplicaManager, on the broker's loop.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from ottla.metadata.partition import PartitionRegistration
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import NodeId, TopicPartition, Uuid
+from ottla.storage.append import AppendOrigin, AppendResult
+from ottla.storage.log import Log
+
+ACKS_ALL = -1
+# The value of flush.messages that means never.
+NEVER_FLUSH = 2**63 - 1
+
+
+class Watcher(Protocol):
+    """Someone who waits for a partition to have more to read."""
+
+    def progressed(self, partition: "Partition", size_bytes: int) -> None:
+        """`size_bytes` more may be readable; 0 when something other than data changed."""
+        ...
+
+
+class Partition:
+    """A hosted replica of a partition."""
+
+    __slots__ = (
+        "_awaiting_high_watermark",
+        "_node_id",
+        "flushes_on_append",
+        "is_leader",
+        "isr",
+        "leader",
+        "leader_epoch",
+        "leader_epoch_start_offset",
+        "log",
+        "min_insync_replicas",
+        "partition_epoch",
+        "recompresses",
+        "replicas",
+        "topic_id",
+        "topic_partition",
+        "watchers",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, topic_id: Uuid, log: Log, node_id: NodeId) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.log = log
+        self._node_id = node_id
+        self.leader = -1
+        self.leader_epoch = -1
+        self.leader_epoch_start_offset = -1
+        self.partition_epoch = -1
+        self.is_leader = False
+        self.isr: tuple[int, ...] = ()
+        self.replicas: tuple[int, ...] = ()
+        self.watchers: set[Watcher] = set()
+        self._awaiting_high_watermark: deque[tuple[int, Callable[[], None]]] = deque()
+        self.config_changed()
+
+    def config_changed(self) -> None:
+        """What the hot path asks of the topic's configuration, answered once."""
+        config = self.log.config
+        self.min_insync_replicas = config.min_insync_replicas
+        self.recompresses = config.compression_type != "producer"
+        self.flushes_on_append = config.flush_messages < NEVER_FLUSH
+
+    def become(self, registration: PartitionRegistration) -> None:
+        """Take the state that the metadata log gives this replica."""
+        new_epoch = registration.leader_epoch > self.leader_epoch
+        self.leader = registration.leader
+        self.isr = registration.isr
+        self.replicas = registration.replicas
+        self.partition_epoch = registration.partition_epoch
+        self.is_leader = registration.leader == self._node_id
+        self.leader_epoch = registration.leader_epoch
+        if self.is_leader and new_epoch:
+            self.leader_epoch_start_offset = self.log.log_end_offset
+            self.log.assign_epoch_start(self.leader_epoch, self.log.log_end_offset)
+        if self.is_leader:
+            self.maybe_advance_high_watermark()
+        self._tell_watchers(0)
+
+    # ---- leading ------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: memoryview | bytearray,
+        acks: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> AppendResult:
+        """Append as leader and let the high watermark follow where it can."""
+        result = self.append_only(records, acks, now_ms, origin)
+        self.maybe_advance_high_watermark()
+        return result
+
+    def append_only(
+        self,
+        records: memoryview | bytearray,
+        acks: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> AppendResult:
+        """Append without moving the high watermark: the caller flushes first."""
+        if acks == ACKS_ALL and not self.enough_in_sync:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"The size of the current ISR {list(self.isr)} is insufficient to satisfy the min.isr "
+                f"requirement of {self.min_insync_replicas} for partition {self.topic_partition}",
+            )
+        return self.log.append_as_leader(records, self.leader_epoch, now_ms, required_acks=acks, origin=origin)
+
+    @property
+    def enough_in_sync(self) -> bool:
+        # More than there are replicas can never be asked for.
+        return len(self.isr) >= min(self.min_insync_replicas, len(self.replicas))
+
+    def maybe_advance_high_watermark(self) -> None:
+        """Committed is what every in-sync replica has; followers report theirs by fetching."""
+        if len(self.isr) > 1 or (self.isr and self.isr[0] != self._node_id):
+            return
+        log = self.log
+        before = log.high_watermark
+        if log.log_end_offset <= before:
+            return
+        log.update_high_watermark(log.log_end_offset)
+        if self.watchers:
+            self._tell_watchers(1)
+        while self._awaiting_high_watermark and self._awaiting_high_watermark[0][0] <= log.high_watermark:
+            self._awaiting_high_watermark.popleft()[1]()
+
+    def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
+        """Call back when everything below `offset` is committed; at once if it is."""
+        if self.log.high_watermark >= offset:
+            callback()
+        else:
+            self._awaiting_high_watermark.append((offset, callback))
+
+    def gone(self) -> None:
+        """This replica is hosted no more: whoever waits for it finds that out by asking again."""
+        self._tell_watchers(0)
+        while self._awaiting_high_watermark:
+            self._awaiting_high_watermark.popleft()[1]()
+
+    def _tell_watchers(self, size_bytes: int) -> None:
+        for watcher in list(self.watchers):
+            watcher.progressed(self, size_bytes)
+
+    # ---- asking -------------------------------------------------------------------------------------------
+
+    def check_leader(self, current_leader_epoch: int) -> ErrorCode:
+        """May this replica answer someone who believes in `current_leader_epoch` (-1: does not say)?"""
+        if current_leader_epoch >= 0:
+            if current_leader_epoch < self.leader_epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            if current_leader_epoch > self.leader_epoch:
+                return ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def read_bound(self, read_committed: bool) -> int:
+        """The offset before which a consumer may read."""
+        return self.log.last_stable_offset if read_committed else self.log.high_watermark

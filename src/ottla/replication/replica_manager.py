@@ -1,0 +1,211 @@
+"""All replicas on this broker: found by topic name or id, made and unmade as the metadata image says.
+
+Rules: the image is the only source of what is hosted and who leads. Applying a delta of many partitions is
+done in slices that let the loop breathe; until a partition is applied, asking for it gives the error a client
+retries on.
+
+Owner: the node, on the broker's loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+from ottla.metadata.delta import Delta, TopicChange
+from ottla.metadata.image import ClusterImage, ResourceType
+from ottla.metadata.partition import PartitionRegistration, TopicImage
+from ottla.model.clock import Clock
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import ZERO_UUID, NodeId, TopicPartition, Uuid
+from ottla.replication.partition import Partition
+from ottla.storage.log_config import LogConfig
+from ottla.storage.log_manager import LogManager
+
+log = logging.getLogger("ottla.replication")
+
+SLICE_S = 0.005
+
+TopicKey = str | bytes
+
+
+class ReplicaManager:
+    """The partitions that this broker hosts."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        logs: LogManager,
+        log_config: Callable[[ClusterImage, str], LogConfig],
+        clock: Clock,
+    ) -> None:
+        self._node_id = node_id
+        self._logs = logs
+        self._log_config = log_config
+        self._clock = clock
+        # The same inner tables under the topic's name and its id: produce and fetch come with either.
+        self._topics: dict[TopicKey, dict[int, Partition]] = {}
+        self._offline: dict[TopicPartition, str] = {}
+        self._image = ClusterImage()
+        self._first = True  # the first delta tells of partitions that were here before
+
+    # ---- finding ------------------------------------------------------------------------------------------
+
+    def leader(self, topic: TopicKey, index: int) -> Partition:
+        """The partition, if this broker leads it; else the KafkaError that says why not."""
+        partitions = self._topics.get(topic)
+        if partitions is not None:
+            partition = partitions.get(index)
+            if partition is not None and partition.is_leader and not partition.log.failed:
+                return partition
+        return self._explain(topic, index)
+
+    def hosted(self, topic: TopicKey, index: int) -> Partition | None:
+        partitions = self._topics.get(topic)
+        return None if partitions is None else partitions.get(index)
+
+    def all_partitions(self) -> Iterator[Partition]:
+        for key, partitions in self._topics.items():
+            if isinstance(key, str):
+                yield from partitions.values()
+
+    def _explain(self, topic: TopicKey, index: int) -> Partition:
+        partition = self.hosted(topic, index)
+        if partition is not None:
+            if partition.log.failed:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.topic_partition} is offline")
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        known = self._known(topic)
+        if known is None:
+            unknown_id = isinstance(topic, bytes) and topic != ZERO_UUID
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if TopicPartition(known.name, index) in self._offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{known.name}-{index} is offline")
+        if index in known.partitions:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _known(self, topic: TopicKey) -> TopicImage | None:
+        if isinstance(topic, bytes):
+            return self._image.topic_by_id(Uuid(topic))
+        return self._image.topic(topic)
+
+    # ---- following the image ------------------------------------------------------------------------------
+
+    async def apply(self, delta: Delta) -> None:
+        """Make what is hosted what the image says."""
+        self._image = delta.after
+        slices = _Slices()
+        removed: list[TopicPartition] = []
+        for change in delta.topics.values():
+            if change.after is None:
+                removed += self._remove_topic(change)
+            else:
+                removed += await self._apply_topic(change.after, change, slices)
+        if removed:
+            await self._logs.delete_all(removed)
+        self._apply_configs(delta)
+        self._first = False
+
+    async def _apply_topic(
+        self, topic: TopicImage, change: TopicChange, slices: "_Slices"
+    ) -> list[TopicPartition]:
+        config: LogConfig | None = None
+        removed: list[TopicPartition] = []
+        for index in sorted(change.partitions):
+            registration = topic.partitions[index]
+            if self._node_id not in registration.replicas:
+                removed += self._remove(TopicPartition(topic.name, index), topic.id)
+                continue
+            partition = self.hosted(topic.name, index)
+            if partition is None:
+                config = config or self._log_config(self._image, topic.name)
+                partition = self._host(TopicPartition(topic.name, index), topic.id, config, registration)
+            if partition is not None:
+                partition.become(registration)
+            await slices.breathe()
+        return removed
+
+    def _host(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: Uuid,
+        config: LogConfig,
+        registration: PartitionRegistration,
+    ) -> Partition | None:
+        directory = registration.directories[registration.replicas.index(self._node_id)]
+        try:
+            opened = self._logs.get_or_create(
+                topic_partition, topic_id, config, is_new=not self._first, directory_id=directory
+            )
+        except (KafkaError, OSError) as error:
+            log.error("%s cannot be hosted: %s", topic_partition, error)
+            self._offline[topic_partition] = str(error)
+            return None
+        partition = Partition(topic_partition, topic_id, opened, self._node_id)
+        partitions = self._topics.get(topic_id)
+        if partitions is None:
+            partitions = self._topics[topic_id] = self._topics[topic_partition.topic] = {}
+        partitions[topic_partition.partition] = partition
+        return partition
+
+    def _remove_topic(self, change: TopicChange) -> list[TopicPartition]:
+        before = change.before
+        assert before is not None
+        return [
+            gone for index in before.partitions for gone in self._remove(TopicPartition(before.name, index), before.id)
+        ]
+
+    def _remove(self, topic_partition: TopicPartition, topic_id: Uuid) -> list[TopicPartition]:
+        """Host it no more; the partition if there is a log to delete."""
+        self._offline.pop(topic_partition, None)
+        partitions = self._topics.get(topic_id, {})
+        partition = partitions.pop(topic_partition.partition, None)
+        if partition is None:
+            return []
+        if not partitions:
+            del self._topics[topic_id]
+            if self._topics.get(topic_partition.topic) is partitions:
+                del self._topics[topic_partition.topic]
+        partition.is_leader = False
+        partition.gone()
+        return [topic_partition]
+
+    def _apply_configs(self, delta: Delta) -> None:
+        changed = {resource.name for resource in delta.configs if resource.type == ResourceType.TOPIC}
+        for name in changed:
+            self.refresh_config(name)
+
+    def refresh_config(self, topic: str) -> None:
+        """A topic's configuration, or what it inherits, has changed."""
+        partitions = self._topics.get(topic)
+        if not partitions:
+            return
+        config = self._log_config(self._image, topic)
+        for partition in partitions.values():
+            self._logs.update_config(partition.topic_partition, config)
+            partition.config_changed()
+
+    def refresh_all_configs(self) -> None:
+        """The broker's own defaults have changed."""
+        for key in list(self._topics):
+            if isinstance(key, str):
+                self.refresh_config(key)
+
+    # ---- watermarks ---------------------------------------------------------------------------------------
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """What replication-offset-checkpoint keeps."""
+        return {p.topic_partition: p.log.high_watermark for p in self.all_partitions()}
+
+
+class _Slices:
+    """Lets the loop run whenever this task has had it for too long."""
+
+    def __init__(self) -> None:
+        self._since = monotonic()
+
+    async def breathe(self) -> None:
+        if monotonic() - self._since > SLICE_S:
+            await asyncio.sleep(0)
+            self._since = monotonic()

@@ -1,0 +1,391 @@
+"""One client connection: frames in, answers out, in order, with bounded memory.
+
+Reading. All connections of a loop read into one shared buffer, because a read and the handling of what it
+brought are one step of the loop: whole frames are served from it in place, without a copy. Only the rest, a
+frame that is not all there yet, moves to a buffer of its own from the FramePool.
+
+Order. Requests start in the order they came. One whose answer is not there yet leaves a Deferred in the line,
+and later requests go on: a long poll holds up neither the produce behind it nor its append. A handler that is
+a coroutine holds the line until it ends, because its effects may come late. Answers leave in the order of the
+requests, always.
+
+Back-pressure. While the peer does not take its answers, or too many of them are outstanding, or a handler
+holds the line, nothing more is served and then nothing more is read: the client's socket fills, not our memory.
+
+A frame is valid until the handler returns or first awaits; what is needed longer is copied by who needs it.
+
+Owner: the broker's event loop.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+import struct
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from ottla.model.errors import KafkaError
+from ottla.server.frame_pool import FramePool
+from ottla.server.output import Output, Reply, SocketOutput, TransportOutput
+
+log = logging.getLogger("ottla.server")
+
+SHARED_BUFFER_BYTES = 256 * 1024
+# After a large frame the next one is probably large too: read only its first bytes into the shared buffer,
+# so that little is copied to the buffer it gets of its own.
+PEEK_BYTES = 4 * 1024
+LARGE_FRAME_BYTES = 128 * 1024
+# Kafka's clients keep 5 requests in flight; this is for those that do not.
+MAX_OUTSTANDING = 100
+# The smallest request: api key, version, correlation id, and a null client id.
+MIN_FRAME_BYTES = 8
+
+_SIZE = struct.Struct(">i")
+
+
+class Deferred:
+    """An answer that comes later; `resolve` may be called once, from the loop."""
+
+    __slots__ = ("_then", "done", "reply")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.reply: Reply | None = None
+        self._then: Callable[[Reply | None], None] | None = None
+
+    def resolve(self, reply: Reply | None) -> None:
+        assert not self.done, "an answer is given once"
+        self.done = True
+        self.reply = reply
+        if self._then is not None:
+            self._then(reply)
+
+    def then(self, callback: Callable[[Reply | None], None]) -> None:
+        """Whom to tell when it is there."""
+        self._then = callback
+
+
+Answer = Reply | Deferred | Coroutine[Any, Any, Reply | None] | None
+
+
+class Dispatch(Protocol):
+    """Serves one frame: view[start:stop] is the request without its size."""
+
+    def __call__(self, connection: "Connection", view: memoryview, start: int, stop: int) -> Answer: ...
+
+
+class Host(Protocol):
+    """What a connection needs of the listener that accepted it."""
+
+    loop: asyncio.AbstractEventLoop
+    pool: FramePool
+    shared: memoryview
+    max_frame_bytes: int
+    listener_name: str
+    dispatch: Dispatch
+    monotonic: Callable[[], float]
+
+    def opened(self, connection: "Connection") -> bool: ...
+    def closed(self, connection: "Connection") -> None: ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one accepted socket."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.peer: tuple[str, int] = ("", 0)
+        self.client_id: str | None = None
+        self.software = ("unknown", "unknown")
+        self.last_active = host.monotonic()
+        self.attributes: dict[str, Any] = {}
+        self._transport: asyncio.Transport | None = None
+        self._output: Output | None = None
+        self._partial: bytearray | None = None  # the frame being gathered, size prefix included
+        self._partial_view = memoryview(b"")
+        self._filled = 0
+        self._needed = 0
+        self._waiting_for_buffer = False
+        self._backlog: bytearray | None = None  # whole frames that may not be served yet
+        self._line: deque[Deferred] = deque()
+        self._held = False  # a coroutine holds the line
+        self._running: asyncio.Task[None] | None = None
+        self._serving = False
+        self._reading_paused = False
+        self._peek = False
+        self._closing = False
+
+    # ---- life ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.peer = (str(peer[0]), int(peer[1])) if peer else ("", 0)
+        if not self.host.opened(self):
+            self._closing = True
+            transport.abort()
+            return
+        self._output = self._make_output(transport)
+
+    def _make_output(self, transport: asyncio.Transport) -> Output:
+        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if tls is not None or sock is None:
+            return TransportOutput(transport)
+        return SocketOutput(self.host.loop, sock, self._drained, self._send_failed)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._closing = True
+        if self._output is not None:
+            self._output.close()
+        self._give_back()
+        self._backlog = None
+        self._line.clear()
+        if self._running is not None:
+            self._running.cancel()
+        self.host.closed(self)
+
+    def close(self, reason: str | None = None) -> None:
+        """Give the connection up; what is still to be sent is dropped, as Kafka does."""
+        if self._closing:
+            return
+        self._closing = True
+        if reason is not None:
+            log.info("closing connection %s:%d on %s: %s", *self.peer, self.host.listener_name, reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing under way: such a connection may be reaped after connections.max.idle.ms."""
+        return not self._line and not self._held
+
+    @property
+    def mid_frame(self) -> bool:
+        return self._partial is not None or self._waiting_for_buffer
+
+    def eof_received(self) -> bool:
+        return False
+
+    # ---- reading ------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._partial is not None:
+            return self._partial_view[self._filled : self._needed]
+        return self.host.shared[:PEEK_BYTES] if self._peek else self.host.shared
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active = self.host.monotonic()
+        if self._closing:
+            return
+        if self._partial is None:
+            self._take(self.host.shared, 0, nbytes)
+            return
+        self._filled += nbytes
+        if self._filled < self._needed:
+            return
+        if self._needed == _SIZE.size:
+            self._size_is_known()
+        else:
+            self._serve_partial()
+
+    def _take(self, view: memoryview, start: int, stop: int) -> None:
+        """Serve the whole frames of view[start:stop] and keep what is left over."""
+        start = self._serve_whole(view, start, stop)
+        if start < stop and not self._closing:
+            self._keep_rest(view, start, stop)
+
+    def _serve_whole(self, view: memoryview, start: int, stop: int) -> int:
+        while stop - start >= 4 and not self._stalled:
+            size = _SIZE.unpack_from(view, start)[0]
+            if not self._legal(size):
+                return stop
+            end = start + 4 + size
+            if end > stop:
+                break
+            self._serve(view, start + 4, end)
+            start = end
+            self._peek = False
+        if self._output is not None:
+            self._output.flush()
+        return start
+
+    def _legal(self, size: int) -> bool:
+        if MIN_FRAME_BYTES <= size <= self.host.max_frame_bytes:
+            return True
+        self.close(
+            f"frame of {size} bytes, allowed are {MIN_FRAME_BYTES} to {self.host.max_frame_bytes} "
+            "(socket.request.max.bytes); is this a Kafka client, and is the security protocol right?"
+        )
+        return False
+
+    def _keep_rest(self, view: memoryview, start: int, stop: int) -> None:
+        if self._stalled:
+            self._backlog = bytearray(view[start:stop])
+            self._pause_reading()
+            return
+        held = stop - start
+        size = _SIZE.unpack_from(view, start)[0] if held >= 4 else 0
+        self._gather(4 + size, bytes(view[start:stop]))
+
+    def _size_is_known(self) -> None:
+        size = _SIZE.unpack_from(self._partial_view, 0)[0]
+        head = bytes(self._partial_view[:4])
+        self._give_back()
+        if self._legal(size):
+            self._gather(4 + size, head)
+
+    def _gather(self, needed: int, head: bytes) -> None:
+        """Get a buffer for a frame of `needed` bytes, of which `head` is here already."""
+
+        def proceed(buffer: bytearray) -> None:
+            self._waiting_for_buffer = False
+            self._partial = buffer
+            self._partial_view = memoryview(buffer)
+            self._partial_view[: len(head)] = head
+            self._filled = len(head)
+            self._needed = needed
+            self._resume_reading()
+
+        self._peek = needed > LARGE_FRAME_BYTES
+        buffer = self.host.pool.acquire(needed, proceed)
+        if buffer is not None:
+            proceed(buffer)
+            return
+        self._waiting_for_buffer = True
+        self._withdraw = proceed
+        self._pause_reading()
+
+    def _serve_partial(self) -> None:
+        if self._stalled:
+            self._pause_reading()
+            return
+        self._serve(self._partial_view, 4, self._needed)
+        self._give_back()
+        if self._output is not None:
+            self._output.flush()
+
+    def _give_back(self) -> None:
+        if self._waiting_for_buffer:
+            self.host.pool.withdraw(self._withdraw)
+            self._waiting_for_buffer = False
+        if self._partial is not None:
+            partial, self._partial = self._partial, None
+            self._partial_view = memoryview(b"")
+            self.host.pool.release(partial)
+
+    # ---- serving ------------------------------------------------------------------------------------------
+
+    @property
+    def _stalled(self) -> bool:
+        """May the next request not be started?"""
+        return (
+            self._held
+            or self._closing
+            or len(self._line) >= MAX_OUTSTANDING
+            or (self._output is not None and self._output.blocked)
+        )
+
+    def _serve(self, view: memoryview, start: int, stop: int) -> None:
+        try:
+            answer = self.host.dispatch(self, view, start, stop)
+        except KafkaError as error:
+            self.close(f"{error.code.name}: {error}")
+            return
+        if isinstance(answer, Deferred) and not answer.done:
+            answer.then(self._answer_ready)
+            self._line.append(answer)
+            return
+        if isinstance(answer, Deferred):
+            answer = answer.reply
+        if answer is None:
+            return
+        if isinstance(answer, Coroutine):
+            self._run(answer)
+        elif self._line:
+            ready = Deferred()
+            ready.resolve(answer)
+            self._line.append(ready)
+        elif self._output is not None:
+            self._output.write(answer)
+
+    def _run(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
+        deferred = Deferred()
+        self._held = True
+        self._line.append(deferred)
+        self._running = self.host.loop.create_task(self._finish(coroutine, deferred))
+
+    async def _finish(self, coroutine: Coroutine[Any, Any, Reply | None], deferred: Deferred) -> None:
+        try:
+            reply = await coroutine
+        except KafkaError as error:
+            self._running = None
+            self.close(f"{error.code.name}: {error}")
+            return
+        self._running = None
+        self._held = False
+        deferred.resolve(reply)
+        self._send_ready()
+
+    def _answer_ready(self, reply: Reply | None) -> None:
+        self._send_ready()
+
+    def _send_ready(self) -> None:
+        """Some answer in the line is there: send from the front, then go on with what waited."""
+        output = self._output
+        if self._closing or output is None:
+            return
+        line = self._line
+        while line and line[0].done:
+            reply = line.popleft().reply
+            if reply is not None:
+                output.write(reply)
+        output.flush()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._serving or self._stalled:
+            return
+        self._serving = True  # serving may resolve answers, which lead back here
+        try:
+            if self._backlog is not None:
+                backlog, self._backlog = self._backlog, None
+                self._take(memoryview(backlog), 0, len(backlog))
+            elif self._partial is not None and self._filled == self._needed > _SIZE.size:
+                self._serve_partial()
+        finally:
+            self._serving = False
+        if self._backlog is None and not self._stalled and not self._waiting_for_buffer:
+            self._resume_reading()
+
+    # ---- flow ---------------------------------------------------------------------------------------------
+
+    def _drained(self) -> None:
+        self.last_active = self.host.monotonic()
+        self._send_ready()
+
+    def _send_failed(self, error: OSError) -> None:
+        self.close(None if isinstance(error, ConnectionError) else f"sending failed: {error}")
+
+    def pause_writing(self) -> None:
+        if isinstance(self._output, TransportOutput):
+            self._output.blocked = True
+
+    def resume_writing(self) -> None:
+        if isinstance(self._output, TransportOutput):
+            self._output.blocked = False
+            self._drained()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and self._transport is not None and not self._closing:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and self._transport is not None and not self._closing:
+            self._reading_paused = False
+            self._transport.resume_reading()
+

@@ -1,0 +1,70 @@
+"""What a handler is given: the node's services, and who asks."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ottla.model.clock import Clock
+from ottla.model.ids import NodeId
+
+if TYPE_CHECKING:
+    from ottla.config.broker import BrokerConfig
+    from ottla.controller.controller import Controller
+    from ottla.metadata.image import ClusterImage
+    from ottla.replication.replica_manager import ReplicaManager
+    from ottla.server.connection import Connection
+    from ottla.server.fetch_sessions import FetchSessionCache
+    from ottla.server.producer_ids import ProducerIdSource
+    from ottla.storage.log_manager import LogManager
+    from ottla.wire.header import RequestHeader
+
+
+@dataclass(slots=True)
+class Services:
+    """The parts of a running node, as the composition root put them together."""
+
+    node_id: NodeId
+    cluster_id: str
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    executor: ThreadPoolExecutor
+    config: Callable[[], "BrokerConfig"]
+    image: Callable[[], "ClusterImage"]
+    logs: "LogManager"
+    replicas: "ReplicaManager"
+    controller: "Controller"
+    producer_ids: "ProducerIdSource"
+    fetch_sessions: "FetchSessionCache"
+    loggers: dict[str, str] = field(default_factory=dict)
+
+
+class Context:
+    """One request's surroundings."""
+
+    __slots__ = ("connection", "header", "node", "now_ms")
+
+    def __init__(
+        self, node: Services, connection: "Connection", header: "RequestHeader", now_ms: int
+    ) -> None:
+        self.node = node
+        self.connection = connection
+        self.header = header
+        self.now_ms = now_ms
+
+    @property
+    def version(self) -> int:
+        return self.header.api_version
+
+    @property
+    def listener_name(self) -> str:
+        return self.connection.host.listener_name
+
+    @property
+    def client_host(self) -> str:
+        return self.connection.peer[0]
+
+    async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run what may wait on a disk outside the loop."""
+        return await self.node.loop.run_in_executor(self.node.executor, function, *args)

@@ -1,0 +1,101 @@
+"""From a frame to the handler of its API and back to a frame.
+
+What cannot be parsed has no answer in the protocol: it raises, and the connection closes it with one log line.
+An unknown ApiVersions version is the exception that lets old and new clients find each other (KIP-511).
+
+Owner: one Dispatcher per listener, on the broker's loop.
+"""
+
+import logging
+import struct
+from collections.abc import Coroutine
+from inspect import iscoroutine
+from typing import Any
+
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.server.connection import Answer, Connection
+from ottla.server.context import Context, Services
+from ottla.server.errors import error_response
+from ottla.server.output import Reply
+from ottla.server.registry import Listener, Route, routes
+from ottla.wire.codec import decode
+from ottla.wire.framing import encode_response
+from ottla.wire.header import RequestHeader, decode_request_header
+
+log = logging.getLogger("ottla.server")
+
+API_VERSIONS_KEY = 18
+_HEAD = struct.Struct(">hhi")
+
+
+class Dispatcher:
+    """Serves the frames of one listener."""
+
+    def __init__(self, services: Services, listener: Listener) -> None:
+        self._services = services
+        self._routes = routes(listener)
+
+    def __call__(self, connection: Connection, view: memoryview, start: int, stop: int) -> Answer:
+        api_key, version, correlation_id = _HEAD.unpack_from(view, start)
+        route = self._routes.get(api_key)
+        if route is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"api key {api_key} is not served here")
+        if not route.min_version <= version <= route.max_version:
+            return self._unsupported(connection, route, view, start, stop)
+        if route.raw is not None:
+            return route.raw(self._services, connection, view, version, correlation_id, start, stop)
+        return self._decoded(connection, route, view, start, stop)
+
+    def _unsupported(
+        self, connection: Connection, route: Route, view: memoryview, start: int, stop: int
+    ) -> Answer:
+        _, version, correlation_id = _HEAD.unpack_from(view, start)
+        if route.api_key != API_VERSIONS_KEY:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"version {version} of {route.request.__name__} is not served "
+                f"({route.min_version} to {route.max_version} are)",
+            )
+        assert route.handler is not None
+        context = self._context(connection, RequestHeader(route.api_key, version, correlation_id, None))
+        return encode_response(route.handler(context, None), 0, correlation_id)
+
+    def _decoded(self, connection: Connection, route: Route, view: memoryview, start: int, stop: int) -> Answer:
+        header, offset = decode_request_header(view, start, stop)
+        request, end = decode(route.request, view[:stop], header.api_version, offset)
+        if end != stop:
+            log.debug("%d bytes after the end of a %s", stop - end, route.request.__name__)
+        connection.client_id = header.client_id
+        assert route.handler is not None
+        context = self._context(connection, header)
+        try:
+            result = route.handler(context, request)
+        except Exception as error:
+            return _failed(route, request, header, error)
+        if iscoroutine(result):
+            return _awaited(route, request, header, result)
+        return None if result is None else encode_response(result, header.api_version, header.correlation_id)
+
+    def _context(self, connection: Connection, header: RequestHeader) -> Context:
+        return Context(self._services, connection, header, self._services.clock.now_ms())
+
+
+async def _awaited(
+    route: Route, request: Any, header: RequestHeader, coroutine: Coroutine[Any, Any, Any]
+) -> Reply | None:
+    try:
+        result = await coroutine
+    except Exception as error:
+        return _failed(route, request, header, error)
+    return None if result is None else encode_response(result, header.api_version, header.correlation_id)
+
+
+def _failed(route: Route, request: Any, header: RequestHeader, error: Exception) -> Reply:
+    """A handler gave up: the request's own shape of error, and a trace only for what is our fault."""
+    if isinstance(error, KafkaError):
+        code, message = error.code, error.message
+    else:
+        log.exception("handling a %s failed", route.request.__name__, exc_info=error)
+        code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
+    response = error_response(request, header.api_version, code, message)
+    return encode_response(response, header.api_version, header.correlation_id)

@@ -1,0 +1,154 @@
+"""Reading for fetches: from wanted partitions to slices of log files, within the request's limits.
+
+As in Kafka the first partition that has anything gives at least one batch even if that is larger than every
+limit, so that a consumer always gets on; after that the limits are hard.
+
+A slice may lie in pages that are not in memory. Sending it would stall the loop on the disk, so a range that is
+not warm is first read in a thread (`warm_up`), and then sent from the page cache like any other.
+"""
+
+import os
+from typing import NamedTuple
+
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.replication.partition import Partition
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.server.fetch_sessions import Wanted
+from ottla.storage.log import AbortedTransaction
+from ottla.storage.slices import LogSlice
+
+# The kernel reads ahead in windows of this size: one resident page in it stands for the rest.
+PROBE_STRIDE_BYTES = 128 * 1024
+WARM_UP_CHUNK_BYTES = 1024 * 1024
+_CAN_PROBE = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
+
+
+class EpochEnd(NamedTuple):
+    """Where the log of a fetcher parts from ours (KIP-595)."""
+
+    epoch: int
+    end_offset: int
+
+
+class PartitionRead(NamedTuple):
+    """What a fetch finds in one partition."""
+
+    wanted: Wanted
+    error_code: int
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: list[AbortedTransaction] | None = None
+    diverging: EpochEnd | None = None
+    slice: LogSlice | None = None
+    current_leader: tuple[int, int] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self.slice is None else self.slice.length
+
+    @property
+    def decides(self) -> bool:
+        """Is there something to tell that cannot wait for more data?"""
+        return self.error_code != ErrorCode.NONE or self.diverging is not None
+
+
+def read_partitions(
+    replicas: ReplicaManager, wanted: list[Wanted], max_bytes: int, read_committed: bool
+) -> tuple[list[PartitionRead], int]:
+    """Read each partition in turn while the budget lasts; the reads and how many bytes they come to."""
+    reads: list[PartitionRead] = []
+    total = 0
+    for item in wanted:
+        read = read_partition(replicas, item, max_bytes - total, read_committed, at_least_one=total == 0)
+        reads.append(read)
+        total += read.size_bytes
+    return reads, total
+
+
+def read_partition(
+    replicas: ReplicaManager, wanted: Wanted, budget_bytes: int, read_committed: bool, at_least_one: bool
+) -> PartitionRead:
+    """Read one partition; an error is a result like another."""
+    try:
+        partition = replicas.leader(wanted.topic, wanted.index)
+        error = partition.check_leader(wanted.current_leader_epoch)
+        if error:
+            raise KafkaError(error)
+        return _read(partition, wanted, budget_bytes, read_committed, at_least_one)
+    except KafkaError as error:
+        return _failed(replicas, wanted, error)
+
+
+def _read(
+    partition: Partition, wanted: Wanted, budget_bytes: int, read_committed: bool, at_least_one: bool
+) -> PartitionRead:
+    log = partition.log
+    diverging = _diverging(partition, wanted) if wanted.last_fetched_epoch >= 0 else None
+    offset = wanted.fetch_offset
+    if diverging is None and not log.log_start_offset <= offset <= log.log_end_offset:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    high_watermark = log.high_watermark
+    stable = log.last_stable_offset
+    bound = stable if read_committed else high_watermark
+    size = min(wanted.max_bytes, budget_bytes)
+    found: LogSlice | None = None
+    if diverging is None and offset < bound and (size > 0 or at_least_one):
+        found = log.read(offset, max(size, 0), bound, min_one_message=at_least_one)
+        if found.length == 0:
+            found = None
+    aborted: list[AbortedTransaction] | None = None
+    if read_committed:
+        aborted = log.aborted_transactions(offset, found.next_offset) if found is not None else []
+    return PartitionRead(
+        wanted, ErrorCode.NONE, high_watermark, stable, log.log_start_offset, aborted, diverging, found
+    )
+
+
+def _diverging(partition: Partition, wanted: Wanted) -> EpochEnd | None:
+    end = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)
+    if end is None:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    epoch, end_offset = end
+    if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+        return EpochEnd(epoch, end_offset)
+    return None
+
+
+def _failed(replicas: ReplicaManager, wanted: Wanted, error: KafkaError) -> PartitionRead:
+    current_leader: tuple[int, int] | None = None
+    if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+        hosted = replicas.hosted(wanted.topic, wanted.index)
+        current_leader = (hosted.leader, hosted.leader_epoch) if hosted is not None else None
+    return PartitionRead(wanted, error.code, current_leader=current_leader)
+
+
+# ---- cold data ------------------------------------------------------------------------------------------------
+
+
+def is_cold(slice_: LogSlice) -> bool:
+    """Would sending this wait for the disk? Where the system cannot tell, assume that it would not."""
+    if not _CAN_PROBE:
+        return False
+    probe = [bytearray(1)]
+    end = slice_.position + slice_.length
+    for position in (*range(slice_.position, end, PROBE_STRIDE_BYTES), end - 1):
+        try:
+            os.preadv(slice_.fd, probe, position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False  # a file system without the flag
+    return False
+
+
+def warm_up(slices: list[LogSlice]) -> None:
+    """Bring slices into the page cache; runs in a thread."""
+    scratch = bytearray(WARM_UP_CHUNK_BYTES)
+    for slice_ in slices:
+        position, end = slice_.position, slice_.position + slice_.length
+        while position < end:
+            got = os.preadv(slice_.fd, [memoryview(scratch)[: end - position]], position)
+            if got == 0:
+                break
+            position += got

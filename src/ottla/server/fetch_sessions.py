@@ -1,0 +1,185 @@
+"""Incremental fetch sessions (KIP-227): the broker remembers what a consumer reads and answers only what changed.
+
+A full fetch opens a session; each incremental one names the session and the epoch it expects, tells what to
+add, change or forget, and gets back only the partitions that have data, an error, or a moved watermark. When the
+cache is full a session that has been silent long enough makes room, else the new consumer simply gets none.
+
+Owner: the broker's loop; one cache serves all listeners.
+"""
+
+import random
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ottla.model.errors import ErrorCode, KafkaError
+
+NO_SESSION = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+MAX_EPOCH = 2**31 - 1
+
+TopicKey = str | bytes
+
+
+class Wanted(NamedTuple):
+    """What a fetch asks of one partition."""
+
+    topic: TopicKey
+    index: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    max_bytes: int
+
+
+class Watermarks(NamedTuple):
+    """What was last told about a partition; a change is worth telling again."""
+
+    high_watermark: int
+    log_start_offset: int
+
+
+UNTOLD = Watermarks(-1, -1)
+
+
+@dataclass(slots=True)
+class Cached:
+    """A partition of a session."""
+
+    wanted: Wanted
+    told: Watermarks = UNTOLD
+
+
+class FetchSession:
+    """One consumer's session."""
+
+    __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "partitions", "uses_topic_ids")
+
+    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
+        self.id = session_id
+        self.uses_topic_ids = uses_topic_ids
+        self.created_ms = now_ms
+        self.last_used_ms = now_ms
+        self.epoch = next_epoch(INITIAL_EPOCH)
+        # In the order of reading: one that had data goes to the back, so that none starves behind it.
+        self.partitions: OrderedDict[tuple[TopicKey, int], Cached] = OrderedDict()
+
+    def update(self, wanted: Iterable[Wanted], forgotten: Iterable[tuple[TopicKey, Iterable[int]]]) -> None:
+        for item in wanted:
+            key = (item.topic, item.index)
+            cached = self.partitions.get(key)
+            if cached is None:
+                self.partitions[key] = Cached(item)
+            else:
+                cached.wanted = item
+        for topic, indexes in forgotten:
+            for index in indexes:
+                self.partitions.pop((topic, index), None)
+
+    def told(self, wanted: Wanted, error: int, marks: Watermarks, has_records: bool) -> bool:
+        """Note what an answer would say of a partition; True if it has to be said."""
+        key = (wanted.topic, wanted.index)
+        cached = self.partitions.get(key)
+        if cached is None:
+            return True
+        worth_saying = has_records or error != ErrorCode.NONE or cached.told != marks
+        # After an error the next good answer is news, whatever it says.
+        cached.told = UNTOLD if error else marks
+        if has_records:
+            self.partitions.move_to_end(key)
+        return worth_saying
+
+
+@dataclass(slots=True)
+class FetchPlan:
+    """What one fetch request has to read, and how to answer it."""
+
+    wanted: list[Wanted]
+    session: FetchSession | None
+    incremental: bool
+
+    @property
+    def session_id(self) -> int:
+        return NO_SESSION if self.session is None else self.session.id
+
+
+class FetchSessionCache:
+    """The sessions of a broker, at most max.incremental.fetch.session.cache.slots of them."""
+
+    def __init__(
+        self, max_sessions: int = 1000, eviction_ms: int = 120_000, rng: random.Random | None = None
+    ) -> None:
+        self._max_sessions = max_sessions
+        self._eviction_ms = eviction_ms
+        self._rng = rng or random.Random()
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # longest unused first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def plan(
+        self,
+        session_id: int,
+        epoch: int,
+        wanted: list[Wanted],
+        forgotten: Iterable[tuple[TopicKey, Iterable[int]]],
+        uses_topic_ids: bool,
+        now_ms: int,
+    ) -> FetchPlan:
+        """Which partitions this request reads; KafkaError for a session that is not as the client believes."""
+        if epoch == FINAL_EPOCH or epoch == INITIAL_EPOCH:
+            self._sessions.pop(session_id, None)
+            session = self._open(wanted, uses_topic_ids, now_ms) if epoch == INITIAL_EPOCH else None
+            return FetchPlan(wanted, session, incremental=False)
+        session = self._resume(session_id, epoch, uses_topic_ids)
+        session.update(wanted, forgotten)
+        if not session.partitions:
+            del self._sessions[session_id]
+            return FetchPlan([], None, incremental=False)
+        session.last_used_ms = now_ms
+        session.epoch = next_epoch(session.epoch)
+        self._sessions.move_to_end(session_id)
+        return FetchPlan([cached.wanted for cached in session.partitions.values()], session, incremental=True)
+
+    def _resume(self, session_id: int, epoch: int, uses_topic_ids: bool) -> FetchSession:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != uses_topic_ids:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        return session
+
+    def _open(self, wanted: list[Wanted], uses_topic_ids: bool, now_ms: int) -> FetchSession | None:
+        if not wanted or not self._make_room(now_ms):
+            return None
+        session = FetchSession(self._fresh_id(), uses_topic_ids, now_ms)
+        session.update(wanted, ())
+        self._sessions[session.id] = session
+        return session
+
+    def _make_room(self, now_ms: int) -> bool:
+        if len(self._sessions) < self._max_sessions:
+            return True
+        if not self._sessions:
+            return False
+        oldest_id, oldest = next(iter(self._sessions.items()))
+        if now_ms - oldest.last_used_ms <= self._eviction_ms:
+            return False
+        del self._sessions[oldest_id]
+        return True
+
+    def _fresh_id(self) -> int:
+        while True:
+            candidate = self._rng.randrange(1, 2**31)
+            if candidate not in self._sessions:
+                return candidate
+
+
+def next_epoch(epoch: int) -> int:
+    """Epochs count from 1 and wrap back to 1; 0 and -1 mean something else."""
+    return 1 if epoch == MAX_EPOCH else epoch + 1

@@ -1,0 +1,177 @@
+"""Fetch: slices of log files to the socket, at once or when there is enough to read.
+
+A fetch that finds less than `min_bytes` waits at its partitions; whatever moves one of them lets it look again,
+and after `max_wait_ms` it answers with what there is. Several small appends within one turn of the loop wake it
+once.
+"""
+
+import asyncio
+
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.replication.partition import Partition
+from ottla.server.connection import Answer, Connection, Deferred
+from ottla.server.context import Services
+from ottla.server.fetch_read import PartitionRead, is_cold, read_partitions, warm_up
+from ottla.server.fetch_sessions import FetchPlan, Wanted, Watermarks
+from ottla.server.output import Reply
+from ottla.server.registry import handles_raw
+from ottla.wire.fast_fetch import FetchFast, decode_fetch, encode_fetch_response
+from ottla.server.request_head import body_offset
+from ottla.wire.messages.fetch import FetchRequest
+
+READ_COMMITTED = 1
+TOPIC_ID_VERSION = 13
+FLEXIBLE_VERSION = 12
+
+
+@handles_raw(FetchRequest)
+def fetch(
+    services: Services,
+    connection: Connection,
+    view: memoryview,
+    version: int,
+    correlation_id: int,
+    start: int,
+    stop: int,
+) -> Answer:
+    """Read what the session wants; answer now if there is enough, else wait for it."""
+    offset = body_offset(view, start, stop, version >= FLEXIBLE_VERSION)
+    request = decode_fetch(view, version, offset, stop)
+    call = _Fetch(services, request, version, correlation_id)
+    try:
+        call.make_plan()
+    except KafkaError as error:
+        return encode_fetch_response(version, correlation_id, error.code, 0, [])
+    return call.answer()
+
+
+class _Fetch:
+    """One fetch request on its way; a Watcher of its partitions while it waits."""
+
+    def __init__(self, services: Services, request: FetchFast, version: int, correlation_id: int) -> None:
+        self._services = services
+        self._request = request
+        self._version = version
+        self._correlation_id = correlation_id
+        self._max_bytes = min(request.max_bytes, services.config()["fetch.max.bytes"])
+        self._read_committed = request.isolation_level == READ_COMMITTED
+        self._deferred: Deferred | None = None
+        self._watched: list[Partition] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._woken = False
+        self._plan: FetchPlan
+
+    def make_plan(self) -> None:
+        request = self._request
+        self._plan = self._services.fetch_sessions.plan(
+            request.session_id,
+            request.session_epoch,
+            request.wanted,
+            request.forgotten,
+            self._version >= TOPIC_ID_VERSION,
+            self._services.clock.now_ms(),
+        )
+
+    def answer(self) -> Answer:
+        reads, total = self._read()
+        if self._is_enough(reads, total):
+            return self._reply(reads)
+        return self._wait()
+
+    def _read(self) -> tuple[list[PartitionRead], int]:
+        return read_partitions(
+            self._services.replicas, self._plan.wanted, self._max_bytes, self._read_committed
+        )
+
+    def _is_enough(self, reads: list[PartitionRead], total: int) -> bool:
+        request = self._request
+        return (
+            total >= request.min_bytes
+            or request.max_wait_ms <= 0
+            or not reads
+            or any(read.decides for read in reads)
+        )
+
+    # ---- waiting ------------------------------------------------------------------------------------------
+
+    def _wait(self) -> Deferred:
+        self._deferred = Deferred()
+        hosted = self._services.replicas.hosted
+        for wanted in self._plan.wanted:
+            partition = hosted(wanted.topic, wanted.index)
+            if partition is not None:
+                partition.watchers.add(self)
+                self._watched.append(partition)
+        self._timer = self._services.loop.call_later(self._request.max_wait_ms / 1000, self._finish)
+        return self._deferred
+
+    def progressed(self, partition: Partition, size_bytes: int) -> None:
+        if not self._woken:
+            self._woken = True
+            self._services.loop.call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._woken = False
+        if self._deferred is None or self._deferred.done:
+            return
+        reads, total = self._read()
+        if self._is_enough(reads, total):
+            self._complete(reads)
+
+    def _finish(self) -> None:
+        if self._deferred is not None and not self._deferred.done:
+            self._complete(self._read()[0])
+
+    def _complete(self, reads: list[PartitionRead]) -> None:
+        assert self._deferred is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._watched:
+            partition.watchers.discard(self)
+        self._watched.clear()
+        answer = self._reply(reads)
+        if isinstance(answer, Deferred):
+            answer.then(self._deferred.resolve)
+        else:
+            self._deferred.resolve(answer)
+
+    # ---- answering ----------------------------------------------------------------------------------------
+
+    def _reply(self, reads: list[PartitionRead]) -> Reply | Deferred:
+        cold = [read.slice for read in reads if read.slice is not None and is_cold(read.slice)]
+        if not cold:
+            return self._encode(reads)
+        deferred = Deferred()
+        warming = self._services.loop.run_in_executor(self._services.executor, warm_up, cold)
+        warming.add_done_callback(lambda done: self._warmed(done, reads, deferred))
+        return deferred
+
+    def _warmed(self, done: "asyncio.Future[None]", reads: list[PartitionRead], deferred: Deferred) -> None:
+        error = done.exception()
+        if error is not None:
+            reads = [
+                PartitionRead(read.wanted, ErrorCode.KAFKA_STORAGE_ERROR) if read.slice is not None else read
+                for read in reads
+            ]
+        deferred.resolve(self._encode(reads))
+
+    def _encode(self, reads: list[PartitionRead]) -> Reply:
+        session = self._plan.session
+        if session is not None:
+            said = [
+                read
+                for read in reads
+                if session.told(
+                    read.wanted,
+                    read.error_code,
+                    Watermarks(read.high_watermark, read.log_start_offset),
+                    read.slice is not None or read.diverging is not None,
+                )
+            ]
+            reads = said if self._plan.incremental else reads
+        return encode_fetch_response(
+            self._version, self._correlation_id, ErrorCode.NONE, self._plan.session_id, reads
+        )
+
+
+__all__ = ["Wanted", "fetch"]

@@ -1,0 +1,151 @@
+"""Accepting connections: listening sockets, limits on how many, and the reaping of idle and slow ones.
+
+Owner: the node; everything runs on the broker's loop.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ottla.server.connection import SHARED_BUFFER_BYTES, Connection, Dispatch
+from ottla.server.frame_pool import FramePool
+
+log = logging.getLogger("ottla.server")
+
+BACKLOG = 1024
+REAP_INTERVAL_S = 1.0
+# A frame that was begun has to go on: one that brings nothing for this long holds memory others wait for.
+FRAME_STALL_S = 30.0
+CONTENDED_FRAME_STALL_S = 5.0
+
+
+@dataclass(slots=True)
+class ConnectionLimits:
+    """How many connections are let in, in all and from one address."""
+
+    max_connections: int = 2**31 - 1
+    max_per_ip: int = 2**31 - 1
+    per_ip_overrides: dict[str, int] = field(default_factory=dict)
+    max_idle_ms: int = 600_000
+
+    def for_ip(self, address: str) -> int:
+        return self.per_ip_overrides.get(address, self.max_per_ip)
+
+
+class Connections:
+    """All connections of a broker, counted and watched."""
+
+    def __init__(self, limits: ConnectionLimits, pool: FramePool, monotonic: Callable[[], float]) -> None:
+        self.limits = limits
+        self.pool = pool
+        self._monotonic = monotonic
+        self._open: set[Connection] = set()
+        self._per_ip: Counter[str] = Counter()
+        self._refused = 0
+        self._reaper: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admit(self, connection: Connection) -> bool:
+        address = connection.peer[0]
+        if len(self._open) >= self.limits.max_connections:
+            return self._refuse(connection, f"max.connections is {self.limits.max_connections}")
+        if self._per_ip[address] >= self.limits.for_ip(address):
+            return self._refuse(connection, f"max.connections.per.ip is {self.limits.for_ip(address)}")
+        self._open.add(connection)
+        self._per_ip[address] += 1
+        return True
+
+    def _refuse(self, connection: Connection, why: str) -> bool:
+        # One line for the first of a flood and then for every thousandth.
+        if self._refused % 1000 == 0:
+            log.warning("refusing connection from %s (refused before: %d): %s", connection.peer[0], self._refused, why)
+        self._refused += 1
+        return False
+
+    def forget(self, connection: Connection) -> None:
+        if connection in self._open:
+            self._open.discard(connection)
+            self._per_ip[connection.peer[0]] -= 1
+            if not self._per_ip[connection.peer[0]]:
+                del self._per_ip[connection.peer[0]]
+
+    def start_reaping(self) -> None:
+        self._reaper = asyncio.get_running_loop().create_task(self._reap_forever())
+
+    async def _reap_forever(self) -> None:
+        while True:
+            await asyncio.sleep(REAP_INTERVAL_S)
+            self.reap(self._monotonic())
+
+    def reap(self, now: float) -> None:
+        """Close what has been silent for too long, in the middle of a frame or between two."""
+        frame_limit_s = CONTENDED_FRAME_STALL_S if self.pool.waiting else FRAME_STALL_S
+        idle_limit_s = self.limits.max_idle_ms / 1000
+        for connection in list(self._open):
+            silent_s = now - connection.last_active
+            if connection.mid_frame and silent_s > frame_limit_s:
+                connection.close(f"no progress within a frame for {silent_s:.0f} s")
+            elif connection.is_idle and silent_s > idle_limit_s:
+                connection.close(f"idle for {silent_s:.0f} s (connections.max.idle.ms)")
+
+    def close_all(self) -> None:
+        if self._reaper is not None:
+            self._reaper.cancel()
+        for connection in list(self._open):
+            connection.close()
+
+
+class ListenerHost:
+    """One listening socket: the host of its connections."""
+
+    def __init__(
+        self,
+        listener_name: str,
+        dispatch: Dispatch,
+        connections: Connections,
+        shared: memoryview,
+        max_frame_bytes: int,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.listener_name = listener_name
+        self.dispatch = dispatch
+        self.pool = connections.pool
+        self.shared = shared
+        self.max_frame_bytes = max_frame_bytes
+        self.monotonic = monotonic
+        self._connections = connections
+        self._server: asyncio.Server | None = None
+        self.address: tuple[str, int] = ("", 0)
+
+    async def bind(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Bind the socket; clients may connect but are not served before `start`."""
+        self._server = await self.loop.create_server(
+            lambda: Connection(self), host or None, port, ssl=tls, backlog=BACKLOG, start_serving=False
+        )
+        bound = self._server.sockets[0].getsockname()
+        self.address = (str(bound[0]), int(bound[1]))
+
+    async def start(self) -> None:
+        assert self._server is not None
+        await self._server.start_serving()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def opened(self, connection: Connection) -> bool:
+        return self._connections.admit(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.forget(connection)
+
+
+def shared_buffer() -> memoryview:
+    """The read buffer that all connections of one loop share."""
+    return memoryview(bytearray(SHARED_BUFFER_BYTES))

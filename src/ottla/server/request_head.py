@@ -1,0 +1,24 @@
+"""Finding the body of a request without reading its header: what the hand-tuned paths begin with."""
+
+import struct
+
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.wire.header import decode_request_header
+
+_CLIENT_ID_LENGTH = struct.Struct(">h")
+_CLIENT_ID = 10
+
+
+def body_offset(view: memoryview, start: int, stop: int, flexible: bool) -> int:
+    """Where the body of the request at view[start:stop] begins."""
+    if stop - start < _CLIENT_ID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a request ends within its header")
+    length = _CLIENT_ID_LENGTH.unpack_from(view, start + 8)[0]
+    offset = start + _CLIENT_ID + (length if length > 0 else 0)
+    if offset >= stop:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a request ends within its header")
+    if not flexible:
+        return int(offset)
+    if view[offset] == 0:
+        return int(offset) + 1
+    return decode_request_header(view, start, stop)[1]
