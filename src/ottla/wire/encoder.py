@@ -44,6 +44,7 @@ class _Encoder:
     def message(self, cls: type) -> None:
         self.struct(cls, "message")
         self._flush()
+        self.source.add("return")
 
     # -- fixed-size runs
 

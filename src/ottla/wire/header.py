@@ -5,9 +5,9 @@ version follows from the API key and the API version alone: flexible requests ha
 flexible responses have v1, others v0.
 
 Rules: three exceptions, all Kafka's own. The client id keeps the old string encoding even in header v2, so
-that a broker can read the header of an ApiVersions request newer than it knows. An ApiVersions response always
-has header v0, because the client cannot know yet what the broker speaks (KIP-511). ControlledShutdown v0 came before
-client ids. An unknown tag in a header is skipped. Stateless.
+that a broker can read the header of an ApiVersions request newer than it knows. An ApiVersions response
+always has header v0, because the client cannot know yet what the broker speaks (KIP-511). ControlledShutdown
+v0 came before client ids. An unknown tag in a header is skipped. Stateless.
 """
 
 from struct import Struct

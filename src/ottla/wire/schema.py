@@ -23,8 +23,8 @@ A message::
 
 Types: Bool Int8 Int16 UInt16 Int32 UInt32 Int64 Float64 UuidField (16 raw bytes), String Bytes Records, the
 same three as NullableString NullableBytes NullableRecords, a struct's class, ``list[...]`` of any of them,
-and ``... | None`` on a list or a struct for a nullable one. Records are bytes on the way out and a memoryview of
-the input, not a copy, on the way in.
+and ``... | None`` on a list or a struct for a nullable one. Records are bytes on the way out and a memoryview
+of the input, not a copy, on the way in.
 
 Nested structs, defaults, versions, tags::
 
@@ -41,7 +41,7 @@ Nested structs, defaults, versions, tags::
         topics: list[Topic] | None = field(nullable="1+")       # null only from version 1
         leader_recovery_state: Int8 = tagged(0, default=0)      # tag 0, every version
         directories: list[UuidField] = tagged(1, since=2, default=[])   # tag 1 from version 2
-        state: ReplicaState = tagged(2, default=ReplicaState())  # a struct's default: all of its own defaults
+        state: ReplicaState = tagged(2, default=ReplicaState)  # one that has all of its own defaults
 
 ``ignorable`` is Kafka's: a value that the chosen version cannot carry is dropped; without it, encoding a
 non-default value raises. The type checker asks for every field that shows no default; at run time all have
@@ -276,7 +276,7 @@ def _spec(value: Any) -> FieldSpec:
 def _resolve(name: str, hint: Any, spec: FieldSpec) -> Field:
     kind, may_be_null = _kind(hint)
     default = spec.default
-    if default is MISSING:
+    if default is MISSING or default is kind:
         default = implied_default(kind)
     nullable = (spec.nullable or spec.versions) if may_be_null else NONE
     assert may_be_null or spec.nullable is None, f"{name}: nullable versions on a type that is not nullable"
