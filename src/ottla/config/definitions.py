@@ -82,7 +82,7 @@ KEYS_OF = {
     ResourceType.CLIENT_METRICS: CLIENT_METRICS_KEYS,
 }
 
-# These key and trust store settings change while a broker runs, but only for one listener at a time (KIP-226).
+# Key and trust store settings may change while a broker runs, but only for one listener at a time (KIP-226).
 LISTENER_ONLY_KEYS = frozenset(
     {
         "ssl.key.password",

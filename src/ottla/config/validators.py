@@ -126,13 +126,11 @@ def _gzip_level(_: str, value: Value) -> str | None:
 
 GZIP_LEVEL = Check(_gzip_level, "from 1 to 9, or -1")
 
-_THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")
-
 
 def _throttled_replicas(name: str, value: Value) -> str | None:
     assert isinstance(value, tuple)
     entries = [entry.strip() for entry in value]
-    if all(_THROTTLED.fullmatch(entry) for entry in entries) or "".join(entries) == "*":
+    if all(re.fullmatch(_THROTTLED, entry) for entry in entries) or "".join(entries) == "*":
         return None
     return (
         f"{name} must be the literal '*' or a list of replicas in the following format: "
@@ -142,15 +140,18 @@ def _throttled_replicas(name: str, value: Value) -> str | None:
 
 THROTTLED_REPLICAS = Check(_throttled_replicas, "'*', or a list of partition:broker")
 
+# Patterns are compiled when they are first needed: importing the tables has to be quick.
+_THROTTLED = r"([0-9]+:[0-9]+)?"
 _HOST = r"(?:\[[0-9a-fA-F:.%]+\]|[0-9a-zA-Z\-%._]+)"
-_HOST_PORT = re.compile(rf"(?:[a-zA-Z_]+://)?{_HOST}:(\d{{1,5}})")
-_VOTER = re.compile(rf"(-?\d+)@{_HOST}:(\d{{1,5}})")
+_HOST_PORT = rf"(?:[a-zA-Z_]+://)?{_HOST}:([0-9]{{1,5}})"
+_VOTER = rf"(-?[0-9]+)@{_HOST}:([0-9]{{1,5}})"
+_DURATION = r"(?i)P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?"
 
 
 def _voters(name: str, value: Value) -> str | None:
     assert isinstance(value, tuple)
     for entry in value:
-        if not _VOTER.fullmatch(entry):
+        if not re.fullmatch(_VOTER, entry):
             return (
                 f"Invalid configuration value for {name}: {entry!r}. "
                 "Each entry should be in the form `{id}@{host}:{port}`."
@@ -161,7 +162,7 @@ def _voters(name: str, value: Value) -> str | None:
 def _bootstrap_servers(name: str, value: Value) -> str | None:
     assert isinstance(value, tuple)
     for entry in value:
-        if not _HOST_PORT.fullmatch(entry):
+        if not re.fullmatch(_HOST_PORT, entry):
             return (
                 f"Failed to parse host and port from {entry} for the configuration {name}. "
                 'Each entry should be in the form "{host}:{port}"'
@@ -172,13 +173,11 @@ def _bootstrap_servers(name: str, value: Value) -> str | None:
 VOTERS = Check(_voters, "a list of id@host:port", whole=True)
 BOOTSTRAP_SERVERS = Check(_bootstrap_servers, "a list of host:port", whole=True)
 
-_DURATION = re.compile(r"P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", re.IGNORECASE)
-
 
 def _auto_offset_reset(name: str, value: Value) -> str | None:
     if value in ("earliest", "latest"):
         return None
-    if isinstance(value, str) and value.startswith("by_duration:") and _DURATION.fullmatch(value[12:]):
+    if isinstance(value, str) and value.startswith("by_duration:") and re.fullmatch(_DURATION, value[12:]):
         return None
     return (
         f"Invalid value `{value}` for configuration {name}. The value must be either 'earliest', 'latest' "

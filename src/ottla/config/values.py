@@ -14,9 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ottla.config.types import Value
 
-_COMMA = re.compile(r"\s*,\s*")
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_DOUBLE = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?|NaN|Infinity)")
+# Compiled at first use: importing this has to be quick.
+_INTEGER = r"[+-]?[0-9]+"
+_DOUBLE = r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?|NaN|Infinity)"
 _LONGEST_INTEGER = 24
 _BITS = {Type.SHORT: 15, Type.INT: 31, Type.LONG: 63}
 
@@ -52,19 +52,25 @@ def _parse_type(key: ConfigKey, text: str) -> Value:
             raise _bad(key, text, "Expected value to be either true or false", "true or false")
         return lowered == "true"
     if key.type is Type.DOUBLE:
-        if not _DOUBLE.fullmatch(trimmed):
+        if not re.fullmatch(_DOUBLE, trimmed):
             raise _bad(key, text, "Not a number of type DOUBLE", "a number")
         return float(trimmed.rstrip("fFdD") if "I" not in trimmed and "N" not in trimmed else trimmed)
     if key.type is Type.LIST:
-        return tuple(_COMMA.split(trimmed)) if trimmed else ()
+        return tuple(entry.strip() for entry in trimmed.split(",")) if trimmed else ()
     return trimmed
 
 
 def _parse_integer(key: ConfigKey, text: str, trimmed: str) -> int:
     limit = 1 << _BITS[key.type]
-    if len(trimmed) <= _LONGEST_INTEGER and _INTEGER.fullmatch(trimmed) and -limit <= int(trimmed) < limit:
+    if (
+        len(trimmed) <= _LONGEST_INTEGER
+        and re.fullmatch(_INTEGER, trimmed)
+        and -limit <= int(trimmed) < limit
+    ):
         return int(trimmed)
-    raise _bad(key, text, f"Not a number of type {key.type.name}", f"a whole number of {key.type.name} size")
+    raise _bad(
+        key, text, f"Not a number of type {key.type.name}", f"a whole number of {_BITS[key.type] + 1} bits"
+    )
 
 
 def _bad(key: ConfigKey, text: str, problem: str, allowed: str) -> ConfigError:

@@ -1,4 +1,4 @@
-"""Rates a broker keeps to while it moves replicas: set only while it runs, never in a file (KIP-73, KIP-113)."""
+"""Rates a broker keeps to while it moves replicas: set only while it runs (KIP-73, KIP-113)."""
 
 from ottla.config.types import LONG_MAX, Scope, Type, key
 from ottla.config.validators import at_least

@@ -1,4 +1,4 @@
-"""Tiered storage (KIP-405). Known so that a configuration with it can be read; nothing of it is served yet."""
+"""Tiered storage (KIP-405). Known so that a configuration with it can be read; not served yet."""
 
 from ottla.config.types import LONG_MAX, Scope, Type, key
 from ottla.config.validators import NON_EMPTY_STRING, at_least, between

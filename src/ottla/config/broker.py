@@ -1,0 +1,306 @@
+"""BrokerConfig: every broker setting, typed, with the layers that may change while the broker runs.
+
+Precedence, as in Kafka (KIP-226): set for this broker while it runs, set for all brokers, the static
+configuration (file, environment, -X and what a cluster of one fills in), the default. A BrokerConfig never
+changes; a dynamic change is a new one from `with_dynamic`. Owned by the node, read by everything above.
+"""
+
+from __future__ import annotations
+
+from ottla.config import describe as _describe
+from ottla.config.definitions import BROKER_KEYS, TOPIC_KEYS, Source, parse_value
+from ottla.config.errors import ConfigError
+from ottla.config.listeners import Listener, listener_name_of, parse_listeners, parse_protocol_map
+from ottla.config.rules import check_rules
+from ottla.config.settings import LISTENER_PREFIX, Settings, base_key, in_users_words
+from ottla.config.standalone import fill_in
+from ottla.config.synonyms import synonyms_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from ottla.config.describe import Described, Synonym
+    from ottla.config.types import Value
+
+_DEFAULTS: dict[str, Any] = {name: key.default for name, key in BROKER_KEYS.items()}
+_MINUTE_MS = 60_000
+_HOUR_MS = 3_600_000
+
+
+class BrokerConfig:
+    """The configuration of one node at one moment."""
+
+    __slots__ = (
+        "_topic_defaults",
+        "advertised_listeners",
+        "controller_listener_names",
+        "dynamic_broker",
+        "dynamic_default",
+        "filled_in",
+        "listeners",
+        "originals",
+        "security_protocols",
+        "static",
+        "values",
+    )
+
+    def __init__(
+        self,
+        static: Mapping[str, str],
+        *,
+        dynamic_default: Mapping[str, str] | None = None,
+        dynamic_broker: Mapping[str, str] | None = None,
+        filled_in: Iterable[str] = (),
+    ) -> None:
+        # What the node was started with, what was set for all brokers, and for this one: texts by key.
+        self.static = _with_both_ids(static)
+        self.dynamic_default = dict(dynamic_default or {})
+        self.dynamic_broker = dict(dynamic_broker or {})
+        # The static keys that the user never wrote: the node is a cluster of one.
+        self.filled_in = frozenset(filled_in)
+        self.originals = _overlay(self.static, self.dynamic_default, self.dynamic_broker)
+        self.values: dict[str, Any] = _DEFAULTS | _typed(self.originals)
+        self._topic_defaults: dict[str, Any] | None = None
+        self.controller_listener_names = tuple(n.upper() for n in self["controller.listener.names"] or ())
+        self.security_protocols = self._protocols()
+        self.listeners = parse_listeners(
+            "listeners", self["listeners"], self.security_protocols, distinct_ports=True
+        )
+        self.advertised_listeners = self._advertised()
+        check_rules(self)
+
+    # -- making one ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_settings(cls, settings: Settings, directory_node_id: int | None = None) -> BrokerConfig:
+        """The configuration of a node about to start, gaps filled; ConfigError is one line for the user."""
+        given = {name: setting.text for name, setting in settings.by_key.items()}
+        try:
+            added = fill_in(given, directory_node_id)
+            return cls({**given, **added}, filled_in=added)
+        except ConfigError as error:
+            raise _for_user(error, settings) from None
+
+    @classmethod
+    def of(cls, values: Mapping[str, object], directory_node_id: int | None = None) -> BrokerConfig:
+        """The same from a plain mapping: for tests, and for programs that start a node."""
+        return cls.from_settings(Settings.of(values), directory_node_id)
+
+    def with_dynamic(self, cluster_default: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
+        """This configuration with other dynamic layers; entries no broker could apply are left out."""
+        from ottla.config.dynamic import applicable
+
+        return BrokerConfig(
+            self.static,
+            dynamic_default=applicable(cluster_default, per_broker=False),
+            dynamic_broker=applicable(broker, per_broker=True),
+            filled_in=self.filled_in,
+        )
+
+    # -- reading it ----------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The typed value, or `default` where the key is unknown or has no value."""
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def for_listener(self, listener: str, name: str) -> Any:
+        """The value of a key for one listener: listener.name.<listener>.<key> if that is set."""
+        text = self.originals.get(f"{LISTENER_PREFIX}{listener.lower()}.{name}")
+        return self.values[name] if text is None else parse_value(BROKER_KEYS[name], text)
+
+    @property
+    def node_id(self) -> int:
+        return int(self["node.id"])
+
+    @property
+    def process_roles(self) -> frozenset[str]:
+        return frozenset(self["process.roles"])
+
+    @property
+    def log_dirs(self) -> tuple[str, ...]:
+        return tuple(self["log.dirs"] or self["log.dir"])
+
+    @property
+    def metadata_log_dir(self) -> str:
+        return str(self["metadata.log.dir"] or self.log_dirs[0])
+
+    @property
+    def broker_listeners(self) -> tuple[Listener, ...]:
+        return tuple(entry for entry in self.listeners if entry.name not in self.controller_listener_names)
+
+    @property
+    def controller_listeners(self) -> tuple[Listener, ...]:
+        return tuple(entry for entry in self.listeners if entry.name in self.controller_listener_names)
+
+    @property
+    def advertised_broker_listeners(self) -> tuple[Listener, ...]:
+        names = self.controller_listener_names
+        return tuple(entry for entry in self.advertised_listeners if entry.name not in names)
+
+    @property
+    def advertised_controller_listeners(self) -> tuple[Listener, ...]:
+        """Advertised ones where the user gave them, else where the controller listens."""
+        given = {entry.name: entry for entry in self.advertised_listeners}
+        return tuple(given.get(entry.name, entry) for entry in self.controller_listeners)
+
+    @property
+    def controller_listener_is_implied(self) -> bool:
+        """Nobody asked for that port: if it is taken, any other will do."""
+        return "listeners" in self.filled_in
+
+    @property
+    def inter_broker_listener_name(self) -> str:
+        return str(self["inter.broker.listener.name"] or self["security.inter.broker.protocol"]).upper()
+
+    @property
+    def quorum_voters(self) -> dict[int, tuple[str, int]]:
+        """controller.quorum.voters: node id to host and port."""
+        voters = {}
+        for entry in self["controller.quorum.voters"]:
+            voter, _, address = entry.partition("@")
+            host, _, port = address.rpartition(":")
+            voters[int(voter)] = (host.strip("[]"), int(port))
+        return voters
+
+    @property
+    def max_connections_per_ip_overrides(self) -> dict[str, int]:
+        """max.connections.per.ip.overrides: address to limit."""
+        pairs = (pair.rpartition(":") for pair in self["max.connections.per.ip.overrides"].split(",") if pair)
+        return {host.strip(): int(limit) for host, _, limit in pairs}
+
+    @property
+    def log_retention_ms(self) -> int:
+        """log.retention.ms, else .minutes, else .hours; -1 for ever."""
+        if self["log.retention.ms"] is not None:
+            millis = self["log.retention.ms"]
+        elif self["log.retention.minutes"] is not None:
+            millis = self["log.retention.minutes"] * _MINUTE_MS
+        else:
+            millis = self["log.retention.hours"] * _HOUR_MS
+        return -1 if millis < 0 else int(millis)
+
+    @property
+    def log_roll_ms(self) -> int:
+        millis = self["log.roll.ms"]
+        return int(self["log.roll.hours"] * _HOUR_MS if millis is None else millis)
+
+    @property
+    def log_roll_jitter_ms(self) -> int:
+        millis = self["log.roll.jitter.ms"]
+        return int(self["log.roll.jitter.hours"] * _HOUR_MS if millis is None else millis)
+
+    @property
+    def log_flush_interval_ms(self) -> int:
+        millis = self["log.flush.interval.ms"]
+        return int(self["log.flush.scheduler.interval.ms"] if millis is None else millis)
+
+    # -- topics --------------------------------------------------------------------------------------------
+
+    def topic_defaults(self) -> dict[str, Any]:
+        """What a topic without settings of its own has, typed, by the topic's key names."""
+        if self._topic_defaults is None:
+            defaults: dict[str, Any] = {}
+            for name, key in TOPIC_KEYS.items():
+                defaults[name] = key.default if key.synonym is None else self.values[key.synonym]
+            defaults["retention.ms"] = self.log_retention_ms
+            defaults["segment.ms"] = self.log_roll_ms
+            defaults["segment.jitter.ms"] = self.log_roll_jitter_ms
+            defaults["flush.ms"] = self.log_flush_interval_ms
+            self._topic_defaults = defaults
+        return self._topic_defaults
+
+    def topic_values(self, overrides: Mapping[str, str]) -> dict[str, Any]:
+        """A topic's settings, typed: what LogConfig.from_values takes. Unknown or bad overrides raise."""
+        values = dict(self.topic_defaults())
+        for name, text in overrides.items():
+            key = TOPIC_KEYS.get(name)
+            if key is None:
+                raise ConfigError(f"Unknown topic config name: {name}", name)
+            values[name] = parse_value(key, text)
+        if values["internal.segment.bytes"] is not None:
+            values["segment.bytes"] = values["internal.segment.bytes"]
+        return values
+
+    def topic_synonyms(self, name: str, overrides: Mapping[str, str]) -> list[Synonym]:
+        """Where a topic's value comes from, nearest first."""
+        return _describe.topic_synonyms(self, name, overrides)
+
+    # -- describing it -------------------------------------------------------------------------------------
+
+    def source_of(self, name: str) -> Source:
+        """The layer that gives a key its value."""
+        found = self.synonyms(name)
+        return Source(found[0].source) if found else Source.DEFAULT_CONFIG
+
+    def synonyms(self, name: str) -> list[Synonym]:
+        """Every layer that says something of a key, in order of precedence, under all its names."""
+        return _describe.broker_synonyms(self, name, synonyms_of(name))
+
+    def describe(self, names: Iterable[str] | None = None) -> list[Described]:
+        """This broker, as DescribeConfigs tells it."""
+        return _describe.describe_broker(self, names)
+
+    def _protocols(self) -> dict[str, str]:
+        """The security protocol of each listener: PLAINTEXT for a controller's unless a map says else."""
+        protocols = parse_protocol_map(self["listener.security.protocol.map"])
+        if "listener.security.protocol.map" in self.originals:
+            return protocols
+        secured = {"SSL", "SASL_SSL", "SASL_PLAINTEXT"}
+        names = [*self.controller_listener_names, *map(listener_name_of, self["listeners"])]
+        if not secured.intersection(names):
+            for name in self.controller_listener_names:
+                protocols.setdefault(name, "PLAINTEXT")
+        return protocols
+
+    def _advertised(self) -> tuple[Listener, ...]:
+        if self["advertised.listeners"] is None:
+            return self.listeners
+        entries = self["advertised.listeners"]
+        return parse_listeners("advertised.listeners", entries, self.security_protocols, distinct_ports=False)
+
+
+def _with_both_ids(static: Mapping[str, str]) -> dict[str, str]:
+    """broker.id and node.id are one: whichever is set, Kafka's static configuration shows both."""
+    settings = dict(static)
+    if "node.id" in settings:
+        settings.setdefault("broker.id", settings["node.id"])
+    elif "broker.id" in settings:
+        settings["node.id"] = settings["broker.id"]
+    return settings
+
+
+def _overlay(static: Mapping[str, str], *layers: Mapping[str, str]) -> dict[str, str]:
+    """A dynamic setting hides every synonym of it below, even one that would come first by its name."""
+    merged = dict(static)
+    for layer in layers:
+        for name, text in layer.items():
+            for synonym in synonyms_of(name, listener_too=False):
+                merged.pop(synonym, None)
+            merged[name] = text
+    return merged
+
+
+def _typed(texts: Mapping[str, str]) -> dict[str, Value]:
+    typed: dict[str, Value] = {}
+    for name, text in texts.items():
+        key = BROKER_KEYS.get(name)
+        if key is not None:
+            typed[name] = parse_value(key, text)
+    return typed
+
+
+def _for_user(error: ConfigError, settings: Settings) -> ConfigError:
+    """Add where the key at fault was set, if it was the user who set it."""
+    setting = settings.by_key.get(error.key or "listeners")
+    if setting is None:
+        return error
+    name = error.key or "listeners"
+    if error.reason and base_key(name) is not None:
+        return in_users_words(error, name, setting.text, setting.origin)
+    return ConfigError(f"{error} ({name} comes from {setting.origin})", name)

@@ -1,0 +1,212 @@
+"""What the user said, before any of it is believed: server.properties, then KAFKA_*, then -X; the last wins.
+
+Every setting remembers where it came from, so that a mistake can be answered with one line that says which
+file, variable or option to mend. Built once at start, by the command line or a test.
+"""
+
+from __future__ import annotations
+
+from ottla.config.definitions import BROKER_KEYS, nearest_key, parse_value
+from ottla.config.environment import settings_of
+from ottla.config.errors import ConfigError
+from ottla.config.properties import parse_properties
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from ottla.config.types import ConfigKey
+
+MAX_PROPERTIES_BYTES = 4 << 20
+
+LISTENER_PREFIX = "listener.name."
+# These are set for one SASL mechanism of a listener: listener.name.<listener>.<mechanism>.<key>.
+MECHANISM_KEYS = (
+    "sasl.jaas.config",
+    "sasl.login.callback.handler.class",
+    "sasl.login.class",
+    "sasl.server.callback.handler.class",
+    "connections.max.reauth.ms",
+)
+# Read by the authorizer and other plugins rather than by the broker, so Kafka's own table does not have them.
+PLUGIN_KEYS = frozenset({"allow.everyone.if.no.acl.found", "super.users"})
+PLUGIN_PREFIXES = ("config.providers.", "rlmm.config.", "rsm.config.")
+
+_ZOOKEEPER = "ZooKeeper is gone since Kafka 4.0"
+_OLD_FORMATS = "there is only one message format since Kafka 4.0"
+REMOVED_KEYS = {
+    "broker.id.generation.enable": _ZOOKEEPER,
+    "control.plane.listener.name": _ZOOKEEPER,
+    "delegation.token.master.key": "it is delegation.token.secret.key since Kafka 4.0",
+    "inter.broker.protocol.version": "features took its place in Kafka 4.0",
+    "log.message.downconversion.enable": _OLD_FORMATS,
+    "log.message.format.version": _OLD_FORMATS,
+    "log.message.timestamp.difference.max.ms": "log.message.timestamp.before.max.ms took its place",
+    "offsets.commit.required.acks": "commits always wait for all replicas since Kafka 4.0",
+    "password.encoder.secret": _ZOOKEEPER,
+    "reserved.broker.max.id": _ZOOKEEPER,
+    "zookeeper.connect": _ZOOKEEPER,
+    "zookeeper.connection.timeout.ms": _ZOOKEEPER,
+    "zookeeper.session.timeout.ms": _ZOOKEEPER,
+}
+# Somebody's KAFKA_SOMETHING may have nothing to do with a broker; one this close to a key is a mistake.
+TYPO_CLOSENESS = 0.85
+
+
+class Setting:
+    """A value as it was written, and where."""
+
+    __slots__ = ("origin", "text")
+
+    def __init__(self, text: str, origin: str) -> None:
+        self.text = text
+        self.origin = origin
+
+    def __repr__(self) -> str:
+        return f"Setting({self.origin})"
+
+
+class Settings:
+    """All settings by key, the winning one of each; `notes` are lines worth telling the user."""
+
+    __slots__ = ("by_key", "notes")
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, Setting] = {}
+        self.notes: list[str] = []
+
+    @classmethod
+    def of(cls, values: Mapping[str, object], origin: str = "the program") -> Settings:
+        """Settings that a program or a test gives as a mapping."""
+        settings = cls()
+        for name, value in values.items():
+            settings.put(name, _as_text(value), origin)
+        return settings
+
+    @classmethod
+    def read(
+        cls,
+        *,
+        file: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+        overrides: Iterable[str] = (),
+    ) -> Settings:
+        """The three places, in order of precedence."""
+        settings = cls()
+        if file is not None:
+            settings.read_file(file)
+        settings.read_environment(environ or {})
+        settings.read_overrides(overrides)
+        return settings
+
+    def read_file(self, file: Path) -> None:
+        """A server.properties."""
+        if file.stat().st_size > MAX_PROPERTIES_BYTES:
+            raise ConfigError(
+                f"{file}: larger than {MAX_PROPERTIES_BYTES} bytes, so hardly a configuration file"
+            )
+        try:
+            # Java 9 and later read UTF-8 where it is valid and ISO 8859-1 where it is not.
+            raw = file.read_bytes()
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError:
+                text = raw.decode("iso-8859-1")
+            for name, value, line in parse_properties(text):
+                self.put(name, value, f"{file}, line {line}")
+        except ConfigError as error:
+            raise error if error.key else ConfigError(f"{file}: {error}") from None
+
+    def read_environment(self, environ: Mapping[str, str]) -> None:
+        """KAFKA_* variables: what looks like a mistyped key is an error, what looks like none is ignored."""
+        for name, value, variable in settings_of(environ):
+            if base_key(name) is None and name not in REMOVED_KEYS and not is_plugin_key(name):
+                guess = nearest_key(name, BROKER_KEYS, TYPO_CLOSENESS)
+                if guess is None:
+                    self.notes.append(f"environment variable {variable} is no broker setting; ignored")
+                    continue
+            self.put(name, value, f"environment variable {variable}")
+
+    def read_overrides(self, overrides: Iterable[str]) -> None:
+        """-X key=value, as often as the user likes; the last of a key wins."""
+        for pair in overrides:
+            name, equals, value = pair.partition("=")
+            if not equals or not name.strip():
+                raise ConfigError(f"-X {pair}: expected key=value")
+            self.put(name.strip(), value, "-X")
+
+    def put(self, name: str, text: str, origin: str) -> None:
+        """Take one setting, after checking that its key exists and its value is one."""
+        check_setting(name, text, origin)
+        self.by_key[name] = Setting(text, origin)
+
+    def text(self, name: str) -> str | None:
+        """The text of a key, if it was set."""
+        setting = self.by_key.get(name)
+        return setting.text if setting else None
+
+    def origin(self, name: str) -> str:
+        """Where a key was set."""
+        return self.by_key[name].origin
+
+
+def check_setting(name: str, text: str, origin: str) -> None:
+    """One clear line if the key is unknown or the value bad."""
+    key = base_key(name)
+    if key is None:
+        if not is_plugin_key(name):
+            raise unknown_key(name, origin)
+        return
+    try:
+        parse_value(key, text)
+    except ConfigError as error:
+        raise in_users_words(error, name, text, origin) from None
+
+
+def base_key(name: str) -> ConfigKey | None:
+    """The key behind a name, which may be prefixed for one listener and one SASL mechanism of it."""
+    key = BROKER_KEYS.get(name)
+    if key is None and name.startswith(LISTENER_PREFIX):
+        base = name[len(LISTENER_PREFIX) :].partition(".")[2]
+        key = BROKER_KEYS.get(base)
+        if key is None:
+            key = next((BROKER_KEYS[end] for end in MECHANISM_KEYS if base.endswith("." + end)), None)
+    return key
+
+
+def is_plugin_key(name: str) -> bool:
+    """Is this for a plugin, and none of the broker's business?"""
+    return name in PLUGIN_KEYS or name.startswith(PLUGIN_PREFIXES)
+
+
+def unknown_key(name: str, origin: str) -> ConfigError:
+    """The line for a key that does not exist."""
+    if name in REMOVED_KEYS:
+        return ConfigError(f"{name} ({origin}) is no longer a key: {REMOVED_KEYS[name]}", name)
+    base = name
+    prefix = ""
+    if name.startswith(LISTENER_PREFIX) and name.count(".") > 2:
+        listener, _, base = name[len(LISTENER_PREFIX) :].partition(".")
+        prefix = f"{LISTENER_PREFIX}{listener}."
+    guess = nearest_key(base, BROKER_KEYS)
+    hint = f"; did you mean {prefix}{guess}?" if guess else "; it is none of Kafka 4.3's broker keys"
+    return ConfigError(f"unknown key {name} ({origin}){hint}", name)
+
+
+def in_users_words(error: ConfigError, name: str, text: str, origin: str) -> ConfigError:
+    """The same mistake, said to the person who can mend it."""
+    key = base_key(name)
+    shown = "[hidden]" if key is not None and key.sensitive else text
+    expected = f"expected {error.reason}" if error.reason else str(error)
+    return ConfigError(
+        f"bad value {shown!r} for {name} ({origin}): {expected}", name, reason=error.reason, value=text
+    )
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(str(entry) for entry in value)
+    return str(value)
