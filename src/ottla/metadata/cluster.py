@@ -3,7 +3,7 @@
 Rules: immutable; a change makes a new registration.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ottla.metadata.features import VersionRange
@@ -26,7 +26,7 @@ from ottla.model.ids import Uuid
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a node is reached on one listener. The protocol number is Kafka's: PLAINTEXT 0, SSL 1, SASL_* 2 and 3."""
+    """Where a node is reached on one listener; protocols are PLAINTEXT 0, SSL 1, SASL_* 2 and 3."""
 
     listener: str
     host: str
@@ -59,13 +59,8 @@ class BrokerRegistration:
             id=record.broker_id,
             epoch=record.broker_epoch,
             incarnation_id=record.incarnation_id,
-            listeners={
-                e.name: Endpoint(e.name, e.host, e.port, e.security_protocol) for e in record.end_points
-            },
-            supported_features={
-                f.name: VersionRange(f.min_supported_version, f.max_supported_version)
-                for f in record.features
-            },
+            listeners=_endpoints(record.end_points),
+            supported_features=_feature_ranges(record.features),
             rack=record.rack,
             fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
@@ -132,10 +127,18 @@ class BrokerRegistration:
 
     @property
     def default_directory(self) -> Uuid:
-        """Where a new replica goes: with one directory there is no choice, else the broker chooses and tells."""
+        """Where a new replica goes: with one directory there is no choice, else the broker tells."""
         if not self.directories:
             return DIRECTORY_MIGRATING
         return self.directories[0] if len(self.directories) == 1 else DIRECTORY_UNASSIGNED
+
+
+def _endpoints(endpoints: Iterable[BrokerEndpoint | ControllerEndpoint]) -> dict[str, Endpoint]:
+    return {e.name: Endpoint(e.name, e.host, e.port, e.security_protocol) for e in endpoints}
+
+
+def _feature_ranges(features: Iterable[BrokerFeature | ControllerFeature]) -> dict[str, VersionRange]:
+    return {f.name: VersionRange(f.min_supported_version, f.max_supported_version) for f in features}
 
 
 def _flag(change: int, current: bool) -> bool:
@@ -158,13 +161,8 @@ class ControllerRegistration:
         return cls(
             id=record.controller_id,
             incarnation_id=record.incarnation_id,
-            listeners={
-                e.name: Endpoint(e.name, e.host, e.port, e.security_protocol) for e in record.end_points
-            },
-            supported_features={
-                f.name: VersionRange(f.min_supported_version, f.max_supported_version)
-                for f in record.features
-            },
+            listeners=_endpoints(record.end_points),
+            supported_features=_feature_ranges(record.features),
             zk_migration_ready=record.zk_migration_ready,
         )
 

@@ -1,8 +1,8 @@
 """From one image to the next: records are applied to a builder, which also keeps what has changed.
 
-Rules: apply() is what a record means, live and on load alike; it refuses a record that does not fit (that is a broken
-log or a programming error, never a client's). The time of a build grows with the changes, not with the cluster; only
-a topic's own table of partitions is copied whole when one of them changes.
+Rules: apply() is what a record means, live and on load alike; it refuses a record that does not fit (that is
+a broken log or a programming error, never a client's). The time of a build grows with the changes, not with
+the cluster; only a topic's own table of partitions is copied whole when one of them changes.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -94,6 +94,7 @@ class ImageBuilder:
         self._next_producer_id = base.next_producer_id
         # Topics whose table of partitions this builder has copied and may write to.
         self._open: dict[Uuid, dict[int, PartitionRegistration]] = {}
+        self._unordered: set[Uuid] = set()
         self._touched: dict[Uuid, set[int]] = {}
         self._changed: dict[str, set[Any]] = {}
 
@@ -177,6 +178,8 @@ class ImageBuilder:
 
     def _partition(self, record: r.PartitionRecord) -> None:
         partitions = self._open_topic(record.topic_id)
+        if record.partition_id < len(partitions) and record.partition_id not in partitions:
+            self._unordered.add(record.topic_id)
         partitions[record.partition_id] = PartitionRegistration.from_record(record)
         self._touched[record.topic_id].add(record.partition_id)
 
@@ -237,7 +240,9 @@ class ImageBuilder:
         for topic_id, partitions in self._open.items():
             topic = self._topics_by_id.get(topic_id)
             assert topic is not None
-            closed = topic._replace(partitions=_ascending(partitions))
+            if topic_id in self._unordered:
+                partitions = dict(sorted(partitions.items()))
+            closed = topic._replace(partitions=partitions)
             self._topics_by_id.set(topic_id, closed)
             self._topics_by_name.set(topic.name, closed)
         self._open.clear()
@@ -352,16 +357,6 @@ class ImageBuilder:
 
     def _nothing(self, record: r.MetadataRecord) -> None:
         """NoOpRecord, the state of a ZooKeeper migration, and transaction bounds (the loader's affair)."""
-
-
-def _ascending(partitions: dict[int, PartitionRegistration]) -> dict[int, PartitionRegistration]:
-    """Partitions by number: the log gives them in order almost always, other writers need not."""
-    last = -1
-    for number in partitions:
-        if number < last:
-            return dict(sorted(partitions.items()))
-        last = number
-    return partitions
 
 
 _HANDLERS: Mapping[type, Callable[[ImageBuilder, Any], None]] = {

@@ -1,4 +1,4 @@
-"""Feature levels: what of the protocol and of the metadata log a cluster has agreed to use (KIP-584, KIP-1022).
+"""Feature levels: what of the protocol and the log a cluster has agreed to use (KIP-584, KIP-1022).
 
 Rules: the tables are those of the reference, Kafka 4.3.1. Levels only newer releases know are never written.
 """

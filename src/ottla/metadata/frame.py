@@ -1,10 +1,11 @@
-"""The frame around a record in the metadata log: frame version, api key, version (all unsigned varints), the record.
+"""The frame around a metadata record: frame version, api key and version as unsigned varints, the record.
 
 Rules: pure; a frame that is not understood is refused, never skipped, for a skipped record is a wrong image.
 """
 
 from ottla.metadata import features
 from ottla.metadata.records import (
+    RECORD_KEYS,
     RECORD_TYPES,
     BrokerRegistrationChangeRecord,
     MetadataRecord,
@@ -14,6 +15,7 @@ from ottla.metadata.records import (
 )
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.codec import decode, encode_into
+from ottla.wire.schema import schema_of
 
 FRAME_VERSION = 1
 
@@ -42,7 +44,7 @@ def _registration_change_version(record: BrokerRegistrationChangeRecord) -> int:
 def encode_frame(record: MetadataRecord, version: int) -> bytes:
     """A record as the value of a log record."""
     out = bytearray()
-    for number in (FRAME_VERSION, record.API_KEY, version):
+    for number in (FRAME_VERSION, RECORD_KEYS[type(record)], version):
         _write_varint(out, number)
     encode_into(out, record, version)
     return bytes(out)
@@ -58,13 +60,12 @@ def decode_frame(buf: Buffer) -> tuple[MetadataRecord, int]:
     record_type = RECORD_TYPES.get(api_key)
     if record_type is None:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Unknown metadata record type {api_key}")
-    if version not in record_type.VALID_VERSIONS:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{record_type.NAME} has no version {version}")
+    name = record_type.__name__
+    if version not in schema_of(record_type).versions:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{name} has no version {version}")
     record, end = decode(record_type, buf, version, pos)
     if end != len(buf):
-        raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"{len(buf) - end} bytes left over after {record_type.NAME}"
-        )
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{len(buf) - end} bytes follow a {name}")
     return record, version
 
 

@@ -1,8 +1,9 @@
 """The immutable image of the cluster: what the metadata log says up to one offset.
 
-Purpose: the one view of brokers, topics, configurations and features that a broker serves from and a controller decides
-on. Rules: an image never changes and may be read from any task or thread; the next one comes from ImageBuilder
-(see delta.py), shares what has not changed, and is published whole. Owned by whoever holds a reference.
+Purpose: the one view of brokers, topics, configurations and features that a broker serves from and a
+controller decides on. Rules: an image never changes and may be read from any task or thread; the next one
+comes from ImageBuilder (see delta.py), shares what has not changed, and is published whole. Owned by whoever
+holds a reference.
 """
 
 from collections.abc import Iterator, Mapping
@@ -117,7 +118,7 @@ class ClusterImage:
 
     @property
     def finalized_features(self) -> Mapping[str, int]:
-        """What ApiVersions tells as finalized: the levels that are in use (kraft.version is the quorum's to tell)."""
+        """What ApiVersions tells as finalized; kraft.version is the quorum's to tell."""
         return self.features
 
     @property

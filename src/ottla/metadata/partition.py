@@ -44,6 +44,10 @@ def _shared_directories(ids: Directories) -> Directories:
     return ids
 
 
+def _or(change: list[int] | None, current: Replicas) -> Replicas:
+    return current if change is None else replicas_of(change)
+
+
 def replicas_of(ids: list[int] | None) -> Replicas:
     return _shared(tuple(ids)) if ids else ()
 
@@ -82,31 +86,25 @@ class PartitionRegistration(NamedTuple):
 
     def merge(self, change: PartitionChangeRecord) -> "PartitionRegistration":
         """The state after the change; every change is a new partition epoch."""
-        replicas = self.replicas if change.replicas is None else replicas_of(change.replicas)
+        replicas = _or(change.replicas, self.replicas)
         directories = self.directories if change.directories is None else tuple(change.directories)
         leader_changes = change.leader != NO_LEADER_CHANGE
         recovery = change.leader_recovery_state
         return PartitionRegistration(
             replicas,
             _directories(directories, len(replicas)),
-            self.isr if change.isr is None else replicas_of(change.isr),
-            self.removing_replicas
-            if change.removing_replicas is None
-            else replicas_of(change.removing_replicas),
-            self.adding_replicas if change.adding_replicas is None else replicas_of(change.adding_replicas),
+            _or(change.isr, self.isr),
+            _or(change.removing_replicas, self.removing_replicas),
+            _or(change.adding_replicas, self.adding_replicas),
             change.leader if leader_changes else self.leader,
             self.leader_recovery_state if recovery == LeaderRecoveryState.NO_CHANGE else recovery,
             self.leader_epoch + leader_changes,
             self.partition_epoch + 1,
-            self.elr
-            if change.eligible_leader_replicas is None
-            else replicas_of(change.eligible_leader_replicas),
-            self.last_known_elr if change.last_known_elr is None else replicas_of(change.last_known_elr),
+            _or(change.eligible_leader_replicas, self.elr),
+            _or(change.last_known_elr, self.last_known_elr),
         )
 
-    def to_record(
-        self, topic_id: Uuid, partition_id: int, *, with_directories: bool = True
-    ) -> PartitionRecord:
+    def to_record(self, topic_id: Uuid, partition_id: int, with_directories: bool = True) -> PartitionRecord:
         return PartitionRecord(
             partition_id=partition_id,
             topic_id=topic_id,

@@ -1,14 +1,14 @@
 """A persistent map: a new version of 10,000 entries costs what has changed, not what is there.
 
-The image of the cluster is immutable, and the controller keeps several of them at once (committed, pending), so a
-change must share the rest. The map is one level of small dicts ("shards"): a builder copies a shard the first time it
-writes to it and shares all others. Reading is one extra index over a dict.
+The image of the cluster is immutable, and the controller keeps several of them at once (committed, pending),
+so a change must share the rest. The map is one level of small dicts ("shards"): a builder copies a shard the
+first time it writes to it and shares all others. Reading is one extra index over a dict.
 
 Rules: a PMap never changes; a PMapBuilder belongs to the one who made it and is not used after build().
 """
 
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, TypeVar, overload
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -78,16 +78,24 @@ class PMap(Mapping[K, V]):
 class _Items(ItemsView[K, V]):
     """Items without a lookup per key."""
 
+    def __init__(self, owner: PMap[K, V]) -> None:
+        super().__init__(owner)
+        self._owner = owner
+
     def __iter__(self) -> Iterator[tuple[K, V]]:
-        for shard in cast("PMap[K, V]", self._mapping)._shards:
+        for shard in self._owner._shards:
             yield from shard.items()
 
 
 class _Values(ValuesView[V]):
     """Values without a lookup per key."""
 
+    def __init__(self, owner: PMap[Any, V]) -> None:
+        super().__init__(owner)
+        self._owner = owner
+
     def __iter__(self) -> Iterator[V]:
-        for shard in cast("PMap[Any, V]", self._mapping)._shards:
+        for shard in self._owner._shards:
             yield from shard.values()
 
 

@@ -1,7 +1,7 @@
 """The records of the `__cluster_metadata` log: everything the controller decides is one of these.
 
-Purpose: declarations only, one class a record; the bytes are the codec compiler's. Rules: a record says what has
-become true, never what somebody asked for; fields of type list are not changed after construction.
+Purpose: declarations only, one class a record; the bytes are the codec compiler's. Rules: a record says what
+has become true, never what somebody asked for; fields of type list are not changed after construction.
 """
 
 from ottla.wire.schema import (
@@ -110,7 +110,7 @@ class ConfigRecord:
 
 @data(versions="0-2", flexible="0+", api_key=5)
 class PartitionChangeRecord:
-    """What has changed about a partition; what is absent stays. A leader, even the same one, is a new leader epoch."""
+    """What has changed about a partition; what is absent stays. A leader, even the same, is a new epoch."""
 
     partition_id: Int32 = -1
     topic_id: UuidField
@@ -319,7 +319,7 @@ class RegisterControllerRecord:
 
 @data(versions="0", flexible="0+", api_key=28)
 class ClearElrRecord:
-    """The eligible leader replicas of a topic, or with an empty name of all topics, are forgotten (KIP-966)."""
+    """The eligible leader replicas of a topic (of all topics: no name) are forgotten (KIP-966)."""
 
     topic_name: String
 
@@ -354,33 +354,31 @@ MetadataRecord = (
 )
 
 RECORD_TYPES: dict[int, type[MetadataRecord]] = {
-    cls.API_KEY: cls
-    for cls in (
-        RegisterBrokerRecord,
-        UnregisterBrokerRecord,
-        TopicRecord,
-        PartitionRecord,
-        ConfigRecord,
-        PartitionChangeRecord,
-        FenceBrokerRecord,
-        UnfenceBrokerRecord,
-        RemoveTopicRecord,
-        DelegationTokenRecord,
-        UserScramCredentialRecord,
-        FeatureLevelRecord,
-        ClientQuotaRecord,
-        ProducerIdsRecord,
-        BrokerRegistrationChangeRecord,
-        AccessControlEntryRecord,
-        RemoveAccessControlEntryRecord,
-        NoOpRecord,
-        ZkMigrationStateRecord,
-        RemoveUserScramCredentialRecord,
-        BeginTransactionRecord,
-        EndTransactionRecord,
-        AbortTransactionRecord,
-        RemoveDelegationTokenRecord,
-        RegisterControllerRecord,
-        ClearElrRecord,
-    )
+    0: RegisterBrokerRecord,
+    1: UnregisterBrokerRecord,
+    2: TopicRecord,
+    3: PartitionRecord,
+    4: ConfigRecord,
+    5: PartitionChangeRecord,
+    7: FenceBrokerRecord,
+    8: UnfenceBrokerRecord,
+    9: RemoveTopicRecord,
+    10: DelegationTokenRecord,
+    11: UserScramCredentialRecord,
+    12: FeatureLevelRecord,
+    14: ClientQuotaRecord,
+    15: ProducerIdsRecord,
+    17: BrokerRegistrationChangeRecord,
+    18: AccessControlEntryRecord,
+    19: RemoveAccessControlEntryRecord,
+    20: NoOpRecord,
+    21: ZkMigrationStateRecord,
+    22: RemoveUserScramCredentialRecord,
+    23: BeginTransactionRecord,
+    24: EndTransactionRecord,
+    25: AbortTransactionRecord,
+    26: RemoveDelegationTokenRecord,
+    27: RegisterControllerRecord,
+    28: ClearElrRecord,
 }
+RECORD_KEYS: dict[type[MetadataRecord], int] = {cls: key for key, cls in RECORD_TYPES.items()}

@@ -1,0 +1,77 @@
+"""Follows the metadata log: batches in, images out; transactions of records count whole or not at all (KIP-866).
+
+Rules: replay() only collects, publish() makes the image: one image for a batch when live, one for thousands when a
+log is loaded. Records of an open transaction wait aside until its end. Owned by one task.
+"""
+
+from collections.abc import Sequence
+
+from ottla.metadata.delta import Delta, ImageBuilder, MetadataError
+from ottla.metadata.image import ClusterImage
+from ottla.metadata.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    MetadataRecord,
+)
+
+
+class MetadataLoader:
+    """Builds the image of what it has been given."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self.image = image
+        self.transaction_start_offset = -1
+        self._builder = ImageBuilder(image)
+        self._in_transaction: list[tuple[MetadataRecord, int]] = []
+        self._offset = image.offset
+        self._epoch = image.epoch
+        self._timestamp_ms = image.timestamp_ms
+
+    def replay(
+        self, records: Sequence[MetadataRecord], base_offset: int, epoch: int, timestamp_ms: int
+    ) -> None:
+        """The records of one batch."""
+        for offset, record in enumerate(records, base_offset):
+            if isinstance(record, BeginTransactionRecord):
+                self._begin(offset)
+            elif isinstance(record, EndTransactionRecord):
+                self._end(offset)
+            elif isinstance(record, AbortTransactionRecord):
+                self._abort(offset)
+            elif self.transaction_start_offset >= 0:
+                self._in_transaction.append((record, offset))
+            else:
+                self._builder.apply(record, offset)
+        self.advance(base_offset + len(records) - 1, epoch, timestamp_ms)
+
+    def advance(self, offset: int, epoch: int, timestamp_ms: int) -> None:
+        """The log goes on to this offset without metadata records (a control batch)."""
+        self._offset, self._epoch, self._timestamp_ms = offset, epoch, timestamp_ms
+
+    def publish(self) -> Delta:
+        """The image of all that counts by now, and what has changed since the last one."""
+        self.image, delta = self._builder.build(self._offset, self._epoch, self._timestamp_ms)
+        self._builder = ImageBuilder(self.image)
+        return delta
+
+    def _begin(self, offset: int) -> None:
+        if self.transaction_start_offset >= 0:
+            raise MetadataError(f"a transaction begins at {offset} within another")
+        self.transaction_start_offset = offset
+
+    def _end(self, offset: int) -> None:
+        if self.transaction_start_offset < 0:
+            raise MetadataError(f"a transaction ends at {offset} that has not begun")
+        for record, at in self._in_transaction:
+            self._builder.apply(record, at)
+        self._close()
+
+    def _abort(self, offset: int) -> None:
+        if self.transaction_start_offset < 0:
+            raise MetadataError(f"a transaction is aborted at {offset} that has not begun")
+        self._close()
+
+    def _close(self) -> None:
+        self._in_transaction = []
+        self.transaction_start_offset = -1
