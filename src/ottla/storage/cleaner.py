@@ -1,0 +1,340 @@
+"""Compaction of one log: reads its inactive segments, writes cleaned ones beside them, touches nothing else.
+
+Two passes. The first notes the newest offset of every key in the dirty section; the second copies each
+group of segments into one `.cleaned` segment, leaving out what a newer record of the same key supersedes,
+tombstones past their delete horizon (KIP-534), and aborted data. The caller swaps each cleaned segment in,
+on its event loop, and may stop listening at any time: then the `.cleaned` files are rubbish that the next
+start removes.
+
+Rules: nothing at or above the first uncleanable offset is read or written. The last batch of an active
+producer and the last batch of the round keep at least their header. Everything blocks and takes CPU, so it
+runs in a process of its own (cleaner_worker) or, for tests, in a thread. `check` is called often and raises
+to stop.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Final, NamedTuple
+
+from ottla.records.batch import BatchView
+from ottla.records.compaction import filter_batch
+from ottla.storage.batch_scan import read_batches
+from ottla.storage.cleaned_transactions import CleanedTransactions
+from ottla.storage.files import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
+)
+from ottla.storage.log_config import LogConfig
+from ottla.storage.offset_map import DirtyKeys
+from ottla.storage.segment import LogSegment
+from ottla.storage.txnindex import AbortedTransaction, TxnIndex
+
+WRITE_BUFFER_BYTES: Final = 1 << 20
+MAX_OFFSET: Final = (1 << 63) - 1
+MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
+
+
+class CleaningAbortedError(Exception):
+    """The log was truncated, deleted or is no longer compacted: the work so far is thrown away."""
+
+
+class SegmentSpec(NamedTuple):
+    """A segment as the loop saw it when the job was made."""
+
+    base_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningJob:
+    """All that cleaning a log needs to know; plain values, so that it travels to another process."""
+
+    dir: str
+    segments: tuple[SegmentSpec, ...]  # those below first_uncleanable_offset, in order
+    later_base_offsets: tuple[int, ...]  # the others: their transaction indexes may name our transactions
+    first_dirty_offset: int
+    first_uncleanable_offset: int  # the base offset of a segment
+    now_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    delete_retention_ms: int
+    last_records: dict[int, tuple[int, int]]  # producer id -> last data offset (-1: none), epoch
+    map_bytes: int
+    map_load_factor: float
+    io_bytes_per_second: float
+
+
+class CleanedGroup(NamedTuple):
+    """A `.cleaned` segment is complete and on disk; it replaces these."""
+
+    base_offset: int
+    size_bytes: int
+    replaced: list[int]  # base offsets
+
+
+class CleaningStats(NamedTuple):
+    """What a cleaning did."""
+
+    end_offset: int  # the log is clean below this
+    bytes_read: int
+    bytes_written: int
+    records_read: int
+    records_retained: int
+    map_bytes_read: int
+    map_utilization: float
+
+
+class Throttle:
+    """Keeps the sum of reads and writes below a rate, over the time since the first of them."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = max(bytes_per_second, 1.0)
+        self._begin = monotonic()
+        self._bytes = 0
+
+    def __call__(self, size_bytes: int) -> None:
+        self._bytes += size_bytes
+        ahead = self._bytes / self._rate - (monotonic() - self._begin)
+        if ahead > 0:
+            sleep(ahead)
+
+
+class Cleaner:
+    """One cleaning of one log."""
+
+    def __init__(self, job: CleaningJob, check: Callable[[], None]) -> None:
+        self._job = job
+        self._dir = Path(job.dir)
+        self._check = check
+        self._throttle = Throttle(job.io_bytes_per_second)
+        self._bases = [spec.base_offset for spec in job.segments] + list(job.later_base_offsets)
+        self.keys = DirtyKeys(job.first_dirty_offset, job.map_bytes, job.map_load_factor)
+        self._map_bytes_read = self._bytes_read = self._bytes_written = 0
+        self._records_read = self._records_retained = 0
+
+    def run(self, on_group: Callable[[CleanedGroup], None]) -> CleaningStats:
+        """Cleans the log, reporting each group when its cleaned segment is on disk."""
+        self.build_map()
+        end_offset = self.keys.latest_offset + 1
+        transactions = CleanedTransactions()
+        within = [spec for spec in self._job.segments if spec.base_offset < end_offset]
+        for group in group_segments(self._dir, within, self._job):
+            on_group(self._clean_group(group, transactions))
+        return self._stats(end_offset)
+
+    def _stats(self, end_offset: int) -> CleaningStats:
+        return CleaningStats(
+            end_offset,
+            self._bytes_read,
+            self._bytes_written,
+            self._records_read,
+            self._records_retained,
+            self._map_bytes_read,
+            self.keys.utilization,
+        )
+
+    # -- first pass: the map
+
+    def build_map(self) -> None:
+        """Reads the dirty section until its end or until the map is full."""
+        job = self._job
+        transactions = CleanedTransactions()
+        transactions.add_aborted(self._aborted(job.first_dirty_offset, job.first_uncleanable_offset))
+        for spec, next_base in self._dirty_segments():
+            if not self._map_segment(spec, transactions):
+                return
+            # The last batches of a segment may have been compacted away: they count as seen.
+            self.keys.advance(next_base - 1)
+
+    def _dirty_segments(self) -> Iterator[tuple[SegmentSpec, int]]:
+        job = self._job
+        for i, spec in enumerate(job.segments):
+            is_last = i + 1 == len(job.segments)
+            next_base = job.first_uncleanable_offset if is_last else job.segments[i + 1].base_offset
+            if next_base > job.first_dirty_offset:
+                yield spec, next_base
+
+    def _map_segment(self, spec: SegmentSpec, transactions: CleanedTransactions) -> bool:
+        for batch in self._batches(spec):
+            self._map_bytes_read += batch.size_bytes
+            if batch.is_control:
+                transactions.on_control(batch)
+            elif not transactions.on_data(batch) and batch.last_offset >= self._job.first_dirty_offset:
+                if not self.keys.add(batch):
+                    self._refuse_if_stuck(batch)
+                    return False
+                continue
+            self.keys.advance(batch.last_offset)
+        return True
+
+    def _refuse_if_stuck(self, batch: BatchView) -> None:
+        if self.keys.latest_offset < self._job.first_dirty_offset:
+            raise ValueError(
+                f"the {batch.records_count} keys of the batch at offset {batch.base_offset} do not fit the "
+                f"cleaner's map of {self.keys.newest.slots} entries; raise log.cleaner.dedupe.buffer.size"
+            )
+
+    # -- second pass: the copies
+
+    def _clean_group(self, group: Sequence[SegmentSpec], transactions: CleanedTransactions) -> CleanedGroup:
+        self._check()
+        output = _CleanedSegment(self._dir, group[0].base_offset, self._job)
+        transactions.cleaned_index = output.segment.txn_index
+        for spec in group:
+            transactions.add_aborted(self._aborted(spec.base_offset, self._next_base(spec)))
+            for batch in self._batches(spec):
+                self._clean_batch(batch, transactions, output)
+        modified_ns = os.stat(self._dir / file_name(group[-1].base_offset, LOG_SUFFIX)).st_mtime_ns
+        size_bytes = output.finish(modified_ns)
+        self._bytes_written += size_bytes
+        self._throttle(size_bytes)
+        return CleanedGroup(group[0].base_offset, size_bytes, [spec.base_offset for spec in group])
+
+    def _next_base(self, spec: SegmentSpec) -> int:
+        return next((base for base in self._bases if base > spec.base_offset), MAX_OFFSET)
+
+    def _clean_batch(
+        self, batch: BatchView, transactions: CleanedTransactions, output: "_CleanedSegment"
+    ) -> None:
+        job = self._job
+        may_discard = transactions.on_control(batch) if batch.is_control else transactions.on_data(batch)
+        discard = may_discard
+        if batch.is_control:
+            horizon_ms = batch.delete_horizon_ms
+            discard = may_discard and horizon_ms is not None and horizon_ms <= job.now_ms
+        filtered = filter_batch(
+            batch,
+            self.keys.newest,
+            latest_offset=self.keys.latest_offset,
+            now_ms=job.now_ms,
+            delete_retention_ms=job.delete_retention_ms,
+            discard=discard,
+            retain_empty=self._must_keep_header(batch),
+            ends_empty_transaction=may_discard and batch.is_control,
+        )
+        self._bytes_read += batch.size_bytes
+        self._records_read += filtered.records_read
+        self._records_retained += filtered.records_retained
+        if filtered.data is not None:
+            output.append(filtered.data, batch.last_offset, filtered.max_timestamp)
+
+    def _must_keep_header(self, batch: BatchView) -> bool:
+        """The last of an active producer holds its sequence or epoch.
+
+        The last of the round holds the end offset.
+        """
+        if batch.next_offset == self._job.first_uncleanable_offset:
+            return True
+        last = self._job.last_records.get(batch.producer_id) if batch.has_producer_id else None
+        if last is None:
+            return False
+        last_data_offset, epoch = last
+        if last_data_offset >= 0:
+            return batch.last_offset == last_data_offset
+        return batch.is_control and batch.producer_epoch == epoch
+
+    # -- files
+
+    def _batches(self, spec: SegmentSpec) -> Iterator[BatchView]:
+        fd = os.open(self._dir / file_name(spec.base_offset, LOG_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            end = 0
+            for position, batch in read_batches(fd, 0, spec.size_bytes):
+                if batch.pos == 0:  # a chunk has been read
+                    self._check()
+                    self._throttle(len(batch.buf))
+                end = position + batch.size_bytes
+                yield batch
+            if end != spec.size_bytes:
+                raise ValueError(f"segment {spec.base_offset} of {self._dir} ends in half a batch at {end}")
+        finally:
+            os.close(fd)
+
+    def _aborted(self, start_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+        found: list[AbortedTransaction] = []
+        first = max((base for base in self._bases if base <= start_offset), default=start_offset)
+        for base in self._bases:
+            if base < first:
+                continue
+            index = TxnIndex(self._dir / file_name(base, TXN_INDEX_SUFFIX), base)
+            transactions, complete = index.collect(start_offset, upper_bound)
+            found += transactions
+            if complete:
+                break
+        return found
+
+
+class _CleanedSegment:
+    """The segment being written, with its writes gathered."""
+
+    def __init__(self, dir: Path, base_offset: int, job: CleaningJob) -> None:
+        config = LogConfig(
+            segment_bytes=job.segment_bytes,
+            segment_index_bytes=job.segment_index_bytes,
+            index_interval_bytes=job.index_interval_bytes,
+        )
+        self.segment = LogSegment.create(dir, base_offset, config, job.now_ms, CLEANED_SUFFIX)
+        self._buffer = bytearray()
+
+    def append(self, data: bytearray | memoryview, last_offset: int, max_timestamp: int) -> None:
+        position = self.segment.size_bytes + len(self._buffer)
+        self._buffer += data
+        self.segment.note_batch(position, len(data), last_offset, max_timestamp)
+        if len(self._buffer) >= WRITE_BUFFER_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._buffer:
+            self.segment.write(self._buffer, len(self._buffer))
+            self._buffer = bytearray()
+
+    def finish(self, modified_ns: int) -> int:
+        """Everything on disk, dated as the newest source was: retention and compaction lag go by that."""
+        self._write()
+        segment = self.segment
+        segment.finish_indexes()
+        segment.flush()
+        os.utime(segment.path, ns=(modified_ns, modified_ns))
+        segment.close_handlers()
+        return segment.size_bytes
+
+
+def group_segments(dir: Path, segments: Sequence[SegmentSpec], job: CleaningJob) -> list[list[SegmentSpec]]:
+    """Neighbours that together stay within a segment's limits (size, indexes, offsets) become one segment."""
+    groups: list[list[SegmentSpec]] = []
+    log_bytes = index_bytes = time_index_bytes = 0
+    for i, spec in enumerate(segments):
+        index_size = _size_of(dir, spec, INDEX_SUFFIX)
+        time_index_size = _size_of(dir, spec, TIME_INDEX_SUFFIX)
+        # The next segment's base bounds the last offset from above, and costs no read.
+        upper = segments[i + 1].base_offset if i + 1 < len(segments) else job.first_uncleanable_offset
+        if (
+            groups
+            and log_bytes + spec.size_bytes <= job.segment_bytes
+            and index_bytes + index_size <= job.segment_index_bytes
+            and time_index_bytes + time_index_size <= job.segment_index_bytes
+            and (spec.size_bytes == 0 or upper - 1 - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET)
+        ):
+            groups[-1].append(spec)
+        else:
+            groups.append([spec])
+            log_bytes = index_bytes = time_index_bytes = 0
+        log_bytes += spec.size_bytes
+        index_bytes += index_size
+        time_index_bytes += time_index_size
+    return groups
+
+
+def _size_of(dir: Path, spec: SegmentSpec, suffix: str) -> int:
+    try:
+        return os.stat(dir / file_name(spec.base_offset, suffix)).st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,414 @@
+"""Which compacted log is cleaned next, by whom, and how its cleaned segments get in.
+
+`log.cleaner.threads` slots each take the dirtiest log that is due, have a worker process write cleaned
+segments, and swap them in on the loop as they come. Because swaps happen on the loop alone, stopping a
+cleaning needs no waiting: `abort` marks it, kills its worker, and whatever still arrives is thrown away.
+The clean offsets are kept in memory and in cleaner-offset-checkpoint. A log whose content cannot be cleaned
+is left alone until the broker is started again. Owned by LogManager; loop only.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.model.errors import KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.storage.cleanable import LogToClean, measure
+from ottla.storage.cleaner import (
+    CleanedGroup,
+    Cleaner,
+    CleaningAbortedError,
+    CleaningJob,
+    CleaningStats,
+    SegmentSpec,
+)
+from ottla.storage.cleaner_worker import CleanerProcess, CleaningFailedError
+from ottla.storage.files import CLEANED_SUFFIX
+from ottla.storage.loading import read_or_empty
+from ottla.storage.log import Log
+from ottla.storage.log_dir import LogDir
+from ottla.storage.segment import LogSegment
+from ottla.storage.settings import CleanerSettings
+from ottla.storage.ticks import LONGEST_SLEEP_SECONDS, in_slices
+
+if TYPE_CHECKING:
+    from ottla.storage.log_manager import LogManager
+
+logger = logging.getLogger(__name__)
+
+# A full disk is no reason to give up a directory that still serves reads: the cleaner frees space, later.
+OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Runner(Protocol):
+    """Who does the work of a job; blocks."""
+
+    def run(self, job: CleaningJob, on_group: Callable[[CleanedGroup], None]) -> CleaningStats: ...
+    def kill(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class ThreadRunner:
+    """Cleans in the calling thread: for tests, and where no process can be started."""
+
+    def __init__(self) -> None:
+        self._killed = False
+
+    def run(self, job: CleaningJob, on_group: Callable[[CleanedGroup], None]) -> CleaningStats:
+        self._killed = False
+        return Cleaner(job, self._check).run(on_group)
+
+    def _check(self) -> None:
+        if self._killed:
+            raise CleaningAbortedError("stopped")
+
+    def kill(self) -> None:
+        self._killed = True
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class Cleaning:
+    """One log being cleaned."""
+
+    __slots__ = ("aborted", "error", "log", "runner", "target")
+
+    def __init__(self, target: LogToClean, runner: Runner) -> None:
+        self.target = target
+        self.log: Log = target.log
+        self.runner = runner
+        self.aborted = False
+        self.error: KafkaError | None = None
+
+    def abort(self) -> None:
+        self.aborted = True
+        self.runner.kill()
+
+
+class CleanerManager:
+    """Compaction for all logs of a broker."""
+
+    def __init__(self, manager: "LogManager", runner: Callable[[], Runner] = CleanerProcess) -> None:
+        self._manager = manager
+        self._new_runner = runner
+        self._compacted: dict[TopicPartition, Log] = {}
+        self._running: dict[TopicPartition, Cleaning] = {}
+        self._paused: Counter[TopicPartition] = Counter()
+        self._uncleanable: set[TopicPartition] = set()
+        self._clean_offsets: dict[TopicPartition, int] = {}
+        self._slots: list[asyncio.Task[None]] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._wake = asyncio.Event()
+        self.last_stats: CleaningStats | None = None
+
+    # -- what the manager tells us of
+
+    def load_checkpoints(self, log_dir: LogDir) -> None:
+        """Learns how far a directory's logs were clean."""
+        self._clean_offsets.update(read_or_empty(log_dir.cleaner_offsets))
+
+    def config_changed(self, tp: TopicPartition, log: Log) -> None:
+        """A log has come, or its configuration changed."""
+        if log.config.compact:
+            self._compacted[tp] = log
+            self._wake.set()
+        else:
+            self._compacted.pop(tp, None)
+            self.abort(tp)
+
+    def removed(self, tp: TopicPartition) -> None:
+        """The log is gone, deleted or with its directory."""
+        self.abort(tp)
+        self._compacted.pop(tp, None)
+        self._uncleanable.discard(tp)
+        self._clean_offsets.pop(tp, None)
+
+    def moved(self, tp: TopicPartition, clean_offset: int | None) -> None:
+        """The log's copy in another directory took its place; it was copied after cleaning had stopped."""
+        if clean_offset is not None:
+            self._clean_offsets[tp] = clean_offset
+
+    def truncated(self, tp: TopicPartition, active_base_offset: int) -> None:
+        """The log was cut: what comes after the cut is dirty."""
+        if self._clean_offsets.get(tp, 0) > active_base_offset:
+            self._clean_offsets[tp] = active_base_offset
+
+    def clean_offset(self, tp: TopicPartition) -> int | None:
+        """The log is clean below this, as far as the checkpoint knows."""
+        return self._clean_offsets.get(tp)
+
+    def is_uncleanable(self, tp: TopicPartition) -> bool:
+        return tp in self._uncleanable
+
+    # -- stopping
+
+    def abort(self, tp: TopicPartition) -> None:
+        """Ends a cleaning under way; nothing of it is swapped in from now on."""
+        cleaning = self._running.get(tp)
+        if cleaning is not None:
+            cleaning.abort()
+
+    def abort_and_pause(self, tp: TopicPartition) -> None:
+        """Ends a cleaning and allows none until as many resumes."""
+        self._paused[tp] += 1
+        self.abort(tp)
+
+    def resume(self, tp: TopicPartition) -> None:
+        """Takes one pause back."""
+        self._paused[tp] -= 1
+        if self._paused[tp] <= 0:
+            del self._paused[tp]
+
+    @contextlib.contextmanager
+    def stopped(self, tp: TopicPartition) -> Iterator[None]:
+        """No cleaning of the log meanwhile."""
+        self.abort_and_pause(tp)
+        try:
+            yield
+        finally:
+            self.resume(tp)
+
+    def may_touch(self, tp: TopicPartition) -> bool:
+        """May somebody else remove segments of the log now?"""
+        return tp not in self._running
+
+    # -- life cycle
+
+    def start(self) -> None:
+        """Starts the slots on the running loop."""
+        threads = self._manager.settings.cleaner.threads
+        self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="log-cleaner")
+        loop = asyncio.get_running_loop()
+        self._slots = [loop.create_task(self._run_slot(), name=f"log-cleaner-{i}") for i in range(threads)]
+
+    async def stop(self) -> None:
+        """Ends every cleaning and its worker, and clears away what they have written."""
+        for slot in self._slots:
+            slot.cancel()
+        cleanings = list(self._running.values())
+        for cleaning in cleanings:
+            cleaning.abort()
+        for slot in self._slots:
+            with contextlib.suppress(asyncio.CancelledError):
+                await slot
+        self._slots.clear()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        for cleaning in cleanings:
+            await self._discard(cleaning)
+
+    async def reconfigure(self) -> None:
+        """The number of threads changed: the slots start anew, as Apache's threads do."""
+        if self._slots:
+            await self.stop()
+            self.start()
+
+    async def _run_slot(self) -> None:
+        runner = self._new_runner()
+        try:
+            while True:
+                cleaned = await self.clean_dirtiest(runner)
+                await self.retire_segments()
+                if not cleaned:
+                    await self._rest(runner)
+        finally:
+            runner.close()
+
+    async def _rest(self, runner: Runner) -> None:
+        # An idle worker gives its memory back. With nothing compacted the slot sleeps until there is.
+        await asyncio.get_running_loop().run_in_executor(self._pool, runner.close)
+        self._wake.clear()
+        if not self._compacted:
+            await self._wake.wait()
+        await asyncio.sleep(min(self._settings.backoff_ms / 1000, LONGEST_SLEEP_SECONDS))
+
+    @property
+    def _settings(self) -> CleanerSettings:
+        return self._manager.settings.cleaner
+
+    # -- retention of compacted logs
+
+    async def retire_segments(self) -> None:
+        """Old segments of compacted logs: below the log start, and by retention if they are deleted too."""
+        logs = [(tp, log) for tp, log in self._compacted.items() if tp not in self._uncleanable]
+        await self._manager.background.retention.run(logs, self.may_touch)
+
+    # -- choosing
+
+    async def dirtiest(self) -> LogToClean | None:
+        """The dirtiest log that is due, measured in slices."""
+        now_ms = self._manager.clock.now_ms()
+        best: list[LogToClean] = []
+
+        def visit(item: tuple[TopicPartition, Log]) -> None:
+            tp, log = item
+            if not self._may_clean(tp, log):
+                return
+            found = measure(tp, log, self._clean_offsets.get(tp), now_ms)
+            if found is not None and found.is_due and (not best or found.dirty_ratio > best[0].dirty_ratio):
+                best[:] = [found]
+
+        await in_slices(list(self._compacted.items()), visit)
+        if best and self._may_clean(best[0].topic_partition, best[0].log):
+            # Measured again: the loop ran meanwhile, and the job must describe the log as it is now.
+            tp, log = best[0].topic_partition, best[0].log
+            return measure(tp, log, self._clean_offsets.get(tp), now_ms)
+        return None
+
+    def _may_clean(self, tp: TopicPartition, log: Log) -> bool:
+        return (
+            self._compacted.get(tp) is log
+            and not log.failed
+            and tp not in self._running
+            and tp not in self._paused
+            and tp not in self._uncleanable
+        )
+
+    # -- cleaning
+
+    async def clean_dirtiest(self, runner: Runner) -> bool:
+        """Cleans one log; False if none is due."""
+        target = await self.dirtiest()
+        if target is None or target.cleanable_bytes == 0:
+            return False
+        cleaning = Cleaning(target, runner)
+        tp = target.topic_partition
+        self._running[tp] = cleaning
+        try:
+            stats = await self._run(cleaning)
+        except CleaningAbortedError as error:
+            logger.info("cleaning of %s was aborted: %s", tp, error)
+            await self._discard(cleaning)
+        except OSError as error:
+            await self._disk_failed(cleaning, error)
+            return False
+        except (KafkaError, ValueError, CleaningFailedError) as error:
+            logger.warning("%s cannot be cleaned and is left as it is: %s", tp, error)
+            self._uncleanable.add(tp)
+            await self._discard(cleaning)
+        else:
+            await self._done(cleaning, stats)
+        finally:
+            del self._running[tp]
+        return True
+
+    async def _run(self, cleaning: Cleaning) -> CleaningStats:
+        loop = asyncio.get_running_loop()
+        job = make_job(cleaning.target, self._settings, self._manager.clock.now_ms())
+
+        def report(group: CleanedGroup) -> None:
+            # Handed over in order, and before the result: the loop runs what threads give it first come,
+            # first served.
+            loop.call_soon_threadsafe(self._swap, cleaning, group)
+
+        stats = await loop.run_in_executor(self._pool, cleaning.runner.run, job, report)
+        if cleaning.error is not None:
+            raise cleaning.error
+        if cleaning.aborted:
+            raise CleaningAbortedError("after its last segment")
+        return stats
+
+    def _swap(self, cleaning: Cleaning, group: CleanedGroup) -> None:
+        if cleaning.aborted or cleaning.error is not None:
+            return
+        log = cleaning.log
+        wanted = set(group.replaced)
+        old = [segment for segment in log.segments if segment.base_offset in wanted]
+        assert len(old) == len(wanted), f"segments of {log.topic_partition} went away while they were cleaned"
+        now_ms = self._manager.clock.now_ms()
+        new = LogSegment(
+            log.dir,
+            group.base_offset,
+            log.config,
+            size_bytes=group.size_bytes,
+            now_ms=now_ms,
+            suffix=CLEANED_SUFFIX,
+        )
+        try:
+            retired = log.replace_segments([new], old)
+        except KafkaError as error:
+            cleaning.error = error
+            return
+        what = f"{len(retired)} compacted segments of {log.topic_partition}"
+        self._manager.deletions.schedule(
+            log.config.file_delete_delay_ms, what, lambda: log.delete_files(retired)
+        )
+
+    async def _done(self, cleaning: Cleaning, stats: CleaningStats) -> None:
+        tp = cleaning.target.topic_partition
+        self.last_stats = stats
+        self._clean_offsets[tp] = stats.end_offset
+        logger.info(
+            "cleaned %s up to offset %d: %d to %d bytes, %d to %d records",
+            tp,
+            stats.end_offset,
+            stats.bytes_read,
+            stats.bytes_written,
+            stats.records_read,
+            stats.records_retained,
+        )
+        await self.write_checkpoint(self._manager.dir_of(cleaning.log))
+
+    async def _discard(self, cleaning: Cleaning) -> None:
+        """Removes what was written for a cleaning that came to nothing."""
+        if self._manager.get(cleaning.target.topic_partition) is cleaning.log:
+            pool = self._manager.pool
+            await asyncio.get_running_loop().run_in_executor(pool, remove_cleaned_files, cleaning.log.dir)
+
+    async def _disk_failed(self, cleaning: Cleaning, error: OSError) -> None:
+        tp = cleaning.target.topic_partition
+        if cleaning.aborted:
+            logger.info("cleaning of %s was aborted: %s", tp, error)
+        elif error.errno in OUT_OF_SPACE:
+            logger.error("no space to clean %s; it will be tried again: %s", tp, error)
+            await self._discard(cleaning)
+        else:
+            self._manager.fail_dir(self._manager.dir_of(cleaning.log), error)
+
+    async def write_checkpoint(self, log_dir: LogDir) -> None:
+        """cleaner-offset-checkpoint of one directory: compacted logs that are in it."""
+        offsets = {
+            tp: self._clean_offsets[tp]
+            for tp, log in self._compacted.items()
+            if tp in self._clean_offsets and self._manager.dir_of(log) is log_dir
+        }
+        await self._manager.background.write(log_dir, log_dir.cleaner_offsets, offsets)
+
+
+def make_job(target: LogToClean, settings: CleanerSettings, now_ms: int) -> CleaningJob:
+    """The job for a log as it stands."""
+    log, config = target.log, target.log.config
+    threads = max(1, settings.threads)
+    bound = target.first_uncleanable_offset
+    return CleaningJob(
+        dir=str(log.dir),
+        segments=tuple(
+            SegmentSpec(s.base_offset, s.size_bytes) for s in log.segments if s.base_offset < bound
+        ),
+        later_base_offsets=tuple(s.base_offset for s in log.segments if s.base_offset >= bound),
+        first_dirty_offset=target.first_dirty_offset,
+        first_uncleanable_offset=bound,
+        now_ms=now_ms,
+        segment_bytes=config.segment_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        delete_retention_ms=config.delete_retention_ms,
+        last_records=log.last_records_of_active_producers(),
+        map_bytes=settings.dedupe_buffer_size_bytes // threads,
+        map_load_factor=settings.io_buffer_load_factor,
+        io_bytes_per_second=settings.io_max_bytes_per_second / threads,
+    )
+
+
+def remove_cleaned_files(dir: Path) -> None:
+    """Rubbish of a cleaning that ended early."""
+    for path in dir.glob(f"*{CLEANED_SUFFIX}"):
+        path.unlink(missing_ok=True)
