@@ -34,7 +34,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ottla: Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -V)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(STAMP): pyproject.toml setup.py src/ottla/records/_kernel.c | $(VENV)/bin/python
+$(STAMP): pyproject.toml setup.py $(wildcard src/ottla/records/_kernel*.[ch]) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 

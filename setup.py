@@ -4,6 +4,8 @@ The extension is optional: where no compiler is found the install succeeds and t
 pure-Python twin serves. `ottla --version` says which one is in use.
 """
 
+from glob import glob
+
 from setuptools import Extension, setup
 
 setup(
@@ -11,6 +13,7 @@ setup(
         Extension(
             "ottla.records._kernel",
             sources=["src/ottla/records/_kernel.c"],
+            depends=sorted(glob("src/ottla/records/_kernel*.h")),
             extra_compile_args=["-O3"],
             optional=True,
         )

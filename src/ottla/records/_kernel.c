@@ -1,0 +1,215 @@
+/* The record kernel, compiled: see ottla/records/kernel.py for what each function does, and _kernel_py.py for the
+ * twin that it must agree with, answers and errors alike.
+ *
+ * Rules: every length is checked before it is used or allocated from; input is read through the buffer protocol
+ * without a copy; long input is worked on without the GIL (shorter is not, because a thread that gives the GIL
+ * away may wait milliseconds to have it back). */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include "_kernel_crc32c.h"
+#include "_kernel_offset_map.h"
+#include "_kernel_parse.h"
+
+#define LARGE_BYTES (512 * 1024)
+#define LARGE_FOR_CLEANER_BYTES (16 * 1024)
+#define MAX_INT32 0x7FFFFFFF
+#define NO_TIMESTAMP (-1)
+
+typedef struct {
+    PyTypeObject *record_type;
+    PyObject *invalid_record_error;
+    PyObject *offset_map_type;
+} kernel_state;
+
+/* ---- arguments ---- */
+
+static int
+expect_arguments(const char *name, Py_ssize_t given, Py_ssize_t least, Py_ssize_t most)
+{
+    if (given < least || given > most) {
+        PyErr_Format(PyExc_TypeError, "%s takes %zd to %zd positional arguments, %zd given", name, least, most, given);
+        return -1;
+    }
+    return 0;
+}
+
+static int
+as_int64(PyObject *object, int64_t *out)
+{
+    *out = PyLong_AsLongLong(object);
+    return *out == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static int
+as_int32(PyObject *object, int32_t *out)
+{
+    int64_t wide;
+    if (as_int64(object, &wide) < 0) {
+        return -1;
+    }
+    if (wide < -MAX_INT32 - 1LL || wide > MAX_INT32) {
+        PyErr_Format(PyExc_OverflowError, "%lld does not fit its field", (long long)wide);
+        return -1;
+    }
+    *out = (int32_t)wide;
+    return 0;
+}
+
+/* None leaves *out alone and clears *given. */
+static int
+as_optional_int64(PyObject *object, int64_t *out, int *given)
+{
+    *given = object != Py_None;
+    return *given ? as_int64(object, out) : 0;
+}
+
+/* (buf, start, end) at args[0..2]; on success the caller releases the view. */
+static int
+open_range(PyObject *const *args, Py_buffer *view, const uint8_t **start, const uint8_t **end)
+{
+    Py_ssize_t from = PyLong_AsSsize_t(args[1]);
+    if (from == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    Py_ssize_t to = PyLong_AsSsize_t(args[2]);
+    if (to == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (PyObject_GetBuffer(args[0], view, PyBUF_SIMPLE) < 0) {
+        return -1;
+    }
+    if (from < 0 || from > to || to > view->len) {
+        PyErr_Format(PyExc_ValueError, "range [%zd, %zd) does not lie in a buffer of %zd bytes", from, to, view->len);
+        PyBuffer_Release(view);
+        return -1;
+    }
+    *start = (const uint8_t *)view->buf + from;
+    *end = (const uint8_t *)view->buf + to;
+    return 0;
+}
+
+/* (buf, start, end, count) at args[0..3]. */
+static int
+open_section(PyObject *const *args, Py_buffer *view, walk_t *walk)
+{
+    int64_t count;
+    const uint8_t *start, *end;
+    if (as_int64(args[3], &count) < 0 || open_range(args, view, &start, &end) < 0) {
+        return -1;
+    }
+    *walk = walk_begin(start, end, count);
+    return 0;
+}
+
+static PyObject *
+raise_invalid(PyObject *module, int problem, int64_t index)
+{
+    kernel_state *state = PyModule_GetState(module);
+    PyObject *error = PyObject_CallFunction(state->invalid_record_error, "iL", problem, (long long)index);
+    if (error != NULL) {
+        PyErr_SetObject(state->invalid_record_error, error);
+        Py_DECREF(error);
+    }
+    return NULL;
+}
+
+#include "_kernel_check.h"
+#include "_kernel_decode.h"
+#include "_kernel_encode.h"
+#include "_kernel_map_type.h"
+
+/* ---- the module ---- */
+
+#define FAST(name) {#name, (PyCFunction)(void (*)(void))kernel_##name, METH_FASTCALL, NULL}
+
+static PyMethodDef kernel_methods[] = {
+    FAST(check_batch),
+    FAST(check_records),
+    FAST(crc32c),
+    FAST(decode_records),
+    FAST(encode_record),
+    FAST(encode_records),
+    FAST(rebuild_records),
+    FAST(scan_records),
+    FAST(summarize_records),
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+kernel_exec(PyObject *module)
+{
+    kernel_state *state = PyModule_GetState(module);
+    PyObject *types = PyImport_ImportModule("ottla.records.types");
+    if (types == NULL) {
+        return -1;
+    }
+    PyObject *record = PyObject_GetAttrString(types, "Record");
+    state->record_type = (PyTypeObject *)record;
+    state->invalid_record_error = PyObject_GetAttrString(types, "InvalidRecordError");
+    Py_DECREF(types);
+    if (record == NULL || state->invalid_record_error == NULL) {
+        return -1;
+    }
+    if (!PyType_Check(record) || !PyType_IsSubtype((PyTypeObject *)record, &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "ottla.records.types.Record must be a tuple");
+        return -1;
+    }
+    state->offset_map_type = PyType_FromModuleAndSpec(module, &offset_map_spec, NULL);
+    if (state->offset_map_type == NULL || PyModule_AddType(module, (PyTypeObject *)state->offset_map_type) < 0) {
+        return -1;
+    }
+    crc_initialize();
+    return 0;
+}
+
+static int
+kernel_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    kernel_state *state = PyModule_GetState(module);
+    Py_VISIT(state->record_type);
+    Py_VISIT(state->invalid_record_error);
+    Py_VISIT(state->offset_map_type);
+    return 0;
+}
+
+static int
+kernel_clear(PyObject *module)
+{
+    kernel_state *state = PyModule_GetState(module);
+    Py_CLEAR(state->record_type);
+    Py_CLEAR(state->invalid_record_error);
+    Py_CLEAR(state->offset_map_type);
+    return 0;
+}
+
+static void
+kernel_free(void *module)
+{
+    kernel_clear((PyObject *)module);
+}
+
+static PyModuleDef_Slot kernel_slots[] = {
+    {Py_mod_exec, kernel_exec},
+    {0, NULL},
+};
+
+static struct PyModuleDef kernel_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_kernel",
+    .m_doc = "The record kernel, compiled; see ottla.records.kernel.",
+    .m_size = sizeof(kernel_state),
+    .m_methods = kernel_methods,
+    .m_slots = kernel_slots,
+    .m_traverse = kernel_traverse,
+    .m_clear = kernel_clear,
+    .m_free = kernel_free,
+};
+
+PyMODINIT_FUNC
+PyInit__kernel(void)
+{
+    return PyModuleDef_Init(&kernel_module);
+}

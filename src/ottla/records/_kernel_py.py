@@ -28,16 +28,12 @@ _NO_HEADER = (0,) * 13
 BatchCheck = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 
 
-def crc32c(data: Buffer, value: int = 0) -> int:
+def crc32c(data: Buffer, value: int = 0, /) -> int:
     return _crc32c(data, value)
 
 
 def _wrap64(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def _wrap32(value: int) -> int:
-    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 class _Malformed(Exception):
@@ -166,7 +162,9 @@ def _record_problem(parsed: _Parsed, index: int, require_key: bool) -> Problem:
     return Problem.OFFSET_DELTA if parsed.offset_delta != index else Problem.NONE
 
 
-def check_records(buf: Buffer, start: int, end: int, count: int, require_key: bool) -> list[tuple[int, int]]:
+def check_records(
+    buf: Buffer, start: int, end: int, count: int, require_key: bool, /
+) -> list[tuple[int, int]]:
     problems: list[tuple[int, int]] = []
     try:
         for index, parsed in enumerate(_walk(buf, start, end, count)):
@@ -179,7 +177,7 @@ def check_records(buf: Buffer, start: int, end: int, count: int, require_key: bo
 
 
 def summarize_records(
-    buf: Buffer, start: int, end: int, count: int, base_timestamp: int, require_key: bool
+    buf: Buffer, start: int, end: int, count: int, base_timestamp: int, require_key: bool, /
 ) -> tuple[int, int, int, int]:
     found, found_index = Problem.NONE, -1
     lowest = highest = _NO_TIMESTAMP
@@ -213,7 +211,7 @@ def _header_problem(buf: Buffer, start: int, end: int) -> Problem:
     return Problem.TORN if left < _LOG_OVERHEAD + length else Problem.NONE
 
 
-def check_batch(buf: Buffer, start: int, end: int, require_key: bool) -> BatchCheck:
+def check_batch(buf: Buffer, start: int, end: int, require_key: bool, /) -> BatchCheck:
     _require_range(buf, start, end)
     header = _HEADER.unpack_from(buf, start) if end - start >= _HEADER_SIZE else _NO_HEADER
     problem: int = _header_problem(buf, start, end)
@@ -241,7 +239,7 @@ def _check_plain_records(
 
 
 def scan_records(
-    buf: Buffer, start: int, end: int, count: int
+    buf: Buffer, start: int, end: int, count: int, /
 ) -> list[tuple[int, int, int, int, int, int, int, int]]:
     return [
         (
@@ -277,7 +275,7 @@ def _sequence(base_sequence: int, offset_delta: int) -> int:
     if base_sequence < 0:
         return -1
     total = base_sequence + offset_delta
-    return _wrap32(total - _MAX_INT32 - 1) if total > _MAX_INT32 else total
+    return total - _MAX_INT32 - 1 if total > _MAX_INT32 else total
 
 
 def decode_records(
@@ -289,7 +287,9 @@ def decode_records(
     base_timestamp: int,
     base_sequence: int = -1,
     log_append_time: int | None = None,
+    /,
 ) -> list[Record]:
+    _require_int32(base_sequence)
     records = []
     for p in _walk(buf, start, end, count):
         timestamp = (
@@ -336,10 +336,8 @@ def _put_field(out: bytearray, data: Buffer | None) -> None:
     if data is None:
         out.append(1)  # -1
         return
-    if isinstance(data, memoryview):
-        data = data.tobytes() if not data.contiguous else data.cast("B")
-    elif not isinstance(data, bytes | bytearray):
-        raise TypeError(f"a bytes-like object or None is required, not {type(data).__name__}")
+    if not isinstance(data, bytes):
+        data = memoryview(data).cast("B")
     _put_varint(out, len(data))
     out += data
 
@@ -379,6 +377,7 @@ def encode_record(
     key: Buffer | None,
     value: Buffer | None,
     headers: Sequence[tuple[str | bytes, Buffer | None]] = (),
+    /,
 ) -> bytearray:
     out = bytearray()
     _put_record(out, _require_int32(offset_delta), _require_int64(timestamp_delta), key, value, headers)
@@ -390,6 +389,7 @@ def encode_records(
     base_timestamp: int,
     offset_deltas: Sequence[int] | None = None,
     reserve_bytes: int = 0,
+    /,
 ) -> tuple[bytearray, int]:
     if offset_deltas is not None and len(offset_deltas) != len(records):
         raise ValueError("one offset delta for each record is required")
@@ -412,6 +412,7 @@ def rebuild_records(
     base_timestamp: int,
     log_append_time: int | None = None,
     new_base_timestamp: int | None = None,
+    /,
 ) -> tuple[bytearray, int, int, int]:
     if len(mask) != max(count, 0):
         raise ValueError("one byte of the mask for each record is required")

@@ -29,7 +29,9 @@ class OffsetMap:
     def _digest(self, key: Buffer) -> bytes:
         return hashlib.blake2b(key, digest_size=16, key=self._secret).digest()
 
-    def put(self, key: Buffer, offset: int) -> bool:
+    def put(self, key: Buffer, offset: int, /) -> bool:
+        if offset < 0:
+            raise ValueError("an offset is not negative")
         digest = self._digest(key)
         known = self._offsets.get(digest)
         if known is None and len(self._offsets) >= self.slots:
@@ -37,7 +39,7 @@ class OffsetMap:
         self._offsets[digest] = offset if known is None else max(known, offset)
         return True
 
-    def get(self, key: Buffer) -> int:
+    def get(self, key: Buffer, /) -> int:
         return self._offsets.get(self._digest(key), -1)
 
     def clear(self) -> None:
@@ -52,11 +54,13 @@ class OffsetMap:
         base_offset: int,
         start_offset: int,
         max_entries: int,
+        /,
     ) -> int:
         limit = min(max_entries, self.slots)
+        lowest = max(start_offset, 0)
         for index, p in enumerate(_walk(buf, start, end, count)):
             offset = _wrap64(base_offset + p.offset_delta)
-            if p.key_len < 0 or offset < start_offset:
+            if p.key_len < 0 or offset < lowest:
                 continue
             if len(self._offsets) >= limit:
                 return index
@@ -72,6 +76,7 @@ class OffsetMap:
         base_offset: int,
         latest_offset: int,
         retain_deletes: bool,
+        /,
     ) -> tuple[bytearray, int, bool]:
         mask = bytearray()
         tombstones = False

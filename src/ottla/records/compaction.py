@@ -1,9 +1,9 @@
-"""What the log cleaner does to one batch: which keys it holds, which records stay, what is written in its place.
+"""What the log cleaner does to one batch: which keys it holds, which records stay, what is written instead.
 
-Rules, as in Kafka: a filtered batch keeps its base offset, last offset, leader epoch and producer fields, so that
-producer state can be rebuilt from it; the first cleaning that keeps a tombstone, or the marker of a transaction
-of which nothing is left, writes the time at which these may go into the base timestamp (KIP-534). Pure: files,
-transactions and time are the cleaner's.
+Rules, as in Kafka: a filtered batch keeps its base offset, last offset, leader epoch and producer fields, so
+that producer state can be rebuilt from it; the first cleaning that keeps a tombstone, or the marker of a
+transaction of which nothing is left, writes the time at which these may go into the base timestamp (KIP-534).
+Pure: files, transactions and time are the cleaner's.
 """
 
 from typing import NamedTuple, Protocol
@@ -83,10 +83,10 @@ def filter_batch(
 ) -> Filtered:
     """What stays of a batch.
 
-    `latest_offset` is the highest the map knows of: later records stay. `discard`: no record stays (an aborted
-    transaction, or a marker past its horizon). `retain_empty`: if no record stays, the header does, because it
-    is the last of its producer or of the cleaning round. `ends_empty_transaction`: a marker that nothing needs
-    any more except readers on their way, so that its horizon is set now.
+    `latest_offset` is the highest the map knows of: later records stay. `discard`: no record stays (an
+    aborted transaction, or a marker past its horizon). `retain_empty`: if no record stays, the header does,
+    because it is the last of its producer or of the cleaning round. `ends_empty_transaction`: a marker that
+    nothing needs any more except readers on their way, so that its horizon is set now.
     """
     if discard or batch.records_count == 0:
         return _without_records(batch, retain_empty)

@@ -11,10 +11,10 @@ check_batch(buf, start, end, require_key) -> 16 ints
     (problem, min_timestamp, max_timestamp). `problem` is a types.Problem: the header's size and magic, the
     CRC, and, if the batch is not compressed, the records: structure, count, offset deltas 0..n-1, a key in
     each if `require_key`. A problem of structure outranks NO_KEY, which outranks OFFSET_DELTA; check_records
-    names the records. The timestamps are the lowest and highest of the records, leaving out NO_TIMESTAMP (-1 if no
-    other is there); with LogAppendTime both are the header's; compressed: -1 and the header's maximum.
-    Where fewer than 61 bytes are left the header fields are 0. Whether the header's fields make sense
-    together (count against last offset delta, control, sequence) is the caller's to judge.
+    names the records. The timestamps are the lowest and highest of the records, leaving out NO_TIMESTAMP
+    (-1 if no other is there); with LogAppendTime both are the header's; compressed: -1 and the header's
+    maximum. Where fewer than 61 bytes are left the header fields are 0. Whether the header's fields make
+    sense together (count against last offset delta, control, sequence) is the caller's to judge.
 summarize_records(buf, start, end, count, base_timestamp, require_key) -> (problem, index, min_ts, max_ts)
     The same look at a section that the caller has decompressed; index -1 if nothing is wrong.
 check_records(buf, start, end, count, require_key) -> [(record_index, problem), ...]

@@ -1,0 +1,298 @@
+/* What a broker asks of batches: check_batch, check_records, summarize_records, crc32c.
+ * Included once, by _kernel.c. */
+
+#ifndef OTTLA_KERNEL_CHECK_H
+#define OTTLA_KERNEL_CHECK_H
+
+#define HEADER_BYTES 61
+#define LOG_OVERHEAD 12
+#define BYTES_UP_TO_MAGIC 17
+#define MIN_LEGACY_LENGTH 14
+#define CRC_START 21
+
+typedef struct {
+    int problem;
+    int64_t index;
+    int64_t lowest;
+    int64_t highest;
+} summary_t;
+
+static inline int
+record_problem(const record_t *r, int64_t index, int require_key)
+{
+    if (require_key && r->key_len < 0) {
+        return NO_KEY;
+    }
+    return r->offset_delta != index ? OFFSET_DELTA : PROBLEM_NONE;
+}
+
+static summary_t
+summarize(walk_t *walk, int64_t base_timestamp, int require_key)
+{
+    summary_t s = {PROBLEM_NONE, -1, NO_TIMESTAMP, NO_TIMESTAMP};
+    record_t r;
+    while (next_record(walk, &r)) {
+        int64_t timestamp = wrapping_add(base_timestamp, r.timestamp_delta);
+        if (timestamp != NO_TIMESTAMP) {
+            s.lowest = s.lowest == NO_TIMESTAMP || timestamp < s.lowest ? timestamp : s.lowest;
+            s.highest = timestamp > s.highest ? timestamp : s.highest;
+        }
+        int problem = record_problem(&r, walk->index - 1, require_key);
+        /* A missing key outranks a wrong delta: it is the one Kafka names. */
+        if (problem != PROBLEM_NONE &&
+            (s.problem == PROBLEM_NONE || (problem == NO_KEY && s.problem != NO_KEY))) {
+            s.problem = problem;
+            s.index = walk->index - 1;
+        }
+    }
+    if (walk->problem != PROBLEM_NONE) {
+        s.problem = walk->problem;
+        s.index = walk->index;
+    }
+    return s;
+}
+
+static PyObject *
+kernel_summarize_records(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer view;
+    walk_t walk;
+    int64_t base_timestamp;
+    if (expect_arguments("summarize_records", nargs, 6, 6) < 0 || as_int64(args[4], &base_timestamp) < 0) {
+        return NULL;
+    }
+    int require_key = PyObject_IsTrue(args[5]);
+    if (require_key < 0 || open_section(args, &view, &walk) < 0) {
+        return NULL;
+    }
+    summary_t s;
+    if (walk.end - walk.p >= LARGE_BYTES) {
+        Py_BEGIN_ALLOW_THREADS
+        s = summarize(&walk, base_timestamp, require_key);
+        Py_END_ALLOW_THREADS
+    }
+    else {
+        s = summarize(&walk, base_timestamp, require_key);
+    }
+    PyBuffer_Release(&view);
+    return Py_BuildValue("iLLL", s.problem, (long long)s.index, (long long)s.lowest, (long long)s.highest);
+}
+
+static int
+append_problem(PyObject *list, int64_t index, int problem)
+{
+    PyObject *pair = Py_BuildValue("Li", (long long)index, problem);
+    if (pair == NULL) {
+        return -1;
+    }
+    int failed = PyList_Append(list, pair);
+    Py_DECREF(pair);
+    return failed;
+}
+
+static PyObject *
+kernel_check_records(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer view;
+    walk_t walk;
+    if (expect_arguments("check_records", nargs, 5, 5) < 0) {
+        return NULL;
+    }
+    int require_key = PyObject_IsTrue(args[4]);
+    if (require_key < 0 || open_section(args, &view, &walk) < 0) {
+        return NULL;
+    }
+    PyObject *list = PyList_New(0);
+    int failed = list == NULL;
+    walk_t again = walk;
+    int large = walk.end - walk.p >= LARGE_BYTES;
+    if (large && !failed) { /* nearly always nothing is wrong: find that out without the GIL */
+        summary_t s;
+        Py_BEGIN_ALLOW_THREADS
+        s = summarize(&walk, 0, require_key);
+        Py_END_ALLOW_THREADS
+        if (s.problem == PROBLEM_NONE) {
+            PyBuffer_Release(&view);
+            return list;
+        }
+    }
+    record_t r;
+    while (!failed && next_record(&again, &r)) {
+        int problem = record_problem(&r, again.index - 1, require_key);
+        failed = problem != PROBLEM_NONE && append_problem(list, again.index - 1, problem) < 0;
+    }
+    if (!failed && again.problem != PROBLEM_NONE) {
+        failed = append_problem(list, again.index, again.problem) < 0;
+    }
+    PyBuffer_Release(&view);
+    if (failed) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+typedef struct {
+    int64_t base_offset;
+    int32_t length;
+    int32_t leader_epoch;
+    int8_t magic;
+    uint32_t crc;
+    int16_t attributes;
+    int32_t last_offset_delta;
+    int64_t base_timestamp;
+    int64_t max_timestamp;
+    int64_t producer_id;
+    int16_t producer_epoch;
+    int32_t base_sequence;
+    int32_t count;
+} header_t;
+
+static header_t
+read_header(const uint8_t *p)
+{
+    header_t h = {
+        .base_offset = (int64_t)load64(p),
+        .length = (int32_t)load32(p + 8),
+        .leader_epoch = (int32_t)load32(p + 12),
+        .magic = (int8_t)p[16],
+        .crc = load32(p + 17),
+        .attributes = (int16_t)load16(p + 21),
+        .last_offset_delta = (int32_t)load32(p + 23),
+        .base_timestamp = (int64_t)load64(p + 27),
+        .max_timestamp = (int64_t)load64(p + 35),
+        .producer_id = (int64_t)load64(p + 43),
+        .producer_epoch = (int16_t)load16(p + 51),
+        .base_sequence = (int32_t)load32(p + 53),
+        .count = (int32_t)load32(p + 57),
+    };
+    return h;
+}
+
+static int
+header_problem(const uint8_t *p, const uint8_t *end)
+{
+    int64_t left = end - p;
+    if (left < BYTES_UP_TO_MAGIC) {
+        return TORN;
+    }
+    int32_t length = (int32_t)load32(p + 8);
+    uint8_t magic = p[16];
+    if (length < MIN_LEGACY_LENGTH) {
+        return BAD_LENGTH;
+    }
+    if (magic != 2) {
+        return magic < 2 ? OLD_MAGIC : UNKNOWN_MAGIC;
+    }
+    if (length < HEADER_BYTES - LOG_OVERHEAD) {
+        return BAD_LENGTH;
+    }
+    return left < LOG_OVERHEAD + (int64_t)length ? TORN : PROBLEM_NONE;
+}
+
+/* What follows the header: the CRC, and the records if they are plain. */
+static summary_t
+check_body(const uint8_t *p, const header_t *h, int require_key)
+{
+    summary_t s = {PROBLEM_NONE, -1, NO_TIMESTAMP, NO_TIMESTAMP};
+    const uint8_t *end = p + LOG_OVERHEAD + h->length;
+    if (crc32c_of(0, p + CRC_START, (size_t)(end - p) - CRC_START) != h->crc) {
+        s.problem = BAD_CRC;
+        return s;
+    }
+    if ((h->attributes & 0x07) != 0) {
+        s.highest = h->max_timestamp;
+        return s;
+    }
+    walk_t walk = walk_begin(p + HEADER_BYTES, end, h->count);
+    s = summarize(&walk, h->base_timestamp, require_key);
+    if (h->attributes & 0x08) { /* LogAppendTime: one timestamp for all */
+        s.lowest = s.highest = h->max_timestamp;
+    }
+    return s;
+}
+
+static PyObject *
+pack_check(const header_t *h, const summary_t *s)
+{
+    PyObject *result = PyTuple_New(16);
+    if (result == NULL) {
+        return NULL;
+    }
+    const int64_t fields[16] = {
+        h->base_offset,    h->length,      h->leader_epoch,   h->magic,         h->crc,   h->attributes,
+        h->last_offset_delta, h->base_timestamp, h->max_timestamp, h->producer_id, h->producer_epoch,
+        h->base_sequence,  h->count,       s->problem,        s->lowest,        s->highest,
+    };
+    for (int i = 0; i < 16; i++) {
+        PyObject *number = PyLong_FromLongLong(fields[i]);
+        if (number == NULL) {
+            Py_DECREF(result);
+            return NULL;
+        }
+        PyTuple_SET_ITEM(result, i, number);
+    }
+    return result;
+}
+
+static PyObject *
+kernel_check_batch(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer view;
+    const uint8_t *p, *end;
+    if (expect_arguments("check_batch", nargs, 4, 4) < 0) {
+        return NULL;
+    }
+    int require_key = PyObject_IsTrue(args[3]);
+    if (require_key < 0 || open_range(args, &view, &p, &end) < 0) {
+        return NULL;
+    }
+    header_t h = {0};
+    if (end - p >= HEADER_BYTES) {
+        h = read_header(p);
+    }
+    summary_t s = {header_problem(p, end), -1, NO_TIMESTAMP, NO_TIMESTAMP};
+    if (s.problem == PROBLEM_NONE) {
+        if (h.length >= LARGE_BYTES) {
+            Py_BEGIN_ALLOW_THREADS
+            s = check_body(p, &h, require_key);
+            Py_END_ALLOW_THREADS
+        }
+        else {
+            s = check_body(p, &h, require_key);
+        }
+    }
+    PyBuffer_Release(&view);
+    return pack_check(&h, &s);
+}
+
+static PyObject *
+kernel_crc32c(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer view;
+    unsigned long value = 0;
+    if (expect_arguments("crc32c", nargs, 1, 2) < 0) {
+        return NULL;
+    }
+    if (nargs == 2) {
+        value = PyLong_AsUnsignedLong(args[1]);
+        if (value == (unsigned long)-1 && PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    if (PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    uint32_t crc;
+    if (view.len >= LARGE_BYTES) {
+        Py_BEGIN_ALLOW_THREADS
+        crc = crc32c_of((uint32_t)value, view.buf, (size_t)view.len);
+        Py_END_ALLOW_THREADS
+    }
+    else {
+        crc = crc32c_of((uint32_t)value, view.buf, (size_t)view.len);
+    }
+    PyBuffer_Release(&view);
+    return PyLong_FromUnsignedLong(crc);
+}
+
+#endif
