@@ -29,6 +29,7 @@ from typing import Any, Protocol
 from ottla.model.errors import KafkaError
 from ottla.server.frame_pool import FramePool
 from ottla.server.output import Output, Reply, SocketOutput, TransportOutput
+from ottla.server.registry import Listener
 
 log = logging.getLogger("ottla.server")
 
@@ -84,6 +85,7 @@ class Host(Protocol):
     shared: memoryview
     max_frame_bytes: int
     listener_name: str
+    kind: Listener
     dispatch: Dispatch
     monotonic: Callable[[], float]
 

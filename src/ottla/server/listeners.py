@@ -7,11 +7,12 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ottla.server.connection import SHARED_BUFFER_BYTES, Connection, Dispatch
 from ottla.server.frame_pool import FramePool
+from ottla.server.registry import Listener
 
 log = logging.getLogger("ottla.server")
 
@@ -49,6 +50,9 @@ class Connections:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(self._open)
 
     def admit(self, connection: Connection) -> bool:
         address = connection.peer[0]
@@ -106,6 +110,7 @@ class ListenerHost:
     def __init__(
         self,
         listener_name: str,
+        kind: Listener,
         dispatch: Dispatch,
         connections: Connections,
         shared: memoryview,
@@ -114,6 +119,7 @@ class ListenerHost:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.listener_name = listener_name
+        self.kind = kind
         self.dispatch = dispatch
         self.pool = connections.pool
         self.shared = shared

@@ -1,0 +1,62 @@
+"""ApiVersions: what is served on this listener, read off the registry, and the cluster's features."""
+
+import re
+
+from ottla.metadata.features import SUPPORTED_FEATURES
+from ottla.model.errors import ErrorCode
+from ottla.server.context import Context
+from ottla.server.registry import Listener, handles, routes
+from ottla.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+# KIP-511: names and versions of client software are shown to people and go into metrics.
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+# Feature ranges that begin with 0 are shown only to clients that can read them.
+FEATURES_FROM_ZERO_VERSION = 4
+
+
+@handles(ApiVersionsRequest, Listener.BROKER, Listener.CONTROLLER)
+def api_versions(ctx: Context, request: ApiVersionsRequest | None) -> ApiVersionsResponse:
+    """None for the request stands for a version newer than ours: the answer tells which ones we know (KIP-511)."""
+    if request is None:
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys(ctx))
+    if ctx.version >= 3 and not _named_well(request):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+    ctx.connection.software = (request.client_software_name, request.client_software_version)
+    image = ctx.node.image()
+    return ApiVersionsResponse(
+        api_keys=_api_keys(ctx),
+        supported_features=_supported(ctx.version),
+        finalized_features_epoch=image.offset,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in image.finalized_features.items()
+            if level > 0
+        ],
+    )
+
+
+def _named_well(request: ApiVersionsRequest) -> bool:
+    return bool(
+        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+    )
+
+
+def _api_keys(ctx: Context) -> list[ApiVersion]:
+    return [
+        ApiVersion(api_key=key, min_version=route.min_version, max_version=route.max_version)
+        for key, route in sorted(routes(ctx.connection.host.kind).items())
+    ]
+
+
+def _supported(version: int) -> list[SupportedFeatureKey]:
+    return [
+        SupportedFeatureKey(name=name, min_version=span.min, max_version=span.max)
+        for name, span in SUPPORTED_FEATURES.items()
+        if version >= FEATURES_FROM_ZERO_VERSION or span.min > 0
+    ]

@@ -1,0 +1,274 @@
+"""Metadata and DescribeTopicPartitions: topics and who leads them, from the image, for one listener.
+
+A topic's part is encoded from immutable state; an unknown topic may be created by the way (auto-creation), in
+which case the client is told to come again, as Kafka does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from ottla.metadata.image import ClusterImage
+from ottla.metadata.partition import PartitionRegistration, TopicImage
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import ZERO_UUID, Uuid
+from ottla.server.authorized import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, NOT_ASKED
+from ottla.server.context import Context
+from ottla.server.registry import handles
+from ottla.server.topic_names import INTERNAL_TOPICS, illegal_name
+from ottla.wire.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+    NextCursor,
+)
+from ottla.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+
+log = logging.getLogger("ottla.server")
+
+TOPIC_IDS_VERSION = 12
+AUTO_CREATE_TIMEOUT_MS = 30_000
+
+
+class View:
+    """The image as one listener shows it: replicas that are not alive there count as offline."""
+
+    def __init__(self, image: ClusterImage, listener_name: str) -> None:
+        self.image = image
+        self.alive = {
+            broker_id: broker.listeners[listener_name]
+            for broker_id, broker in image.brokers.items()
+            if not broker.fenced and listener_name in broker.listeners
+        }
+        self._unfenced = {broker_id for broker_id, broker in image.brokers.items() if not broker.fenced}
+
+    def offline(self, partition: PartitionRegistration) -> list[int]:
+        image = self.image
+        return [
+            replica
+            for replica, directory in zip(partition.replicas, partition.directories, strict=True)
+            if replica not in self.alive or not image.brokers[replica].has_online_directory(directory)
+        ]
+
+    def error(self, partition: PartitionRegistration) -> ErrorCode:
+        if partition.leader in self.alive:
+            return ErrorCode.NONE
+        return ErrorCode.LISTENER_NOT_FOUND if partition.leader in self._unfenced else ErrorCode.LEADER_NOT_AVAILABLE
+
+
+@handles(MetadataRequest)
+def metadata(ctx: Context, request: MetadataRequest) -> MetadataResponse:
+    """Brokers, and the topics asked for or all of them."""
+    _check(ctx, request)
+    image = ctx.node.image()
+    view = View(image, ctx.listener_name)
+    if request.topics is None or (ctx.version == 0 and not request.topics):
+        topics = [_topic(view, topic, ctx.version) for topic in image.topics.values()]
+    else:
+        topics = _asked(ctx, request, view)
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            if topic.error_code == ErrorCode.NONE:
+                topic.topic_authorized_operations = ALL_TOPIC_OPERATIONS
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(
+                node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack
+            )
+            for broker_id, endpoint in view.alive.items()
+        ],
+        cluster_id=ctx.node.cluster_id,
+        controller_id=_some_controller(ctx, view),
+        topics=topics,
+        cluster_authorized_operations=(
+            ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+def _check(ctx: Context, request: MetadataRequest) -> None:
+    if ctx.version >= TOPIC_IDS_VERSION:
+        return
+    for topic in request.topics or ():
+        if topic.name is None or topic.topic_id != ZERO_UUID:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"topic ids need metadata requests of version {TOPIC_IDS_VERSION}"
+            )
+
+
+def _some_controller(ctx: Context, view: View) -> int:
+    # Brokers pass on what is the controller's (KIP-590), so any of them serves; prefer ourselves.
+    node_id = ctx.node.node_id
+    return node_id if node_id in view.alive else next(iter(view.alive), -1)
+
+
+def _asked(ctx: Context, request: MetadataRequest, view: View) -> list[MetadataResponseTopic]:
+    assert request.topics is not None
+    known: list[MetadataResponseTopic] = []
+    missing: list[str] = []
+    for name, topic_id in dict.fromkeys((_name(asked), asked.topic_id) for asked in request.topics):
+        topic = view.image.topic_by_id(topic_id) if name is None else view.image.topic(name)
+        if topic is not None:
+            known.append(_topic(view, topic, ctx.version))
+        elif name is None:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+            known.append(MetadataResponseTopic(error_code=error, name=None, topic_id=topic_id))
+        else:
+            missing.append(name)
+    return _missing(ctx, request, missing) + known
+
+
+def _name(asked: MetadataRequestTopic) -> str | None:
+    return None if asked.topic_id != ZERO_UUID else asked.name
+
+
+def _missing(ctx: Context, request: MetadataRequest, names: list[str]) -> list[MetadataResponseTopic]:
+    create = request.allow_auto_topic_creation and ctx.node.config()["auto.create.topics.enable"]
+    legal = [name for name in names if illegal_name(name) is None]
+    if create and legal:
+        _auto_create(ctx, legal)
+    return [
+        MetadataResponseTopic(
+            error_code=(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name in legal else ErrorCode.INVALID_TOPIC_EXCEPTION
+            ),
+            name=name,
+            is_internal=name in INTERNAL_TOPICS,
+        )
+        for name in names
+    ]
+
+
+def _auto_create(ctx: Context, names: list[str]) -> None:
+    """Ask the controller and do not wait: the client is told that the topic is unknown and comes again."""
+    request = CreateTopicsRequest(
+        topics=[CreatableTopic(name=name, num_partitions=-1, replication_factor=-1) for name in names],
+        timeout_ms=AUTO_CREATE_TIMEOUT_MS,
+    )
+    task = ctx.node.loop.create_task(ctx.node.controller.create_topics(request, ctx.now_ms))
+    ctx.node.background.add(task)
+    task.add_done_callback(lambda done: _auto_created(ctx, done))
+
+
+def _auto_created(ctx: Context, done: "asyncio.Task[object]") -> None:
+    ctx.node.background.discard(done)
+    if not done.cancelled() and done.exception() is not None:
+        log.warning("automatic creation of a topic failed: %s", done.exception())
+
+
+def _topic(view: View, topic: TopicImage, version: int) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[_partition(view, index, p) for index, p in topic.partitions.items()],
+    )
+
+
+def _partition(view: View, index: int, partition: PartitionRegistration) -> MetadataResponsePartition:
+    error = view.error(partition)
+    return MetadataResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=partition.leader if error == ErrorCode.NONE else -1,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        offline_replicas=view.offline(partition),
+    )
+
+
+# ---- DescribeTopicPartitions (KIP-966) ------------------------------------------------------------------------
+
+
+@handles(DescribeTopicPartitionsRequest)
+def describe_topic_partitions(
+    ctx: Context, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """Topics with their partitions page by page, in the order of names."""
+    image = ctx.node.image()
+    asked = {topic.name for topic in request.topics}
+    cursor = request.cursor
+    first = cursor.topic_name if cursor is not None else ""
+    names = sorted(name for name in (asked or image.topics) if name >= first)
+    limit_config: int = ctx.node.config()["max.request.partition.size.limit"]
+    left = min(limit_config, request.response_partition_limit)
+    if left <= 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    page = _Page(View(image, ctx.listener_name), left)
+    for name in names:
+        start = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
+        if not page.add(name, start, reported_if_missing=bool(asked)):
+            break
+    return DescribeTopicPartitionsResponse(topics=page.topics, next_cursor=page.next_cursor)
+
+
+class _Page:
+    """Topics up to a number of partitions, and where the next page begins."""
+
+    def __init__(self, view: View, limit: int) -> None:
+        self._view = view
+        self._left = limit
+        self.topics: list[DescribeTopicPartitionsResponseTopic] = []
+        self.next_cursor: NextCursor | None = None
+
+    def add(self, name: str, start: int, reported_if_missing: bool) -> bool:
+        """False when the page is full."""
+        topic = self._view.image.topic(name)
+        if topic is None:
+            if reported_if_missing:
+                self.topics.append(_described_missing(name))
+            return True
+        if self._left == 0:
+            self.next_cursor = NextCursor(topic_name=name, partition_index=start)
+            return False
+        indexes = [index for index in topic.partitions if index >= start]
+        shown, rest = indexes[: self._left], indexes[self._left :]
+        self._left -= len(shown)
+        self.topics.append(_described(self._view, topic, shown))
+        if rest:
+            self.next_cursor = NextCursor(topic_name=name, partition_index=rest[0])
+        return not rest
+
+
+def _described_missing(name: str) -> DescribeTopicPartitionsResponseTopic:
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if illegal_name(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=error, name=name, topic_id=Uuid(ZERO_UUID), is_internal=name in INTERNAL_TOPICS
+    )
+
+
+def _described(
+    view: View, topic: TopicImage, indexes: Iterable[int]
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[_described_partition(view, index, topic.partitions[index]) for index in indexes],
+        topic_authorized_operations=ALL_TOPIC_OPERATIONS,
+    )
+
+
+def _described_partition(
+    view: View, index: int, partition: PartitionRegistration
+) -> DescribeTopicPartitionsResponsePartition:
+    plain = _partition(view, index, partition)
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=plain.error_code,
+        partition_index=index,
+        leader_id=plain.leader_id,
+        leader_epoch=plain.leader_epoch,
+        replica_nodes=plain.replica_nodes,
+        isr_nodes=plain.isr_nodes,
+        eligible_leader_replicas=list(partition.elr),
+        last_known_elr=list(partition.last_known_elr),
+        offline_replicas=plain.offline_replicas,
+    )

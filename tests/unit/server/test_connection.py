@@ -1,0 +1,270 @@
+"""A connection: frames in any pieces, answers in order, memory bounded, garbage refused."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from ottla.server.connection import Answer, Deferred
+from ottla.server.frame_pool import FramePool
+from ottla.server.listeners import ConnectionLimits, Connections, ListenerHost, shared_buffer
+from ottla.server.registry import Listener
+
+Handler = Callable[[bytes], Answer]
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def request(number: int, size: int = 8) -> bytes:
+    return number.to_bytes(4, "big") + b"x" * (size - 4)
+
+
+async def read_answer(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+class Server:
+    """A listener whose answers the test decides."""
+
+    def __init__(self, handler: Handler, limits: ConnectionLimits, pool: FramePool, max_frame_bytes: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.connections = Connections(limits, pool, loop.time)
+        self.host = ListenerHost(
+            "TEST",
+            Listener.BROKER,
+            lambda connection, view, start, stop: handler(bytes(view[start:stop])),
+            self.connections,
+            shared_buffer(),
+            max_frame_bytes,
+            loop.time,
+        )
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.host.address)
+
+
+@asynccontextmanager
+async def serving(
+    handler: Handler,
+    *,
+    limits: ConnectionLimits | None = None,
+    pool: FramePool | None = None,
+    max_frame_bytes: int = 10_000_000,
+) -> AsyncIterator[Server]:
+    server = Server(handler, limits or ConnectionLimits(), pool or FramePool(), max_frame_bytes)
+    await server.host.bind("127.0.0.1", 0)
+    await server.host.start()
+    try:
+        yield server
+    finally:
+        server.host.stop()
+        server.connections.close_all()
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(coroutine, 20))
+
+
+def echo(body: bytes) -> bytes:
+    return frame(body)
+
+
+@pytest.mark.parametrize("piece", [1, 3, 5, 64, 1_000_000])
+def test_frames_arrive_in_any_pieces(piece: int) -> None:
+    async def scenario() -> None:
+        async with serving(echo) as server:
+            reader, writer = await server.connect()
+            bodies = [request(number, size) for number, size in enumerate((8, 500, 9, 100))]
+            stream = b"".join(frame(body) for body in bodies)
+            for at in range(0, len(stream), piece):
+                writer.write(stream[at : at + piece])
+                await writer.drain()
+            assert [await read_answer(reader) for _ in bodies] == bodies
+            writer.close()
+
+    run(scenario())
+
+
+def test_large_frames_come_through_whole_and_give_their_memory_back() -> None:
+    async def scenario() -> None:
+        pool = FramePool()
+        async with serving(echo, pool=pool) as server:
+            reader, writer = await server.connect()
+            bodies = [request(number, 3_000_000) for number in range(3)]
+            for body in bodies:
+                writer.write(frame(body))
+            assert [await read_answer(reader) for _ in bodies] == bodies
+            assert pool.lent_bytes == 0
+            writer.close()
+
+    run(scenario())
+
+
+def test_answers_keep_the_order_of_requests_while_later_ones_start() -> None:
+    async def scenario() -> None:
+        first = Deferred()
+        started: list[int] = []
+
+        def handler(body: bytes) -> Answer:
+            number = int.from_bytes(body[:4], "big")
+            started.append(number)
+            return first if number == 0 else echo(body)
+
+        async with serving(handler) as server:
+            reader, writer = await server.connect()
+            bodies = [request(number) for number in range(4)]
+            for body in bodies:
+                writer.write(frame(body))
+            await writer.drain()
+            while len(started) < 4:
+                await asyncio.sleep(0)
+            first.resolve(echo(bodies[0]))
+            assert [await read_answer(reader) for _ in bodies] == bodies
+            writer.close()
+
+    run(scenario())
+
+
+def test_a_coroutine_holds_the_line() -> None:
+    async def scenario() -> None:
+        gate = asyncio.Event()
+        started: list[int] = []
+
+        async def slow(body: bytes) -> bytes:
+            await gate.wait()
+            return echo(body)
+
+        def handler(body: bytes) -> Answer:
+            number = int.from_bytes(body[:4], "big")
+            started.append(number)
+            return slow(body) if number == 0 else echo(body)
+
+        async with serving(handler) as server:
+            reader, writer = await server.connect()
+            bodies = [request(number) for number in range(3)]
+            for body in bodies:
+                writer.write(frame(body))
+            await writer.drain()
+            other_reader, other_writer = await server.connect()
+            other_writer.write(frame(request(9)))
+            assert await read_answer(other_reader) == request(9)
+            assert 1 not in started
+            gate.set()
+            assert [await read_answer(reader) for _ in bodies] == bodies
+            writer.close()
+            other_writer.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("size", [-1, 0, 7, 2_000_000, 2**31 - 1])
+def test_illegal_sizes_close_the_connection(size: int) -> None:
+    async def scenario() -> None:
+        async with serving(echo, max_frame_bytes=1_000_000) as server:
+            reader, writer = await server.connect()
+            writer.write(struct.pack(">i", size) + b"garbage")
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await reader.readexactly(1)
+            writer.close()
+
+    run(scenario())
+
+
+def test_half_frames_hold_no_more_than_the_pool_allows() -> None:
+    async def scenario() -> None:
+        pool = FramePool(giant_bytes=8_000_000)
+        async with serving(echo, pool=pool) as server:
+            half_sent = []
+            for _ in range(20):
+                reader, writer = await server.connect()
+                writer.write(struct.pack(">i", 5_000_000) + b"x" * 100_000)
+                await writer.drain()
+                half_sent.append((reader, writer))
+            while pool.waiting < 18:
+                await asyncio.sleep(0)
+            assert pool.lent_bytes <= 8_000_000 + 5_000_004
+            reader, writer = await server.connect()
+            writer.write(frame(request(1)))
+            assert await read_answer(reader) == request(1)
+            for _, other in half_sent:
+                other.close()
+            while pool.lent_bytes:
+                await asyncio.sleep(0)
+            writer.close()
+
+    run(scenario())
+
+
+def test_limits_in_all_and_per_address() -> None:
+    async def scenario() -> None:
+        async with serving(echo, limits=ConnectionLimits(max_per_ip=1)) as server:
+            reader, writer = await server.connect()
+            writer.write(frame(request(1)))
+            assert await read_answer(reader) == request(1)
+            refused, refused_writer = await server.connect()
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await refused.readexactly(1)
+            refused_writer.close()
+            writer.write(frame(request(2)))
+            assert await read_answer(reader) == request(2)
+            writer.close()
+
+    run(scenario())
+
+
+def test_idle_and_stalled_connections_are_reaped() -> None:
+    async def scenario() -> None:
+        async with serving(echo, limits=ConnectionLimits(max_idle_ms=60_000)) as server:
+            idle, idle_writer = await server.connect()
+            stalled, stalled_writer = await server.connect()
+            stalled_writer.write(struct.pack(">i", 1000) + b"half")
+            await stalled_writer.drain()
+            now = asyncio.get_running_loop().time
+            open_connections = server.connections
+            while len(open_connections) < 2 or not any(c.mid_frame for c in open_connections):
+                await asyncio.sleep(0)
+            open_connections.reap(now() + 40)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await stalled.readexactly(1)
+            open_connections.reap(now() + 61)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await idle.readexactly(1)
+            idle_writer.close()
+            stalled_writer.close()
+
+    run(scenario())
+
+
+def test_a_client_that_does_not_read_stops_being_read() -> None:
+    async def scenario() -> None:
+        served = 0
+
+        def handler(body: bytes) -> Answer:
+            nonlocal served
+            served += 1
+            return frame(b"y" * 1_000_000)
+
+        async with serving(handler) as server:
+            reader, writer = await server.connect()
+            for number in range(200):
+                writer.write(frame(request(number)))
+            await writer.drain()
+            before = -1
+            while served != before:
+                before = served
+                for _ in range(50):
+                    await asyncio.sleep(0)
+            assert served < 200
+            for _ in range(200):
+                await read_answer(reader)
+            assert served == 200
+            writer.close()
+
+    run(scenario())
+
