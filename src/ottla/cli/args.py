@@ -111,7 +111,7 @@ BOOTSTRAP = argument(
     "--bootstrap-server",
     metavar="HOST:PORT",
     default=None,
-    help=f"brokers to ask first, with commas between (default: $OTTLA_BOOTSTRAP_SERVER or {DEFAULT_BOOTSTRAP})",
+    help=f"brokers to ask first (default: $OTTLA_BOOTSTRAP_SERVER or {DEFAULT_BOOTSTRAP})",
 )
 
 

@@ -26,8 +26,9 @@ A command without others under it gives `run=` at the top. `argument(...)` takes
 - Modules are imported only when their command is called; heavy imports go into the functions that need them.
 - Data goes to stdout through ottla.cli.output (`emit(rows, columns, args.output)`), talk to stderr (`say`).
 - Raise CliError("one line") for what went wrong (exit code 1), UsageError for a wrong command line (2).
-  KafkaError, ConfigError and OSError may fly: they are printed as one line here. Ctrl-C is exit code 130, a
-  closed pipe is no error. Anything else is a bug: one line, exit code 70, the traceback with OTTLA_DEBUG=1.
+  ConfigError (2), KafkaError, OSError and any error class of Ottla's own (1) may fly: they are printed as
+  one line here. Ctrl-C is exit code 130, a closed pipe is no error. Anything else is a bug: one line, exit
+  code 70, the traceback with OTTLA_DEBUG=1.
 - `-o` is the output format (OUTPUT) except where kcat's meaning is older (`ottla consume -o beginning`);
   `-b` is the bootstrap server; resolve it with `args.bootstrap_servers(ns.bootstrap_server)`.
 
@@ -160,6 +161,8 @@ def _report(error: Exception) -> int:
         return _fail(f"{error.code.name}{detail}", arguments.EXIT_FAILED)
     if isinstance(error, OSError):
         return _fail(_os_error(error), arguments.EXIT_FAILED)
+    if type(error).__module__.startswith("ottla."):
+        return _fail(str(error), arguments.EXIT_FAILED)
     return _fail(
         f"internal error, please report it: {type(error).__name__}: {error} (OTTLA_DEBUG=1 shows where)",
         arguments.EXIT_INTERNAL,

@@ -1,0 +1,143 @@
+"""`ottla serve`: reads the configuration and hands it to the node.
+
+What the user typed is settled here, once: the file, the KAFKA_* variables, -X, --data-dir, and what an
+already formatted directory says of itself. The node (ottla.node.main) does the rest and prints where it
+listens.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ottla.cli.args import Command, UsageError, argument
+from ottla.cli.output import say
+from ottla.config.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from ottla.config.broker import BrokerConfig
+    from ottla.config.settings import Settings
+
+CONFIG = argument(
+    "-c", "--config", metavar="FILE", complete="file", help="a server.properties as Kafka has it"
+)
+DATA_DIR = argument(
+    "-d",
+    "--data-dir",
+    metavar="DIR",
+    complete="dir",
+    help="where the data is, or is to be: log.dirs (default: $XDG_DATA_HOME/ottla)",
+)
+SETTINGS = argument(
+    "-X",
+    dest="overrides",
+    action="append",
+    default=[],
+    metavar="KEY=VALUE",
+    complete="broker-key",
+    help="set one key; may be given many times, wins over the environment (KAFKA_*) and the file",
+)
+
+
+def load_config(args: argparse.Namespace, environ: Mapping[str, str]) -> BrokerConfig:
+    """The configuration the user asked for, on the directories they asked for."""
+    from ottla.config.broker import BrokerConfig
+
+    settings = read_settings(args.config, args.data_dir, args.overrides, environ)
+    for note in settings.notes:
+        say(f"ottla: {note}")
+    return BrokerConfig.from_settings(settings, _node_id_of(settings))
+
+
+def read_settings(
+    config: str | None, data_dir: str | None, overrides: Sequence[str], environ: Mapping[str, str]
+) -> Settings:
+    """File, environment and options, in order; --data-dir is another way to say log.dirs."""
+    from ottla.config.settings import Settings
+
+    if config is not None and not Path(config).is_file():
+        raise UsageError(f"--config {config}: there is no such file")
+    settings = Settings.read(file=Path(config) if config else None, environ=environ, overrides=overrides)
+    if data_dir is not None:
+        settings.put("log.dirs", str(Path(data_dir).absolute()), "--data-dir")
+    elif settings.text("log.dirs") is None and settings.text("log.dir") is None:
+        settings.put("log.dirs", str(default_data_dir(environ)), "the default data directory")
+    return settings
+
+
+def default_data_dir(environ: Mapping[str, str]) -> Path:
+    """A broker's data outlives the machine's next start, so it is not kept in /tmp."""
+    base = environ.get("XDG_DATA_HOME") or os.path.join(environ.get("HOME") or "/var/lib", ".local", "share")
+    return Path(base) / "ottla"
+
+
+def log_dirs_of(settings: Settings) -> list[Path]:
+    """The directories of the settings, before there is a configuration."""
+    text = settings.text("log.dirs") or settings.text("log.dir") or ""
+    return [Path(entry.strip()) for entry in text.split(",") if entry.strip()]
+
+
+def _node_id_of(settings: Settings) -> int | None:
+    """The node id of directories that are formatted; a setting that says otherwise is a mistake."""
+    from ottla.storage.meta_properties import read_meta_properties
+
+    for directory in log_dirs_of(settings):
+        meta = read_meta_properties(directory)
+        if meta is None or meta.node_id is None:
+            continue
+        for key in ("node.id", "broker.id"):
+            given = settings.text(key)
+            if given is not None and int(given) != meta.node_id:
+                raise ConfigError(
+                    f"{key}={given} ({settings.origin(key)}), but {directory} was formatted for node "
+                    f"{meta.node_id}; leave {key} out, or choose another --data-dir",
+                    key,
+                )
+        return meta.node_id
+    return None
+
+
+def report_without_effect(config: BrokerConfig) -> None:
+    """Say once which of the user's keys do nothing yet."""
+    from ottla.config.effective import without_effect
+
+    idle = without_effect(config.static.keys() - config.filled_in - {"broker.id", "node.id"})
+    if idle:
+        say(f"ottla: known, but without effect yet: {', '.join(idle)}")
+
+
+def _serve(args: argparse.Namespace) -> int:
+    config = load_config(args, os.environ)
+    report_without_effect(config)
+    from ottla.node.main import serve
+
+    return int(serve(config))
+
+
+_DETAILS = """\
+An empty directory is formatted as a cluster of one. One that Ottla or Apache Kafka formatted keeps its
+cluster id and node id. Without `listeners` the broker is at 127.0.0.1:9092. SIGTERM or Ctrl-C stops it
+cleanly.
+
+  ottla serve
+  ottla serve --data-dir ./data -X listeners=PLAINTEXT://0.0.0.0:9092 -X num.partitions=3
+  ottla serve --config /etc/kafka/server.properties"""
+
+COMMAND = Command(
+    "serve",
+    "run a broker (and its controller) on a data directory",
+    CONFIG,
+    DATA_DIR,
+    SETTINGS,
+    argument(
+        "--cluster-id",
+        metavar="ID",
+        help="the cluster id to format an empty directory with (default: $CLUSTER_ID or a new one)",
+    ),
+    run=_serve,
+    details=_DETAILS,
+)
