@@ -1,0 +1,456 @@
+"""The asyncio clients: AsyncClient, AsyncProducer, AsyncConsumer (AsyncAdmin is in ottla.client.admin).
+
+    async with AsyncProducer(bootstrap_servers="localhost:9092") as producer:
+        delivery = await producer.send("topic", b"value", key=b"key")   # waits only for room in the buffer
+        metadata = await delivery                                       # waits for the broker
+
+    async with AsyncConsumer(bootstrap_servers="localhost:9092") as consumer:
+        consumer.assign([TopicPartition("topic", 0)])
+        consumer.seek_to_beginning()
+        async for record in consumer: ...
+
+Settings are keyword arguments under Kafka's names with underscores (ottla.client.config), or dotted ones in
+`settings`. A client belongs to the loop it was started in.
+"""
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+from ottla import __version__
+from ottla.client.batch import Delivery, Headers, ProducerBatch, RecordMetadata, record_size
+from ottla.client.calls import Target, To
+from ottla.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+from ottla.client.consumer import ConsumerCore, Records
+from ottla.client.driver import Driver, monotonic_ms
+from ottla.client.errors import BufferExhausted, Closed, TimedOut
+from ottla.client.fanout import LeaderFanout, Question
+from ottla.client.fetched import ConsumerRecord
+from ottla.client.metadata import TopicInfo
+from ottla.client.network import NetworkCore, timed_out_waiting
+from ottla.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets_question
+from ottla.client.partitioner import CustomPartitioner
+from ottla.client.producer import ProducerCore
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+
+Text = bytes | str | None
+
+
+class AsyncClient:
+    """Connections, metadata, and any request to any broker; the ground the others stand on."""
+
+    CONFIG: type[ClientConfig] = ClientConfig
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+        **more: Any,
+    ) -> None:
+        self.config = self.CONFIG.of({**(settings or {}), **more})
+        if ssl_context is None and self.config.security_protocol == "SSL":
+            ssl_context = ssl.create_default_context()
+        self._ssl_context = ssl_context
+        self._lock = lock
+        self.core = NetworkCore(self.config, software_version=__version__)
+        self._driver: Driver | None = None
+
+    @property
+    def driver(self) -> Driver:
+        if self._driver is None:
+            raise Closed("the client is not started, or is closed")
+        return self._driver
+
+    async def start(self) -> Self:
+        """Find the cluster; NoBrokersAvailable if there is none within bootstrap_timeout_ms."""
+        if self._driver is None:
+            self._driver = Driver(self.core, ssl_context=self._ssl_context, lock=self._lock)
+            try:
+                await self._driver.bootstrap(self.config.bootstrap_timeout_ms)
+            except BaseException:
+                await self.close()
+                raise
+        return self
+
+    async def close(self) -> None:
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            await driver.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def request(self, request: Any, to: Target = To.ANY, *, timeout_ms: float | None = None) -> Any:
+        """Send any request; retried while its top-level error is one that passes."""
+        return await self.driver.call(request, to, timeout_ms=timeout_ms)
+
+    async def topic(self, name: str, timeout_ms: float | None = None) -> TopicInfo:
+        """What the cluster says of a topic; UNKNOWN_TOPIC_OR_PARTITION if it does not know it in time."""
+        metadata = self.core.metadata
+        metadata.want(name, monotonic_ms())
+        asked = metadata.version
+
+        def known() -> bool:
+            info = metadata.topic(name)
+            return info is not None and (bool(info.partitions) or self._is_final(info, asked))
+
+        limit = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        if not await self.driver.until(known, limit):
+            raise self._topic_error(name)
+        info = metadata.topic(name)
+        if info is None or not info.partitions:
+            raise self._topic_error(name)
+        return info
+
+    def _is_final(self, info: TopicInfo, asked: int) -> bool:
+        """The topic's error will not go away by asking again (a missing topic, unless it is being created)."""
+        if info.error is None:
+            return False
+        missing = info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not self.config.allow_auto_create_topics
+        return self.core.metadata.version > asked and (missing or not info.error.retriable)
+
+    def _topic_error(self, name: str) -> KafkaError:
+        info = self.core.metadata.topic(name)
+        if info is not None and info.error is not None:
+            return KafkaError(info.error, f"topic {name!r}: {info.error.name}")
+        return timed_out_waiting(f"topic {name!r} was not found", self.core)
+
+    async def ask_leaders(
+        self, partitions: Iterable[TopicPartition], question: Question, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Any]:
+        """A question to the leaders of partitions; the value for a partition that failed is its KafkaError."""
+        results: dict[TopicPartition, Any] = {}
+
+        def found(tp: TopicPartition, value: Any, error: KafkaError | None, now: float) -> None:
+            results[tp] = value if error is None else error
+
+        limit = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        driver = self.driver
+        with driver.lock:
+            fanout = LeaderFanout(self.core, set(partitions), question, found, monotonic_ms() + limit)
+        driver.wake()
+        # The fanout has its own deadline and reports it for each partition: this limit is for the loop itself.
+        await driver.until(lambda: fanout.is_done, limit + 10_000)
+        return results
+
+    async def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        read_committed: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Offsets by timestamp, or by a special one (ottla.client.offsets); the first error is raised."""
+        question = list_offsets_question(
+            timestamps,
+            self.core.metadata,
+            read_committed=read_committed,
+            timeout_ms=self.config.request_timeout_ms,
+        )
+        results = await self.ask_leaders(timestamps, question, timeout_ms)
+        for result in results.values():
+            if isinstance(result, KafkaError):
+                raise result
+        return results
+
+
+class AsyncDelivery(Delivery):
+    """A delivery that can be awaited."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        if not self.done():
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.add_done_callback(lambda _: None if future.done() else future.set_result(None))
+            yield from future
+        return self.metadata()
+
+
+class AsyncProducer(AsyncClient):
+    """Sends records, in batches, with retries."""
+
+    CONFIG = ProducerConfig
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        partitioner: str | CustomPartitioner = "default",
+        delivery_type: type[Delivery] = AsyncDelivery,
+        **more: Any,
+    ) -> None:
+        if isinstance(partitioner, str):
+            more["partitioner"] = partitioner
+        super().__init__(settings, **more)
+        assert isinstance(self.config, ProducerConfig)
+        self._max_block_ms = self.config.max_block_ms
+        self.producer = ProducerCore(
+            self.core,
+            self.config,
+            delivery_type=delivery_type,
+            partitioner=None if isinstance(partitioner, str) else partitioner,
+        )
+        self._closing = False
+
+    async def send(
+        self,
+        topic: str,
+        value: Text = None,
+        key: Text = None,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> AsyncDelivery:
+        """Queue a record; waits up to max_block_ms for the topic's metadata and for room in the buffer."""
+        record = prepare(value, key, headers, timestamp_ms)
+        delivery = self.try_send(topic, partition, record)
+        if delivery is None:
+            await self.wait_to_send(topic, record)
+            delivery = self.try_send(topic, partition, record)
+            while delivery is None:  # others waited for the same room
+                await self.wait_to_send(topic, record)
+                delivery = self.try_send(topic, partition, record)
+        assert isinstance(delivery, AsyncDelivery)
+        return delivery
+
+    async def send_and_wait(self, topic: str, value: Text = None, key: Text = None, **more: Any) -> RecordMetadata:
+        """Send one record and wait for its acknowledgement."""
+        return await (await self.send(topic, value, key, **more))
+
+    def try_send(
+        self, topic: str, partition: int | None, record: tuple[int, bytes | None, bytes | None, Headers]
+    ) -> Delivery | None:
+        """Queue a record if that can be done without waiting."""
+        if self._closing:
+            raise Closed("the producer is closed")
+        timestamp_ms, key, value, headers = record
+        core, now = self.producer, monotonic_ms()
+        size = record_size(record)
+        info = core.topic(topic, now)
+        if info is None:
+            self.wake()
+            return None
+        core.check_size(size)
+        if not core.accumulator.has_room(size):
+            core.accumulator.blocked = True
+            self.wake()
+            return None
+        delivery, is_news = core.append(info, partition, key, value, headers, timestamp_ms, now)
+        if is_news:
+            self.wake()
+        return delivery
+
+    def wake(self) -> None:
+        self.driver.wake()
+
+    async def wait_to_send(self, topic: str, record: tuple[int, bytes | None, bytes | None, Headers]) -> None:
+        """Wait for whatever kept try_send from queueing this record."""
+        core, size = self.producer, record_size(record)
+        if core.topic(topic, monotonic_ms()) is None:
+            await self.topic(topic, self._max_block_ms)
+        accumulator = core.accumulator
+        try:
+            if not await self.driver.until(lambda: accumulator.has_room(size), self._max_block_ms):
+                raise BufferExhausted(
+                    f"buffer_memory stayed full for {self._max_block_ms} ms ({self.core.trouble() or 'slow broker'})"
+                )
+        finally:
+            accumulator.blocked = False
+
+    async def flush(self, timeout_ms: float | None = None) -> None:
+        """Send all that is queued now and wait until it is done, one way or the other."""
+        assert isinstance(self.config, ProducerConfig)
+        accumulator = self.producer.accumulator
+        driver = self.driver
+        limit = self.config.delivery_timeout_ms + 1000 if timeout_ms is None else timeout_ms
+        with driver.lock:
+            accumulator.hurry += 1
+            waiting: deque[ProducerBatch] = deque(accumulator.incomplete)
+
+        def flushed() -> bool:
+            while waiting and waiting[0].is_done:
+                waiting.popleft()
+            return not waiting or all(batch.is_done for batch in waiting)
+
+        try:
+            if not await driver.until(flushed, limit):
+                raise TimedOut(f"flush: {len(waiting)} batches are still on their way after {limit:g} ms")
+        finally:
+            accumulator.hurry -= 1
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        return sorted((await self.topic(topic)).partitions)
+
+    async def close(self, timeout_ms: float | None = None) -> None:
+        """Flush, then close. What could not be sent fails with Closed."""
+        self._closing = True
+        try:
+            if self._driver is not None and self.core.metadata.version:
+                await self.flush(timeout_ms)
+        finally:
+            with self._lock or _NO_LOCK:
+                self.producer.abort(Closed("the producer was closed before the record was sent"))
+            await super().close()
+
+
+class AsyncConsumer(AsyncClient):
+    """Reads assigned partitions."""
+
+    CONFIG = ConsumerConfig
+
+    def __init__(self, settings: Mapping[str, Any] | None = None, **more: Any) -> None:
+        super().__init__(settings, **more)
+        assert isinstance(self.config, ConsumerConfig)
+        self._max_poll_records = self.config.max_poll_records
+        self._read_committed = self.config.read_committed
+        self.consumer = ConsumerCore(self.core, self.config)
+
+    # Positions: these only note what is wanted; the next poll acts on it.
+
+    def assignment(self) -> set[TopicPartition]:
+        return self.consumer.assignment
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        self.consumer.assign([TopicPartition(*tp) for tp in partitions], monotonic_ms())
+        self._wake()
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        self.consumer.seek(TopicPartition(*tp), offset)
+        self._wake()
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        self.consumer.seek_to(list(partitions) or self.assignment(), EARLIEST)
+        self._wake()
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        self.consumer.seek_to(list(partitions) or self.assignment(), LATEST)
+        self._wake()
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self.consumer.pause(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self.consumer.resume(partitions)
+        self._wake()
+
+    def paused(self) -> set[TopicPartition]:
+        return self.consumer.paused()
+
+    def _wake(self) -> None:
+        if self._driver is not None:
+            self._driver.wake()
+
+    async def position(self, tp: TopicPartition, timeout_ms: float | None = None) -> int:
+        """The offset of the next record, looked up if need be."""
+        state = self.consumer.at(TopicPartition(*tp))
+        limit = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        if not await self.driver.until(lambda: state.position is not None, limit):
+            raise timed_out_waiting(f"the position of {tp} was not found", self.core)
+        assert state.position is not None
+        return state.position
+
+    # Records.
+
+    def try_poll(self, max_records: int | None = None) -> Records:
+        """What has arrived already."""
+        records = self.consumer.drain(max_records or self._max_poll_records)
+        if records:
+            self._wake()  # there is room now for the next fetch
+        return records
+
+    async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
+        """Records by partition, waiting up to timeout_ms for the first."""
+        deadline = monotonic_ms() + timeout_ms
+        while True:
+            records = self.try_poll(max_records)
+            remaining = deadline - monotonic_ms()
+            if records or remaining <= 0:
+                return records
+            await self.driver.until(self.consumer.has_data, remaining)
+
+    async def _records(self) -> AsyncIterator[ConsumerRecord]:
+        while True:
+            for records in (await self.poll(self.config.default_api_timeout_ms)).values():
+                for record in records:
+                    yield record
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Records for ever. The position is that of the last poll, a few records ahead."""
+        return self._records()
+
+    # Offsets.
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._ends(partitions, EARLIEST)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """One past the last record that can be read: of committed ones if isolation_level says so."""
+        return await self._ends(partitions, LATEST)
+
+    async def _ends(self, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
+        wanted = dict.fromkeys((TopicPartition(*tp) for tp in partitions), which)
+        found = await self.list_offsets(wanted, read_committed=self._read_committed)
+        return {tp: result.offset for tp, result in found.items()}
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first offset at or after each timestamp; None where there is no such record."""
+        found = await self.list_offsets(timestamps, read_committed=self._read_committed)
+        return {tp: result if result.offset >= 0 else None for tp, result in found.items()}
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        return sorted((await self.topic(topic)).partitions)
+
+    async def close(self) -> None:
+        if self._driver is not None:
+            with self._driver.lock:
+                self.consumer.close(monotonic_ms())
+                self._driver._perform(self.core.poll(monotonic_ms()))
+        await super().close()
+
+
+class _NoLock:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+_NO_LOCK = _NoLock()
+
+
+def prepare(
+    value: Text, key: Text, headers: Headers | Mapping[str, bytes | None], timestamp_ms: int | None
+) -> tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]:
+    """A record as the batch keeps it: text becomes UTF-8, the time is now unless given."""
+    if type(value) is not bytes and value is not None:
+        value = as_bytes(value, "value")
+    if type(key) is not bytes and key is not None:
+        key = as_bytes(key, "key")
+    if timestamp_ms is None:
+        timestamp_ms = time.time_ns() // 1_000_000
+    if not headers:
+        return timestamp_ms, key, value, ()
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    checked = tuple((str(name), None if v is None else as_bytes(v, "header")) for name, v in pairs)
+    return timestamp_ms, key, value, checked
+
+
+def as_bytes(value: Any, what: str) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"a {what} is bytes, str or None, not {type(value).__name__}")

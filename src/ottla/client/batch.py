@@ -1,0 +1,208 @@
+"""A batch on its way from `send` to its acknowledgement, and the handle each sender holds on it.
+
+Rules: records wait as they came, as tuples; they become bytes once, when the batch is first drained, in the
+record kernel. Only the 14 bytes that say who the producer is change after that, when an idempotent producer
+starts its numbering again. Owned by the producer core; a Delivery is shared with whoever called send.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ottla.model.errors import KafkaError
+from ottla.model.ids import (
+    NO_OFFSET,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TopicPartition,
+)
+from ottla.records.batch import ATTRIBUTES_OFFSET, CRC_OFFSET, HEADER_SIZE, PRODUCER_ID_OFFSET
+from ottla.records.kernel import crc32c
+from ottla.records.record import build_batch
+
+# What a record takes beside its key and value in most batches: seven varints of one or two bytes.
+RECORD_OVERHEAD_BYTES = 10
+HEADER_OVERHEAD_BYTES = 4
+
+_PRODUCER_FIELDS = struct.Struct(">qhi")
+_CRC = struct.Struct(">I")
+
+Headers = Sequence[tuple[str, bytes | None]]
+NewRecord = tuple[int, bytes | None, bytes | None, Headers]
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record ended up. The offset is -1 if nobody was asked (acks=0)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class Delivery:
+    """What becomes of one record. Drivers derive from it to wait in their own way."""
+
+    __slots__ = ("_batch", "_callbacks", "_index")
+
+    def __init__(self, batch: "ProducerBatch", index: int) -> None:
+        self._batch = batch
+        self._index = index
+        self._callbacks: list[Callable[[Any], None]] | None = None
+
+    def done(self) -> bool:
+        return self._batch.is_done
+
+    def exception(self) -> KafkaError | None:
+        """Why the record failed; None if it did not, or not yet."""
+        return self._batch.error
+
+    def metadata(self) -> RecordMetadata:
+        """Where the record is; raises what went wrong. Only when done."""
+        batch = self._batch
+        assert batch.is_done, "the record is still on its way"
+        if batch.error is not None:
+            raise batch.error
+        offset = NO_OFFSET if batch.base_offset < 0 else batch.base_offset + self._index
+        timestamp = batch.log_append_time_ms
+        if timestamp == NO_TIMESTAMP:
+            timestamp = batch.timestamps[self._index]
+        return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, timestamp)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call back with this delivery when it is done, at once if it is."""
+        if self._batch.is_done:
+            callback(self)
+            return
+        if self._callbacks is None:
+            self._callbacks = []
+        self._callbacks.append(callback)
+        self._batch.has_callbacks = True
+
+    def _move(self, batch: "ProducerBatch", index: int) -> None:
+        """The record now travels in another batch: its own was too large for the broker."""
+        self._batch, self._index = batch, index
+        batch.has_callbacks = batch.has_callbacks or self._callbacks is not None
+
+    def _finished(self) -> None:
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(self)
+
+
+class ProducerBatch:
+    """Records for one partition that go together."""
+
+    __slots__ = (
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "created_ms",
+        "deliveries",
+        "encoded",
+        "error",
+        "full",
+        "has_callbacks",
+        "in_flight",
+        "is_done",
+        "log_append_time_ms",
+        "not_before_ms",
+        "producer_epoch",
+        "producer_id",
+        "records",
+        "sequence_was_reset",
+        "size_bytes",
+        "timestamps",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition, created_ms: float) -> None:
+        self.tp = tp
+        self.created_ms = created_ms
+        self.records: list[NewRecord] = []
+        self.deliveries: list[Delivery] = []
+        self.timestamps: Sequence[int] = ()
+        self.size_bytes = HEADER_SIZE
+        self.full = False
+        self.attempts = 0
+        self.not_before_ms = float("-inf")
+        self.in_flight = False
+        self.producer_id: int = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.base_sequence = NO_SEQUENCE
+        self.sequence_was_reset = False
+        self.encoded: bytearray | None = None
+        self.has_callbacks = False
+        self.is_done = False
+        self.error: KafkaError | None = None
+        self.base_offset: int = NO_OFFSET
+        self.log_append_time_ms: int = NO_TIMESTAMP
+
+    def __len__(self) -> int:
+        return len(self.deliveries)
+
+    @property
+    def has_sequence(self) -> bool:
+        return self.base_sequence != NO_SEQUENCE
+
+    def set_producer(self, producer_id: int, epoch: int, base_sequence: int) -> None:
+        """Number the batch. Its bytes, if they are there already, are mended with it."""
+        if self.has_sequence:
+            self.sequence_was_reset = True
+        self.producer_id, self.producer_epoch, self.base_sequence = producer_id, epoch, base_sequence
+        if self.encoded is not None:
+            _PRODUCER_FIELDS.pack_into(self.encoded, PRODUCER_ID_OFFSET, producer_id, epoch, base_sequence)
+            checksum = crc32c(memoryview(self.encoded)[ATTRIBUTES_OFFSET:])
+            _CRC.pack_into(self.encoded, CRC_OFFSET, checksum)
+
+    def encode(self, compression: int, level: int | None) -> bytearray:
+        """The batch as it is stored and sent; made once."""
+        if self.encoded is None:
+            self.encoded = build_batch(
+                self.records,
+                compression=compression,
+                level=level,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self.base_sequence,
+            )
+        return self.encoded
+
+    def split(self, limit_bytes: int) -> "list[ProducerBatch]":
+        """The same records in batches of at most `limit_bytes` (or of one record), in order."""
+        parts: list[ProducerBatch] = []
+        for record, delivery in zip(self.records, self.deliveries, strict=True):
+            size = record_size(record)
+            if not parts or parts[-1].size_bytes + size > limit_bytes:
+                part = ProducerBatch(self.tp, self.created_ms)
+                part.full, part.attempts = True, self.attempts
+                parts.append(part)
+            part = parts[-1]
+            delivery._move(part, len(part.deliveries))
+            part.records.append(record)
+            part.deliveries.append(delivery)
+            part.size_bytes += size
+        return parts
+
+    def finish(self, base_offset: int, log_append_time_ms: int, error: KafkaError | None) -> None:
+        """The outcome is known; tell whoever asked to hear."""
+        assert not self.is_done
+        self.base_offset, self.log_append_time_ms, self.error = base_offset, log_append_time_ms, error
+        self.timestamps = [record[0] for record in self.records]
+        self.records, self.encoded = [], None
+        self.is_done = True
+        if self.has_callbacks:
+            for delivery in self.deliveries:
+                delivery._finished()
+
+
+def record_size(record: NewRecord) -> int:
+    """About what a record takes in a batch."""
+    _, key, value, headers = record
+    size = RECORD_OVERHEAD_BYTES + (len(key) if key is not None else 0)
+    size += len(value) if value is not None else 0
+    for name, content in headers:
+        size += HEADER_OVERHEAD_BYTES + len(name) + (len(content) if content is not None else 0)
+    return size

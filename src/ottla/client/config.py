@@ -1,0 +1,214 @@
+"""Settings of the clients, under Kafka's names with underscores for dots.
+
+`ProducerConfig.of({"linger.ms": "5", "acks": "all"})` and `ProducerConfig.of({"linger_ms": 5})` mean the same:
+dotted and underscored names, text and typed values are all taken, and a name nobody knows is refused with
+the nearest one that is. Instances are immutable; defaults are those of the Java client unless said otherwise.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Self
+
+from ottla.client.errors import ConfigError
+
+DEFAULT_PORT = 9092
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_addresses(value: str | list[str] | tuple[str, ...]) -> tuple[Address, ...]:
+    """`host:port,host:port` (or a list of such) as addresses; a missing port is 9092."""
+    parts = value.split(",") if isinstance(value, str) else list(value)
+    addresses = tuple(_parse_address(part.strip()) for part in parts if part.strip())
+    if not addresses:
+        raise ConfigError("bootstrap_servers names no broker")
+    return addresses
+
+
+def _parse_address(text: str) -> Address:
+    # kcat and librdkafka let a protocol stand before the address.
+    bare = text.split("://", 1)[-1]
+    if bare.startswith("["):
+        host, _, rest = bare[1:].partition("]")
+        port_text = rest.removeprefix(":")
+    elif bare.count(":") > 1:
+        host, port_text = bare, ""
+    else:
+        host, _, port_text = bare.partition(":")
+    if not host or not (port_text == "" or port_text.isdecimal()):
+        raise ConfigError(f"{text!r} is not an address like host:port")
+    port = int(port_text) if port_text else DEFAULT_PORT
+    if not 0 < port < 65536:
+        raise ConfigError(f"{text!r} has no valid port")
+    return Address(host, port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What every client needs."""
+
+    bootstrap_servers: str | list[str] | tuple[str, ...] = f"127.0.0.1:{DEFAULT_PORT}"
+    client_id: str = "ottla"
+    security_protocol: str = "PLAINTEXT"
+    request_timeout_ms: int = 30_000
+    # How long one call of the public face may take in all, its retries included.
+    default_api_timeout_ms: int = 60_000
+    # How long start() looks for a first broker; 0 means every address is tried once.
+    bootstrap_timeout_ms: int = 10_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    connections_max_idle_ms: int = 540_000
+    metadata_max_age_ms: int = 300_000
+    metadata_max_idle_ms: int = 300_000
+    max_in_flight_requests_per_connection: int = 5
+    allow_auto_create_topics: bool = True
+    # A frame larger than this is taken for garbage and closes the connection before anything is allocated.
+    max_response_bytes: int = 512 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        parse_addresses(self.bootstrap_servers)
+        if self.security_protocol not in ("PLAINTEXT", "SSL"):
+            raise ConfigError(f"security_protocol {self.security_protocol!r} is not one of PLAINTEXT, SSL")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith(("_ms", "_bytes")) and isinstance(value, int) and value < 0:
+                raise ConfigError(f"{field.name} must not be negative, it is {value}")
+        if self.max_in_flight_requests_per_connection < 1:
+            raise ConfigError("max_in_flight_requests_per_connection must be at least 1")
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        return parse_addresses(self.bootstrap_servers)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """From names and values as a user gives them."""
+        types = {field.name: field.type for field in fields(cls)}
+        known: dict[str, Any] = {}
+        for name, value in settings.items():
+            key = name.replace(".", "_")
+            if key not in types:
+                raise ConfigError(_unknown(name, list(types)))
+            known[key] = _typed(name, value, str(types[key]))
+        return cls(**known)
+
+
+def _unknown(name: str, names: list[str]) -> str:
+    dotted = "." in name
+    near = difflib.get_close_matches(name.replace(".", "_"), names, n=1)
+    if not near:
+        return f"unknown setting {name!r}"
+    hint = near[0].replace("_", ".") if dotted else near[0]
+    return f"unknown setting {name!r}; the nearest known one is {hint!r}"
+
+
+def _typed(name: str, value: Any, type_name: str) -> Any:
+    """Text becomes what the field wants; anything else is passed on as it is."""
+    if not isinstance(value, str):
+        return value
+    if "bool" in type_name:
+        if value.lower() not in ("true", "false"):
+            raise ConfigError(f"{name} must be true or false, not {value!r}")
+        return value.lower() == "true"
+    if "int" in type_name and "str" not in type_name:
+        try:
+            return int(value)
+        except ValueError:
+            raise ConfigError(f"{name} must be a whole number, not {value!r}") from None
+    return value
+
+
+_ACKS = {"all": -1, "-1": -1, -1: -1, "0": 0, 0: 0, "1": 1, 1: 1}
+# KIP-98: the broker remembers five batches of a producer, so no more may be on their way at once.
+MAX_IN_FLIGHT_WITH_IDEMPOTENCE = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """What a producer needs besides."""
+
+    acks: str | int = "all"
+    # None: on unless another setting rules it out, as in the Java client.
+    enable_idempotence: bool | None = None
+    compression_type: str = "none"
+    compression_level: int | None = None
+    batch_size: int = 16_384
+    linger_ms: int = 5
+    max_request_size: int = 1_048_576
+    buffer_memory: int = 33_554_432
+    max_block_ms: int = 60_000
+    delivery_timeout_ms: int = 120_000
+    retries: int = 2_147_483_647
+    partitioner: str = "default"
+    partitioner_ignore_keys: bool = False
+    partitioner_adaptive_partitioning_enable: bool = True
+
+    def __post_init__(self) -> None:
+        # Zero-argument super() breaks under slots=True, which makes the class anew.
+        ClientConfig.__post_init__(self)
+        if self.acks not in _ACKS:
+            raise ConfigError(f"acks must be 0, 1 or all, not {self.acks!r}")
+        if self.batch_size < 1 or self.max_request_size < 1 or self.buffer_memory < 1:
+            raise ConfigError("batch_size, max_request_size and buffer_memory must be at least 1")
+        if self.enable_idempotence and not self._allows_idempotence:
+            raise ConfigError(
+                "enable_idempotence needs acks=all, retries above 0 and at most "
+                f"{MAX_IN_FLIGHT_WITH_IDEMPOTENCE} max_in_flight_requests_per_connection"
+            )
+
+    @property
+    def required_acks(self) -> int:
+        return _ACKS[self.acks]
+
+    @property
+    def _allows_idempotence(self) -> bool:
+        in_flight_ok = self.max_in_flight_requests_per_connection <= MAX_IN_FLIGHT_WITH_IDEMPOTENCE
+        return self.required_acks == -1 and in_flight_ok and self.retries > 0
+
+    @property
+    def idempotent(self) -> bool:
+        return self._allows_idempotence if self.enable_idempotence is None else self.enable_idempotence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """What a consumer needs besides."""
+
+    auto_offset_reset: str = "latest"
+    isolation_level: str = "read_uncommitted"
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 52_428_800
+    max_partition_fetch_bytes: int = 1_048_576
+    max_poll_records: int = 500
+    check_crcs: bool = True
+    client_rack: str = ""
+
+    def __post_init__(self) -> None:
+        ClientConfig.__post_init__(self)
+        if self.auto_offset_reset not in ("earliest", "latest", "none"):
+            raise ConfigError(
+                f"auto_offset_reset must be earliest, latest or none, not {self.auto_offset_reset!r}"
+            )
+        if self.isolation_level not in ("read_uncommitted", "read_committed"):
+            raise ConfigError(
+                f"isolation_level must be read_uncommitted or read_committed, not {self.isolation_level!r}"
+            )
+        if self.max_poll_records < 1:
+            raise ConfigError("max_poll_records must be at least 1")
+
+    @property
+    def read_committed(self) -> bool:
+        return self.isolation_level == "read_committed"

@@ -1,0 +1,225 @@
+"""One connection to one broker, as a state machine: bytes in, bytes out.
+
+    CONNECTING -> NEGOTIATING -> (AUTHENTICATING ->) READY -> CLOSED
+
+Rules: no socket, clock or await here; `now` is a parameter, in milliseconds of a clock that never goes back.
+Responses come in the order of the requests (Kafka promises that), so what is in flight is a queue. Owned by the
+network core, one per attempt to connect: a new attempt is a new object.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from ottla.client.errors import ConnectionLost, ProtocolError
+from ottla.client.frames import FrameReader
+from ottla.client.versions import ApiRanges
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.wire.codec import WireError, decode
+from ottla.wire.framing import encode_request
+from ottla.wire.header import API_VERSIONS, decode_response_header
+from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.wire.registry import response_class
+
+SOFTWARE_NAME = "ottla"
+# Version 5 exists only in the 4.4 sources.
+API_VERSIONS_AT_MOST = 4
+
+# Called with (response, None, now) or (None, error, now).
+OnDone = Callable[[Any, KafkaError | None, float], None]
+
+
+class State(Enum):
+    """Where a connection is in its life."""
+
+    CONNECTING = "connecting"
+    NEGOTIATING = "negotiating"
+    AUTHENTICATING = "authenticating"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.CONNECTING: frozenset({State.NEGOTIATING, State.CLOSED}),
+    State.NEGOTIATING: frozenset({State.AUTHENTICATING, State.READY, State.CLOSED}),
+    State.AUTHENTICATING: frozenset({State.READY, State.CLOSED}),
+    State.READY: frozenset({State.CLOSED}),
+    State.CLOSED: frozenset(),
+}
+
+
+class Authenticator(Protocol):
+    """The hook for SASL: a conversation of requests and responses between negotiation and readiness."""
+
+    def begin(self, ranges: ApiRanges) -> tuple[Any, int] | None:
+        """The first request and its version, or None if nothing is to be said."""
+        ...
+
+    def step(self, response: Any) -> tuple[Any, int] | None:
+        """The next request, or None when done; raises KafkaError when refused."""
+        ...
+
+
+class InFlight(NamedTuple):
+    """A request that waits for its response."""
+
+    correlation_id: int
+    api_key: int
+    name: str
+    version: int
+    deadline_ms: float
+    on_done: OnDone
+
+
+class Connection:
+    """Requests out, responses in, in order."""
+
+    def __init__(
+        self,
+        client_id: str,
+        *,
+        max_response_bytes: int,
+        request_timeout_ms: int,
+        software_version: str,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        self.state = State.CONNECTING
+        self.ranges = ApiRanges({})
+        self.in_flight: deque[InFlight] = deque()
+        self.throttled_until_ms = float("-inf")
+        self._client_id = client_id
+        self._request_timeout_ms = request_timeout_ms
+        self._software_version = software_version
+        self._authenticator = authenticator
+        self._frames = FrameReader(max_response_bytes)
+        self._out: list[bytes] = []
+        self._next_correlation_id = 0
+
+    # -- what happens to it ---------------------------------------------------------------------------
+
+    def connected(self, now: float) -> None:
+        """The transport is up: the first word is ApiVersions."""
+        self._become(State.NEGOTIATING)
+        self._ask_versions(API_VERSIONS_AT_MOST, now)
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Bytes arrived. Calls back for each response; ProtocolError if they are no Kafka."""
+        for frame in self._frames.feed(data):
+            self._on_frame(frame, now)
+
+    def close(self, error: KafkaError, now: float) -> None:
+        """The transport is gone, or is to go: everything in flight fails."""
+        if self.state is State.CLOSED:
+            return
+        self._become(State.CLOSED)
+        self._out.clear()
+        waiting, self.in_flight = self.in_flight, deque()
+        for request in waiting:
+            request.on_done(None, error, now)
+
+    # -- what is done with it -------------------------------------------------------------------------
+
+    def send(self, request: Any, version: int, on_done: OnDone | None, now: float, timeout_ms: float) -> None:
+        """Queue a request; without `on_done` no response is expected (Produce with acks=0)."""
+        assert self.state is not State.CLOSED
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        self._out.append(encode_request(request, version, correlation_id, self._client_id))
+        if on_done is not None:
+            deadline = now + timeout_ms
+            entry = InFlight(correlation_id, request.API_KEY, request.NAME, version, deadline, on_done)
+            self.in_flight.append(entry)
+
+    def take_output(self) -> list[bytes]:
+        """What is to be written now."""
+        out, self._out = self._out, []
+        return out
+
+    def deadline_ms(self) -> float:
+        """When the first of the requests in flight is overdue."""
+        # Not the first in the queue: a long call may stand before a short one.
+        return min((request.deadline_ms for request in self.in_flight), default=float("inf"))
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _become(self, state: State) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
+        self.state = state
+
+    def _on_frame(self, frame: memoryview, now: float) -> None:
+        if not self.in_flight:
+            raise ProtocolError("a response came that nobody asked for")
+        request = self.in_flight.popleft()
+        try:
+            response = self._decode(frame, request)
+        except (ProtocolError, WireError) as error:
+            lost = ProtocolError(f"{request.name} v{request.version}: {error}")
+            request.on_done(None, lost, now)
+            raise lost from error
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
+        if throttle_ms:
+            # KIP-219: the broker has answered already and trusts the client to keep quiet for so long.
+            self.throttled_until_ms = now + throttle_ms
+        request.on_done(response, None, now)
+
+    def _decode(self, frame: memoryview, request: InFlight) -> Any:
+        correlation_id, body = decode_response_header(frame, 0, request.api_key, request.version)
+        if correlation_id != request.correlation_id:
+            raise ProtocolError(f"correlation id {correlation_id} instead of {request.correlation_id}")
+        version = request.version
+        if request.api_key == API_VERSIONS and _is_unsupported(frame, body):
+            version = 0  # KIP-511: whatever was asked, the refusal is written as version 0
+        return decode(response_class(request.api_key), frame, version, body)[0]
+
+    def _ask_versions(self, version: int, now: float) -> None:
+        request = ApiVersionsRequest()
+        if version >= 3:
+            request.client_software_name = SOFTWARE_NAME
+            request.client_software_version = self._software_version
+
+        def answered(response: ApiVersionsResponse | None, error: KafkaError | None, now: float) -> None:
+            if response is not None:
+                self._on_versions(response, version, now)
+
+        self.send(request, version, answered, now, self._request_timeout_ms)
+
+    def _on_versions(self, response: ApiVersionsResponse, asked: int, now: float) -> None:
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION and asked > 0:
+            served = ApiRanges.from_response(response).of(API_VERSIONS)
+            self._ask_versions(min(asked - 1, served[1]) if served else 0, now)
+            return
+        if response.error_code:
+            raise ProtocolError(f"ApiVersions was refused with error {response.error_code}")
+        self.ranges = ApiRanges.from_response(response)
+        step = self._authenticator.begin(self.ranges) if self._authenticator else None
+        if step is None:
+            self._become(State.READY)
+            return
+        self._become(State.AUTHENTICATING)
+        self._say(step, now)
+
+    def _say(self, step: tuple[Any, int], now: float) -> None:
+        request, version = step
+
+        def answered(response: Any, error: KafkaError | None, now: float) -> None:
+            if response is None:
+                return
+            assert self._authenticator is not None
+            further = self._authenticator.step(response)
+            if further is None:
+                self._become(State.READY)
+            else:
+                self._say(further, now)
+
+        self.send(request, version, answered, now, self._request_timeout_ms)
+
+
+def _is_unsupported(frame: memoryview, body: int) -> bool:
+    error_code = int.from_bytes(frame[body : body + 2], "big", signed=True)
+    return error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def lost(address: str, reason: str) -> ConnectionLost:
+    """The error for whatever was in flight to a broker when its connection went."""
+    return ConnectionLost(f"the connection to {address} was lost: {reason}")

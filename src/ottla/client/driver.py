@@ -1,0 +1,267 @@
+"""The asyncio driver: gives the network core its sockets, its clock and its turns.
+
+All calls into the core happen on the loop's thread, under `lock`: the asyncio clients pass none, the blocking
+ones pass a real one, because there the application's thread appends and drains at the same time.
+"""
+
+import asyncio
+import os
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from ottla.client.calls import Call, ErrorOf, Target, top_level_error
+from ottla.client.errors import Closed, NoBrokersAvailable, TimedOut
+from ottla.client.network import Action, Connect, Disconnect, NetworkCore, Write
+from ottla.model.errors import KafkaError
+
+# A pump for nothing costs little, a loop that spins costs a core: no timer is shorter than this.
+MIN_TIMER_MS = 1.0
+Predicate = Callable[[], bool]
+
+
+def monotonic_ms() -> float:
+    return time.monotonic() * 1000.0
+
+
+class _Link(asyncio.Protocol):
+    """One connection as asyncio sees it."""
+
+    def __init__(self, driver: "Driver", link: int) -> None:
+        self._driver = driver
+        self._link = link
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._driver._on_connected(self._link, self)
+
+    def data_received(self, data: bytes) -> None:
+        self._driver._on_data(self._link, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = "closed by the broker" if exc is None else reason_of(exc)
+        self._driver._on_disconnected(self._link, reason)
+
+
+class Driver:
+    """See the module. Made and used inside a running loop; `close` leaves nothing behind."""
+
+    def __init__(
+        self,
+        core: NetworkCore,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self.core = core
+        self.lock = lock if lock is not None else nullcontext()
+        self._ssl = ssl_context
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[int, _Link] = {}
+        self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._waiters: dict[asyncio.Future[None], Predicate] = {}
+        self._pump_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # -- what clients use -----------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Give the core a turn soon. From the loop's thread."""
+        if not self._pump_scheduled and not self._closed:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def wake_threadsafe(self) -> None:
+        """The same, from any thread."""
+        if not self._pump_scheduled:
+            self._loop.call_soon_threadsafe(self.wake)
+
+    async def until(self, predicate: Predicate, timeout_ms: float) -> bool:
+        """Wait until the predicate holds after some turn of the core; False if the time ran out first."""
+        with self.lock:
+            if predicate():
+                return True
+        if self._closed:
+            raise Closed()
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiters[future] = predicate
+        self.wake()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000.0):
+                await future
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            self._waiters.pop(future, None)
+
+    async def call(
+        self,
+        request: Any,
+        target: Target,
+        *,
+        timeout_ms: float | None = None,
+        error_of: ErrorOf = top_level_error,
+        at_most: int | None = None,
+    ) -> Any:
+        """Send a request to whom it is for and return the response; raises KafkaError."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        now = monotonic_ms()
+        limit = self.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        call = Call(request, target, now + limit, settle(future), error_of=error_of, at_most=at_most)
+        with self.lock:
+            self.core.call(call, now)
+        self.wake()
+        return await future
+
+    async def bootstrap(self, timeout_ms: float) -> None:
+        """Wait for the first picture of the cluster; NoBrokersAvailable says who was tried and why in vain."""
+        core = self.core
+        fail_fast = timeout_ms <= 0
+        limit = core.config.socket_connection_setup_timeout_ms if fail_fast else timeout_ms
+
+        def settled() -> bool:
+            return core.metadata.version > 0 or (fail_fast and core.bootstrap_error() is not None)
+
+        await self.until(settled, limit)
+        if core.metadata.version == 0:
+            addresses = ", ".join(map(str, core.config.addresses))
+            raise core.bootstrap_error() or NoBrokersAvailable(
+                f"no broker can be reached: {core.trouble() or addresses + ': no answer'}"
+            )
+
+    async def close(self) -> None:
+        """Close every connection; what waits fails with Closed."""
+        if self._closed:
+            return
+        self._closed = True
+        with self.lock:
+            self._perform(self.core.close(monotonic_ms()))
+        if self._timer is not None:
+            self._timer.cancel()
+        for future in list(self._waiters):
+            if not future.done():
+                future.set_exception(Closed())
+        tasks = list(self._connecting.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # transports report their end in the next turn of the loop
+
+    # -- turns ----------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        if self._closed:
+            return
+        with self.lock:
+            now = monotonic_ms()
+            actions = self.core.poll(now)
+            deadline = self.core.next_deadline(now)
+            ready = [future for future, holds in self._waiters.items() if not future.done() and holds()]
+        self._perform(actions)
+        self._set_timer(deadline, now)
+        for future in ready:
+            if not future.done():
+                future.set_result(None)
+
+    def _set_timer(self, deadline_ms: float, now: float) -> None:
+        if deadline_ms == float("inf"):
+            return
+        when = self._loop.time() + max(deadline_ms - now, MIN_TIMER_MS) / 1000.0
+        if self._timer is not None:
+            # An earlier timer is left alone: it finds nothing to do and sets the right one.
+            if not self._timer.cancelled() and self._loop.time() < self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self.wake)
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Write):
+                link = self._links.get(action.link)
+                if link is not None and link.transport is not None:
+                    link.transport.writelines(action.chunks)
+            elif isinstance(action, Connect):
+                task = self._loop.create_task(self._connect(action))
+                self._connecting[action.link] = task
+            else:
+                self._disconnect(action)
+
+    def _disconnect(self, action: Disconnect) -> None:
+        task = self._connecting.pop(action.link, None)
+        if task is not None:
+            task.cancel()
+        link = self._links.pop(action.link, None)
+        if link is not None and link.transport is not None:
+            link.transport.close()
+
+    # -- events ---------------------------------------------------------------------------------------
+
+    async def _connect(self, action: Connect) -> None:
+        try:
+            await self._loop.create_connection(
+                lambda: _Link(self, action.link),
+                action.host,
+                action.port,
+                ssl=self._ssl,
+                server_hostname=action.host if self._ssl is not None else None,
+            )
+        except OSError as error:  # refused, unreachable, unknown name, TLS handshake: all are OSErrors
+            self._on_disconnected(action.link, reason_of(error))
+        finally:
+            self._connecting.pop(action.link, None)
+
+    def _on_connected(self, link: int, protocol: _Link) -> None:
+        self._links[link] = protocol
+        with self.lock:
+            self.core.on_connected(link, monotonic_ms())
+        self.wake()
+
+    def _on_data(self, link: int, data: bytes) -> None:
+        with self.lock:
+            self.core.on_data(link, data, monotonic_ms())
+        self.wake()
+
+    def _on_disconnected(self, link: int, reason: str) -> None:
+        self._links.pop(link, None)
+        with self.lock:
+            self.core.on_disconnected(link, reason, monotonic_ms())
+        self.wake()
+
+
+def settle(future: "asyncio.Future[Any]") -> Callable[[Any, KafkaError | None, float], None]:
+    """The callback that puts an outcome into a future, unless its waiter has gone."""
+
+    def done(response: Any, error: KafkaError | None, now: float) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(response)
+
+    return done
+
+
+def reason_of(error: Exception) -> str:
+    """Why a connection failed, in few words."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or error}"
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__
+
+
+async def within(awaitable: Any, timeout_ms: float, what: str) -> Any:
+    """Await with a limit; TimedOut says what it was."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000.0):
+            return await awaitable
+    except TimeoutError:
+        raise TimedOut(f"{what} took more than {timeout_ms:g} ms") from None

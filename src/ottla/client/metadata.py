@@ -1,0 +1,216 @@
+"""What the client believes about the cluster: brokers, topics, leaders, and when to ask again.
+
+Rules: the only way the picture changes is `update` (a Metadata response) and `leader_hint` (KIP-951); both keep
+the newer leader epoch when an answer is older than what is already known (KIP-320). Nothing here talks to
+anyone: `next_request` says what to ask, the network core asks. Owned by one client.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ottla.client.config import ClientConfig
+from ottla.client.partitioner import TopicShape
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_LEADER_EPOCH, ZERO_UUID, TopicPartition, Uuid
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+NO_LEADER = -1
+
+
+class Node(NamedTuple):
+    """A broker as the cluster advertises it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class PartitionInfo(NamedTuple):
+    """One partition's place in the cluster."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
+    error: ErrorCode | None = None
+
+
+@dataclass(slots=True)
+class TopicInfo:
+    """One topic as last described."""
+
+    name: str
+    topic_id: Uuid = ZERO_UUID
+    is_internal: bool = False
+    partitions: dict[int, PartitionInfo] = field(default_factory=dict)
+    error: ErrorCode | None = None
+    shape: TopicShape = TopicShape(0, ())
+
+    def reshape(self) -> None:
+        available = tuple(p for p, info in sorted(self.partitions.items()) if info.leader >= 0)
+        self.shape = TopicShape(len(self.partitions), available)
+
+
+def error_of(code: int) -> ErrorCode | None:
+    """A response's error code, None for none; a code from a newer Kafka counts as the unknown one."""
+    if code == 0:
+        return None
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class ClusterMetadata:
+    """The picture, what it covers, and its age."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self.nodes: dict[int, Node] = {}
+        self.topics: dict[str, TopicInfo] = {}
+        self.names_by_id: dict[Uuid, str] = {}
+        self.cluster_id: str | None = None
+        self.controller_id = NO_LEADER
+        self.version = 0  # counts updates, so that a waiter knows that one came after it asked
+        self.fatal: KafkaError | None = None
+        self._wanted: dict[str, float] = {}  # topic -> when it was last asked for
+        self._wants_all = False
+        self._stale = True
+        self._last_success_ms = float("-inf")
+
+    # -- what is wanted -------------------------------------------------------------------------------
+
+    def want(self, topic: str, now: float) -> None:
+        """Keep this topic in the picture; a topic not seen yet makes the picture stale."""
+        if topic not in self._wanted and topic not in self.topics:
+            self._stale = True
+        self._wanted[topic] = now
+
+    def want_all(self) -> None:
+        self._wants_all = self._stale = True
+
+    def forget(self, topic: str) -> None:
+        self._wanted.pop(topic, None)
+        self._drop(topic)
+
+    def invalidate(self) -> None:
+        """Something known turned out wrong: ask again as soon as the backoff allows."""
+        self._stale = True
+
+    def due_ms(self) -> float:
+        """When the next request should go out, backoff not counted (-inf: now)."""
+        return float("-inf") if self._stale else self._last_success_ms + self._config.metadata_max_age_ms
+
+    def next_request(self, now: float) -> MetadataRequest:
+        """What to ask. Idle topics are left out, so that a producer of passing topics does not grow for ever."""
+        idle = now - self._config.metadata_max_idle_ms
+        for topic in [name for name, used in self._wanted.items() if used < idle]:
+            self.forget(topic)
+        names = None if self._wants_all else [MetadataRequestTopic(name=name) for name in sorted(self._wanted)]
+        return MetadataRequest(
+            topics=names, allow_auto_topic_creation=self._config.allow_auto_create_topics
+        )
+
+    # -- what is known --------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicInfo | None:
+        return self.topics.get(name)
+
+    def partition(self, tp: TopicPartition) -> PartitionInfo | None:
+        topic = self.topics.get(tp.topic)
+        return None if topic is None else topic.partitions.get(tp.partition)
+
+    def leader_of(self, tp: TopicPartition) -> Node | None:
+        """The leader, or None when it is not known or has no address."""
+        info = self.partition(tp)
+        return None if info is None else self.nodes.get(info.leader)
+
+    def leader_epoch(self, tp: TopicPartition) -> int:
+        info = self.partition(tp)
+        return NO_LEADER_EPOCH if info is None else info.leader_epoch
+
+    def topic_id(self, name: str) -> Uuid:
+        topic = self.topics.get(name)
+        return ZERO_UUID if topic is None else topic.topic_id
+
+    # -- how it changes -------------------------------------------------------------------------------
+
+    def update(self, response: Any, asked: MetadataRequest, now: float) -> None:
+        """Take a Metadata response in."""
+        self.version += 1
+        self._last_success_ms = now
+        self.nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        unsettled = False
+        for described in response.topics:
+            unsettled |= self._update_topic(described)
+        if asked.topics is None:
+            present = {described.name for described in response.topics}
+            for gone in [name for name in self.topics if name not in present]:
+                self._drop(gone)
+        covered = {topic.name for topic in asked.topics} if asked.topics is not None else None
+        missed = covered is not None and not self._wanted.keys() <= covered
+        self._stale = unsettled or missed
+
+    def _update_topic(self, described: Any) -> bool:
+        """Returns whether the topic should be asked for again soon."""
+        error = error_of(described.error_code)
+        old = self.topics.get(described.name)
+        if old is not None and error in (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            # A broker that is behind may not know the topic yet: what was known stays, with the error noted.
+            old.error = error
+            return True
+        new = TopicInfo(described.name, Uuid(described.topic_id), described.is_internal, error=error)
+        same_topic = old is not None and old.topic_id == new.topic_id
+        for p in described.partitions:
+            before = old.partitions.get(p.partition_index) if old is not None and same_topic else None
+            new.partitions[p.partition_index] = _newer(before, _partition_info(p))
+        new.reshape()
+        self.topics[new.name] = new
+        if old is not None and not same_topic:
+            self.names_by_id.pop(old.topic_id, None)
+        if new.topic_id != ZERO_UUID:
+            self.names_by_id[new.topic_id] = new.name
+        leaderless = any(info.leader < 0 for info in new.partitions.values())
+        return leaderless or (error is not None and error.retriable)
+
+    def leader_hint(self, tp: TopicPartition, leader: int, leader_epoch: int, nodes: list[Node]) -> bool:
+        """A Produce or Fetch answer named the new leader (KIP-951): saves a round trip. True if it was news."""
+        info = self.partition(tp)
+        if info is None or leader < 0 or leader_epoch <= info.leader_epoch:
+            return False
+        for node in nodes:
+            self.nodes[node.node_id] = node
+        topic = self.topics[tp.topic]
+        topic.partitions[tp.partition] = info._replace(leader=leader, leader_epoch=leader_epoch, error=None)
+        topic.reshape()
+        return True
+
+    def _drop(self, name: str) -> None:
+        topic = self.topics.pop(name, None)
+        if topic is not None:
+            self.names_by_id.pop(topic.topic_id, None)
+
+
+def _partition_info(p: Any) -> PartitionInfo:
+    return PartitionInfo(
+        p.leader_id,
+        p.leader_epoch,
+        tuple(p.replica_nodes),
+        tuple(p.isr_nodes),
+        tuple(p.offline_replicas),
+        error_of(p.error_code),
+    )
+
+
+def _newer(before: PartitionInfo | None, after: PartitionInfo) -> PartitionInfo:
+    if before is None or after.leader_epoch == NO_LEADER_EPOCH or after.leader_epoch >= before.leader_epoch:
+        return after
+    return before

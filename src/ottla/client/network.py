@@ -1,0 +1,386 @@
+"""The heart of every client: connections, metadata and calls, moved on by events and by the time.
+
+The driver tells it what happened (`on_connected`, `on_data`, `on_disconnected`) and calls `poll(now)`, which
+returns what to do (`Connect`, `Write`, `Disconnect`); `next_deadline` says when to come back though nothing
+happens. Producer and consumer cores are parties that `poll` gives a turn. No socket, clock or await inside, and
+all chance from one seeded generator: a test replays any history exactly.
+
+Owned by one driver, which calls it from one thread at a time.
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any, NamedTuple, Protocol
+
+from ottla.client.backoff import Backoff
+from ottla.client.calls import STALE_METADATA, Call, To
+from ottla.client.config import ClientConfig
+from ottla.client.connection import Authenticator, Connection, OnDone, State, lost
+from ottla.client.errors import Closed, NoBrokersAvailable, TimedOut, UnsupportedVersion
+from ottla.client.metadata import ClusterMetadata
+from ottla.client.peers import Peer, Peers
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.wire.messages.metadata import MetadataRequest
+
+# Below this version an empty list of topics means all of them, and none cannot be asked for.
+_METADATA_WITH_NULL_TOPICS = 1
+
+
+class Connect(NamedTuple):
+    """Open a connection and report under this link."""
+
+    link: int
+    host: str
+    port: int
+
+
+class Write(NamedTuple):
+    """Send these bytes, in this order."""
+
+    link: int
+    chunks: Sequence[bytes]
+
+
+class Disconnect(NamedTuple):
+    """Close the connection; nothing more is heard of this link."""
+
+    link: int
+
+
+Action = Connect | Write | Disconnect
+
+
+class Party(Protocol):
+    """What lives on the network core and gets a turn in each poll."""
+
+    def step(self, now: float) -> None: ...
+
+    def next_deadline(self, now: float) -> float: ...
+
+
+class NetworkCore:
+    """See the module."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        seed: int | None = None,
+        software_version: str = "0",
+        authenticator: type[Authenticator] | None = None,
+    ) -> None:
+        self.config = config
+        self.random = Random(seed)
+        self.metadata = ClusterMetadata(config)
+        self.parties: list[Party] = []
+        self.closed = False
+        self._peers = Peers(config, self.random)
+        self._software_version = software_version
+        self._authenticator = authenticator
+        self._retry_backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, self.random)
+        self._calls: list[Call] = []
+        self._actions: list[Action] = []
+        self._metadata_in_flight = False
+        self._metadata_attempts = 0
+        self._metadata_not_before = float("-inf")
+
+    # -- what the driver reports ----------------------------------------------------------------------
+
+    def on_connected(self, link: int, now: float) -> None:
+        peer = self._peers.by_link(link)
+        if peer is not None and peer.connection is not None:
+            peer.connection.connected(now)
+
+    def on_data(self, link: int, data: bytes, now: float) -> None:
+        peer = self._peers.by_link(link)
+        if peer is None or peer.connection is None:
+            return  # of a connection given up meanwhile
+        was_ready = peer.is_ready
+        try:
+            peer.connection.receive(data, now)
+        except KafkaError as error:
+            # Looked up again: an answer may have handed the connection from a bootstrap peer to a broker.
+            peer = self._peers.by_link(link)
+            if peer is not None:
+                self._drop(peer, error.message or error.code.name, now)
+            return
+        if not was_ready and peer.is_ready:
+            self._peers.settled(peer)
+
+    def on_disconnected(self, link: int, reason: str, now: float) -> None:
+        """The connection broke, or could not be made."""
+        peer = self._peers.by_link(link)
+        if peer is not None:
+            self._fail(peer, reason, now)
+
+    # -- what is asked of it --------------------------------------------------------------------------
+
+    def ready(self, node_id: int, now: float) -> bool:
+        """Can a request go to this node now? If it is not connected, a connection is begun."""
+        peer = self._peers.get(node_id)
+        if peer is None:
+            self.metadata.invalidate()
+            return False
+        if peer.can_send(now, self.config.max_in_flight_requests_per_connection):
+            return True
+        if peer.can_connect(now):
+            self._connect(peer, now)
+        return False
+
+    def version_for(self, node_id: int, request_type: Any, at_most: int | None = None) -> int:
+        """The version this node and we share; only for a node that is ready."""
+        peer = self._peers.get(node_id)
+        assert peer is not None and peer.connection is not None
+        return peer.connection.ranges.version_for(request_type, at_most)
+
+    def send(
+        self, node_id: int, request: Any, version: int, on_done: OnDone | None, now: float, timeout_ms: float
+    ) -> None:
+        """One request to a node that is ready: no retries, the outcome is the caller's."""
+        peer = self._peers.get(node_id)
+        assert peer is not None and peer.connection is not None
+        peer.last_used_ms = now
+        peer.connection.send(request, version, on_done, now, timeout_ms)
+
+    def call(self, call: Call, now: float) -> None:
+        """A request with routing and retries; the outcome goes to its on_done."""
+        if self.closed:
+            call.finish(None, Closed(), now)
+            return
+        self._calls.append(call)
+
+    def retry_delay_ms(self, attempts: int) -> float:
+        return self._retry_backoff.delay_ms(attempts)
+
+    def trouble(self) -> str:
+        """Why nobody can be reached, as far as is known."""
+        return self._peers.describe_failures()
+
+    def bootstrap_error(self) -> KafkaError | None:
+        """Set once every bootstrap address has been tried in vain and nothing was ever learnt."""
+        if self.metadata.version or not self._peers.all_bootstrap_failed():
+            return None
+        return NoBrokersAvailable(f"no broker can be reached: {self.trouble()}")
+
+    def close(self, now: float) -> list[Action]:
+        """Give everything up; what waits fails."""
+        self.closed = True
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call.finish(None, Closed(), now)
+        for peer in [*self._peers, *self._peers.take_retired()]:
+            self._close(peer, Closed(), None, now)
+        return self._take_actions()
+
+    # -- the turn of the crank ------------------------------------------------------------------------
+
+    def poll(self, now: float) -> list[Action]:
+        """Do all that can be done now, and say what the driver has to do."""
+        if not self.closed:
+            self._expire(now)
+            self._refresh_metadata(now)
+            for party in self.parties:
+                party.step(now)
+            self._route_calls(now)
+            self._refresh_metadata(now)
+            self._flush()
+        return self._take_actions()
+
+    def next_deadline(self, now: float) -> float:
+        """When poll has something to do though nothing happened (inf: never)."""
+        due = [peer.deadline_ms() for peer in self._peers]
+        due += [peer.connection.throttled_until_ms for peer in self._peers if peer.connection is not None]
+        due += [call.deadline_ms for call in self._calls]
+        due += [call.not_before_ms for call in self._calls]
+        due += [party.next_deadline(now) for party in self.parties]
+        future = [moment for moment in due if moment > now]
+        if not self._metadata_in_flight:
+            # Due but held back by nobody to ask: the peers' own deadlines stand for it.
+            future.append(max(self.metadata.due_ms(), self._metadata_not_before, now + 1))
+        return min(future)
+
+    def _take_actions(self) -> list[Action]:
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _flush(self) -> None:
+        for peer in self._peers:
+            if peer.connection is not None and (chunks := peer.connection.take_output()):
+                self._actions.append(Write(peer.link, chunks))
+
+    # -- connections ----------------------------------------------------------------------------------
+
+    def _connect(self, peer: Peer, now: float) -> None:
+        connection = Connection(
+            self.config.client_id,
+            max_response_bytes=self.config.max_response_bytes,
+            request_timeout_ms=self.config.request_timeout_ms,
+            software_version=self._software_version,
+            authenticator=self._authenticator() if self._authenticator else None,
+        )
+        link = self._peers.linked(peer, connection, now, self.config.socket_connection_setup_timeout_ms)
+        self._actions.append(Connect(link, peer.node.host, peer.node.port))
+
+    def _drop(self, peer: Peer, reason: str, now: float) -> None:
+        """Hang up on a peer that misbehaves."""
+        self._actions.append(Disconnect(peer.link))
+        self._fail(peer, reason, now)
+
+    def _fail(self, peer: Peer, reason: str, now: float) -> None:
+        # Which broker leads what may have changed with the broker's going.
+        self.metadata.invalidate()
+        connection = peer.connection
+        self._peers.unlinked(peer, reason, now)
+        if connection is not None:
+            connection.close(lost(peer.node.address, reason), now)
+
+    def _close(self, peer: Peer, error: KafkaError, reason: str | None, now: float) -> None:
+        """Hang up in peace."""
+        connection = peer.connection
+        if connection is None:
+            return
+        self._actions.append(Disconnect(peer.link))
+        self._peers.unlinked(peer, reason, now)
+        connection.close(error, now)
+
+    def _expire(self, now: float) -> None:
+        idle = now - self.config.connections_max_idle_ms
+        for peer in list(self._peers):
+            connection = peer.connection
+            if connection is None:
+                continue
+            if peer.setup_deadline_ms <= now:
+                self._drop(peer, "the connection could not be set up in time", now)
+            elif connection.deadline_ms() <= now:
+                # Answers come in order: behind one that does not come, none will.
+                self._drop(peer, f"no answer within {self.config.request_timeout_ms} ms", now)
+            elif not connection.in_flight and peer.last_used_ms < idle:
+                self._close(peer, Closed(), None, now)
+        for peer in self._peers.idle_bootstrap():
+            self._close(peer, Closed(), None, now)
+        for peer in self._peers.take_retired():
+            self._close(peer, lost(peer.node.address, "the broker left the cluster or moved"), None, now)
+
+    # -- metadata -------------------------------------------------------------------------------------
+
+    def _refresh_metadata(self, now: float) -> None:
+        if self._metadata_in_flight or max(self.metadata.due_ms(), self._metadata_not_before) > now:
+            return
+        peer = self._peers.least_loaded(now, self.config.max_in_flight_requests_per_connection)
+        if peer is None:
+            return
+        if not peer.is_ready:
+            self._connect(peer, now)
+            return
+        self._ask_metadata(peer, now)
+
+    def _ask_metadata(self, peer: Peer, now: float) -> None:
+        request = self.metadata.next_request(now)
+        version = self.version_for(peer.node.node_id, MetadataRequest)
+        if version < _METADATA_WITH_NULL_TOPICS and request.topics is None:
+            request.topics = []
+        self._metadata_in_flight = True
+
+        def answered(response: Any, error: KafkaError | None, now: float) -> None:
+            self._metadata_in_flight = False
+            if response is not None and response.error_code:
+                error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)  # KIP-1102: ask the bootstrap brokers again
+            if error is None:
+                self.metadata.update(response, request, now)
+                self._peers.adopt(self.metadata.nodes)
+            settled = error is None and self.metadata.due_ms() > now
+            self._metadata_attempts = 0 if settled else self._metadata_attempts + 1
+            self._metadata_not_before = now + self.retry_delay_ms(self._metadata_attempts or 1)
+
+        self.send(peer.node.node_id, request, version, answered, now, self.config.request_timeout_ms)
+
+    # -- calls ----------------------------------------------------------------------------------------
+
+    def _route_calls(self, now: float) -> None:
+        calls, self._calls = self._calls, []
+        for call in calls:
+            if call.deadline_ms <= now:
+                call.timed_out(now, self.trouble())
+            elif call.not_before_ms > now or not self._try(call, now):
+                self._calls.append(call)
+
+    def _try(self, call: Call, now: float) -> bool:
+        """Send the call if its addressee can be reached now; True if it need not wait here any more."""
+        peer = self._peer_for(call, now)
+        if peer is None:
+            return False
+        if not peer.can_send(now, self.config.max_in_flight_requests_per_connection):
+            if peer.can_connect(now):
+                self._connect(peer, now)
+            return False
+        try:
+            version = self.version_for(peer.node.node_id, type(call.request), call.at_most)
+        except UnsupportedVersion as error:
+            call.finish(None, error, now)
+            return True
+        call.attempts += 1
+        call.sent = True
+        timeout_ms = min(self.config.request_timeout_ms, call.deadline_ms - now)
+
+        def answered(response: Any, error: KafkaError | None, now: float) -> None:
+            self._answered(call, response, error, now)
+
+        self.send(peer.node.node_id, call.request, version, answered, now, timeout_ms)
+        return True
+
+    def _peer_for(self, call: Call, now: float) -> Peer | None:
+        target = call.target
+        if target is To.ANY:
+            return self._peers.least_loaded(now, self.config.max_in_flight_requests_per_connection)
+        if call.needs_metadata_after >= self.metadata.version:
+            self.metadata.invalidate()
+            return None
+        if target is To.CONTROLLER:
+            node_id = self.metadata.controller_id
+        elif isinstance(target, TopicPartition):
+            self.metadata.want(target.topic, now)
+            info = self.metadata.partition(target)
+            node_id = -1 if info is None else info.leader
+        else:
+            assert isinstance(target, int)
+            node_id = target
+        peer = self._peers.get(node_id) if node_id >= 0 else None
+        if peer is None:
+            self._unroutable(call, now)
+        return peer
+
+    def _unroutable(self, call: Call, now: float) -> None:
+        """Nobody is known under the call's address: a newer picture is waited for."""
+        call.needs_metadata_after = self.metadata.version
+        if isinstance(call.target, int):
+            call.last_error = f"node {call.target} is not in the cluster"
+        else:
+            call.last_error = f"{call.target} is not known"
+        self.metadata.invalidate()
+
+    def _answered(self, call: Call, response: Any, error: KafkaError | None, now: float) -> None:
+        if error is None:
+            code = call.error_of(response)
+            if code is None or not code.retriable:
+                call.finish(response, None, now)
+                return
+            error = KafkaError(code)
+        if self.closed or not call.may_retry(error, now):
+            call.finish(response, None if response is not None else error, now)
+            return
+        if error.code in STALE_METADATA:
+            call.needs_metadata_after = self.metadata.version
+            self.metadata.invalidate()
+        call.last_error = error.message or error.code.name
+        call.not_before_ms = now + self.retry_delay_ms(call.attempts)
+        self._calls.append(call)
+
+
+def timed_out_waiting(what: str, core: NetworkCore) -> KafkaError:
+    """The error for a wait that was not for one request: the reason is whatever trouble the network has."""
+    trouble = core.trouble()
+    return TimedOut(f"{what} in time" + (f" ({trouble})" if trouble else ""))
+
+
+__all__ = ["Action", "Connect", "Disconnect", "NetworkCore", "Party", "State", "Write", "timed_out_waiting"]

@@ -1,0 +1,174 @@
+"""The brokers a client talks to: one connection each, when it may be made again, and why it last failed.
+
+Bootstrap addresses are peers with negative ids, as in the Java client: they serve until the first Metadata
+answer names the real ones, and again when none of those can be reached (KIP-899). Owned by the network core.
+"""
+
+from collections.abc import Iterator
+from random import Random
+
+from ottla.client.backoff import Backoff
+from ottla.client.config import ClientConfig
+from ottla.client.connection import Connection, State
+from ottla.client.metadata import Node
+
+
+class Peer:
+    """One broker, connected or not."""
+
+    __slots__ = (
+        "connection",
+        "failures",
+        "last_error",
+        "last_used_ms",
+        "link",
+        "node",
+        "retry_at_ms",
+        "setup_deadline_ms",
+    )
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.connection: Connection | None = None
+        self.link = -1
+        self.failures = 0
+        self.retry_at_ms = float("-inf")
+        self.setup_deadline_ms = float("inf")
+        self.last_used_ms = float("-inf")
+        self.last_error: str | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.connection is not None and self.connection.state is State.READY
+
+    @property
+    def in_flight(self) -> int:
+        return 0 if self.connection is None else len(self.connection.in_flight)
+
+    def can_send(self, now: float, max_in_flight: int) -> bool:
+        connection = self.connection
+        return (
+            connection is not None
+            and connection.state is State.READY
+            and len(connection.in_flight) < max_in_flight
+            and connection.throttled_until_ms <= now
+        )
+
+    def can_connect(self, now: float) -> bool:
+        return self.connection is None and self.retry_at_ms <= now
+
+    def deadline_ms(self) -> float:
+        """When something is due for this peer."""
+        if self.connection is None:
+            return self.retry_at_ms if self.failures else float("inf")
+        return min(self.setup_deadline_ms, self.connection.deadline_ms())
+
+
+class Peers:
+    """All of them, by node id and by link (the driver's name for one attempt to connect)."""
+
+    def __init__(self, config: ClientConfig, random: Random) -> None:
+        self._random = random
+        self._backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, random)
+        self._bootstrap = {
+            -1 - index: Peer(Node(-1 - index, address.host, address.port))
+            for index, address in enumerate(config.addresses)
+        }
+        self._known: dict[int, Peer] = {}
+        self._retired: list[Peer] = []
+        self._by_link: dict[int, Peer] = {}
+        self._next_link = 0
+
+    def __iter__(self) -> Iterator[Peer]:
+        yield from self._bootstrap.values()
+        yield from self._known.values()
+
+    def get(self, node_id: int) -> Peer | None:
+        return self._known.get(node_id) or self._bootstrap.get(node_id)
+
+    def by_link(self, link: int) -> Peer | None:
+        return self._by_link.get(link)
+
+    def adopt(self, nodes: dict[int, Node]) -> None:
+        """The cluster's own list of brokers has come: drop those that went, note those that moved."""
+        for node_id in list(self._known):
+            if node_id not in nodes or self._known[node_id].node[1:3] != nodes[node_id][1:3]:
+                self._retired.append(self._known.pop(node_id))
+        for node_id, node in nodes.items():
+            if node_id in self._known:
+                self._known[node_id].node = node
+            else:
+                self._known[node_id] = self._promote(Peer(node))
+
+    def _promote(self, peer: Peer) -> Peer:
+        """If a bootstrap connection goes to this very broker, it becomes the broker's own."""
+        for bootstrap in self._bootstrap.values():
+            if bootstrap.node[1:3] == peer.node[1:3] and bootstrap.is_ready:
+                peer.connection, peer.link = bootstrap.connection, bootstrap.link
+                peer.last_used_ms = bootstrap.last_used_ms
+                bootstrap.connection, bootstrap.link = None, -1
+                self._by_link[peer.link] = peer
+                break
+        return peer
+
+    def idle_bootstrap(self) -> list[Peer]:
+        """Bootstrap connections that have done their work."""
+        if not any(peer.is_ready for peer in self._known.values()):
+            return []
+        return [peer for peer in self._bootstrap.values() if peer.is_ready and not peer.in_flight]
+
+    def take_retired(self) -> list[Peer]:
+        """Peers whose connections are to be closed."""
+        retired, self._retired = self._retired, []
+        return retired
+
+    def linked(self, peer: Peer, connection: Connection, now: float, setup_timeout_ms: float) -> int:
+        link = self._next_link
+        self._next_link += 1
+        peer.connection, peer.link = connection, link
+        peer.setup_deadline_ms = now + setup_timeout_ms
+        peer.last_used_ms = now
+        self._by_link[link] = peer
+        return link
+
+    def unlinked(self, peer: Peer, reason: str | None, now: float) -> None:
+        """The connection is gone; a reason means that it failed and the next attempt has to wait."""
+        self._by_link.pop(peer.link, None)
+        peer.connection, peer.link = None, -1
+        peer.setup_deadline_ms = float("inf")
+        if reason is not None:
+            peer.failures += 1
+            peer.last_error = reason
+            peer.retry_at_ms = now + self._backoff.delay_ms(peer.failures)
+
+    def settled(self, peer: Peer) -> None:
+        """The connection is ready for requests: its troubles are forgotten."""
+        peer.failures = 0
+        peer.last_error = None
+        peer.retry_at_ms = float("-inf")
+        peer.setup_deadline_ms = float("inf")
+
+    def least_loaded(self, now: float, max_in_flight: int) -> Peer | None:
+        """Whom to ask what anyone can answer; None if nobody can be asked or called up now."""
+        candidates = self._candidates()
+        sendable = [peer for peer in candidates if peer.can_send(now, max_in_flight)]
+        if sendable:
+            return min(sendable, key=lambda peer: peer.in_flight)
+        if any(peer.connection is not None and not peer.is_ready for peer in candidates):
+            return None  # one is on its way up
+        callable_ = [peer for peer in candidates if peer.can_connect(now)]
+        return self._random.choice(callable_) if callable_ else None
+
+    def _candidates(self) -> list[Peer]:
+        known = list(self._known.values())
+        if not known or all(peer.failures and peer.connection is None for peer in known):
+            return known + list(self._bootstrap.values())
+        return known
+
+    def all_bootstrap_failed(self) -> bool:
+        return all(peer.failures for peer in self._bootstrap.values())
+
+    def describe_failures(self) -> str:
+        """Who could not be reached and why, for an error message."""
+        failed = [peer for peer in self if peer.last_error is not None]
+        return "; ".join(dict.fromkeys(f"{peer.node.address}: {peer.last_error}" for peer in failed))

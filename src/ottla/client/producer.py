@@ -1,0 +1,385 @@
+"""The producer without I/O: records in, Produce requests out, answers turned into deliveries.
+
+`append` puts a record into its partition's open batch; each turn (`step`) looks which batches are due, sends
+them to their leaders and deals with what has come back. Order within a partition is kept also when batches are
+sent again: with idempotence by sequence numbers (up to five batches in flight), without it only if
+max_in_flight_requests_per_connection is 1, as in the Java client.
+
+A party of the network core; owned by one driver.
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from ottla.client.accumulator import Accumulator
+from ottla.client.batch import Delivery, Headers, ProducerBatch, record_size
+from ottla.client.calls import STALE_METADATA, Call, To
+from ottla.client.config import ProducerConfig
+from ottla.client.errors import Closed, ConnectionLost, RecordTooLarge, TimedOut, UnsupportedVersion
+from ottla.client.metadata import Node, TopicInfo, error_of
+from ottla.client.network import NetworkCore
+from ottla.client.partitioner import CustomPartitioner, Partitioner, make_partitioner
+from ottla.client.sequences import ProducerIdentity
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_OFFSET, NO_TIMESTAMP, ZERO_UUID, TopicPartition
+from ottla.records.batch import HEADER_SIZE
+from ottla.records.compression import CODECS
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.wire.messages.producers import InitProducerIdRequest
+
+# From this version on topics go by their id (KIP-516).
+PRODUCE_WITH_TOPIC_IDS = 13
+# Beside the records a request holds a few dozen bytes for each partition.
+REQUEST_OVERHEAD_BYTES = 64
+
+
+class ProducerCore:
+    """See the module."""
+
+    def __init__(
+        self,
+        network: NetworkCore,
+        config: ProducerConfig,
+        *,
+        delivery_type: type[Delivery] = Delivery,
+        partitioner: CustomPartitioner | None = None,
+    ) -> None:
+        if config.compression_type not in CODECS:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+                f"compression_type {config.compression_type!r} is not one of {', '.join(CODECS)}",
+            )
+        self._network = network
+        self._metadata = network.metadata
+        self._config = config
+        self._codec = CODECS[config.compression_type]
+        self._acks = config.required_acks
+        self.accumulator = Accumulator(config, delivery_type)
+        self._partitioner = self._make_partitioner(partitioner, network.random)
+        self.identity = ProducerIdentity() if config.idempotent else None
+        self._id_requested = False
+        self.fatal: KafkaError | None = None
+        self._in_order = config.max_in_flight_requests_per_connection == 1
+        self._muted: set[TopicPartition] = set()
+        network.parties.append(self)
+
+    def _make_partitioner(self, custom: CustomPartitioner | None, random: Random) -> Partitioner:
+        config = self._config
+        adaptive = config.partitioner_adaptive_partitioning_enable
+        return make_partitioner(
+            config.partitioner if custom is None else custom,
+            config.batch_size,
+            random,
+            ignore_keys=config.partitioner_ignore_keys,
+            queue_sizes=self.accumulator.queue_sizes if adaptive else None,
+        )
+
+    # -- appending ------------------------------------------------------------------------------------
+
+    def topic(self, name: str, now: float) -> TopicInfo | None:
+        """What is known of a topic; None says that it was asked for and the caller waits. Raises if hopeless."""
+        self._metadata.want(name, now)
+        info = self._metadata.topic(name)
+        if info is not None and info.error is not None and not info.error.retriable:
+            raise KafkaError(info.error, f"topic {name!r}: {info.error.name}")
+        return info if info is not None and info.partitions else None
+
+    def check_size(self, size_bytes: int) -> None:
+        """A record that can never be sent is refused at once."""
+        limit = min(self._config.max_request_size, self._config.buffer_memory)
+        if size_bytes + HEADER_SIZE > limit:
+            raise RecordTooLarge(
+                f"a record of {size_bytes} bytes is larger than max_request_size or buffer_memory ({limit})"
+            )
+
+    def append(
+        self,
+        topic: TopicInfo,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp_ms: int,
+        now: float,
+    ) -> tuple[Delivery, bool]:
+        """Queue a record for which there is room; the flag says that the driver should give us a turn."""
+        if self.fatal is not None:
+            raise self.fatal
+        record = (timestamp_ms, key, value, headers)
+        size = record_size(record)
+        tp = TopicPartition(topic.name, self._choose(topic, partition, key, size))
+        delivery, is_news = self.accumulator.append(tp, record, size, now)
+        if partition is None:
+            self._partitioner.produced(topic.name, tp.partition, size)
+        return delivery, is_news
+
+    def _choose(self, topic: TopicInfo, partition: int | None, key: bytes | None, size: int) -> int:
+        count = topic.shape.partition_count
+        if partition is None:
+            chosen = self._partitioner.choose(topic.name, key, topic.shape)
+            if not self.accumulator.fits_open_batch(
+                TopicPartition(topic.name, chosen), size
+            ) and self._partitioner.batch_full(topic.name, chosen):
+                chosen = self._partitioner.choose(topic.name, key, topic.shape)
+        else:
+            chosen = partition
+        if not 0 <= chosen < count:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {topic.name!r} has partitions 0 to {count - 1}, not {chosen}",
+            )
+        return chosen
+
+    # -- the turn -------------------------------------------------------------------------------------
+
+    def step(self, now: float) -> None:
+        """Send what is due."""
+        self._expire(now)
+        if self.identity is not None:
+            self.identity.resolve()
+            self.identity.restart_if_needed()
+            if not self.identity.is_known:
+                self._request_id(now)
+                return
+        for node_id, partitions in self._due_by_leader(now).items():
+            while partitions and self._network.ready(node_id, now):
+                batches = self._drain(partitions, now)
+                if not batches:
+                    break
+                self._send(node_id, batches, now)
+
+    def next_deadline(self, now: float) -> float:
+        due = self.accumulator.next_deadline(now)
+        oldest = next(iter(self.accumulator.incomplete), None)
+        if oldest is not None:
+            due = min(due, oldest.created_ms + self._config.delivery_timeout_ms)
+        return due
+
+    def abort(self, error: KafkaError) -> None:
+        """Fail everything that waits: the producer closes without having sent it."""
+        for batch in list(self.accumulator.incomplete):
+            self._finish(batch, NO_OFFSET, NO_TIMESTAMP, error)
+        self.accumulator.queues.clear()
+
+    def _due_by_leader(self, now: float) -> dict[int, list[TopicPartition]]:
+        due: dict[int, list[TopicPartition]] = {}
+        for tp, queue in self.accumulator.queues.items():
+            if tp in self._muted or not self.accumulator.is_ready(queue, now):
+                continue
+            leader = self._metadata.leader_of(tp)
+            if leader is None:
+                self._metadata.want(tp.topic, now)
+                self._metadata.invalidate()
+            else:
+                due.setdefault(leader.node_id, []).append(tp)
+        return due
+
+    def _drain(self, partitions: list[TopicPartition], now: float) -> list[ProducerBatch]:
+        """The next request's worth: one batch a partition, within max_request_size."""
+        batches: list[ProducerBatch] = []
+        size = 0
+        start = self._network.random.randrange(len(partitions))  # so that a full request starves nobody
+        for tp in partitions[start:] + partitions[:start]:
+            queue = self.accumulator.queues.get(tp)
+            if not queue or tp in self._muted or not self.accumulator.is_ready(queue, now):
+                continue
+            batch = queue[0]
+            if self.identity is not None and not self.identity.may_send(batch):
+                continue
+            if batches and size + batch.size_bytes + REQUEST_OVERHEAD_BYTES > self._config.max_request_size:
+                break
+            size += batch.size_bytes + REQUEST_OVERHEAD_BYTES
+            batches.append(self.accumulator.take(tp))
+        return batches
+
+    def _send(self, node_id: int, batches: list[ProducerBatch], now: float) -> None:
+        for batch in batches:
+            if self.identity is not None:
+                self.identity.number(batch)
+            batch.encode(self._codec, self._config.compression_level)
+            batch.in_flight = True
+            batch.attempts += 1
+            if self._in_order:
+                self._muted.add(batch.tp)
+        ids = {batch.tp.topic: self._metadata.topic_id(batch.tp.topic) for batch in batches}
+        at_most = None if ZERO_UUID not in ids.values() else PRODUCE_WITH_TOPIC_IDS - 1
+        try:
+            version = self._network.version_for(node_id, ProduceRequest, at_most)
+        except UnsupportedVersion as error:
+            for batch in batches:
+                self._fail(batch, error, number_is_free=False)
+            return
+        self._transmit(node_id, batches, version, now)
+
+    def _transmit(self, node_id: int, batches: list[ProducerBatch], version: int, now: float) -> None:
+        request = self._request(batches)
+        timeout_ms = self._config.request_timeout_ms
+        if self._acks == 0:
+            self._network.send(node_id, request, version, None, now, timeout_ms)
+            for batch in batches:
+                self._finish(batch, NO_OFFSET, NO_TIMESTAMP, None)
+            return
+        by_id = version >= PRODUCE_WITH_TOPIC_IDS
+
+        def answered(response: Any, error: KafkaError | None, now: float) -> None:
+            if error is not None:
+                self._on_lost(batches, error, now)
+            else:
+                self._on_response(batches, response, by_id, now)
+
+        self._network.send(node_id, request, version, answered, now, timeout_ms)
+
+    def _request(self, batches: list[ProducerBatch]) -> ProduceRequest:
+        topics: dict[str, TopicProduceData] = {}
+        for batch in batches:
+            name = batch.tp.topic
+            data = topics.get(name)
+            if data is None:
+                topic_id = self._metadata.topic_id(name)
+                data = topics[name] = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
+            assert batch.encoded is not None
+            data.partition_data.append(
+                PartitionProduceData(index=batch.tp.partition, records=memoryview(batch.encoded))
+            )
+        return ProduceRequest(
+            transactional_id=None,
+            acks=self._acks,
+            timeout_ms=self._config.request_timeout_ms,
+            topic_data=list(topics.values()),
+        )
+
+    # -- answers --------------------------------------------------------------------------------------
+
+    def _on_lost(self, batches: list[ProducerBatch], error: KafkaError, now: float) -> None:
+        for batch in batches:
+            self._landed(batch)
+            if not batch.is_done:
+                self._retry_or_fail(batch, error, -1, now)
+
+    def _on_response(self, batches: list[ProducerBatch], response: Any, by_id: bool, now: float) -> None:
+        nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
+        answers: dict[tuple[str | None, int], Any] = {}
+        for topic in response.responses:
+            name = self._metadata.names_by_id.get(topic.topic_id) if by_id else topic.name
+            for answer in topic.partition_responses:
+                answers[name, answer.index] = answer
+        for batch in batches:
+            self._landed(batch)
+            answer = answers.get(batch.tp)
+            if batch.is_done:
+                continue  # given up while it was on its way
+            if answer is None:
+                missing = ConnectionLost(f"the answer says nothing about {batch.tp}")
+                self._retry_or_fail(batch, missing, -1, now)
+            else:
+                self._on_answer(batch, answer, nodes, now)
+
+    def _landed(self, batch: ProducerBatch) -> None:
+        batch.in_flight = False
+        self._muted.discard(batch.tp)
+
+    def _on_answer(self, batch: ProducerBatch, answer: Any, nodes: list[Node], now: float) -> None:
+        code = error_of(answer.error_code)
+        if code is None or code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            # A duplicate so old that the broker does not know its offset any more is written all the same.
+            offset = answer.base_offset if code is None else NO_OFFSET
+            if self.identity is not None:
+                self.identity.acknowledged(batch, offset)
+            self._finish(batch, offset, answer.log_append_time_ms, None)
+            return
+        if code is ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1:
+            self._split(batch)
+            return
+        leader = answer.current_leader
+        if leader.leader_id >= 0:
+            self._metadata.leader_hint(batch.tp, leader.leader_id, leader.leader_epoch, nodes)
+        error = KafkaError(code, _explain(batch.tp, code, answer))
+        self._retry_or_fail(batch, error, answer.log_start_offset, now)
+
+    def _retry_or_fail(
+        self, batch: ProducerBatch, error: KafkaError, log_start_offset: int, now: float
+    ) -> None:
+        if error.code in STALE_METADATA:
+            self._metadata.invalidate()
+        if batch.attempts <= self._config.retries and self._is_retriable(batch, error, log_start_offset):
+            batch.not_before_ms = now + self._network.retry_delay_ms(batch.attempts)
+            self.accumulator.put_back(batch)
+            return
+        # Nobody knows what became of a batch whose answer was lost; any other refusal leaves its number free.
+        unsure = isinstance(error, ConnectionLost) or error.code is ErrorCode.REQUEST_TIMED_OUT
+        self._fail(batch, error, number_is_free=not unsure)
+
+    def _is_retriable(self, batch: ProducerBatch, error: KafkaError, log_start_offset: int) -> bool:
+        if self.identity is not None:
+            return self.identity.may_retry(batch, error.code, log_start_offset)
+        return error.code.retriable
+
+    def _split(self, batch: ProducerBatch) -> None:
+        """The broker takes no batch of this size (KIP-126 in spirit): send its records in smaller ones."""
+        encoded_bytes = len(batch.encoded or b"")
+        limit = max(min(self._config.batch_size, batch.size_bytes - 1, encoded_bytes // 2), HEADER_SIZE + 1)
+        parts = batch.split(limit)
+        if self.identity is not None:
+            self.identity.failed(batch, number_is_free=True)
+        self.accumulator.replace(batch, parts)
+
+    def _expire(self, now: float) -> None:
+        timeout_ms = self._config.delivery_timeout_ms
+        for batch in self.accumulator.overdue(now - timeout_ms):
+            self.accumulator.remove_queued(batch)
+            trouble = self._network.trouble()
+            error = TimedOut(
+                f"{len(batch)} record(s) for {batch.tp} were not delivered within {timeout_ms} ms"
+                + (f" ({trouble})" if trouble else "")
+            )
+            if self.identity is not None:
+                self.identity.given_up(batch)
+            self._finish(batch, NO_OFFSET, NO_TIMESTAMP, error)
+
+    def _fail(self, batch: ProducerBatch, error: KafkaError, *, number_is_free: bool) -> None:
+        if self.identity is not None:
+            if number_is_free:
+                self.identity.failed(batch, number_is_free=True)
+            else:
+                self.identity.given_up(batch)
+        self._finish(batch, NO_OFFSET, NO_TIMESTAMP, error)
+
+    def _finish(
+        self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int, error: KafkaError | None
+    ) -> None:
+        self._muted.discard(batch.tp)
+        self.accumulator.release(batch)
+        batch.finish(base_offset, log_append_time_ms, error)
+
+    # -- identity -------------------------------------------------------------------------------------
+
+    def _request_id(self, now: float) -> None:
+        """Ask for a producer id, once there is something to send."""
+        if self._id_requested or self.identity is None or not self.accumulator.queues:
+            return
+        self._id_requested = True
+        identity = self.identity
+
+        def answered(response: Any, error: KafkaError | None, now: float) -> None:
+            self._id_requested = False
+            code = error_of(response.error_code) if response is not None else None
+            if code is not None:
+                error = KafkaError(code, f"no producer id: {code.name}")
+            if error is None:
+                identity.assigned(response.producer_id, response.producer_epoch)
+            elif not error.code.retriable and not isinstance(error, Closed):
+                self.fatal = error
+                self.abort(error)
+
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
+        deadline = now + self._config.delivery_timeout_ms
+        self._network.call(Call(request, To.ANY, deadline, answered), now)
+
+
+def _explain(tp: TopicPartition, code: ErrorCode, answer: Any) -> str:
+    """The broker's own words, and what it says about single records."""
+    words = [f"{tp}: {answer.error_message or code.name}"]
+    errors: Sequence[Any] = answer.record_errors
+    words += [f"record {e.batch_index}: {e.batch_index_error_message or 'refused'}" for e in errors[:3]]
+    return "; ".join(words)
