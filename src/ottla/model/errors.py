@@ -10,6 +10,7 @@ class ErrorCode(IntEnum):
     """Every error code of the protocol, by Kafka's own name."""
 
     UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
     OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3

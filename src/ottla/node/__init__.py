@@ -1,0 +1,1 @@
+"""The composition root: configuration to a running node, and its life cycle."""

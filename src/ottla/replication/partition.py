@@ -120,7 +120,9 @@ class Partition:
                 f"The size of the current ISR {list(self.isr)} is insufficient to satisfy the min.isr "
                 f"requirement of {self.min_insync_replicas} for partition {self.topic_partition}",
             )
-        return self.log.append_as_leader(records, self.leader_epoch, now_ms, required_acks=acks, origin=origin)
+        return self.log.append_as_leader(
+            records, self.leader_epoch, now_ms, required_acks=acks, origin=origin
+        )
 
     @property
     def enough_in_sync(self) -> bool:

@@ -10,6 +10,7 @@ Owner: the node, on the broker's loop.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from time import monotonic
 
 from ottla.metadata.delta import Delta, TopicChange
@@ -18,6 +19,7 @@ from ottla.metadata.partition import PartitionRegistration, TopicImage
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, NodeId, TopicPartition, Uuid
+from ottla.replication.dir_mover import DirMover
 from ottla.replication.partition import Partition
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_manager import LogManager
@@ -38,14 +40,16 @@ class ReplicaManager:
         logs: LogManager,
         log_config: Callable[[ClusterImage, str], LogConfig],
         clock: Clock,
+        executor: Executor,
+        on_moved: Callable[[Partition], None],
     ) -> None:
         self._node_id = node_id
         self._logs = logs
         self._log_config = log_config
-        self._clock = clock
         # The same inner tables under the topic's name and its id: produce and fetch come with either.
         self._topics: dict[TopicKey, dict[int, Partition]] = {}
         self._offline: dict[TopicPartition, str] = {}
+        self._mover = DirMover(logs, clock, executor, on_moved)
         self._image = ClusterImage()
         self._first = True  # the first delta tells of partitions that were here before
 
@@ -78,7 +82,9 @@ class ReplicaManager:
         known = self._known(topic)
         if known is None:
             unknown_id = isinstance(topic, bytes) and topic != ZERO_UUID
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
         if TopicPartition(known.name, index) in self._offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{known.name}-{index} is offline")
         if index in known.partitions:
@@ -147,13 +153,16 @@ class ReplicaManager:
         if partitions is None:
             partitions = self._topics[topic_id] = self._topics[topic_partition.topic] = {}
         partitions[topic_partition.partition] = partition
+        self._mover.resume(partition)
         return partition
 
     def _remove_topic(self, change: TopicChange) -> list[TopicPartition]:
         before = change.before
         assert before is not None
         return [
-            gone for index in before.partitions for gone in self._remove(TopicPartition(before.name, index), before.id)
+            gone
+            for index in before.partitions
+            for gone in self._remove(TopicPartition(before.name, index), before.id)
         ]
 
     def _remove(self, topic_partition: TopicPartition, topic_id: Uuid) -> list[TopicPartition]:
@@ -191,6 +200,15 @@ class ReplicaManager:
         for key in list(self._topics):
             if isinstance(key, str):
                 self.refresh_config(key)
+
+    # ---- directories --------------------------------------------------------------------------------------
+
+    async def move_to_dir(self, topic_partition: TopicPartition, path: str) -> None:
+        """Move a replica to another directory of this broker; KafkaError if that cannot be."""
+        await self._mover.move(self.hosted(*topic_partition), topic_partition, path)
+
+    async def stop(self) -> None:
+        await self._mover.stop()
 
     # ---- watermarks ---------------------------------------------------------------------------------------
 

@@ -27,9 +27,7 @@ def _apply(settings: dict[str, str], change: IncrementalAlterableConfig) -> None
     elif change.config_operation in (Operation.APPEND, Operation.SUBTRACT):
         settings[change.name] = _edited(settings, change)
     else:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.config_operation}"
-        )
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.config_operation}")
 
 
 def _edited(settings: Mapping[str, str], change: IncrementalAlterableConfig) -> str:
@@ -41,7 +39,9 @@ def _edited(settings: Mapping[str, str], change: IncrementalAlterableConfig) -> 
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"Config value {verb} is not allowed for config key: {change.name}"
         )
-    old = [entry for entry in (settings.get(change.name) or to_text(key, key.default) or "").split(",") if entry]
+    old = [
+        entry for entry in (settings.get(change.name) or to_text(key, key.default) or "").split(",") if entry
+    ]
     given = (change.value or "").split(",")
     if change.config_operation == Operation.APPEND:
         return ",".join(old + [entry for entry in given if entry not in old])

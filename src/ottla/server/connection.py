@@ -390,4 +390,3 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading_paused and self._transport is not None and not self._closing:
             self._reading_paused = False
             self._transport.resume_reading()
-

@@ -1,7 +1,7 @@
 """What a handler is given: the node's services, and who asks."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,9 @@ class Services:
     controller: "Controller"
     producer_ids: "ProducerIdSource"
     fetch_sessions: "FetchSessionCache"
-    loggers: dict[str, str] = field(default_factory=dict)
+    # Waits until this broker shows what the controller has committed by now.
+    caught_up: Callable[[], Awaitable[None]]
+    background: set["asyncio.Task[Any]"] = field(default_factory=set)
 
 
 class Context:

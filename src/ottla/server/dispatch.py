@@ -60,7 +60,9 @@ class Dispatcher:
         context = self._context(connection, RequestHeader(route.api_key, version, correlation_id, None))
         return encode_response(route.handler(context, None), 0, correlation_id)
 
-    def _decoded(self, connection: Connection, route: Route, view: memoryview, start: int, stop: int) -> Answer:
+    def _decoded(
+        self, connection: Connection, route: Route, view: memoryview, start: int, stop: int
+    ) -> Answer:
         header, offset = decode_request_header(view, start, stop)
         request, end = decode(route.request, view[:stop], header.api_version, offset)
         if end != stop:
@@ -70,7 +72,7 @@ class Dispatcher:
         context = self._context(connection, header)
         try:
             result = route.handler(context, request)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a broker never dies of a request
             return _failed(route, request, header, error)
         if iscoroutine(result):
             return _awaited(route, request, header, result)
@@ -85,7 +87,7 @@ async def _awaited(
 ) -> Reply | None:
     try:
         result = await coroutine
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a broker never dies of a request
         return _failed(route, request, header, error)
     return None if result is None else encode_response(result, header.api_version, header.correlation_id)
 

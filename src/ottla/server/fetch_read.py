@@ -13,9 +13,9 @@ from typing import NamedTuple
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.server.fetch_sessions import Wanted
-from ottla.storage.log import AbortedTransaction
 from ottla.storage.slices import LogSlice
+from ottla.storage.txnindex import AbortedTransaction
+from ottla.wire.fast_fetch import Wanted
 
 # The kernel reads ahead in windows of this size: one resident page in it stands for the rest.
 PROBE_STRIDE_BYTES = 128 * 1024
@@ -42,6 +42,8 @@ class PartitionRead(NamedTuple):
     diverging: EpochEnd | None = None
     slice: LogSlice | None = None
     current_leader: tuple[int, int] | None = None
+    preferred_read_replica: int = -1
+    snapshot: tuple[int, int] | None = None
 
     @property
     def size_bytes(self) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.wire.fast_fetch import Wanted
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -21,18 +22,6 @@ FINAL_EPOCH = -1
 MAX_EPOCH = 2**31 - 1
 
 TopicKey = str | bytes
-
-
-class Wanted(NamedTuple):
-    """What a fetch asks of one partition."""
-
-    topic: TopicKey
-    index: int
-    current_leader_epoch: int
-    fetch_offset: int
-    last_fetched_epoch: int
-    log_start_offset: int
-    max_bytes: int
 
 
 class Watermarks(NamedTuple):
@@ -130,7 +119,7 @@ class FetchSessionCache:
         now_ms: int,
     ) -> FetchPlan:
         """Which partitions this request reads; KafkaError for a session that is not as the client believes."""
-        if epoch == FINAL_EPOCH or epoch == INITIAL_EPOCH:
+        if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._sessions.pop(session_id, None)
             session = self._open(wanted, uses_topic_ids, now_ms) if epoch == INITIAL_EPOCH else None
             return FetchPlan(wanted, session, incremental=False)

@@ -67,7 +67,9 @@ class Connections:
     def _refuse(self, connection: Connection, why: str) -> bool:
         # One line for the first of a flood and then for every thousandth.
         if self._refused % 1000 == 0:
-            log.warning("refusing connection from %s (refused before: %d): %s", connection.peer[0], self._refused, why)
+            log.warning(
+                "refusing connection from %s (refused before: %d): %s", connection.peer[0], self._refused, why
+            )
         self._refused += 1
         return False
 

@@ -12,7 +12,7 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 # Below this a pread and one gathered write are cheaper than a sendfile of its own (measured).
@@ -33,7 +33,7 @@ class Slice(Protocol):
 
 
 Chunk = bytes | Slice
-Reply = bytes | Sequence[Chunk]
+Reply = bytes | list[Chunk]
 
 
 class Output(Protocol):
@@ -68,7 +68,7 @@ class SocketOutput:
         self._closed = False
 
     def write(self, reply: Reply) -> None:
-        if type(reply) is bytes:
+        if isinstance(reply, bytes):
             self._queue.append(reply)
             return
         for chunk in reply:
@@ -177,7 +177,7 @@ class TransportOutput:
     def write(self, reply: Reply) -> None:
         if self._closed:
             return
-        if type(reply) is bytes:
+        if isinstance(reply, bytes):
             self._transport.write(reply)
             return
         for chunk in reply:

@@ -32,7 +32,9 @@ async def read_answer(reader: asyncio.StreamReader) -> bytes:
 class Server:
     """A listener whose answers the test decides."""
 
-    def __init__(self, handler: Handler, limits: ConnectionLimits, pool: FramePool, max_frame_bytes: int) -> None:
+    def __init__(
+        self, handler: Handler, limits: ConnectionLimits, pool: FramePool, max_frame_bytes: int
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.connections = Connections(limits, pool, loop.time)
         self.host = ListenerHost(
@@ -267,4 +269,3 @@ def test_a_client_that_does_not_read_stops_being_read() -> None:
             writer.close()
 
     run(scenario())
-

@@ -43,7 +43,8 @@ def api_versions(ctx: Context, request: ApiVersionsRequest | None) -> ApiVersion
 
 def _named_well(request: ApiVersionsRequest) -> bool:
     return bool(
-        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
     )
 
 

@@ -46,7 +46,9 @@ DYNAMIC_BROKER_LOGGER_CONFIG = 6
 @handles(DescribeConfigsRequest, Listener.BROKER, Listener.CONTROLLER)
 def describe_configs(ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """The configuration of each resource, with where every value comes from."""
-    return DescribeConfigsResponse(results=[_describe(ctx, request, resource) for resource in request.resources])
+    return DescribeConfigsResponse(
+        results=[_describe(ctx, request, resource) for resource in request.resources]
+    )
 
 
 def _describe(
@@ -151,9 +153,7 @@ def _describe_group(
 
 _DESCRIBERS: dict[
     int,
-    Callable[
-        [Context, DescribeConfigsRequest, DescribeConfigsResource], list[DescribeConfigsResourceResult]
-    ],
+    Callable[[Context, DescribeConfigsRequest, DescribeConfigsResource], list[DescribeConfigsResourceResult]],
 ] = {
     ResourceType.TOPIC: _describe_topic,
     ResourceType.BROKER: _describe_broker,
@@ -172,7 +172,9 @@ def _broker_id(name: str) -> int:
         ) from None
 
 
-def _entries(request: DescribeConfigsRequest, found: Sequence[Described]) -> list[DescribeConfigsResourceResult]:
+def _entries(
+    request: DescribeConfigsRequest, found: Sequence[Described]
+) -> list[DescribeConfigsResourceResult]:
     return [
         DescribeConfigsResourceResult(
             name=entry.name,
@@ -250,9 +252,7 @@ async def incremental_alter_configs(
     return IncrementalAlterConfigsResponse(responses=_responses(request.resources, verdicts))
 
 
-def _preprocess(
-    ctx: Context, resources: Sequence[Any], check: Callable[[Any], bool]
-) -> dict[int, _Verdict]:
+def _preprocess(ctx: Context, resources: Sequence[Any], check: Callable[[Any], bool]) -> dict[int, _Verdict]:
     """Verdicts on what need not or must not reach the controller, by the resource's place in the request."""
     times = Counter((r.resource_type, r.resource_name) for r in resources)
     verdicts: dict[int, _Verdict] = {}

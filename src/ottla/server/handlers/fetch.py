@@ -12,11 +12,11 @@ from ottla.replication.partition import Partition
 from ottla.server.connection import Answer, Connection, Deferred
 from ottla.server.context import Services
 from ottla.server.fetch_read import PartitionRead, is_cold, read_partitions, warm_up
-from ottla.server.fetch_sessions import FetchPlan, Wanted, Watermarks
+from ottla.server.fetch_sessions import FetchPlan, Watermarks
 from ottla.server.output import Reply
 from ottla.server.registry import handles_raw
-from ottla.wire.fast_fetch import FetchFast, decode_fetch, encode_fetch_response
 from ottla.server.request_head import body_offset
+from ottla.wire.fast_fetch import FetchFast, decode_fetch, encode_fetch_response
 from ottla.wire.messages.fetch import FetchRequest
 
 READ_COMMITTED = 1
@@ -172,6 +172,3 @@ class _Fetch:
         return encode_fetch_response(
             self._version, self._correlation_id, ErrorCode.NONE, self._plan.session_id, reads
         )
-
-
-__all__ = ["Wanted", "fetch"]

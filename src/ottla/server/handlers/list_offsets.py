@@ -58,7 +58,9 @@ async def list_offsets(ctx: Context, request: ListOffsetsRequest) -> ListOffsets
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    await _answer(ctx, request, topic.name, partition, asked[topic.name, partition.partition_index])
+                    await _answer(
+                        ctx, request, topic.name, partition, asked[topic.name, partition.partition_index]
+                    )
                     for partition in topic.partitions
                 ],
             )
@@ -101,7 +103,9 @@ def _code_for(version: int, code: ErrorCode) -> ErrorCode:
 async def _find(
     ctx: Context, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
 ) -> TimestampOffset | None:
-    partition = _partition(ctx, topic, wanted.partition_index, request.replica_id, wanted.current_leader_epoch)
+    partition = _partition(
+        ctx, topic, wanted.partition_index, request.replica_id, wanted.current_leader_epoch
+    )
     log = partition.log
     timestamp = wanted.timestamp
     if timestamp in (Special.EARLIEST, Special.EARLIEST_LOCAL):

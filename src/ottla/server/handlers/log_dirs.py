@@ -4,7 +4,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.server.context import Context
 from ottla.server.registry import handles
-from ottla.storage.log_manager import LogDirInfo
+from ottla.storage.describe import LogDirInfo
 from ottla.wire.messages.log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,

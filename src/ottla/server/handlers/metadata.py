@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.partition import PartitionRegistration, TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import ZERO_UUID, Uuid
+from ottla.model.ids import ZERO_UUID
 from ottla.server.authorized import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, NOT_ASKED
 from ottla.server.context import Context
 from ottla.server.registry import handles
 from ottla.server.topic_names import INTERNAL_TOPICS, illegal_name
 from ottla.wire.messages.metadata import (
+    Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
@@ -27,7 +28,6 @@ from ottla.wire.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
-    NextCursor,
 )
 from ottla.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 
@@ -60,7 +60,11 @@ class View:
     def error(self, partition: PartitionRegistration) -> ErrorCode:
         if partition.leader in self.alive:
             return ErrorCode.NONE
-        return ErrorCode.LISTENER_NOT_FOUND if partition.leader in self._unfenced else ErrorCode.LEADER_NOT_AVAILABLE
+        return (
+            ErrorCode.LISTENER_NOT_FOUND
+            if partition.leader in self._unfenced
+            else ErrorCode.LEADER_NOT_AVAILABLE
+        )
 
 
 @handles(MetadataRequest)
@@ -119,7 +123,7 @@ def _asked(ctx: Context, request: MetadataRequest, view: View) -> list[MetadataR
             known.append(_topic(view, topic, ctx.version))
         elif name is None:
             error = ErrorCode.UNKNOWN_TOPIC_ID
-            known.append(MetadataResponseTopic(error_code=error, name=None, topic_id=topic_id))
+            known.append(MetadataResponseTopic(error_code=error, name=None, topic_id=topic_id, partitions=[]))
         else:
             missing.append(name)
     return _missing(ctx, request, missing) + known
@@ -141,6 +145,7 @@ def _missing(ctx: Context, request: MetadataRequest, names: list[str]) -> list[M
             ),
             name=name,
             is_internal=name in INTERNAL_TOPICS,
+            partitions=[],
         )
         for name in names
     ]
@@ -149,7 +154,10 @@ def _missing(ctx: Context, request: MetadataRequest, names: list[str]) -> list[M
 def _auto_create(ctx: Context, names: list[str]) -> None:
     """Ask the controller and do not wait: the client is told that the topic is unknown and comes again."""
     request = CreateTopicsRequest(
-        topics=[CreatableTopic(name=name, num_partitions=-1, replication_factor=-1) for name in names],
+        topics=[
+            CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
+            for name in names
+        ],
         timeout_ms=AUTO_CREATE_TIMEOUT_MS,
     )
     task = ctx.node.loop.create_task(ctx.node.controller.create_topics(request, ctx.now_ms))
@@ -217,7 +225,7 @@ class _Page:
         self._view = view
         self._left = limit
         self.topics: list[DescribeTopicPartitionsResponseTopic] = []
-        self.next_cursor: NextCursor | None = None
+        self.next_cursor: Cursor | None = None
 
     def add(self, name: str, start: int, reported_if_missing: bool) -> bool:
         """False when the page is full."""
@@ -227,27 +235,29 @@ class _Page:
                 self.topics.append(_described_missing(name))
             return True
         if self._left == 0:
-            self.next_cursor = NextCursor(topic_name=name, partition_index=start)
+            self.next_cursor = Cursor(topic_name=name, partition_index=start)
             return False
         indexes = [index for index in topic.partitions if index >= start]
         shown, rest = indexes[: self._left], indexes[self._left :]
         self._left -= len(shown)
         self.topics.append(_described(self._view, topic, shown))
         if rest:
-            self.next_cursor = NextCursor(topic_name=name, partition_index=rest[0])
+            self.next_cursor = Cursor(topic_name=name, partition_index=rest[0])
         return not rest
 
 
 def _described_missing(name: str) -> DescribeTopicPartitionsResponseTopic:
-    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if illegal_name(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+    error = (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if illegal_name(name) is None
+        else ErrorCode.INVALID_TOPIC_EXCEPTION
+    )
     return DescribeTopicPartitionsResponseTopic(
-        error_code=error, name=name, topic_id=Uuid(ZERO_UUID), is_internal=name in INTERNAL_TOPICS
+        error_code=error, name=name, topic_id=ZERO_UUID, is_internal=name in INTERNAL_TOPICS, partitions=[]
     )
 
 
-def _described(
-    view: View, topic: TopicImage, indexes: Iterable[int]
-) -> DescribeTopicPartitionsResponseTopic:
+def _described(view: View, topic: TopicImage, indexes: Iterable[int]) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.id,

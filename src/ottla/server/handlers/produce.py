@@ -7,7 +7,6 @@ it acknowledges. Both hold the connection's line, so appends keep the order of a
 """
 
 from functools import partial
-from typing import NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.replication.partition import ACKS_ALL, Partition
@@ -15,9 +14,9 @@ from ottla.server.connection import Answer, Connection, Deferred
 from ottla.server.context import Services
 from ottla.server.output import Reply
 from ottla.server.registry import handles_raw
-from ottla.storage.append import AppendResult
-from ottla.wire.fast_produce import ProduceFast, decode_produce, encode_produce_response
 from ottla.server.request_head import body_offset
+from ottla.storage.append import AppendResult
+from ottla.wire.fast_produce import Outcome, ProduceFast, decode_produce, encode_produce_response
 from ottla.wire.messages.produce import ProduceRequest
 
 TopicKey = str | bytes
@@ -27,19 +26,6 @@ LEGAL_ACKS = (-1, 0, 1)
 ZSTD_VERSION = 7
 _ATTRIBUTES_LOW_BYTE = 22
 _ZSTD = 4
-
-
-class Outcome(NamedTuple):
-    """One partition's part of the response, in the order the encoder takes it."""
-
-    index: int
-    error_code: int
-    base_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    record_errors: list[tuple[int, str | None]]
-    error_message: str | None
-    current_leader: tuple[int, int] | None
 
 
 _NO_RECORD_ERRORS: list[tuple[int, str | None]] = []
@@ -101,7 +87,10 @@ class _Produce:
     def append_now(self, view: memoryview) -> Answer:
         now_ms = self._services.clock.now_ms()
         topics = [
-            (topic, [self._append(view, topic, index, start, stop, now_ms) for index, start, stop in partitions])
+            (
+                topic,
+                [self._append(view, topic, index, start, stop, now_ms) for index, start, stop in partitions],
+            )
             for topic, partitions in self._request.topics
         ]
         return self._answer(topics)
@@ -131,24 +120,18 @@ class _Produce:
     def _appended(self, partition: Partition, index: int, result: AppendResult) -> Outcome:
         if self._request.acks == ACKS_ALL and partition.log.high_watermark <= result.last_offset:
             self._waiting_for.append((partition, result.last_offset + 1))
-        return Outcome(
-            index,
-            0,
-            result.base_offset,
-            result.log_append_time_ms,
-            result.log_start_offset,
-            _NO_RECORD_ERRORS,
-            None,
-            None,
-        )
+        _, _, log_append_time_ms, log_start_offset, _, _ = result
+        return (index, 0, result[0], log_append_time_ms, log_start_offset, _NO_RECORD_ERRORS, None, None)
 
     def _failed(self, topic: TopicKey, index: int, error: KafkaError) -> Outcome:
-        record_errors: list[tuple[int, str | None]] = getattr(error, "record_errors", None) or _NO_RECORD_ERRORS
+        record_errors: list[tuple[int, str | None]] = (
+            getattr(error, "record_errors", None) or _NO_RECORD_ERRORS
+        )
         current_leader: tuple[int, int] | None = None
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             hosted = self._services.replicas.hosted(topic, index)
             current_leader = (hosted.leader, hosted.leader_epoch) if hosted is not None else None
-        return Outcome(index, error.code, -1, -1, -1, record_errors, error.message, current_leader)
+        return (index, error.code, -1, -1, -1, record_errors, error.message, current_leader)
 
     def refuse_all(self, code: ErrorCode) -> Answer:
         error = KafkaError(code)
@@ -197,14 +180,15 @@ class _Produce:
 
     def _answer(self, topics: list[tuple[TopicKey, list[Outcome]]]) -> Answer:
         if self._request.acks == 0:
-            return self._say_nothing(topics)
+            self._close_if_failed(topics)
+            return None
         if not self._waiting_for:
             return self._encode(topics)
         return self._answer_when_committed(topics)
 
-    def _say_nothing(self, topics: list[tuple[TopicKey, list[Outcome]]]) -> None:
+    def _close_if_failed(self, topics: list[tuple[TopicKey, list[Outcome]]]) -> None:
         """acks=0 gets no answer; only a closed connection can tell that something went wrong."""
-        failed = [(topic, o.error_code) for topic, outcomes in topics for o in outcomes if o.error_code]
+        failed = [(topic, outcome[1]) for topic, outcomes in topics for outcome in outcomes if outcome[1]]
         if failed:
             topic, code = failed[0]
             self._connection.close(f"produce with acks=0 to {topic!r} failed: {ErrorCode(code).name}")
@@ -231,15 +215,12 @@ class _Produce:
 
     def _late(self, topics: list[tuple[TopicKey, list[Outcome]]]) -> list[tuple[TopicKey, list[Outcome]]]:
         """What is appended but not committed in time is told as timed out."""
-        late = {p.topic_partition.partition for p, offset in self._waiting_for if p.log.high_watermark < offset}
+        late = {
+            p.topic_partition.partition for p, offset in self._waiting_for if p.log.high_watermark < offset
+        }
+        code = int(ErrorCode.REQUEST_TIMED_OUT)
         return [
-            (
-                topic,
-                [
-                    o._replace(error_code=int(ErrorCode.REQUEST_TIMED_OUT)) if o.index in late else o
-                    for o in outcomes
-                ],
-            )
+            (topic, [(o[0], code, *o[2:]) if o[0] in late else o for o in outcomes])
             for topic, outcomes in topics
         ]
 

@@ -37,7 +37,9 @@ async def init_producer_id(ctx: Context, request: InitProducerIdRequest) -> Init
 
 def _refusal(request: InitProducerIdRequest) -> ErrorCode | None:
     if request.transactional_id is not None:
-        return ErrorCode.INVALID_REQUEST if not request.transactional_id else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return (
+            ErrorCode.INVALID_REQUEST if not request.transactional_id else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return ErrorCode.INVALID_REQUEST
     return None

@@ -89,5 +89,3 @@ def _move_start(ctx: Context, topic: str, asked: DeleteRecordsPartition) -> int:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     log.maybe_increment_log_start_offset(offset, "a client deleted records")
     return log.log_start_offset
-
-

@@ -1,0 +1,75 @@
+"""From the metadata log to everything that follows it: each committed change is applied once, in order.
+
+Replicas are brought in line first and the image is shown afterwards, so that a client that learns of a
+partition finds it served.
+
+Owner: the node, on its loop.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from ottla.metadata.delta import Delta
+from ottla.metadata.image import ClusterImage
+
+log = logging.getLogger("ottla.node")
+
+Follower = Callable[[Delta], Awaitable[None]]
+
+
+class Publisher:
+    """Applies deltas one after the other and shows the image that results."""
+
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self.image = ClusterImage()
+        self._on_failure = on_failure
+        self._followers: list[Follower] = []
+        self._queue: deque[Delta] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def follow(self, follower: Follower) -> None:
+        """Followers are called in the order they came."""
+        self._followers.append(follower)
+
+    def publish(self, delta: Delta) -> None:
+        """A change is committed; called by the controller's runtime."""
+        if delta.empty and not self._queue:
+            self._show(delta.after)
+            return
+        self._queue.append(delta)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._drain())
+            self._task.add_done_callback(self._drained)
+
+    async def reached(self, offset: int) -> None:
+        """Wait until the image shows everything up to `offset`."""
+        if self.image.offset >= offset:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((offset, future))
+        await future
+
+    async def _drain(self) -> None:
+        while self._queue:
+            delta = self._queue.popleft()
+            for follower in self._followers:
+                await follower(delta)
+            self._show(delta.after)
+
+    def _drained(self, task: "asyncio.Task[None]") -> None:
+        self._task = None
+        if not task.cancelled() and task.exception() is not None:
+            # Serving on from an image that was not applied would be serving lies.
+            self._on_failure(task.exception() or RuntimeError("unknown"))
+
+    def _show(self, image: ClusterImage) -> None:
+        self.image = image
+        reached = [entry for entry in self._waiting if entry[0] <= image.offset]
+        if reached:
+            self._waiting = [entry for entry in self._waiting if entry[0] > image.offset]
+            for _, future in reached:
+                if not future.done():
+                    future.set_result(None)

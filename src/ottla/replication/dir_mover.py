@@ -1,0 +1,122 @@
+"""Moving replicas between the directories of one broker (KIP-113): copy, catch up, swap.
+
+The copy is an ordinary log beside the current one. It is filled in pieces that leave the loop free, while the
+current log goes on serving and growing; the moment it has everything it takes the other's place. A restart in
+between finds the copy and goes on with it.
+
+Owner: the ReplicaManager, on the broker's loop; one task per move.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from ottla.model.clock import Clock
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.replication.partition import Partition
+from ottla.storage.log import Log
+from ottla.storage.log_manager import LogManager
+
+log = logging.getLogger("ottla.replication")
+
+PIECE_BYTES = 512 * 1024
+MAX_DIR_NAME_LENGTH = 255
+# What is added to the name of a partition's directory while it is a copy: a dot, 32 hex digits, "-future".
+_FUTURE_SUFFIX_LENGTH = 1 + 32 + len("-future")
+
+
+class DirMover:
+    """The moves under way on this broker."""
+
+    def __init__(
+        self, logs: LogManager, clock: Clock, executor: Executor, on_moved: Callable[[Partition], None]
+    ) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._executor = executor
+        self._on_moved = on_moved
+        self._moves: dict[TopicPartition, asyncio.Task[None]] = {}
+
+    async def move(self, partition: Partition | None, topic_partition: TopicPartition, path: str) -> None:
+        """Begin a move to the directory at `path`, or end one if the replica is there already."""
+        if len(str(topic_partition)) + _FUTURE_SUFFIX_LENGTH > MAX_DIR_NAME_LENGTH:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
+        target = self._logs.dir_by_path(path)
+        if not target.online:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Log directory {path} is offline")
+        if partition is None:
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE)
+        if partition.log.failed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Partition {topic_partition} is offline")
+        copy = self._logs.get_future(topic_partition)
+        if copy is not None and self._logs.dir_of(copy) is not target:
+            await self.cancel(topic_partition)
+        if self._logs.dir_of(partition.log) is not target:
+            self._logs.create_future(topic_partition, target)
+            self.resume(partition)
+
+    def resume(self, partition: Partition) -> None:
+        """Fill the copy of this partition, if it has one and nobody does so yet."""
+        topic_partition = partition.topic_partition
+        if topic_partition in self._moves or self._logs.get_future(topic_partition) is None:
+            return
+        task = asyncio.get_running_loop().create_task(self._fill(partition))
+        self._moves[topic_partition] = task
+        task.add_done_callback(lambda done: self._ended(topic_partition, done))
+
+    async def cancel(self, topic_partition: TopicPartition) -> None:
+        """Give a move up and delete what was copied."""
+        task = self._moves.pop(topic_partition, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self._logs.cancel_future(topic_partition)
+
+    async def stop(self) -> None:
+        """Leave the copies as they are: the next start goes on with them."""
+        tasks = list(self._moves.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fill(self, partition: Partition) -> None:
+        topic_partition = partition.topic_partition
+        self._logs.cleaner.abort_and_pause(topic_partition)
+        while True:
+            copy = self._logs.get_future(topic_partition)
+            if copy is None:
+                return
+            source = partition.log
+            if copy.log_end_offset < source.log_start_offset:
+                copy.truncate_fully_and_start_at(source.log_start_offset, self._clock.now_ms())
+            if copy.log_end_offset >= source.log_end_offset:
+                break
+            await self._copy_piece(source, copy)
+        await self._promote(partition, copy)
+
+    async def _copy_piece(self, source: Log, copy: Log) -> None:
+        found = source.read(copy.log_end_offset, PIECE_BYTES, source.log_end_offset)
+        loop = asyncio.get_running_loop()
+        records = await loop.run_in_executor(self._executor, found.read)
+        if not copy.failed and not source.failed:
+            copy.append_as_follower(records, self._clock.now_ms())
+
+    async def _promote(self, partition: Partition, copy: Log) -> None:
+        """Nothing has been awaited since the copy was found complete, so nothing was appended in between."""
+        source, partition.log = partition.log, copy
+        try:
+            await self._logs.promote_future(partition.topic_partition)
+        except KafkaError:
+            partition.log = source
+            raise
+        partition.config_changed()
+        log.info("moved %s to %s", partition.topic_partition, copy.dir)
+        self._on_moved(partition)
+
+    def _ended(self, topic_partition: TopicPartition, task: "asyncio.Task[None]") -> None:
+        if self._moves.get(topic_partition) is task:
+            del self._moves[topic_partition]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("moving %s failed: %s", topic_partition, task.exception())
