@@ -1,74 +1,55 @@
-"""One partition's log: segments, indexes, producer state and leader epochs behind Kafka's UnifiedLog interface."""
+"""One partition's log: Kafka's UnifiedLog, behind one object.
 
-from collections.abc import Callable, Sequence
+It is a list of segments, of which the last is appended to, with the leader epochs and the producer state that
+belong to them. Offsets: everything below `log_start_offset` is gone, everything below `high_watermark` is
+replicated, everything below `last_stable_offset` is decided, the next record gets `log_end_offset`; everything
+below `recovery_point` is on the disk.
+
+Rules: a Log belongs to the event loop. Only `flush`, the searches by timestamp, `delete_files`, `recompress`,
+`inspect` and what is done with a LogSlice may come from another thread. A failed write or fsync marks the log
+failed for good: nothing more is appended, read or acknowledged, and `on_failure` hears of it once. Appending a
+batch costs one look by the kernel and one write.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from ottla.model.ids import TopicPartition, Uuid
+from ottla.storage import partition_metadata, segment_deletion
 from ottla.storage.append import AppendOrigin, AppendResult
+from ottla.storage.checkpoints import fsync_dir
+from ottla.storage.files import DELETED_SUFFIX, SWAP_SUFFIX, fsync_file
+from ottla.storage.leader_epochs import LeaderEpochs
+from ottla.storage.log_append import AppendableLog
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_dir import delete_dir_name, parse_dir_name
+from ottla.storage.log_state import ActiveProducer
+from ottla.storage.producer_replay import rebuild_producer_state
+from ottla.storage.producer_state import ProducerState
+from ottla.storage.recovery import LogLoader
+from ottla.storage.segment import LogSegment
+from ottla.storage.slices import LogSlice, TimestampOffset
+from ottla.storage.txnindex import AbortedTransaction
+
+__all__ = [
+    "AbortedTransaction",
+    "ActiveProducer",
+    "AppendOrigin",
+    "AppendResult",
+    "Log",
+    "LogSegment",
+    "LogSlice",
+    "TimestampOffset",
+]
 
 
-class LogSlice:
-    """Bytes of one segment, ending on a batch boundary; the descriptor stays valid while this object lives."""
+class Log(AppendableLog):
+    """A log with its upkeep: opening, flushing, deletion, truncation, closing."""
 
-    fd: int
-    position: int
-    length: int
-    first_offset: int  # base offset of the first batch: may be below the one asked for
-    next_offset: int  # offset after the last batch in the slice
-
-    def read(self) -> bytes: ...
-
-
-class TimestampOffset(NamedTuple):
-    timestamp: int
-    offset: int
-    leader_epoch: int  # -1 if unknown
-
-
-class AbortedTransaction(NamedTuple):
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
-class ActiveProducer(NamedTuple):
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_timestamp: int
-    coordinator_epoch: int
-    current_txn_start_offset: int  # -1 if none
-
-
-class LogSegment:
-    base_offset: int
-    size_bytes: int
-    created_ms: int
-    max_timestamp_so_far: int
-    largest_timestamp: int
-    last_modified_ms: int
-    path: Path
-
-
-class Log:
-    """Loop-only, except flush, the searches by timestamp, delete_files and what a LogSlice does: thread-safe."""
-
-    dir: Path
-    topic_partition: TopicPartition
-    topic_id: Uuid | None
-    config: LogConfig
-    log_start_offset: int
-    log_end_offset: int
-    high_watermark: int
-    recovery_point: int
-    failed: bool
-    # Called on the loop after a roll with the offset up to which a flush is now due.
-    on_roll: Callable[["Log", int], None] | None
-    # Called from any thread when the disk failed, once.
-    on_failure: Callable[["Log", Exception], None] | None
+    __slots__ = ()
 
     @classmethod
     def open(
@@ -77,78 +58,292 @@ class Log:
         config: LogConfig,
         *,
         now_ms: int,
-        topic_partition: TopicPartition | None = None,  # from the directory's name if None
-        topic_id: Uuid | None = None,  # from partition.metadata if None; INCONSISTENT_TOPIC_ID if they differ
+        topic_partition: TopicPartition | None = None,
+        topic_id: Uuid | None = None,
         recovery_point: int = 0,
         log_start_offset: int = 0,
         clean: bool = False,
         producer_id_expiration_ms: int = 86_400_000,
         max_transaction_timeout_ms: int = 900_000,
-    ) -> Self: ...
+    ) -> Self:
+        """Loads a log from its directory, or begins one. `clean` says that the last stop was clean."""
+        if topic_partition is None:
+            parsed = parse_dir_name(dir)
+            assert parsed is not None, f"{dir} is not the directory of a partition"
+            topic_partition = parsed.topic_partition
+        dir.mkdir(parents=True, exist_ok=True)
+        known_id = partition_metadata.read_topic_id(dir)
+        agreed_id = partition_metadata.agree(known_id, topic_id, topic_partition)
+        epochs = LeaderEpochs.load(dir)
+        producers = ProducerState(
+            topic_partition,
+            dir,
+            expiration_ms=producer_id_expiration_ms,
+            max_transaction_timeout_ms=max_transaction_timeout_ms,
+        )
+        loader = LogLoader(
+            dir,
+            config,
+            epochs,
+            producers,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            clean=clean,
+            now_ms=now_ms,
+        )
+        log = cls(dir, topic_partition, agreed_id, config, loader.load(), epochs, producers, now_ms)
+        log._use_config(config)
+        if agreed_id is not None and known_id is None:
+            log._write_topic_id(agreed_id)
+        return log
 
-    @property
-    def last_stable_offset(self) -> int: ...
-    @property
-    def latest_epoch(self) -> int: ...  # -1 if none
-    @property
-    def size_bytes(self) -> int: ...
-    @property
-    def segments(self) -> Sequence[LogSegment]: ...
-    @property
-    def active_segment(self) -> LogSegment: ...
-    @property
-    def unflushed_messages(self) -> int: ...
-    @property
-    def last_flush_ms(self) -> int: ...
-    @property
-    def producer_id_count(self) -> int: ...
+    def update_config(self, config: LogConfig) -> None:
+        """Takes a changed topic configuration; the segments that exist keep their index settings."""
+        self._use_config(config)
 
-    def append_as_leader(
-        self,
-        records: bytearray | memoryview,
-        leader_epoch: int,
-        now_ms: int,
-        *,
-        required_acks: int = 1,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        transaction_version: int = 0,
-    ) -> AppendResult: ...
-    def append_as_follower(
-        self, records: bytes | bytearray | memoryview, now_ms: int, *, leader_epoch: int | None = None
-    ) -> AppendResult: ...
-    def needs_recompression(self, records: bytes | bytearray | memoryview) -> bool: ...
-    def recompress(self, records: bytes | bytearray | memoryview) -> bytearray: ...
+    def assign_topic_id(self, topic_id: Uuid) -> None:
+        """Notes the topic's id, once; INCONSISTENT_TOPIC_ID if it has another."""
+        agreed = partition_metadata.agree(self.topic_id, topic_id, self.topic_partition)
+        if self.topic_id is None and agreed is not None:
+            self.topic_id = agreed
+            self._write_topic_id(agreed)
 
-    def read(
-        self, offset: int, max_bytes: int, max_offset: int, min_one_message: bool = True
-    ) -> LogSlice: ...
-    def update_high_watermark(self, offset: int) -> int: ...
-    def maybe_increment_log_start_offset(self, offset: int, reason: str) -> bool: ...
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None: ...
-    def offset_of_max_timestamp(self) -> TimestampOffset | None: ...
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int] | None: ...  # (epoch, end offset)
-    def epoch_for_offset(self, offset: int) -> int: ...  # -1 if unknown
-    def assign_epoch_start(self, epoch: int, start_offset: int) -> None: ...
-    def aborted_transactions(self, start_offset: int, upper_bound: int) -> list[AbortedTransaction]: ...
-    def active_producers(self) -> list[ActiveProducer]: ...
-    def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool: ...
-    def last_records_of_active_producers(self) -> dict[int, tuple[int, int]]: ...  # id -> last data offset, epoch
-    def remove_expired_producers(self, now_ms: int) -> None: ...
-    def take_producer_snapshot(self) -> None: ...
+    def _write_topic_id(self, topic_id: Uuid) -> None:
+        try:
+            partition_metadata.write_topic_id(self.dir, topic_id)
+        except OSError as error:
+            raise self._fail("write the topic id of", error) from error
+        self._unsynced.append(self.dir / partition_metadata.FILE_NAME)
 
-    def maybe_roll(self, now_ms: int) -> bool: ...
-    def roll(self, now_ms: int) -> LogSegment: ...
-    def flush(self, upto: int | None = None, *, now_ms: int) -> None: ...  # any thread; raises StorageError
-    def flush_needed(self, now_ms: int) -> bool: ...  # flush.messages or flush.ms is due
-    def delete_old_segments(self, now_ms: int) -> list[LogSegment]: ...  # renamed .deleted
-    def delete_files(self, segments: Sequence[LogSegment]) -> None: ...  # unlinks them; any thread
-    def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> list[LogSegment]: ...
-    def truncate_to(self, offset: int, now_ms: int) -> bool: ...
-    def truncate_fully_and_start_at(self, offset: int, now_ms: int, log_start_offset: int | None = None) -> None: ...
-    def update_config(self, config: LogConfig) -> None: ...
-    def assign_topic_id(self, topic_id: Uuid) -> None: ...
-    def rename_dir(self, new_dir: Path) -> None: ...
-    def rename_to_delete(self) -> Path: ...  # <topic>-<partition>.<hex>-delete
-    def delete(self) -> None: ...  # everything, now
-    def close(self) -> None: ...  # as a clean stop needs it: snapshot, indexes written out, files closed
-    def close_handlers(self) -> None: ...  # files only, nothing written: the directory is offline
+    # -- the disk
+
+    def flush(self, upto: int | None = None, *, now_ms: int) -> None:
+        """Waits until everything below an offset is on the disk, and moves the recovery point there. Any thread."""
+        self._require_online()
+        truncations, dir = self._truncations, self.dir
+        target = self.log_end_offset if upto is None else min(upto, self.log_end_offset)
+        start = self.recovery_point
+        try:
+            self._flush_small_files()
+            if target > start:
+                self._flush_segments(start, target)
+        except FileNotFoundError as error:
+            if self.dir == dir:  # else it was renamed, to be deleted
+                raise self._fail("flush", error) from error
+        except OSError as error:
+            raise self._fail("flush", error) from error
+        with self._lock:
+            if target > self.recovery_point and truncations == self._truncations:
+                self.recovery_point = target
+        self.last_flush_ms = now_ms
+
+    def _flush_small_files(self) -> None:
+        """Epochs, topic id and snapshots first: what they say is then at least as durable as the records."""
+        unsynced, self._unsynced = self._unsynced, []
+        for path in unsynced:
+            fsync_file(path)
+        self._epochs.flush()
+
+    def _flush_segments(self, start: int, target: int) -> None:
+        segments = tuple(self._segments)
+        for segment, following in zip(segments, (*segments[1:], None), strict=True):
+            if segment.base_offset >= target or (following is not None and following.base_offset <= start):
+                continue
+            try:
+                segment.flush()
+            except FileNotFoundError:
+                if segment in self._segments:  # else it was deleted meanwhile
+                    raise
+            if segment.base_offset >= start:
+                fsync_dir(self.dir)
+
+    def take_producer_snapshot(self) -> None:
+        """Writes a producer snapshot at the log end offset, on the disk."""
+        self._require_online()
+        try:
+            self._producers.take_snapshot()
+        except OSError as error:
+            raise self._fail("snapshot the producers of", error) from error
+
+    # -- deletion
+
+    def delete_old_segments(self, now_ms: int) -> list[LogSegment]:
+        """Lets go what retention does not hold: renamed now, for delete_files to unlink later."""
+        self._require_online()
+        try:
+            return self._delete_old_segments(now_ms)
+        except OSError as error:
+            raise self._fail("delete segments of", error) from error
+
+    def _delete_old_segments(self, now_ms: int) -> list[LogSegment]:
+        gone = self._delete_those(segment_deletion.before_log_start(self.log_start_offset), now_ms)
+        if not self.config.delete:
+            return gone
+        by_size = segment_deletion.beyond_size(self._segments, self.config)
+        if by_size is not None:
+            gone += self._delete_those(by_size, now_ms)
+        by_age = segment_deletion.too_old(self.config, now_ms)
+        if by_age is not None:
+            gone += self._delete_those(by_age, now_ms)
+        return gone
+
+    def _delete_those(self, condition: segment_deletion.Condition, now_ms: int) -> list[LogSegment]:
+        chosen = segment_deletion.deletable(
+            self._segments, self.high_watermark, self.log_end_offset, condition
+        )
+        if not chosen:
+            return []
+        if len(chosen) == len(self._segments):
+            self._roll(self.log_end_offset, now_ms)  # there is always a segment to append to
+        self.maybe_increment_log_start_offset(self._bases[len(chosen)], "segment deletion")
+        self._remove(chosen)
+        return chosen
+
+    def _remove(self, segments: Sequence[LogSegment]) -> None:
+        """Takes segments out of the log and marks their files."""
+        gone = {id(segment) for segment in segments}
+        self._set_segments([segment for segment in self._segments if id(segment) not in gone])
+        for segment in segments:
+            segment.change_suffix(DELETED_SUFFIX)
+            self._producers.mark_snapshot_deleted(segment.base_offset)
+
+    def delete_files(self, segments: Sequence[LogSegment]) -> None:
+        """Unlinks what delete_old_segments, truncate_to or replace_segments took out. Any thread."""
+        for segment in segments:
+            segment.delete_files()
+            (self.dir / f"{segment.base_offset:020d}.snapshot{DELETED_SUFFIX}").unlink(missing_ok=True)
+
+    def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> list[LogSegment]:
+        """Puts cleaned segments in the place of old ones, as Kafka does; the old ones, for delete_files.
+
+        A crash at any point leaves either the old segments or all the new ones: see recovery.
+        """
+        self._require_online()
+        old_bases = {segment.base_offset for segment in old if segment in self._segments}
+        try:
+            for segment in sorted(new, key=lambda segment: -segment.base_offset):
+                segment.change_suffix(SWAP_SUFFIX)
+            gone = [segment for segment in self._segments if segment.base_offset in old_bases]
+            kept = [segment for segment in self._segments if segment.base_offset not in old_bases]
+            self._set_segments(sorted([*kept, *new], key=lambda segment: segment.base_offset))
+            new_bases = {segment.base_offset for segment in new}
+            for segment in gone:
+                segment.change_suffix(DELETED_SUFFIX)
+                if segment.base_offset not in new_bases:
+                    self._producers.mark_snapshot_deleted(segment.base_offset)
+            for segment in sorted(new, key=lambda segment: segment.base_offset):
+                segment.change_suffix("")
+            fsync_dir(self.dir)
+        except OSError as error:
+            raise self._fail("replace segments of", error) from error
+        return gone
+
+    # -- truncation
+
+    def truncate_to(self, offset: int, now_ms: int) -> bool:
+        """Removes everything at or above an offset: a follower's tail that its leader does not have."""
+        self._require_online()
+        assert offset >= 0
+        if offset >= self.log_end_offset:
+            self._epochs.truncate_from_end(self.log_end_offset)
+            return False
+        if offset < self._bases[0]:
+            self.truncate_fully_and_start_at(offset, now_ms)
+            return True
+        try:
+            self._truncate_to(offset, now_ms)
+        except OSError as error:
+            raise self._fail("truncate", error) from error
+        return True
+
+    def _truncate_to(self, offset: int, now_ms: int) -> None:
+        doomed = [segment for segment in self._segments if segment.base_offset > offset]
+        self._begin_truncation(offset)
+        if doomed:
+            self._remove(doomed)
+            self.delete_files(doomed)
+        self._active.truncate_to(offset, now_ms)
+        # The batch that holds the offset goes whole, as the next append must follow on what is left.
+        self.log_end_offset = offset
+        self._disarm_roll()
+        self._epochs.truncate_from_end(offset)
+        self.log_start_offset = min(self.log_start_offset, offset)
+        rebuild_producer_state(self._producers, self._segments, self.log_start_offset, offset, now_ms)
+        self.high_watermark = min(self.high_watermark, offset)
+        self._producers.on_high_watermark(self.high_watermark)
+        self._update_first_unstable()
+
+    def _begin_truncation(self, offset: int) -> None:
+        with self._lock:
+            self._truncations += 1
+            self.recovery_point = min(self.recovery_point, offset)
+
+    def truncate_fully_and_start_at(
+        self, offset: int, now_ms: int, log_start_offset: int | None = None
+    ) -> None:
+        """Removes everything; the log goes on at an offset."""
+        self._require_online()
+        try:
+            self._begin_truncation(offset)
+            for segment in self._segments:
+                segment.delete_files()
+            self._set_segments([LogSegment.create(self.dir, offset, self.config, now_ms)])
+            self._epochs.clear()
+            self._producers.truncate_fully_and_start_at(offset)
+        except OSError as error:
+            raise self._fail("truncate", error) from error
+        self.log_end_offset = offset
+        self.log_start_offset = offset if log_start_offset is None else log_start_offset
+        self.high_watermark = offset
+        self._update_first_unstable()
+
+    # -- the directory
+
+    def rename_dir(self, new_dir: Path) -> None:
+        """Moves the log to another name in the same log directory."""
+        try:
+            os.replace(self.dir, new_dir)
+        except OSError as error:
+            raise self._fail("rename the directory of", error) from error
+        self._unsynced = [new_dir / path.name for path in self._unsynced]
+        self.dir = new_dir
+        self._epochs.move(new_dir)
+        self._producers.move(new_dir)
+        for segment in self._segments:
+            segment.move(new_dir)
+
+    def rename_to_delete(self) -> Path:
+        """Gives the directory the name of one that waits for deletion; where it is now."""
+        new_dir = self.dir.with_name(delete_dir_name(self.topic_partition))
+        self.rename_dir(new_dir)
+        return new_dir
+
+    def delete(self) -> None:
+        """Removes the directory and all in it, now. Any thread, once nobody uses the log."""
+        self.close_handlers()
+        try:
+            shutil.rmtree(self.dir)
+        except OSError as error:
+            raise self._fail("delete", error) from error
+
+    def close(self) -> None:
+        """Leaves the files as Kafka leaves them at a clean stop; flush first, for all to be on the disk."""
+        self._require_online()
+        try:
+            self._producers.take_snapshot()
+            self._flush_small_files()
+            for segment in self._segments:
+                segment.close()
+        except OSError as error:
+            raise self._fail("close", error) from error
+
+    def close_handlers(self) -> None:
+        """Lets go of the files and writes nothing: the directory is offline or going away."""
+        for segment in self._segments:
+            segment.close_handlers()
+
+    def __repr__(self) -> str:
+        return (
+            f"Log({self.dir}, log_start_offset={self.log_start_offset}, "
+            f"log_end_offset={self.log_end_offset}, high_watermark={self.high_watermark})"
+        )

@@ -1,0 +1,94 @@
+"""Walking over the batches of a segment file: headers only, or whole batches.
+
+Rules: nothing is read beyond the end the caller gives (a segment's size in memory, not the file's, so that half
+a write is never seen), and no length is believed before it has been checked. Pure functions over a descriptor:
+any thread may call them.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.records.batch import (
+    BATCH_HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MIN_BATCH_LENGTH,
+    BatchView,
+    batch_at,
+)
+
+SCAN_BYTES: Final = 8192
+CHUNK_BYTES: Final = 1 << 20
+
+# base offset, batch length, partition leader epoch, magic, crc, attributes, last offset delta, base timestamp,
+# max timestamp, producer id, producer epoch, base sequence, records count
+Header: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+
+BASE_OFFSET: Final = 0
+LENGTH: Final = 1
+LEADER_EPOCH: Final = 2
+LAST_DELTA: Final = 6
+MAX_TIMESTAMP: Final = 8
+
+_unpack = BATCH_HEADER.unpack_from
+
+
+def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, Header]]:
+    """(position, header) of every whole batch between two positions; CORRUPT_MESSAGE where none can be."""
+    buf = b""
+    start = position
+    while position + HEADER_SIZE <= end:
+        relative = position - start
+        if relative + HEADER_SIZE > len(buf):
+            # A batch longer than the window left: the next are likely as long, and only headers are wanted.
+            wanted = SCAN_BYTES if relative - len(buf) < SCAN_BYTES else HEADER_SIZE
+            buf = os.pread(fd, min(wanted, end - position), position)
+            start, relative = position, 0
+            if len(buf) < HEADER_SIZE:
+                return
+        header: Header = _unpack(buf, relative)
+        if header[1] < MIN_BATCH_LENGTH or header[3] != MAGIC:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"No batch at position {position}")
+        following = position + LOG_OVERHEAD + header[1]
+        if following > end:
+            return
+        yield position, header
+        position = following
+
+
+def read_header(fd: int, position: int, end: int) -> Header | None:
+    """The header of the whole batch at a position, if there is one."""
+    for _, header in scan_headers(fd, position, end):
+        return header
+    return None
+
+
+def read_batches(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchView]]:
+    """(position, batch) of every whole batch, its bytes in memory; CORRUPT_MESSAGE at garbage."""
+    while position < end:
+        buf = os.pread(fd, min(CHUNK_BYTES, end - position), position)
+        relative = 0
+        while (batch := batch_at(buf, relative, len(buf))) is not None:
+            yield position + relative, batch
+            relative = batch.end
+        if relative == 0:
+            batch = _read_long_batch(fd, buf, position, end)
+            if batch is None:
+                return
+            yield position, batch
+            relative = batch.size_bytes
+        position += relative
+
+
+def _read_long_batch(fd: int, beginning: bytes, position: int, end: int) -> BatchView | None:
+    """A batch of which a chunk holds only the beginning; None if the file does not hold more either."""
+    if len(beginning) < HEADER_SIZE:
+        return None
+    size_bytes = LOG_OVERHEAD + _unpack(beginning, 0)[1]
+    if position + size_bytes > end:
+        return None
+    buf = os.pread(fd, size_bytes, position)
+    return batch_at(buf, 0, len(buf))

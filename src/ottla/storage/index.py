@@ -1,0 +1,252 @@
+"""The offset index of a segment: which position holds which offset, sparsely.
+
+An entry is eight bytes: the offset relative to the segment's base and the file position, both int32. New
+entries are kept in memory and written out by the page, when the segment is flushed, rolled or closed: after a
+crash the index above the recovery point is rebuilt from the log anyhow, so an entry needs no write of its own.
+Searches map the written part. Nothing is opened before the first use.
+
+Every index has a lock because flushes and searches by timestamp come from threads while the loop appends.
+"""
+
+import mmap
+import os
+import struct
+from pathlib import Path
+from threading import Lock
+from typing import Any, ClassVar, Final
+
+from ottla.storage.files import create_empty, fsync_file, write_fully
+
+MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
+WRITE_OUT_BYTES: Final = 4096  # pending entries are written to the file when they reach this
+
+
+class CorruptIndexError(Exception):
+    """An index that cannot be right: it is rebuilt from its segment."""
+
+
+class SparseIndex:
+    """Entries of two integers, both growing; what the offset index and the time index share."""
+
+    __slots__ = ("_lock", "_map", "_mapped", "_pending", "_written", "base_offset", "max_bytes", "path")
+
+    ENTRY: ClassVar[struct.Struct]
+    # Slots kept free below max_bytes for entries that a full index still has to take.
+    RESERVED: ClassVar[int] = 0
+
+    def __init__(self, path: Path, base_offset: int, max_bytes: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.max_bytes = max_bytes
+        self._lock = Lock()
+        self._written = -1  # entries in the file; -1 until it is looked at
+        self._pending = bytearray()
+        self._map: mmap.mmap | None = None
+        self._mapped = 0
+
+    # -- what is in it
+
+    @property
+    def entries(self) -> int:
+        if self._written < 0:
+            self._load()
+        return self._written + len(self._pending) // self.ENTRY.size
+
+    @property
+    def full(self) -> bool:
+        return self.entries >= self.max_bytes // self.ENTRY.size - self.RESERVED
+
+    def entry(self, slot: int) -> tuple[int, int]:
+        """The raw entry in that slot."""
+        with self._lock:
+            return self._entry(slot)
+
+    def all_entries(self) -> list[tuple[int, int]]:
+        return [self.entry(slot) for slot in range(self.entries)]
+
+    def _entry(self, slot: int) -> tuple[int, int]:
+        size = self.ENTRY.size
+        if slot >= self._written:
+            found: Any = self.ENTRY.unpack_from(self._pending, (slot - self._written) * size)
+        else:
+            found = self.ENTRY.unpack_from(self._view(), slot * size)
+        return found  # type: ignore[no-any-return]  # struct does not say what it unpacks
+
+    def _view(self) -> mmap.mmap:
+        """The written entries, mapped again if the file has grown."""
+        if self._map is None or self._mapped < self._written:
+            fd = os.open(self.path, os.O_RDONLY)
+            try:
+                length = self._written * self.ENTRY.size
+                self._map = mmap.mmap(fd, length, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+            finally:
+                os.close(fd)
+            self._mapped = self._written
+        return self._map
+
+    # -- finding
+
+    def _floor(self, column: int, target: int) -> int:
+        """The last slot whose column is at most target, or -1."""
+        if self._written < 0:
+            self._load()
+        unpack, size, written = self.ENTRY.unpack_from, self.ENTRY.size, self._written
+        pending = self._pending
+        if pending and unpack(pending, 0)[column] <= target:
+            return written + _floor_slot(pending, len(pending) // size, unpack, size, column, target)
+        if written == 0:
+            return -1
+        return _floor_slot(self._view(), written, unpack, size, column, target)
+
+    # -- growing and shrinking
+
+    def _append(self, first: int, second: int) -> None:
+        pending = self._pending
+        pending += self.ENTRY.pack(first, second)
+        if len(pending) >= WRITE_OUT_BYTES:
+            self._write_out()
+
+    def write_out(self) -> None:
+        """Brings the file up to date, in the page cache."""
+        with self._lock:
+            if self._pending:
+                self._write_out()
+
+    def _write_out(self) -> None:
+        fd = os.open(self.path, os.O_WRONLY)
+        try:
+            write_fully(fd, self._pending, self._written * self.ENTRY.size)
+        finally:
+            os.close(fd)
+        self._written += len(self._pending) // self.ENTRY.size
+        self._pending.clear()
+
+    def flush(self) -> None:
+        """Brings the file up to date on the disk."""
+        self.write_out()
+        fsync_file(self.path)
+
+    def reset(self) -> None:
+        """Makes the file exist and empty."""
+        with self._lock:
+            self._pending.clear()
+            self._map = None
+            self._mapped = 0
+            self._written = 0
+            create_empty(self.path)
+        self._remember(None)
+
+    def _truncate_to_entries(self, entries: int) -> None:
+        """Under the lock. A mapping beyond the end of a file must not be touched, so it goes first."""
+        if entries >= self._written:
+            del self._pending[(entries - self._written) * self.ENTRY.size :]
+        else:
+            self._pending.clear()
+            self._map = None
+            self._mapped = 0
+            os.truncate(self.path, entries * self.ENTRY.size)
+            self._written = entries
+        self._remember(self._entry(entries - 1) if entries else None)
+
+    def close(self) -> None:
+        """Writes out and forgets the mapping; the index may be used again."""
+        self.write_out()
+        self.close_handler()
+
+    def close_handler(self) -> None:
+        with self._lock:
+            self._map = None
+            self._mapped = 0
+
+    # -- loading
+
+    def _load(self) -> None:
+        """Looks at the file for the first time; CorruptIndexError if it cannot be right."""
+        try:
+            size_bytes = os.stat(self.path).st_size
+        except FileNotFoundError:
+            raise CorruptIndexError(f"{self.path} is missing") from None
+        if size_bytes % self.ENTRY.size:
+            raise CorruptIndexError(f"{self.path}: {size_bytes} is no multiple of {self.ENTRY.size} bytes")
+        entries = size_bytes // self.ENTRY.size
+        last = self._check_ends(entries) if entries else None
+        self._written = entries
+        self._remember(last)
+
+    def _check_ends(self, entries: int) -> tuple[int, int]:
+        """The last entry, where an index that was never trimmed or was overwritten shows it."""
+        with open(self.path, "rb") as file:
+            first = self.ENTRY.unpack(file.read(self.ENTRY.size))
+            file.seek((entries - 1) * self.ENTRY.size)
+            last = self.ENTRY.unpack(file.read(self.ENTRY.size))
+        if min(first) < 0 or (entries > 1 and (last[0] <= first[0] or last[1] < first[1])):
+            raise CorruptIndexError(f"{self.path}: last entry {last} does not follow the first, {first}")
+        return last
+
+    def _remember(self, last: tuple[int, int] | None) -> None:
+        """Called after every change but an append, for what a subclass remembers of the last entry."""
+        raise AssertionError("an index remembers its last entry")
+
+
+def _floor_slot(buf: Any, count: int, unpack: Any, size: int, column: int, target: int) -> int:
+    if unpack(buf, 0)[column] > target:
+        return -1
+    low, high = 0, count - 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if unpack(buf, middle * size)[column] <= target:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class OffsetIndex(SparseIndex):
+    """Finds the position from which to look for an offset, and the offset near a position."""
+
+    __slots__ = ("last_offset",)
+
+    ENTRY: ClassVar[struct.Struct] = struct.Struct(">ii")
+
+    def __init__(self, path: Path, base_offset: int, max_bytes: int) -> None:
+        super().__init__(path, base_offset, max_bytes)
+        self.last_offset = base_offset
+
+    def append(self, offset: int, position: int) -> None:
+        """Adds an entry; both numbers must grow."""
+        entries = self.entries
+        assert entries == 0 or offset > self.last_offset, f"{self.path}: {offset} after {self.last_offset}"
+        with self._lock:
+            self._append(offset - self.base_offset, position)
+        self.last_offset = offset
+
+    def lookup(self, offset: int) -> tuple[int, int]:
+        """The largest entry at or below offset as (offset, position), or the start of the segment."""
+        with self._lock:
+            slot = self._floor(0, offset - self.base_offset)
+            if slot < 0:
+                return self.base_offset, 0
+            relative, position = self._entry(slot)
+        return self.base_offset + relative, position
+
+    def lookup_position(self, position: int) -> int:
+        """The largest indexed position at or below this one: a batch begins there."""
+        with self._lock:
+            slot = self._floor(1, position)
+            return 0 if slot < 0 else self._entry(slot)[1]
+
+    def upper_bound_offset(self, position: int) -> int | None:
+        """The offset of the first entry at or beyond a position; None past the last entry."""
+        with self._lock:
+            slot = self._floor(1, position - 1) + 1
+            if slot >= self._written + len(self._pending) // self.ENTRY.size:
+                return None
+            return self.base_offset + self._entry(slot)[0]
+
+    def truncate_to(self, offset: int) -> None:
+        """Removes the entries at or above offset."""
+        with self._lock:
+            self._truncate_to_entries(self._floor(0, offset - self.base_offset - 1) + 1)
+
+    def _remember(self, last: tuple[int, int] | None) -> None:
+        self.last_offset = self.base_offset + (last[0] if last else 0)

@@ -1,0 +1,111 @@
+"""Reading a log: slices for fetches, searches by timestamp, aborted transactions."""
+
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_TIMESTAMP
+from ottla.storage.log_state import LogState
+from ottla.storage.segment import LogSegment
+from ottla.storage.slices import LogSlice, TimestampOffset
+from ottla.storage.txnindex import AbortedTransaction
+
+
+class ReadableLog(LogState):
+    """A log that can be read."""
+
+    __slots__ = ()
+
+    def read(self, offset: int, max_bytes: int, max_offset: int, min_one_message: bool = True) -> LogSlice:
+        """Whole batches from the one that holds `offset`, at most max_bytes, ending before max_offset.
+
+        With min_one_message the first batch comes even if it is larger. The slice is empty where there is
+        nothing to read, and never goes beyond a segment.
+        """
+        self._require_online()
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            raise self._out_of_range(offset)
+        if offset >= max_offset or offset == self.log_end_offset:
+            return LogSlice(None, 0, 0, offset, offset)
+        try:
+            return self._read(offset, max_bytes, min(max_offset, self.log_end_offset), min_one_message)
+        except OSError as error:
+            raise self._fail("read from", error) from error
+
+    def _out_of_range(self, offset: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"Offset {offset} is not in the log of {self.topic_partition}, "
+            f"which has {self.log_start_offset} to {self.log_end_offset}",
+        )
+
+    def _read(self, offset: int, max_bytes: int, max_offset: int, min_one_message: bool) -> LogSlice:
+        index = self._floor_index(offset)
+        while index < len(self._segments):
+            segment = self._segments[index]
+            index += 1
+            found = segment.locate(offset)
+            if found is None:  # the last batches of a segment may have been compacted away
+                continue
+            start, first_offset = found
+            limit, next_offset = self._limit(segment, index, max_offset)
+            if limit - start > max_bytes:
+                limit, next_offset = self._cut(segment, start, start + max_bytes, min_one_message)
+            if limit <= start:
+                break
+            segment.remember(next_offset, limit)
+            return LogSlice(segment.file(), start, limit - start, first_offset, next_offset)
+        return LogSlice(None, 0, 0, offset, offset)
+
+    def _limit(self, segment: LogSegment, following: int, max_offset: int) -> tuple[int, int]:
+        """(position, offset) up to which a segment may be read."""
+        if following < len(self._segments):
+            if max_offset >= self._bases[following]:
+                return segment.size_bytes, self._bases[following]
+        elif max_offset >= self.log_end_offset:
+            return segment.size_bytes, max_offset
+        found = segment.locate(max_offset)
+        if found is None:
+            return segment.size_bytes, max_offset
+        segment.remember(max_offset, found[0])
+        return found[0], max_offset
+
+    def _cut(self, segment: LogSegment, start: int, limit: int, min_one_message: bool) -> tuple[int, int]:
+        """(position, offset) of the last batch boundary, or the end of the first batch if it is larger."""
+        end, next_offset = segment.boundary(start, limit)
+        if end == start and min_one_message:
+            return segment.end_of_batch(start)
+        return end, next_offset
+
+    # -- transactions
+
+    def aborted_transactions(self, start_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+        """The aborted transactions that overlap [start_offset, upper_bound)."""
+        found: list[AbortedTransaction] = []
+        for segment in self._segments[max(self._floor_index(start_offset), 0) :]:
+            transactions, complete = segment.txn_index.collect(start_offset, upper_bound)
+            found += transactions
+            if complete:
+                break
+        return found
+
+    # -- timestamps
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record at or after a timestamp. May decompress a batch; any thread."""
+        self._require_online()
+        try:
+            for segment in tuple(self._segments):
+                if segment.largest_timestamp >= timestamp:
+                    return segment.find_by_timestamp(timestamp, self.log_start_offset)
+        except OSError as error:
+            raise self._fail("search", error) from error
+        return None
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the largest timestamp of the log (KIP-734). Any thread."""
+        self._require_online()
+        try:
+            newest = max(self._segments, key=lambda segment: segment.max_timestamp_so_far)
+            if newest.max_timestamp_so_far == NO_TIMESTAMP:
+                return None
+            return newest.find_max_timestamp()
+        except OSError as error:
+            raise self._fail("search", error) from error

@@ -1,0 +1,421 @@
+"""What a partition knows of its idempotent and transactional producers (KIP-98).
+
+Per producer: epoch, the last five batches (to tell a duplicate from a gap), the open transaction. Per partition:
+which transactions are open or not yet replicated to the end, hence the last stable offset.
+
+Rules: an append is judged before it is written (StagedProducer, which touches nothing) and applied after.
+Snapshots are taken on a roll, at a clean stop and after a recovery, and let a restart rebuild the state from the
+newest one instead of from the whole log. Owned by its Log, on the event loop.
+"""
+
+import os
+from collections import deque
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, TopicPartition
+from ottla.records.batch import MAX_SEQUENCE, increment_sequence
+from ottla.records.control import EndTxnMarker
+from ottla.storage.append import AppendOrigin
+from ottla.storage.files import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from ottla.storage.producer_snapshot import (
+    CorruptSnapshotError,
+    SnapshotEntry,
+    read_snapshot,
+    write_snapshot,
+)
+
+BATCHES_TO_RETAIN: Final = 5
+MAX_EPOCH: Final = (1 << 15) - 1
+LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
+
+
+class BatchMetadata(NamedTuple):
+    """One of a producer's last batches."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        first = self.last_sequence - self.offset_delta
+        return first if first >= 0 or self.last_sequence < 0 else first + MAX_SEQUENCE + 1
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class ProducerEntry:
+    """The state of one producer id on one partition."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "txn_first_offset")
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = NO_PRODUCER_EPOCH
+        self.coordinator_epoch = -1
+        self.last_timestamp = NO_TIMESTAMP
+        self.txn_first_offset = NO_OFFSET
+        self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_TO_RETAIN)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_data_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+    def expects(self, epoch: int, sequence: int) -> bool:
+        """The common case: the next batch of the same epoch, outside a transaction."""
+        if epoch != self.epoch or not self.batches or self.txn_first_offset >= 0:
+            return False
+        last = self.batches[-1].last_sequence
+        return sequence == last + 1 or (sequence == 0 and last == MAX_SEQUENCE)
+
+    def add_batch(self, epoch: int, batch: BatchMetadata) -> None:
+        self.set_epoch(epoch)
+        self.batches.append(batch)
+        self.last_timestamp = batch.timestamp
+
+    def set_epoch(self, epoch: int) -> None:
+        """A new epoch starts its sequences anew, so the old batches tell nothing any more."""
+        if epoch != self.epoch:
+            self.batches.clear()
+            self.epoch = epoch
+
+    def find_duplicate(self, epoch: int, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
+        if epoch != self.epoch:
+            return None
+        for batch in self.batches:
+            if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
+                return batch
+        return None
+
+    def copy(self) -> "ProducerEntry":
+        other = ProducerEntry(self.producer_id)
+        other.epoch, other.coordinator_epoch = self.epoch, self.coordinator_epoch
+        other.last_timestamp, other.txn_first_offset = self.last_timestamp, self.txn_first_offset
+        other.batches.extend(self.batches)
+        return other
+
+    def to_snapshot(self) -> SnapshotEntry:
+        return SnapshotEntry(
+            self.producer_id,
+            self.epoch,
+            self.last_sequence,
+            self.last_data_offset,
+            self.batches[-1].offset_delta if self.batches else 0,
+            self.last_timestamp,
+            self.coordinator_epoch,
+            self.txn_first_offset,
+        )
+
+    @classmethod
+    def from_snapshot(cls, snapshot: SnapshotEntry) -> "ProducerEntry":
+        entry = cls(snapshot.producer_id)
+        entry.epoch = snapshot.epoch
+        entry.coordinator_epoch = snapshot.coordinator_epoch
+        entry.last_timestamp = snapshot.timestamp
+        entry.txn_first_offset = max(snapshot.txn_first_offset, NO_OFFSET)
+        if snapshot.last_offset >= 0:
+            entry.batches.append(
+                BatchMetadata(
+                    snapshot.last_sequence, snapshot.last_offset, snapshot.offset_delta, snapshot.timestamp
+                )
+            )
+        return entry
+
+
+class CompletedTxn(NamedTuple):
+    """A transaction whose marker has been seen."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+class StagedProducer:
+    """One producer's part of an append: judged on a copy, put in place once the batch is written."""
+
+    __slots__ = ("_origin", "_partition", "entry", "started")
+
+    def __init__(self, partition: TopicPartition, entry: ProducerEntry, origin: AppendOrigin) -> None:
+        self._partition = partition
+        self._origin = origin
+        self.entry = entry
+        self.started: list[int] = []  # first offsets of the transactions begun
+
+    def append_data(
+        self,
+        epoch: int,
+        base_sequence: int,
+        last_delta: int,
+        first_offset: int,
+        timestamp: int,
+        transactional: bool,
+    ) -> None:
+        """Takes a batch of data, or raises what a producer is told."""
+        self._check_epoch(epoch, 0)
+        if self._origin is AppendOrigin.CLIENT:
+            self._check_sequence(epoch, base_sequence)
+        last_sequence = NO_SEQUENCE if base_sequence < 0 else increment_sequence(base_sequence, last_delta)
+        entry = self.entry
+        entry.add_batch(epoch, BatchMetadata(last_sequence, first_offset + last_delta, last_delta, timestamp))
+        if entry.txn_first_offset >= 0 and not transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Producer {entry.producer_id} has an open transaction on {self._partition}: "
+                f"the batch at offset {first_offset} is not transactional",
+            )
+        if transactional and entry.txn_first_offset < 0:
+            entry.txn_first_offset = first_offset
+            self.started.append(first_offset)
+
+    def append_marker(
+        self, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int, transaction_version: int
+    ) -> CompletedTxn | None:
+        """Takes the end of a transaction; None if none was open here."""
+        self._check_epoch(epoch, transaction_version)
+        self._check_coordinator_epoch(marker)
+        entry = self.entry
+        completed = None
+        if entry.txn_first_offset >= 0:
+            completed = CompletedTxn(entry.producer_id, entry.txn_first_offset, offset, not marker.committed)
+        entry.set_epoch(epoch)
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.txn_first_offset = NO_OFFSET
+        entry.last_timestamp = timestamp
+        return completed
+
+    def _check_epoch(self, epoch: int, transaction_version: int) -> None:
+        """An older epoch is a zombie. With KIP-890 every transaction has its own epoch, so a marker's must grow."""
+        current = self.entry.epoch
+        if epoch > current or (epoch == current and transaction_version < 2):
+            return
+        repeated_marker = epoch == current and (self.entry.txn_first_offset < 0 or epoch == MAX_EPOCH)
+        if repeated_marker or self._origin is AppendOrigin.REPLICATION:
+            return
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"Epoch {epoch} of producer {self.entry.producer_id} on {self._partition} is not newer than {current}",
+        )
+
+    def _check_sequence(self, epoch: int, sequence: int) -> None:
+        entry = self.entry
+        if epoch != entry.epoch:
+            if sequence != 0 and entry.epoch != NO_PRODUCER_EPOCH:
+                raise self._out_of_order(f"{sequence} begins the new epoch {epoch}, not 0")
+            return
+        last = entry.last_sequence
+        if sequence != last + 1 and not (sequence == 0 and last == MAX_SEQUENCE):
+            raise self._out_of_order(f"{sequence} follows {last}")
+
+    def _out_of_order(self, reason: str) -> KafkaError:
+        return KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"Out of order sequence number of producer {self.entry.producer_id} on {self._partition}: {reason}",
+        )
+
+    def _check_coordinator_epoch(self, marker: EndTxnMarker) -> None:
+        known = self.entry.coordinator_epoch
+        if marker.coordinator_epoch < known and self._origin is not AppendOrigin.REPLICATION:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"Coordinator epoch {marker.coordinator_epoch} for producer {self.entry.producer_id} "
+                f"on {self._partition} is older than {known}",
+            )
+
+
+class ProducerState:
+    """All producers of a partition, their transactions, and the snapshots on disk."""
+
+    __slots__ = (
+        "_dir",
+        "_partition",
+        "_unreplicated",
+        "entries",
+        "expiration_ms",
+        "last_snapshot_offset",
+        "map_end_offset",
+        "max_transaction_timeout_ms",
+        "ongoing",
+        "snapshots",
+    )
+
+    def __init__(
+        self, partition: TopicPartition, dir: Path, *, expiration_ms: int, max_transaction_timeout_ms: int
+    ) -> None:
+        self._partition = partition
+        self._dir = dir
+        self.expiration_ms = expiration_ms
+        self.max_transaction_timeout_ms = max_transaction_timeout_ms
+        self.entries: dict[int, ProducerEntry] = {}
+        self.ongoing: dict[int, int] = {}  # first offset -> producer id
+        self._unreplicated: dict[int, int] = {}  # first offset -> last offset, of completed transactions
+        self.map_end_offset = 0
+        self.last_snapshot_offset = 0
+        self.snapshots: list[int] = []
+
+    # -- appends
+
+    def stage(self, producer_id: int, origin: AppendOrigin) -> StagedProducer:
+        """A copy to judge an append on."""
+        entry = self.entries.get(producer_id)
+        copy = ProducerEntry(producer_id) if entry is None else entry.copy()
+        return StagedProducer(self._partition, copy, origin)
+
+    def apply(self, staged: StagedProducer) -> None:
+        """Puts a judged append in place, now that it is written."""
+        producer_id = staged.entry.producer_id
+        self.entries[producer_id] = staged.entry
+        for first_offset in staged.started:
+            self.ongoing[first_offset] = producer_id
+
+    def complete(self, txn: CompletedTxn) -> None:
+        """Moves a transaction from open to complete but not yet replicated."""
+        self.ongoing.pop(txn.first_offset, None)
+        self._unreplicated[txn.first_offset] = txn.last_offset
+
+    def last_stable_offset_after(self, txn: CompletedTxn) -> int:
+        """Where the last stable offset will be once this transaction has ended."""
+        others = [first for first, producer_id in self.ongoing.items() if producer_id != txn.producer_id]
+        return min(others, default=txn.last_offset + 1)
+
+    # -- transactions
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset that is undecided, or decided by a marker above the high watermark."""
+        if not self.ongoing and not self._unreplicated:
+            return None
+        return min((*self.ongoing, *self._unreplicated))
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Forgets the completed transactions whose markers everybody has."""
+        if self._unreplicated:
+            remaining = {first: last for first, last in self._unreplicated.items() if last >= high_watermark}
+            self._unreplicated = remaining
+
+    def has_late_transaction(self, now_ms: int) -> bool:
+        """Is a transaction open for longer than any coordinator would leave it (KIP-664)?"""
+        if not self.ongoing:
+            return False
+        entry = self.entries.get(self.ongoing[min(self.ongoing)])
+        limit_ms = self.max_transaction_timeout_ms + LATE_TRANSACTION_BUFFER_MS
+        return entry is not None and entry.last_timestamp > 0 and now_ms - entry.last_timestamp > limit_ms
+
+    # -- expiry and truncation
+
+    def _expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+        return entry.txn_first_offset < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
+
+    def remove_expired(self, now_ms: int) -> None:
+        """Forgets producers that have been silent for producer.id.expiration.ms."""
+        gone = [producer_id for producer_id, entry in self.entries.items() if self._expired(entry, now_ms)]
+        for producer_id in gone:
+            del self.entries[producer_id]
+
+    def on_log_start_offset(self, log_start_offset: int) -> None:
+        self.on_high_watermark(log_start_offset)
+        self.map_end_offset = max(self.map_end_offset, log_start_offset)
+        self.last_snapshot_offset = self.snapshots[-1] if self.snapshots else log_start_offset
+
+    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
+        """Goes back to the newest snapshot within the log; the caller replays the batches after it."""
+        for offset in [s for s in self.snapshots if s > log_end_offset or s <= log_start_offset]:
+            self.delete_snapshot(offset)
+        if log_end_offset == self.map_end_offset:
+            self.on_log_start_offset(log_start_offset)
+            return
+        self._clear()
+        self._load_newest(log_start_offset, now_ms)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        self._clear()
+        for snapshot in list(self.snapshots):
+            self.delete_snapshot(snapshot)
+        self.last_snapshot_offset = 0
+        self.map_end_offset = offset
+
+    def _clear(self) -> None:
+        self.entries.clear()
+        self.ongoing.clear()
+        self._unreplicated.clear()
+
+    def _load_newest(self, log_start_offset: int, now_ms: int) -> None:
+        while self.snapshots:
+            offset = self.snapshots[-1]
+            try:
+                loaded = read_snapshot(self._snapshot_path(offset))
+            except CorruptSnapshotError:
+                self.delete_snapshot(offset)
+                continue
+            self._restore(loaded, now_ms)
+            self.last_snapshot_offset = self.map_end_offset = offset
+            return
+        self.last_snapshot_offset = self.map_end_offset = log_start_offset
+
+    def _restore(self, loaded: list[SnapshotEntry], now_ms: int) -> None:
+        for snapshot in loaded:
+            entry = ProducerEntry.from_snapshot(snapshot)
+            if self._expired(entry, now_ms):
+                continue
+            self.entries[entry.producer_id] = entry
+            if entry.txn_first_offset >= 0:
+                self.ongoing[entry.txn_first_offset] = entry.producer_id
+
+    # -- snapshots
+
+    def _snapshot_path(self, offset: int) -> Path:
+        return self._dir / file_name(offset, SNAPSHOT_SUFFIX)
+
+    def take_snapshot(self, *, sync: bool = True) -> Path | None:
+        """Writes one at the end of what is known, unless that one is already there."""
+        offset = self.map_end_offset
+        if offset <= self.last_snapshot_offset:
+            return None
+        path = self._snapshot_path(offset)
+        write_snapshot(path, [entry.to_snapshot() for entry in self.entries.values()], sync=sync)
+        if offset not in self.snapshots:
+            self.snapshots = sorted([*self.snapshots, offset])
+        self.last_snapshot_offset = offset
+        return path
+
+    def delete_snapshot(self, offset: int) -> None:
+        if offset in self.snapshots:
+            self.snapshots.remove(offset)
+            self._snapshot_path(offset).unlink(missing_ok=True)
+
+    def mark_snapshot_deleted(self, offset: int) -> Path | None:
+        """Renames the snapshot of a segment that is being deleted."""
+        if offset not in self.snapshots:
+            return None
+        self.snapshots.remove(offset)
+        path = self._snapshot_path(offset)
+        renamed = path.with_name(path.name + DELETED_SUFFIX)
+        try:
+            os.replace(path, renamed)
+        except FileNotFoundError:
+            return None
+        return renamed
+
+    def remove_stray_snapshots(self, segment_base_offsets: set[int]) -> None:
+        """Keeps the snapshots that stand at a segment's base, and the newest one beyond the last segment."""
+        strays = [offset for offset in self.snapshots if offset not in segment_base_offsets]
+        newest = strays[-1] if strays else None
+        for offset in strays:
+            if offset != newest or (segment_base_offsets and offset < max(segment_base_offsets)):
+                self.delete_snapshot(offset)
+
+    def move(self, dir: Path) -> None:
+        """The directory was renamed."""
+        self._dir = dir
+
+    def is_empty(self) -> bool:
+        return not self.entries and not self._unreplicated

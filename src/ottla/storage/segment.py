@@ -1,0 +1,467 @@
+"""A segment: one log file with its offset, time and transaction index.
+
+Rules: positions are int32, so a segment ends before 2 GiB; offsets are relative to the base offset, int32 too.
+`size_bytes` is what counts as written: a failed write is cut off again before anybody hears of it. Files are
+opened at the first use. The descriptor belongs to a SegmentFile, which closes it when the last reference goes:
+a slice that is being sent keeps it open however the segment is renamed, deleted or closed meanwhile.
+
+Owned by its Log, on the event loop; what threads may call says so.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ottla.model.ids import NO_LEADER_EPOCH, NO_TIMESTAMP
+from ottla.storage.batch_scan import (
+    BASE_OFFSET,
+    LAST_DELTA,
+    LEADER_EPOCH,
+    LENGTH,
+    MAX_TIMESTAMP,
+    Header,
+    read_batches,
+    scan_headers,
+)
+from ottla.storage.files import (
+    FILE_MODE,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    create_empty,
+    file_name,
+    write_fully,
+)
+from ottla.storage.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex
+from ottla.storage.log_config import LogConfig
+from ottla.storage.slices import SegmentFile, TimestampOffset
+from ottla.storage.timeindex import TimeIndex
+from ottla.storage.txnindex import TxnIndex
+
+if TYPE_CHECKING:
+    from ottla.records.batch import BatchView
+
+REMEMBERED_POSITIONS: Final = 16  # where the last slices ended: consumers read on from there
+LOG_OVERHEAD: Final = 12
+
+
+class LogSegment:
+    """One segment of a log, from its base offset on."""
+
+    __slots__ = (
+        "_bytes_since_index",
+        "_dir",
+        "_file",
+        "_first_timestamp",
+        "_max_timestamp",
+        "_offset_index",
+        "_offset_of_max",
+        "_positions",
+        "_time_index",
+        "base_offset",
+        "created_ms",
+        "index_interval_bytes",
+        "index_max_bytes",
+        "must_roll",
+        "roll_jitter_ms",
+        "size_bytes",
+        "suffix",
+        "txn_index",
+    )
+
+    def __init__(
+        self,
+        dir: Path,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        size_bytes: int,
+        now_ms: int,
+        suffix: str = "",
+    ) -> None:
+        self._dir = dir
+        self.base_offset = base_offset
+        self.suffix = suffix
+        self.size_bytes = size_bytes
+        self.created_ms = now_ms
+        self.index_interval_bytes = config.index_interval_bytes
+        self.index_max_bytes = config.segment_index_bytes
+        self.roll_jitter_ms = config.random_segment_jitter_ms()
+        self.txn_index = TxnIndex(self._path(TXN_INDEX_SUFFIX), base_offset)
+        self._file: SegmentFile | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._bytes_since_index = 0
+        self.must_roll = False  # an index is full
+        self._max_timestamp: int | None = None
+        self._offset_of_max = base_offset
+        self._first_timestamp: int | None = None
+        self._positions: dict[int, int] = {}
+
+    @classmethod
+    def create(
+        cls, dir: Path, base_offset: int, config: LogConfig, now_ms: int, suffix: str = ""
+    ) -> "LogSegment":
+        """A new, empty segment; files of that name are emptied."""
+        segment = cls(dir, base_offset, config, size_bytes=0, now_ms=now_ms, suffix=suffix)
+        for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            create_empty(segment._path(kind))
+        segment.txn_index.reset()
+        return segment
+
+    # -- files
+
+    def _path(self, kind: str) -> Path:
+        return self._dir / (file_name(self.base_offset, kind) + self.suffix)
+
+    @property
+    def path(self) -> Path:
+        return self._path(LOG_SUFFIX)
+
+    def file(self) -> SegmentFile:
+        """The open log file."""
+        file = self._file
+        if file is None:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            file = self._file = SegmentFile(fd)
+        return file
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The offset index, rebuilt from the log file if it is missing or cannot be right."""
+        if self._offset_index is None:
+            self._open_indexes()
+        assert self._offset_index is not None
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._open_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    def _open_indexes(self) -> None:
+        self._offset_index = OffsetIndex(self._path(INDEX_SUFFIX), self.base_offset, self.index_max_bytes)
+        self._time_index = TimeIndex(self._path(TIME_INDEX_SUFFIX), self.base_offset, self.index_max_bytes)
+        try:
+            entries = self._offset_index.entries
+            if entries and self._offset_index.entry(entries - 1)[1] >= self.size_bytes:
+                raise CorruptIndexError(f"{self._offset_index.path} points beyond the end of the segment")
+            _ = self._time_index.entries
+        except CorruptIndexError:
+            self.rebuild_indexes()
+
+    def rebuild_indexes(self) -> None:
+        """Makes both indexes anew from the batch headers, as the appends would have."""
+        self.reset_indexes()
+        self._max_timestamp, self._offset_of_max = NO_TIMESTAMP, self.base_offset
+        for position, header in scan_headers(self.file().fd, 0, self.size_bytes):
+            last_offset = header[BASE_OFFSET] + header[LAST_DELTA]
+            self.note_batch(position, LOG_OVERHEAD + header[LENGTH], last_offset, header[MAX_TIMESTAMP])
+        self.finish_indexes()
+
+    def begin_recovery(self) -> None:
+        """Forgets everything but the log file, before it is read batch by batch."""
+        self.reset_indexes()
+        self.txn_index.reset()
+        self._max_timestamp, self._offset_of_max = NO_TIMESTAMP, self.base_offset
+        self._first_timestamp = None
+
+    def reset_indexes(self) -> None:
+        """Empties both; CorruptIndexError is no matter here, so they are made without being looked at."""
+        self._offset_index = OffsetIndex(self._path(INDEX_SUFFIX), self.base_offset, self.index_max_bytes)
+        self._time_index = TimeIndex(self._path(TIME_INDEX_SUFFIX), self.base_offset, self.index_max_bytes)
+        self._offset_index.reset()
+        self._time_index.reset()
+        self._bytes_since_index = 0
+        self._positions.clear()
+
+    # -- timestamps
+
+    def _load_max_timestamp(self) -> int:
+        """What the last time index entry says: right for every segment that was rolled or closed."""
+        timestamp, self._offset_of_max = self.time_index.last_entry()
+        if self._max_timestamp is None:  # rebuilding the index finds it out by itself
+            self._max_timestamp = timestamp
+        return self._max_timestamp
+
+    @property
+    def max_timestamp_so_far(self) -> int:
+        """The largest timestamp in the segment, or NO_TIMESTAMP."""
+        known = self._max_timestamp
+        return self._load_max_timestamp() if known is None else known
+
+    @property
+    def offset_of_max_timestamp_so_far(self) -> int:
+        """The last offset of the batch that brought it."""
+        if self._max_timestamp is None:
+            self._load_max_timestamp()
+        return self._offset_of_max
+
+    @property
+    def largest_timestamp(self) -> int:
+        """The largest timestamp, or the time of the last write if no record has one: what retention goes by."""
+        timestamp = self.max_timestamp_so_far
+        return timestamp if timestamp >= 0 else self.last_modified_ms
+
+    @property
+    def last_modified_ms(self) -> int:
+        return os.stat(self.path).st_mtime_ns // 1_000_000
+
+    @property
+    def first_batch_timestamp(self) -> int | None:
+        """The max timestamp of the first batch, which ages the segment; None while it is empty."""
+        if self._first_timestamp is None and self.size_bytes:
+            for _, header in scan_headers(self.file().fd, 0, self.size_bytes):
+                self._first_timestamp = header[MAX_TIMESTAMP]
+                break
+        return self._first_timestamp
+
+    def time_waited_for_roll(self, now_ms: int, message_timestamp: int) -> int:
+        first = self.first_batch_timestamp
+        if first is not None and first >= 0:
+            return message_timestamp - first
+        return now_ms - self.created_ms
+
+    # -- appending
+
+    def append(
+        self, data: bytearray | memoryview | bytes, size: int, last_offset: int, max_timestamp: int
+    ) -> None:
+        """Writes one batch of a given size; OSError leaves the segment as it was."""
+        position = self.size_bytes
+        self.write(data, size)
+        self.note_batch(position, size, last_offset, max_timestamp)
+
+    def write(self, data: bytearray | memoryview | bytes, size: int) -> None:
+        """One pwrite at the end of the segment, taken back if it fails."""
+        position = self.size_bytes
+        fd = (self._file or self.file()).fd
+        try:
+            if os.pwrite(fd, data, position) != size:
+                write_fully(fd, data, position)
+        except OSError:
+            os.ftruncate(fd, position)
+            raise
+        self.size_bytes = position + size
+
+    def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Keeps timestamps and indexes up to date with a batch that was written."""
+        known = self._max_timestamp
+        if known is None:
+            known = self._load_max_timestamp()
+        if max_timestamp > known:
+            self._max_timestamp = max_timestamp
+            self._offset_of_max = last_offset
+        if self._first_timestamp is None and position == 0:
+            self._first_timestamp = max_timestamp
+        if self._bytes_since_index > self.index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            assert self._max_timestamp is not None
+            self.time_index.maybe_append(self._max_timestamp, self._offset_of_max)
+            self._bytes_since_index = 0
+            self.must_roll = self.indexes_full
+        self._bytes_since_index += size
+
+    @property
+    def indexes_full(self) -> bool:
+        """Neither may grow beyond segment.index.bytes: then the segment is rolled."""
+        return self.offset_index.full or self.time_index.full
+
+    def can_hold_offset(self, offset: int) -> bool:
+        return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
+
+    def finish_indexes(self) -> None:
+        """What a segment needs when nothing more is appended: the last time index entry, and all written out."""
+        self.time_index.maybe_append(self.max_timestamp_so_far, self._offset_of_max)
+        self.offset_index.write_out()
+        self.time_index.write_out()
+
+    # -- finding
+
+    def locate(self, offset: int) -> tuple[int, int] | None:
+        """(position, base offset) of the first batch that ends at or after offset; None past the last."""
+        position = self._positions.get(offset)
+        if position is not None:
+            return (position, offset) if position < self.size_bytes else None
+        start = self.offset_index.lookup(offset)[1]
+        for position, header in self.headers(start):
+            base = header[BASE_OFFSET]
+            if base + header[LAST_DELTA] >= offset:
+                return position, base
+        return None
+
+    def boundary(self, start: int, limit: int) -> tuple[int, int]:
+        """(end, next offset) of the last whole batch between two positions; (start, -1) if there is none."""
+        end, next_offset = start, -1
+        first = max(start, self.offset_index.lookup_position(limit))
+        for position, header in self.headers(first):
+            following = position + LOG_OVERHEAD + header[LENGTH]
+            if following > limit:
+                # The indexed batch may itself be the one that is cut: what lies before it ends where it begins.
+                return (
+                    (end, next_offset)
+                    if end > start or position == start
+                    else (position, header[BASE_OFFSET])
+                )
+            end, next_offset = following, header[BASE_OFFSET] + header[LAST_DELTA] + 1
+        return end, next_offset
+
+    def end_of_batch(self, position: int) -> tuple[int, int]:
+        """(end, next offset) of the batch at a position."""
+        for start, header in self.headers(position):
+            return start + LOG_OVERHEAD + header[LENGTH], header[BASE_OFFSET] + header[LAST_DELTA] + 1
+        return position, -1
+
+    def remember(self, offset: int, position: int) -> None:
+        """Notes that reading on from offset begins at position."""
+        positions = self._positions
+        if len(positions) >= REMEMBERED_POSITIONS and offset not in positions:
+            del positions[next(iter(positions))]
+        positions[offset] = position
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, Header]]:
+        """(position, header) of the batches from a position on."""
+        return scan_headers(self.file().fd, position, self.size_bytes)
+
+    def batches(self, position: int = 0) -> Iterator[tuple[int, "BatchView"]]:
+        """(position, batch) of the batches from a position on. Any thread."""
+        return read_batches(self.file().fd, position, self.size_bytes)
+
+    def read_next_offset(self) -> int:
+        """The offset after the last batch, found from the last index entry on."""
+        next_offset = self.base_offset
+        start = self.offset_index.lookup(self.offset_index.last_offset)[1]
+        for _, header in self.headers(start):
+            next_offset = header[BASE_OFFSET] + header[LAST_DELTA] + 1
+        return next_offset
+
+    def find_by_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
+        """The first record at or after both, in order of offsets. Any thread."""
+        from ottla.records.record import read_records  # decoding is rarely needed: keep it out of the start
+
+        offset = max(self.time_index.lookup(timestamp)[1], start_offset)
+        for position, header in self.headers(self.offset_index.lookup(offset)[1]):
+            if header[MAX_TIMESTAMP] < timestamp:
+                continue
+            _, batch = next(self.batches(position))
+            for record in read_records(batch):
+                if record.timestamp >= timestamp and record.offset >= start_offset:
+                    return TimestampOffset(record.timestamp, record.offset, header[LEADER_EPOCH])
+        return None
+
+    def find_max_timestamp(self) -> TimestampOffset | None:
+        """The first record that has the segment's largest timestamp. Any thread."""
+        from ottla.records.record import read_records
+
+        largest = self.max_timestamp_so_far
+        for position, header in self.headers(
+            self.offset_index.lookup(self.offset_of_max_timestamp_so_far)[1]
+        ):
+            if header[MAX_TIMESTAMP] == largest:
+                _, batch = next(self.batches(position))
+                for record in read_records(batch):
+                    if record.timestamp == largest:
+                        return TimestampOffset(
+                            largest, record.offset, max(header[LEADER_EPOCH], NO_LEADER_EPOCH)
+                        )
+        return None
+
+    # -- shrinking
+
+    def truncate_to(self, offset: int, now_ms: int) -> int:
+        """Removes the batches that reach offset or beyond; the number of bytes removed."""
+        found = self.locate(offset)
+        _ = self.max_timestamp_so_far
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.txn_index.truncate_to(offset)
+        self._positions.clear()
+        removed = self.truncate_to_position(found[0]) if found else 0
+        if self.size_bytes == 0:
+            self.created_ms = now_ms
+            self._first_timestamp = None
+        self._bytes_since_index = 0
+        self._max_timestamp, self._offset_of_max = self._read_largest_timestamp()
+        return removed
+
+    def truncate_to_position(self, position: int) -> int:
+        removed = self.size_bytes - position
+        if removed > 0:
+            os.ftruncate(self.file().fd, position)
+            self.size_bytes = position
+            self._positions.clear()
+        return removed
+
+    def _read_largest_timestamp(self) -> tuple[int, int]:
+        largest, offset = self.time_index.last_entry()
+        for _, header in self.headers(self.offset_index.lookup(offset)[1]):
+            if header[MAX_TIMESTAMP] > largest:
+                largest, offset = header[MAX_TIMESTAMP], header[BASE_OFFSET] + header[LAST_DELTA]
+        return largest, offset
+
+    # -- the disk
+
+    def flush(self) -> None:
+        """Waits until file and indexes are on the disk. Any thread."""
+        file = self.file()
+        os.fsync(file.fd)
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.flush()
+        self.txn_index.flush()
+
+    def set_last_modified(self, modified_ms: int) -> None:
+        """A segment rewritten by the cleaner is as old as what it was made from."""
+        for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            os.utime(self._path(kind), ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+
+    def change_suffix(self, suffix: str) -> None:
+        """Renames the files; who has the log file open keeps it."""
+        for kind in SEGMENT_SUFFIXES:
+            old, new = self._path(kind), self._dir / (file_name(self.base_offset, kind) + suffix)
+            try:
+                os.replace(old, new)
+            except FileNotFoundError:
+                if kind == LOG_SUFFIX:
+                    raise
+        self.suffix = suffix
+        self._repath()
+
+    def move(self, dir: Path) -> None:
+        """The directory was renamed."""
+        self._dir = dir
+        self._repath()
+
+    def _repath(self) -> None:
+        self.txn_index.path = self._path(TXN_INDEX_SUFFIX)
+        if self._offset_index is not None:
+            self._offset_index.path = self._path(INDEX_SUFFIX)
+        if self._time_index is not None:
+            self._time_index.path = self._path(TIME_INDEX_SUFFIX)
+
+    def close(self) -> None:
+        """Leaves the files as Kafka leaves them at a clean stop; the segment opens again when it is used."""
+        if self._offset_index is not None or self._time_index is not None or self._max_timestamp is not None:
+            self.finish_indexes()
+        self.close_handlers()
+
+    def close_handlers(self) -> None:
+        """Lets go of the files without writing."""
+        self._file = None
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close_handler()
+
+    def delete_files(self) -> None:
+        """Unlinks them. Any thread, once no log lists the segment any more."""
+        self.close_handlers()
+        for kind in SEGMENT_SUFFIXES:
+            self._path(kind).unlink(missing_ok=True)
+
+    def __repr__(self) -> str:
+        return f"LogSegment(base_offset={self.base_offset}, size_bytes={self.size_bytes}{self.suffix})"
