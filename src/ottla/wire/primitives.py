@@ -81,7 +81,7 @@ def read_tag(buf: Buffer, p: int, end: int) -> tuple[int, int, int]:
     return tag, p, p + size
 
 
-def put_tag(out: bytearray, tag: int, value: bytearray) -> None:
+def put_tag(out: bytearray, tag: int, value: bytes | bytearray) -> None:
     """Appends one tagged value."""
     put_uvarint(out, tag)
     put_uvarint(out, len(value))
