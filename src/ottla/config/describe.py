@@ -43,7 +43,7 @@ class Synonym:
 class Described:
     """One entry of a DescribeConfigs response."""
 
-    __slots__ = ("documentation", "name", "read_only", "sensitive", "source", "synonyms", "type", "value")
+    __slots__ = ("key", "name", "read_only", "sensitive", "source", "synonyms", "type", "value")
 
     def __init__(
         self,
@@ -61,8 +61,12 @@ class Described:
         self.source = synonyms[0].source if synonyms else Source.DEFAULT_CONFIG
         self.synonyms = synonyms
         self.type = Type.UNKNOWN if key is None else key.type
-        # None for keys that are known but do nothing here yet.
-        self.documentation = key.doc or None if key is not None else None
+        self.key = key
+
+    @property
+    def documentation(self) -> str | None:
+        """A sentence about the key, None if nobody knows it."""
+        return None if self.key is None else self.key.doc
 
 
 def describe_broker(config: BrokerConfig, names: Iterable[str] | None = None) -> list[Described]:

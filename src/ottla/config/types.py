@@ -71,7 +71,7 @@ class Scope(Enum):
 class ConfigKey:
     """One key: everything that is known about it before anybody sets it."""
 
-    __slots__ = ("check", "default", "doc", "has_default", "internal", "name", "scope", "synonym", "type")
+    __slots__ = ("check", "default", "has_default", "internal", "name", "scope", "synonym", "type")
 
     def __init__(
         self,
@@ -80,7 +80,6 @@ class ConfigKey:
         default: Value,
         check: Check | None = None,
         scope: Scope = Scope.READ_ONLY,
-        doc: str = "",
         *,
         synonym: str | None = None,
         internal: bool = False,
@@ -91,7 +90,6 @@ class ConfigKey:
         self.default = default
         self.check = check
         self.scope = scope
-        self.doc = doc
         # The broker's key that gives a topic's or a group's key its default.
         self.synonym = synonym
         # Known and honoured, but never shown by DescribeConfigs unless somebody set it.
@@ -106,6 +104,13 @@ class ConfigKey:
     @property
     def sensitive(self) -> bool:
         return self.type is Type.PASSWORD
+
+    @property
+    def doc(self) -> str | None:
+        """A sentence on what it does."""
+        from ottla.config.docs import documentation_of
+
+        return documentation_of(self.name)
 
     def __repr__(self) -> str:
         return f"ConfigKey({self.name}, {self.type.name})"
