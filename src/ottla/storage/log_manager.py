@@ -12,7 +12,7 @@ called.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from ottla.storage.log_dir import (
     open_log_dirs,
     stray_dir_name,
 )
+from ottla.storage.log_registry import LogRegistry
 from ottla.storage.settings import LogManagerSettings
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def _never_stray(log: Log) -> bool:
     return False
 
 
-class LogManager:
+class LogManager(LogRegistry):
     """The broker's logs."""
 
     def __init__(
@@ -67,56 +68,18 @@ class LogManager:
 
         DirLockedError or MetaPropertiesError if they are not ours.
         """
+        super().__init__(open_log_dirs(dirs))
         self.clock = clock
         self.settings = settings or LogManagerSettings()
         self.defaults = defaults or LogConfig()
         self.on_dir_failure = on_dir_failure
         self.on_all_dirs_failed = on_all_dirs_failed
         self.previous_broker_epoch = UNKNOWN_BROKER_EPOCH
-        self._current: dict[TopicPartition, Log] = {}
-        self._future: dict[TopicPartition, Log] = {}
-        self._offline: dict[TopicPartition, LogDir] = {}
-        self._dir_of: dict[Path, LogDir] = {}
-        self._cordoned: frozenset[Path] = frozenset()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.dirs = open_log_dirs(dirs)
-        self._dir_of = {log_dir.path: log_dir for log_dir in self.dirs}
         self.pool = ThreadPoolExecutor(self.settings.background_threads, thread_name_prefix="storage")
         self.deletions = Deletions(clock, self.pool)
         self.cleaner = CleanerManager(self)
         self.background = BackgroundWork(self)
-
-    # -- directories --
-
-    @property
-    def online_dirs(self) -> list[LogDir]:
-        return [log_dir for log_dir in self.dirs if log_dir.online]
-
-    @property
-    def offline_dirs(self) -> list[LogDir]:
-        return [log_dir for log_dir in self.dirs if not log_dir.online]
-
-    def directory_id(self, log: Log) -> Uuid | None:
-        """The id of the directory the log lies in."""
-        return self.dir_of(log).id
-
-    def dir_of(self, log: Log) -> LogDir:
-        return self._dir_of[log.dir.parent]
-
-    def dir_by_id(self, directory_id: Uuid) -> LogDir | None:
-        """The online directory with this id."""
-        return next((log_dir for log_dir in self.online_dirs if log_dir.id == directory_id), None)
-
-    def dir_by_path(self, path: str) -> LogDir:
-        """The directory at this path; LOG_DIR_NOT_FOUND if the broker has no such one."""
-        log_dir = self._dir_of.get(Path(path).absolute())
-        if log_dir is None:
-            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"Log dir {path} is not found in the config.")
-        return log_dir
-
-    def set_cordoned(self, paths: Collection[Path]) -> None:
-        """No new log goes into a cordoned directory unless all are (KIP-1066)."""
-        self._cordoned = frozenset(path.absolute() for path in paths)
 
     # -- loading --
 
@@ -220,30 +183,6 @@ class LogManager:
 
     # -- logs --
 
-    def get(self, tp: TopicPartition) -> Log | None:
-        """The partition's current log."""
-        return self._current.get(tp)
-
-    def get_future(self, tp: TopicPartition) -> Log | None:
-        """The copy being made in another directory, if one is."""
-        return self._future.get(tp)
-
-    def is_offline(self, tp: TopicPartition) -> bool:
-        """Did the partition's log go with a failed directory?"""
-        return tp in self._offline
-
-    @property
-    def current_logs(self) -> Mapping[TopicPartition, Log]:
-        return self._current
-
-    @property
-    def future_logs(self) -> Mapping[TopicPartition, Log]:
-        return self._future
-
-    def all_logs(self) -> Iterator[Log]:
-        yield from self._current.values()
-        yield from self._future.values()
-
     def get_or_create(
         self,
         tp: TopicPartition,
@@ -263,7 +202,7 @@ class LogManager:
         if log is None:
             self._refuse_if_maybe_offline(tp, is_new)
             wanted = self.dir_by_id(directory_id) if directory_id is not None else None
-            candidates = [wanted] if wanted is not None else self._dirs_by_load()
+            candidates = [wanted] if wanted is not None else self.dirs_by_load()
             log = self._create(self._current, tp, dir_name(tp), topic_id, config, candidates)
         elif topic_id is not None and log.topic_id is not None and log.topic_id != topic_id:
             raise KafkaError(
@@ -280,11 +219,6 @@ class LogManager:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"Can not create log for {tp} because log directories {paths} are offline",
             )
-
-    def _dirs_by_load(self) -> list[LogDir]:
-        online = self.online_dirs
-        open_to_new = [log_dir for log_dir in online if log_dir.path not in self._cordoned]
-        return sorted(open_to_new, key=lambda log_dir: log_dir.log_count) or online[:1]
 
     def _create(
         self,
@@ -498,9 +432,6 @@ class LogManager:
     async def describe(self, tps: Collection[TopicPartition] | None = None) -> list[LogDirInfo]:
         """Every directory with its logs (those in `tps`, or all) for DescribeLogDirs (KIP-113, KIP-827)."""
         return await describe_log_dirs(self, tps)
-
-    def is_cordoned(self, log_dir: LogDir) -> bool:
-        return log_dir.path in self._cordoned
 
     # -- life cycle --
 
