@@ -82,7 +82,7 @@ DOCS = {
     "ssl.cipher.suites": "Cipher suites allowed; all of the library's if empty.",
     "ssl.client.auth": "Whether clients must show a certificate: required, requested, none.",
     "ssl.enabled.protocols": "TLS versions allowed.",
-    "ssl.endpoint.identification.algorithm": "How a server's name is checked against its certificate; empty for not at all.",
+    "ssl.endpoint.identification.algorithm": "How a server's name is checked; empty for not at all.",
     "ssl.engine.factory.class": "A class that makes TLS engines.",
     "ssl.key.password": "Password of the private key.",
     "ssl.keymanager.algorithm": "Algorithm of the key manager.",
