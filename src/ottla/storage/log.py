@@ -216,7 +216,8 @@ class Log(AppendableLog):
     def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> list[LogSegment]:
         """Puts cleaned segments in the place of old ones, as Kafka does; the old ones, for delete_files.
 
-        A crash at any point leaves either the old segments or all the new ones: see recovery.
+        A crash at any point leaves either the old segments or all the new ones: see recovery. The caller syncs the
+        directory afterwards, in a thread, and before anything relies on the swap.
         """
         self._require_online()
         old_bases = {segment.base_offset for segment in old if segment in self._segments}
@@ -233,7 +234,6 @@ class Log(AppendableLog):
                     self._producers.mark_snapshot_deleted(segment.base_offset)
             for segment in sorted(new, key=lambda segment: segment.base_offset):
                 segment.change_suffix("")
-            fsync_dir(self.dir)
         except OSError as error:
             raise self._fail("replace segments of", error) from error
         return gone
