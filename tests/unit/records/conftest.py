@@ -1,0 +1,43 @@
+"""Every test of the kernel runs on both implementations; the compiled one must be there for its half to count."""
+
+from types import ModuleType
+
+import pytest
+
+from ottla.records import _kernel_py, _offset_map_py, batch, compaction, record
+
+try:
+    from ottla.records import _kernel
+except ImportError:  # no compiler on this machine: the twin is what users get here too
+    _kernel = None
+
+
+def implementation(name: str) -> ModuleType:
+    if name == "c":
+        if _kernel is None:
+            pytest.skip("the compiled kernel is not built here")
+        return _kernel
+    return _kernel_py
+
+
+@pytest.fixture(params=["c", "python"])
+def kernel(request: pytest.FixtureRequest) -> ModuleType:
+    return implementation(request.param)
+
+
+@pytest.fixture(params=["c", "python"])
+def offset_map(request: pytest.FixtureRequest) -> type:
+    if request.param == "c":
+        return implementation("c").OffsetMap
+    return _offset_map_py.OffsetMap
+
+
+@pytest.fixture(params=["c", "python"])
+def on_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The modules above the kernel, running on one or the other."""
+    chosen = implementation(request.param)
+    for module in (batch, record, compaction):
+        for name in ("crc32c", "decode_records", "encode_record", "encode_records", "rebuild_records"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, getattr(chosen, name))
+    return request.param
