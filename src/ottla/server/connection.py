@@ -24,7 +24,7 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from ottla.model.errors import KafkaError
 from ottla.server.frame_pool import FramePool
@@ -122,8 +122,8 @@ class Connection(asyncio.BufferedProtocol):
     # ---- life ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are not asyncio's by inheritance, only by what they can do.
+        self._transport = transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.peer = (str(peer[0]), int(peer[1])) if peer else ("", 0)
         if not self.host.opened(self):

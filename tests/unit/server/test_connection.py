@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import uvloop
 
 from ottla.server.connection import Answer, Deferred
 from ottla.server.frame_pool import FramePool
@@ -69,8 +70,19 @@ async def serving(
         server.connections.close_all()
 
 
+@pytest.fixture(autouse=True, params=["asyncio", "uvloop"])
+def loop_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every scenario on both loops: their transports differ."""
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+    monkeypatch.setitem(LOOP, "factory", factory)
+
+
+LOOP: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {}
+
+
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(coroutine, 20))
+    with asyncio.Runner(loop_factory=LOOP["factory"]) as runner:
+        runner.run(asyncio.wait_for(coroutine, 20))
 
 
 def echo(body: bytes) -> bytes:

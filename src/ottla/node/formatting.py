@@ -1,0 +1,86 @@
+"""Making empty directories a node's own, and finding out whose they are when they are not empty.
+
+A directory counts as formatted when it has a meta.properties, which is therefore written last. Directories that
+Apache Kafka formatted are taken as they are. With `controller.quorum.voters` the quorum is the static one of
+the configuration; without, the directory itself names its voters (kraft.version 1).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ottla.config.broker import BrokerConfig
+from ottla.metadata import features
+from ottla.metadata.cluster import Endpoint
+from ottla.model.ids import random_uuid, uuid_to_str
+from ottla.raft.formatting import format_metadata, standalone_voters
+from ottla.storage.meta_properties import (
+    MetaProperties,
+    random_directory_id,
+    read_meta_properties,
+    verify_ensemble,
+    write_meta_properties,
+)
+
+
+def ensure_formatted(
+    config: BrokerConfig,
+    controller_endpoints: tuple[Endpoint, ...],
+    now_ms: int,
+    cluster_id: str | None = None,
+) -> MetaProperties:
+    """Format what is empty; what the metadata directory says of itself."""
+    metadata_dir = Path(config.metadata_log_dir).absolute()
+    dirs = _dirs(config)
+    found = {directory: read_meta_properties(directory) for directory in dirs}
+    known = {directory: meta for directory, meta in found.items() if meta is not None}
+    verify_ensemble(known)
+    if known:
+        cluster_id = next(iter(known.values())).cluster_id
+    cluster_id = cluster_id or uuid_to_str(random_uuid())
+    for directory in [d for d, meta in found.items() if meta is None]:
+        known[directory] = format_directory(
+            directory,
+            config,
+            cluster_id=cluster_id,
+            controller_endpoints=controller_endpoints,
+            now_ms=now_ms,
+            is_metadata_directory=directory == metadata_dir,
+        )
+    return known[metadata_dir]
+
+
+def format_directory(
+    directory: Path,
+    config: BrokerConfig,
+    *,
+    cluster_id: str,
+    controller_endpoints: tuple[Endpoint, ...],
+    now_ms: int,
+    is_metadata_directory: bool,
+    metadata_version: int = features.LATEST_METADATA_VERSION,
+    feature_levels: Mapping[str, int] | None = None,
+) -> MetaProperties:
+    """Format one directory for this node."""
+    directory_id = random_directory_id()
+    voters = None
+    if not config.quorum_voters and "controller" in config.process_roles:
+        voters = standalone_voters(config.node_id, directory_id, controller_endpoints)
+    format_metadata(
+        directory,
+        now_ms=now_ms,
+        metadata_version=metadata_version,
+        feature_levels=feature_levels,
+        voters=voters,
+        is_metadata_directory=is_metadata_directory,
+    )
+    meta = MetaProperties(cluster_id=cluster_id, node_id=config.node_id, directory_id=directory_id)
+    write_meta_properties(directory, meta)
+    return meta
+
+
+def _dirs(config: BrokerConfig) -> list[Path]:
+    """The log directories and, where it is another one, that of the metadata log."""
+    paths = [*config.log_dirs, config.metadata_log_dir]
+    return list(dict.fromkeys(Path(path).absolute() for path in paths))
+
+

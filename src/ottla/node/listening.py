@@ -1,0 +1,133 @@
+"""The node's sockets: one host for each listener, bound first and served when the node is ready.
+
+Owner: the node, on its loop.
+"""
+
+import errno
+import logging
+from collections.abc import Iterable
+from time import monotonic
+
+from ottla.config.broker import BrokerConfig
+from ottla.config.errors import ConfigError
+from ottla.config.listeners import Listener as ListenerConfig
+from ottla.metadata.cluster import Endpoint
+from ottla.server.dispatch import Dispatcher
+from ottla.server.frame_pool import GIANT_BUDGET_BYTES, ORDINARY_BUDGET_BYTES, FramePool
+from ottla.server.context import Services
+from ottla.server.listeners import ConnectionLimits, Connections, ListenerHost, shared_buffer
+from ottla.server.registry import Listener
+
+log = logging.getLogger("ottla.node")
+
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+SERVED_PROTOCOLS = ("PLAINTEXT",)
+ANY_HOST = ("", "0.0.0.0", "::")
+
+
+class Sockets:
+    """All listening sockets of a node and the connections they have accepted."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._shared = shared_buffer()
+        self.connections = Connections(limits_of(config), pool_of(config), monotonic)
+        self._hosts: dict[str, ListenerHost] = {}
+
+    async def bind(self) -> None:
+        """Take every address; ConfigError in one line if one cannot be had."""
+        for listener in self._config.listeners:
+            if listener.security_protocol not in SERVED_PROTOCOLS:
+                raise ConfigError(
+                    f"listener {listener.name} asks for {listener.security_protocol}, which this version does not "
+                    f"serve yet (it serves {', '.join(SERVED_PROTOCOLS)})"
+                )
+            self._hosts[listener.name] = await self._bind(listener)
+
+    async def _bind(self, listener: ListenerConfig) -> ListenerHost:
+        config = self._config
+        kind = Listener.CONTROLLER if listener.name in config.controller_listener_names else Listener.BROKER
+        host = ListenerHost(
+            listener.name,
+            kind,
+            _not_yet,
+            self.connections,
+            self._shared,
+            config.for_listener(listener.name, "socket.request.max.bytes"),
+            monotonic,
+        )
+        try:
+            await host.bind(listener.host, listener.port)
+        except OSError as error:
+            implied = kind is Listener.CONTROLLER and config.controller_listener_is_implied
+            if error.errno == errno.EADDRINUSE and implied:
+                # Nobody asked for that port: any other will do.
+                await host.bind(listener.host, 0)
+            else:
+                raise ConfigError(_cannot_listen(listener, error), "listeners") from error
+        return host
+
+    async def serve(self, services: Services) -> None:
+        """Begin to answer."""
+        for host in self._hosts.values():
+            host.dispatch = Dispatcher(services, host.kind)
+            await host.start()
+        self.connections.start_reaping()
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """The limits may change while the broker runs."""
+        self._config = config
+        self.connections.limits = limits_of(config)
+
+    def advertised(self, listeners: Iterable[ListenerConfig]) -> list[Endpoint]:
+        """What clients are told: the advertised address, with the real port where 0 was asked for."""
+        return [self._advertise(listener) for listener in listeners]
+
+    def _advertise(self, listener: ListenerConfig) -> Endpoint:
+        bound = self._hosts[listener.name].address
+        host = listener.host
+        if host in ANY_HOST:
+            host = _own_name() if listener.host == "" else "127.0.0.1"
+        protocol = SECURITY_PROTOCOLS[listener.security_protocol]
+        return Endpoint(listener.name, host, listener.port or bound[1], protocol)
+
+    def address(self, name: str) -> tuple[str, int]:
+        return self._hosts[name].address
+
+    def close(self) -> None:
+        for host in self._hosts.values():
+            host.stop()
+        self.connections.close_all()
+
+
+def limits_of(config: BrokerConfig) -> ConnectionLimits:
+    return ConnectionLimits(
+        max_connections=config["max.connections"],
+        max_per_ip=config["max.connections.per.ip"],
+        per_ip_overrides=config.max_connections_per_ip_overrides,
+        max_idle_ms=config["connections.max.idle.ms"],
+    )
+
+
+def pool_of(config: BrokerConfig) -> FramePool:
+    """queued.max.request.bytes bounds what frames may hold; where it is not set, our own bound does."""
+    bound: int = config["queued.max.request.bytes"]
+    if bound <= 0:
+        return FramePool()
+    share = ORDINARY_BUDGET_BYTES / (ORDINARY_BUDGET_BYTES + GIANT_BUDGET_BYTES)
+    return FramePool(ordinary_bytes=int(bound * share), giant_bytes=int(bound * (1 - share)))
+
+
+def _not_yet(*_: object) -> None:
+    raise AssertionError("a listener serves only after Sockets.serve")
+
+
+def _cannot_listen(listener: ListenerConfig, error: OSError) -> str:
+    reason = "the address is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+    return f"cannot listen on {listener}: {reason}"
+
+
+def _own_name() -> str:
+    import socket
+
+    return socket.getfqdn()
