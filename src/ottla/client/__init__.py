@@ -1,0 +1,53 @@
+"""Clients of Kafka: producer, consumer, admin, for asyncio and for plain threads.
+
+Everything that decides is without I/O (connection, metadata, network, producer, consumer); two thin drivers give
+it sockets and time. The names below are imported when first used, so that a script that only produces does not
+load the rest.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.client.admin import AsyncAdmin as AsyncAdmin
+    from ottla.client.admin_types import ConfigChange as ConfigChange
+    from ottla.client.admin_types import ConfigOperation as ConfigOperation
+    from ottla.client.admin_types import ConfigResource as ConfigResource
+    from ottla.client.admin_types import NewTopic as NewTopic
+    from ottla.client.admin_types import ResourceType as ResourceType
+    from ottla.client.aio import AsyncClient as AsyncClient
+    from ottla.client.aio import AsyncConsumer as AsyncConsumer
+    from ottla.client.aio import AsyncProducer as AsyncProducer
+    from ottla.client.batch import RecordMetadata as RecordMetadata
+    from ottla.client.blocking import Admin as Admin
+    from ottla.client.blocking import Consumer as Consumer
+    from ottla.client.blocking import Producer as Producer
+    from ottla.client.fetched import ConsumerRecord as ConsumerRecord
+    from ottla.model.ids import TopicPartition as TopicPartition
+
+_HOMES = {
+    "Admin": "ottla.client.blocking",
+    "AsyncAdmin": "ottla.client.admin",
+    "AsyncClient": "ottla.client.aio",
+    "AsyncConsumer": "ottla.client.aio",
+    "AsyncProducer": "ottla.client.aio",
+    "ConfigChange": "ottla.client.admin_types",
+    "ConfigOperation": "ottla.client.admin_types",
+    "ConfigResource": "ottla.client.admin_types",
+    "Consumer": "ottla.client.blocking",
+    "ConsumerRecord": "ottla.client.fetched",
+    "NewTopic": "ottla.client.admin_types",
+    "Producer": "ottla.client.blocking",
+    "RecordMetadata": "ottla.client.batch",
+    "ResourceType": "ottla.client.admin_types",
+    "TopicPartition": "ottla.model.ids",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

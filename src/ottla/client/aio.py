@@ -116,7 +116,9 @@ class AsyncClient:
         """The topic's error will not go away by asking again (a missing topic, unless it is being created)."""
         if info.error is None:
             return False
-        missing = info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not self.config.allow_auto_create_topics
+        missing = (
+            info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not self.config.allow_auto_create_topics
+        )
         return self.core.metadata.version > asked and (missing or not info.error.retriable)
 
     def _topic_error(self, name: str) -> KafkaError:
@@ -225,7 +227,9 @@ class AsyncProducer(AsyncClient):
         assert isinstance(delivery, AsyncDelivery)
         return delivery
 
-    async def send_and_wait(self, topic: str, value: Text = None, key: Text = None, **more: Any) -> RecordMetadata:
+    async def send_and_wait(
+        self, topic: str, value: Text = None, key: Text = None, **more: Any
+    ) -> RecordMetadata:
         """Send one record and wait for its acknowledgement."""
         return await (await self.send(topic, value, key, **more))
 

@@ -88,6 +88,7 @@ class Connection:
         self.ranges = ApiRanges({})
         self.in_flight: deque[InFlight] = deque()
         self.throttled_until_ms = float("-inf")
+        self.last_used_ms = float("-inf")
         self._client_id = client_id
         self._request_timeout_ms = request_timeout_ms
         self._software_version = software_version
@@ -123,6 +124,7 @@ class Connection:
     def send(self, request: Any, version: int, on_done: OnDone | None, now: float, timeout_ms: float) -> None:
         """Queue a request; without `on_done` no response is expected (Produce with acks=0)."""
         assert self.state is not State.CLOSED
+        self.last_used_ms = now
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         self._out.append(encode_request(request, version, correlation_id, self._client_id))

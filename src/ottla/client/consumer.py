@@ -167,7 +167,11 @@ class ConsumerCore:
         for node_id, session in self._sessions.items():
             if session.session_id and node_id not in self._fetching and self._network.ready(node_id, now):
                 request = FetchRequest(
-                    max_wait_ms=0, min_bytes=0, session_id=session.session_id, session_epoch=FINAL_EPOCH, topics=[]
+                    max_wait_ms=0,
+                    min_bytes=0,
+                    session_id=session.session_id,
+                    session_epoch=FINAL_EPOCH,
+                    topics=[],
                 )
                 version = self._network.version_for(node_id, FetchRequest)
                 self._network.send(node_id, request, version, lambda *_: None, now, 1000)
@@ -414,7 +418,13 @@ class ConsumerCore:
         self._buffered_bytes += fetched.size_bytes
 
     def _on_partition_error(
-        self, node_id: int, state: PartitionPosition, code: ErrorCode, data: Any, nodes: list[Node], now: float
+        self,
+        node_id: int,
+        state: PartitionPosition,
+        code: ErrorCode,
+        data: Any,
+        nodes: list[Node],
+        now: float,
     ) -> None:
         state.attempts += 1
         state.trouble(now, self._network.retry_delay_ms(state.attempts))

@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 from ottla.client.calls import Call, ErrorOf, Target, top_level_error
 from ottla.client.errors import Closed, NoBrokersAvailable, TimedOut
@@ -35,8 +35,7 @@ class _Link(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's own class derives from nothing
         self._driver._on_connected(self._link, self)
 
     def data_received(self, data: bytes) -> None:

@@ -15,6 +15,7 @@ from ottla.model.ids import NO_LEADER_EPOCH, ZERO_UUID, TopicPartition, Uuid
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 NO_LEADER = -1
+EMPTY = TopicShape(0, ())
 
 
 class Node(NamedTuple):
@@ -50,7 +51,7 @@ class TopicInfo:
     is_internal: bool = False
     partitions: dict[int, PartitionInfo] = field(default_factory=dict)
     error: ErrorCode | None = None
-    shape: TopicShape = TopicShape(0, ())
+    shape: TopicShape = EMPTY
 
     def reshape(self) -> None:
         available = tuple(p for p, info in sorted(self.partitions.items()) if info.leader >= 0)
@@ -112,10 +113,10 @@ class ClusterMetadata:
         idle = now - self._config.metadata_max_idle_ms
         for topic in [name for name, used in self._wanted.items() if used < idle]:
             self.forget(topic)
-        names = None if self._wants_all else [MetadataRequestTopic(name=name) for name in sorted(self._wanted)]
-        return MetadataRequest(
-            topics=names, allow_auto_topic_creation=self._config.allow_auto_create_topics
+        names = (
+            None if self._wants_all else [MetadataRequestTopic(name=name) for name in sorted(self._wanted)]
         )
+        return MetadataRequest(topics=names, allow_auto_topic_creation=self._config.allow_auto_create_topics)
 
     # -- what is known --------------------------------------------------------------------------------
 
@@ -163,7 +164,10 @@ class ClusterMetadata:
         """Returns whether the topic should be asked for again soon."""
         error = error_of(described.error_code)
         old = self.topics.get(described.name)
-        if old is not None and error in (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        if old is not None and error in (
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ):
             # A broker that is behind may not know the topic yet: what was known stays, with the error noted.
             old.error = error
             return True
@@ -171,7 +175,7 @@ class ClusterMetadata:
         same_topic = old is not None and old.topic_id == new.topic_id
         for p in described.partitions:
             before = old.partitions.get(p.partition_index) if old is not None and same_topic else None
-            new.partitions[p.partition_index] = _newer(before, _partition_info(p))
+            new.partitions[p.partition_index] = _newer(before, partition_info(p))
         new.reshape()
         self.topics[new.name] = new
         if old is not None and not same_topic:
@@ -199,7 +203,7 @@ class ClusterMetadata:
             self.names_by_id.pop(topic.topic_id, None)
 
 
-def _partition_info(p: Any) -> PartitionInfo:
+def partition_info(p: Any) -> PartitionInfo:
     return PartitionInfo(
         p.leader_id,
         p.leader_epoch,

@@ -130,18 +130,19 @@ class NetworkCore:
 
     def version_for(self, node_id: int, request_type: Any, at_most: int | None = None) -> int:
         """The version this node and we share; only for a node that is ready."""
-        peer = self._peers.get(node_id)
-        assert peer is not None and peer.connection is not None
-        return peer.connection.ranges.version_for(request_type, at_most)
+        return self._connection(node_id).ranges.version_for(request_type, at_most)
 
     def send(
         self, node_id: int, request: Any, version: int, on_done: OnDone | None, now: float, timeout_ms: float
     ) -> None:
         """One request to a node that is ready: no retries, the outcome is the caller's."""
+        self._connection(node_id).send(request, version, on_done, now, timeout_ms)
+
+    def _connection(self, node_id: int) -> Connection:
         peer = self._peers.get(node_id)
-        assert peer is not None and peer.connection is not None
-        peer.last_used_ms = now
-        peer.connection.send(request, version, on_done, now, timeout_ms)
+        assert peer is not None
+        assert peer.connection is not None
+        return peer.connection
 
     def call(self, call: Call, now: float) -> None:
         """A request with routing and retries; the outcome goes to its on_done."""
@@ -255,7 +256,7 @@ class NetworkCore:
             elif connection.deadline_ms() <= now:
                 # Answers come in order: behind one that does not come, none will.
                 self._drop(peer, f"no answer within {self.config.request_timeout_ms} ms", now)
-            elif not connection.in_flight and peer.last_used_ms < idle:
+            elif peer.is_ready and not connection.in_flight and connection.last_used_ms < idle:
                 self._close(peer, Closed(), None, now)
         for peer in self._peers.idle_bootstrap():
             self._close(peer, Closed(), None, now)
@@ -285,7 +286,9 @@ class NetworkCore:
         def answered(response: Any, error: KafkaError | None, now: float) -> None:
             self._metadata_in_flight = False
             if response is not None and response.error_code:
-                error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)  # KIP-1102: ask the bootstrap brokers again
+                error = KafkaError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR
+                )  # KIP-1102: ask the bootstrap brokers again
             if error is None:
                 self.metadata.update(response, request, now)
                 self._peers.adopt(self.metadata.nodes)

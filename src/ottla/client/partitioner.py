@@ -235,4 +235,6 @@ def make_partitioner(
         return sticky
     if choice == "default":
         return KeyPartitioner(sticky)
-    raise ConfigError(f"partitioner must be default, sticky, round_robin, random or a callable, not {choice!r}")
+    raise ConfigError(
+        f"partitioner must be default, sticky, round_robin, random or a callable, not {choice!r}"
+    )

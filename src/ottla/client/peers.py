@@ -20,7 +20,6 @@ class Peer:
         "connection",
         "failures",
         "last_error",
-        "last_used_ms",
         "link",
         "node",
         "retry_at_ms",
@@ -34,7 +33,6 @@ class Peer:
         self.failures = 0
         self.retry_at_ms = float("-inf")
         self.setup_deadline_ms = float("inf")
-        self.last_used_ms = float("-inf")
         self.last_error: str | None = None
 
     @property
@@ -105,7 +103,6 @@ class Peers:
         for bootstrap in self._bootstrap.values():
             if bootstrap.node[1:3] == peer.node[1:3] and bootstrap.is_ready:
                 peer.connection, peer.link = bootstrap.connection, bootstrap.link
-                peer.last_used_ms = bootstrap.last_used_ms
                 bootstrap.connection, bootstrap.link = None, -1
                 self._by_link[peer.link] = peer
                 break
@@ -127,7 +124,6 @@ class Peers:
         self._next_link += 1
         peer.connection, peer.link = connection, link
         peer.setup_deadline_ms = now + setup_timeout_ms
-        peer.last_used_ms = now
         self._by_link[link] = peer
         return link
 

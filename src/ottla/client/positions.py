@@ -74,7 +74,10 @@ class PartitionPosition:
 
     def is_fetchable(self, now: float) -> bool:
         return (
-            self.position is not None and not self.paused and not self.validating and self.not_before_ms <= now
+            self.position is not None
+            and not self.paused
+            and not self.validating
+            and self.not_before_ms <= now
         )
 
     def trouble(self, now: float, delay_ms: float) -> None:

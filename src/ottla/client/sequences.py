@@ -21,7 +21,14 @@ MAX_EPOCH = 0x7FFF
 class PartitionSequences:
     """What one partition has been given and what it has acknowledged."""
 
-    __slots__ = ("epoch", "in_flight", "last_acked_offset", "last_acked_sequence", "next_sequence", "producer_id")
+    __slots__ = (
+        "epoch",
+        "in_flight",
+        "last_acked_offset",
+        "last_acked_sequence",
+        "next_sequence",
+        "producer_id",
+    )
 
     def __init__(self) -> None:
         self.producer_id: int = NO_PRODUCER_ID

@@ -1,0 +1,167 @@
+"""What the admin client takes and returns: plain values, named as in Kafka."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from ottla.client.metadata import Node, PartitionInfo
+from ottla.model.ids import Uuid
+
+
+class ResourceType(IntEnum):
+    """What can have a configuration."""
+
+    UNKNOWN = 0
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, the strongest first but for topics, whose own value stands above all."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+    @classmethod
+    def of(cls, number: int) -> "ConfigSource":
+        return cls(number) if number in cls._value2member_map_ else cls.UNKNOWN
+
+
+class ConfigOperation(IntEnum):
+    """What to do with one key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+CONFIG_TYPES = ("unknown", "boolean", "string", "int", "short", "long", "double", "list", "class", "password")
+
+
+class ConfigResource(NamedTuple):
+    """A thing with a configuration; a broker's name is its id, "" the default of all brokers."""
+
+    resource_type: ResourceType
+    name: str
+
+
+class ConfigSynonym(NamedTuple):
+    """A place a value could come from."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One key as the broker describes it; a sensitive value is None."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    is_sensitive: bool
+    config_type: str = "unknown"
+    documentation: str | None = None
+    synonyms: tuple[ConfigSynonym, ...] = ()
+
+    @property
+    def is_default(self) -> bool:
+        return self.source in (ConfigSource.DEFAULT_CONFIG, ConfigSource.STATIC_BROKER_CONFIG)
+
+
+class ConfigChange(NamedTuple):
+    """One key to change."""
+
+    name: str
+    value: str | None
+    operation: ConfigOperation = ConfigOperation.SET
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; -1 leaves a number to the broker. `assignments` (partition -> brokers) rules both."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+    assignments: Mapping[int, list[int]] = field(default_factory=dict)
+
+
+class CreatedTopic(NamedTuple):
+    """A topic as it was created (or would be)."""
+
+    name: str
+    topic_id: Uuid
+    num_partitions: int
+    replication_factor: int
+    configs: dict[str, str | None]
+
+
+class TopicListing(NamedTuple):
+    """A topic in the list."""
+
+    name: str
+    topic_id: Uuid
+    is_internal: bool
+    partition_count: int
+    replication_factor: int
+
+
+class TopicDescription(NamedTuple):
+    """A topic and where its partitions are."""
+
+    name: str
+    topic_id: Uuid
+    is_internal: bool
+    partitions: dict[int, PartitionInfo]
+
+
+class ClusterDescription(NamedTuple):
+    """The nodes of a cluster."""
+
+    cluster_id: str
+    controller_id: int
+    nodes: list[Node]
+
+
+class ReplicaInfo(NamedTuple):
+    """A replica in a log directory."""
+
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+class LogDirDescription(NamedTuple):
+    """One log directory of one broker."""
+
+    path: str
+    total_bytes: int
+    usable_bytes: int
+    replicas: dict[tuple[str, int], ReplicaInfo]
+
+
+class ActiveProducer(NamedTuple):
+    """A producer a partition remembers."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    current_txn_start_offset: int
