@@ -113,7 +113,7 @@ class Log(AppendableLog):
             partition_metadata.write_topic_id(self.dir, topic_id)
         except OSError as error:
             raise self._fail("write the topic id of", error) from error
-        self._unsynced.append(self.dir / partition_metadata.FILE_NAME)
+        self._sync_later(self.dir / partition_metadata.FILE_NAME)
 
     # -- the disk
 
@@ -139,7 +139,8 @@ class Log(AppendableLog):
 
     def _flush_small_files(self) -> None:
         """Epochs, topic id and snapshots first: what they say is then at least as durable as the records."""
-        unsynced, self._unsynced = self._unsynced, []
+        with self._lock:
+            unsynced, self._unsynced = self._unsynced, []
         for path in unsynced:
             fsync_file(path)
         self._epochs.flush()
@@ -305,7 +306,8 @@ class Log(AppendableLog):
             os.replace(self.dir, new_dir)
         except OSError as error:
             raise self._fail("rename the directory of", error) from error
-        self._unsynced = [new_dir / path.name for path in self._unsynced]
+        with self._lock:
+            self._unsynced = [new_dir / path.name for path in self._unsynced]
         self.dir = new_dir
         self._epochs.move(new_dir)
         self._producers.move(new_dir)

@@ -369,7 +369,7 @@ class AppendableLog(ReadableLog):
         self._producers.map_end_offset = base_offset
         snapshot = self._producers.take_snapshot(sync=False)
         if snapshot is not None:
-            self._unsynced.append(snapshot)
+            self._sync_later(snapshot)
         if self.on_roll is not None:
             self.on_roll(self, base_offset)  # type: ignore[arg-type]  # every AppendableLog is a Log
         return segment

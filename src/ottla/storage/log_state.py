@@ -90,7 +90,7 @@ class LogState:
         self.on_failure: Callable[[Log, Exception], None] | None = None
         self._epochs = epochs
         self._producers = producers
-        self._lock = Lock()  # guards the recovery point, which a flushing thread advances
+        self._lock = Lock()  # guards what a flushing thread changes: recovery point, unsynced files
         self._truncations = 0
         self._unsynced: list[Path] = []  # small files that go to the disk with the next flush
         self._first_unstable: int | None = None
@@ -253,7 +253,12 @@ class LogState:
     def remove_expired_producers(self, now_ms: int) -> None:
         self._producers.remove_expired(now_ms)
 
-    # -- failure
+    # -- the disk
+
+    def _sync_later(self, path: Path) -> None:
+        """A small file was written; the next flush waits for it."""
+        with self._lock:
+            self._unsynced.append(path)
 
     def _require_online(self) -> None:
         if self.failed:

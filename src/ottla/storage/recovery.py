@@ -290,7 +290,21 @@ class LogLoader:
         known = self._recovery_point
         if self._clean and known > last.base_offset and known in self._producers.snapshots:
             return known
-        return last.read_next_offset()
+        next_offset, end = self._read_end(last)
+        if end == last.size_bytes:
+            return next_offset
+        # The stop was not so clean after all: appending after half a batch would bury it inside the log.
+        logger.warning("%s: segment %d ends in the middle of a batch", self._dir, last.base_offset)
+        self._rebuild_producers(last.base_offset)
+        self._recover(last)
+        return last.read_end()[0]
+
+    def _read_end(self, segment: LogSegment) -> tuple[int, int]:
+        try:
+            return segment.read_end()
+        except KafkaError as error:
+            logger.warning("%s: segment %d: %s", self._dir, segment.base_offset, error)
+            return segment.base_offset, 0
 
 
 def _offset(name: str) -> int:

@@ -8,11 +8,13 @@ a slice that is being sent keeps it open however the segment is renamed, deleted
 Owned by its Log, on the event loop; what threads may call says so.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, NO_TIMESTAMP
 from ottla.storage.batch_scan import (
     BASE_OFFSET,
@@ -43,6 +45,8 @@ from ottla.storage.txnindex import TxnIndex
 
 if TYPE_CHECKING:
     from ottla.records.batch import BatchView
+
+logger = logging.getLogger(__name__)
 
 REMEMBERED_POSITIONS: Final = 16  # where the last slices ended: consumers read on from there
 LOG_OVERHEAD: Final = 12
@@ -159,9 +163,12 @@ class LogSegment:
         """Makes both indexes anew from the batch headers, as the appends would have."""
         self.reset_indexes()
         self._max_timestamp, self._offset_of_max = NO_TIMESTAMP, self.base_offset
-        for position, header in scan_headers(self.file().fd, 0, self.size_bytes):
-            last_offset = header[BASE_OFFSET] + header[LAST_DELTA]
-            self.note_batch(position, LOG_OVERHEAD + header[LENGTH], last_offset, header[MAX_TIMESTAMP])
+        try:
+            for position, header in self.headers():
+                last_offset = header[BASE_OFFSET] + header[LAST_DELTA]
+                self.note_batch(position, LOG_OVERHEAD + header[LENGTH], last_offset, header[MAX_TIMESTAMP])
+        except KafkaError as error:
+            logger.warning("%s: the index ends where the segment is damaged: %s", self.path, error)
         self.finish_indexes()
 
     def begin_recovery(self) -> None:
@@ -288,9 +295,20 @@ class LogSegment:
         position = self._positions.get(offset)
         if position is not None:
             return (position, offset) if position < self.size_bytes else None
-        start = self.offset_index.lookup(offset)[1]
+        try:
+            return self._search(offset)
+        except KafkaError as error:
+            logger.warning("%s: %s; making its indexes anew", self.path, error)
+            self.rebuild_indexes()
+            return self._search(offset)
+
+    def _search(self, offset: int) -> tuple[int, int] | None:
+        """From the index on. CORRUPT_MESSAGE if the index leads where no batch is, or beyond the right one."""
+        indexed, start = self.offset_index.lookup(offset)
         for position, header in self.headers(start):
             base = header[BASE_OFFSET]
+            if position == start and start and base > indexed:
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Index entry {indexed} leads to offset {base}")
             if base + header[LAST_DELTA] >= offset:
                 return position, base
         return None
@@ -332,13 +350,14 @@ class LogSegment:
         """(position, batch) of the batches from a position on. Any thread."""
         return read_batches(self.file().fd, position, self.size_bytes)
 
-    def read_next_offset(self) -> int:
-        """The offset after the last batch, found from the last index entry on."""
+    def read_end(self) -> tuple[int, int]:
+        """(next offset, position) after the last whole batch, found from the last index entry on."""
         next_offset = self.base_offset
-        start = self.offset_index.lookup(self.offset_index.last_offset)[1]
-        for _, header in self.headers(start):
+        end = self.offset_index.lookup(self.offset_index.last_offset)[1]
+        for position, header in self.headers(end):
             next_offset = header[BASE_OFFSET] + header[LAST_DELTA] + 1
-        return next_offset
+            end = position + LOG_OVERHEAD + header[LENGTH]
+        return next_offset, end
 
     def find_by_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
         """The first record at or after both, in order of offsets. Any thread."""

@@ -1,8 +1,10 @@
 """What a read hands out: a stretch of one segment file, sent with sendfile or read, and the answers to searches."""
 
 import os
-from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+_WARM_UP_BYTES: Final = 256 * 1024
 
 
 class SegmentFile:
@@ -36,6 +38,32 @@ class LogSlice:
         """The bytes. Blocks on cold data; any thread."""
         return os.pread(self.fd, self.length, self.position) if self.length else b""
 
+    def is_warm(self) -> bool:
+        """Are its first and last page in the page cache, so that sending it is not likely to wait for the disk?
+
+        True where the system cannot tell (macOS): then the plain path has to do.
+        """
+        if not self.length or not _RWF_NOWAIT:
+            return True
+        probe = bytearray(1)
+        try:
+            for position in (self.position, self.position + self.length - 1):
+                os.preadv(self.fd, [probe], position, _RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system that knows no such probe
+            return True
+        return True
+
+    def warm_up(self) -> None:
+        """Reads it through into the page cache. Blocks; meant for a thread."""
+        position, end = self.position, self.position + self.length
+        while position < end:
+            read = len(os.pread(self.fd, min(_WARM_UP_BYTES, end - position), position))
+            if read == 0:
+                return
+            position += read
+
     def __len__(self) -> int:
         return self.length
 
@@ -56,8 +84,3 @@ class EpochEntry(NamedTuple):
 
     epoch: int
     start_offset: int
-
-
-def parent_of(dir: Path) -> Path:
-    """The log directory that a partition's directory is in: what fails when a disk fails."""
-    return dir.parent
