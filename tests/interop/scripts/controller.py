@@ -1,0 +1,210 @@
+"""Scripts: the controller's listener: its own APIs, and the shared ones asked there."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from tests.interop.scripts import cluster, configs
+from tests.interop.scripts.entities import ZERO_ID, frame, header_bytes
+from tests.interop.scripts.garbage import fate
+from tests.interop.scripts.script import Script
+from tests.interop.scripts.topics import topic
+
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_ID = uuid.UUID(int=1)
+STRANGER = uuid.UUID(int=77)
+
+
+def on_controller(script: Callable[[Script], None]) -> Callable[[Script], None]:
+    """Run a script on the other listener."""
+
+    def run(s: Script) -> None:
+        s.listener = "controller"
+        try:
+            script(s)
+        finally:
+            s.listener = "broker"
+
+    run.__doc__ = script.__doc__
+    return run
+
+
+@on_controller
+def shared(s: Script) -> None:
+    """The APIs that both listeners serve."""
+    cluster.api_versions(s)
+    cluster.describe_cluster(s)
+    cluster.describe_quorum(s)
+    cluster.unregister_broker(s)
+    for v in s.versions(19):
+        s.ask(19, v, {"topics": [topic(f"ctl-{v}", 2)], "timeout": 20000}, "create")
+        s.ask(19, v, {"topics": [topic(f"ctl-{v}", 2)], "timeout": 20000}, "create again")
+    for v in s.versions(37):
+        body = {"topics": [{"name": "ctl-7", "count": 3 + v, "assignments": None}], "timeout": 20000}
+        s.ask(37, v, body, "grow")
+    for v in s.versions(43):
+        body = {
+            "election_type": 0,
+            "topic_partitions": [{"topic": "ctl-7", "partitions": [0]}],
+            "timeout": 9000,
+        }
+        s.ask(43, v, body, "elect")
+    for v in s.versions(45):
+        rows = [{"name": "ctl-7", "partitions": [{"partition_index": 0, "replicas": [9]}]}]
+        s.ask(45, v, {"timeout": 20000, "topics": rows}, "move to an unknown broker")
+    for v in s.versions(46):
+        s.ask(46, v, {"timeout": 20000, "topics": None}, "moves")
+    for v in s.versions(44):
+        row = configs.change(configs.TOPIC, "ctl-7", ("retention.ms", configs.SET, "777"))
+        s.ask(44, v, {"resources": [row], "validate_only": False}, "set")
+        bad = configs.change(configs.TOPIC, "ctl-7", ("retention.ms", configs.SET, "soon"))
+        s.ask(44, v, {"resources": [bad], "validate_only": False}, "set badly")
+    for v in s.versions(33):
+        rows = [{"resource_type": 2, "resource_name": "ctl-7", "configs": []}]
+        s.ask(33, v, {"resources": rows, "validate_only": False}, "clear")
+    for v in s.versions(57):
+        rows = [{"feature": "no.such.feature", "max_version_level": 1}]
+        s.ask(57, v, {"timeout": 20000, "feature_updates": rows, "validate_only": False}, "unknown feature")
+    for v in s.versions(20):
+        names = [f"ctl-{v}" if v in range(2, 8) else "ctl-nope"]
+        rows = [{"name": n, "topic_id": ZERO_ID} for n in names]
+        s.ask(20, v, {"topic_names": names, "topics": rows, "timeout": 20000}, "delete")
+        s.ask(20, v, {"topic_names": names, "topics": rows, "timeout": 20000}, "delete again")
+
+
+@on_controller
+def controller_configs(s: Script) -> None:
+    """DescribeConfigs on the controller's listener."""
+    for v in s.versions(32):
+        configs.describe(s, v, configs.BROKER, "", "defaults")
+        configs.describe(s, v, configs.BROKER, "99", "another node")
+        configs.describe(s, v, configs.TOPIC, "ctl-nope", "unknown topic")
+
+
+def raft_partition(**fields: Any) -> list[dict[str, Any]]:
+    """The one partition of the quorum."""
+    return [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0, **fields}]}]
+
+
+@on_controller
+def raft(s: Script) -> None:
+    """Votes, epochs and fetches of strangers to the quorum."""
+    for v in s.versions(52):
+        vote = {"replica_epoch": 0, "replica_id": 9, "last_offset_epoch": 0, "last_offset": 0}
+        for case, body in {
+            "an old epoch": {"topics": raft_partition(**vote)},
+            "another cluster": {"cluster_id": "someone-else", "topics": raft_partition(**vote)},
+            "another topic": {
+                "topics": [{"topic_name": "nope", "partitions": [{"partition_index": 0, **vote}]}]
+            },
+            "no topics": {"topics": []},
+            "a negative last offset": {"topics": raft_partition(**{**vote, "last_offset": -1})},
+        }.items():
+            s.ask(52, v, {"voter_id": 1, **body}, case)
+    for v in s.versions(53):
+        old = {"leader_id": 9, "leader_epoch": 0}
+        s.ask(53, v, {"voter_id": 1, "topics": raft_partition(**old)}, "an old leader")
+        s.ask(53, v, {"cluster_id": "someone-else", "topics": raft_partition(**old)}, "another cluster")
+    for v in s.versions(54):
+        old = {"leader_id": 9, "leader_epoch": 0}
+        s.ask(54, v, {"topics": raft_partition(**old)}, "an old leader")
+        s.ask(54, v, {"cluster_id": "someone-else", "topics": raft_partition(**old)}, "another cluster")
+    _raft_fetch(s)
+
+
+def _raft_fetch(s: Script) -> None:
+    for v in s.versions(1, since=12):
+        for case, (offset, epoch, cluster_id) in {
+            "another cluster": (0, 0, "someone-else"),
+            "an epoch ahead": (0, 9999, None),
+            "an old epoch": (0, 0, None),
+        }.items():
+            row = {
+                "partition": 0,
+                "fetch_offset": offset,
+                "current_leader_epoch": epoch,
+                "last_fetched_epoch": 0,
+            }
+            topics = [{"topic": METADATA_TOPIC, "topic_id": METADATA_ID, "partitions": [row]}]
+            body = {"cluster_id": cluster_id, "max_wait": 0, "topics": topics}
+            answer = s.quiet(1, v, body)
+            s.asked.add((s.listener, 1, v))
+            s.note(f"controller fetch v{v}: {case}", _fetch_errors(answer))
+    for v in s.versions(59):
+        snapshot = {"end_offset": 999999, "epoch": 0}
+        row = {"partition": 0, "current_leader_epoch": 9999, "snapshot_id": snapshot, "position": 0}
+        topics = [{"name": METADATA_TOPIC, "partitions": [row]}]
+        s.ask(59, v, {"topics": topics}, "an epoch ahead")
+        s.ask(59, v, {"cluster_id": "someone-else", "topics": topics}, "another cluster")
+        other = [{"name": "nope", "partitions": [row]}]
+        s.ask(59, v, {"topics": other}, "another topic")
+
+
+def _fetch_errors(answer: dict[str, Any]) -> Any:
+    rows = [p["error_code"] for t in answer.get("responses", []) for p in t["partitions"]]
+    return {"error_code": answer.get("error_code"), "partitions": rows}
+
+
+@on_controller
+def brokers(s: Script) -> None:
+    """Registrations, heartbeats and partition changes of brokers that are not what they say."""
+    for v in s.versions(63):
+        for case, broker, epoch in (
+            ("unknown broker", 99, 5),
+            ("a stale epoch", 1, 0),
+            ("an epoch ahead", 1, 1 << 40),
+        ):
+            body = {"broker_id": broker, "broker_epoch": epoch, "current_metadata_offset": 1}
+            s.ask(63, v, body, case)
+    for v in s.versions(56):
+        for case, broker, epoch in (("unknown broker", 99, 5), ("a stale epoch", 1, 0)):
+            s.ask(56, v, {"broker_id": broker, "broker_epoch": epoch, "topics": []}, case)
+    for v in s.versions(67):
+        for case, broker, epoch in (("unknown broker", 99, 5), ("a stale epoch", 1, 0)):
+            s.ask(67, v, {"broker_id": broker, "broker_epoch": epoch}, case)
+    for v in s.versions(73):
+        for case, broker, epoch in (("unknown broker", 99, 5), ("a stale epoch", 1, 0)):
+            s.ask(73, v, {"broker_id": broker, "broker_epoch": epoch, "directories": []}, case)
+    for v in s.versions(62):
+        listener = {"name": "PLAINTEXT", "host": "127.0.0.1", "port": 1, "security_protocol": 0}
+        body = {
+            "broker_id": 55,
+            "cluster_id": "someone-else",
+            "incarnation_id": STRANGER,
+            "listeners": [listener],
+        }
+        s.ask(62, v, body, "another cluster")
+        mine = next(k for k, name in s.symbols.items() if name == "<cluster>")
+        s.ask(62, v, {**body, "cluster_id": mine}, "no features")
+        s.ask(62, v, {**body, "cluster_id": mine, "broker_id": 1}, "an id that is taken")
+
+
+@on_controller
+def voters(s: Script) -> None:
+    """Changes of the voter set that a quorum of one must refuse."""
+    cluster_id = next(k for k, name in s.symbols.items() if name == "<cluster>")
+    for v in s.versions(80):
+        endpoint = {"name": "CONTROLLER", "host": "127.0.0.1", "port": 1}
+        body = {
+            "cluster_id": "someone-else",
+            "voter_id": 9,
+            "voter_directory_id": STRANGER,
+            "listeners": [endpoint],
+        }
+        s.ask(80, v, {**body, "timeout": 1000}, "add, another cluster")
+    for v in s.versions(81):
+        body = {"cluster_id": cluster_id, "voter_id": 9, "voter_directory_id": STRANGER}
+        s.ask(81, v, body, "remove a stranger")
+        s.ask(81, v, {**body, "cluster_id": "someone-else"}, "remove, another cluster")
+
+
+@on_controller
+def unknown(s: Script) -> None:
+    """Requests that only a broker serves close the connection."""
+    for key in (0, 2, 3, 21, 22, 23, 35, 61, 74, 75, 500, -1):
+        flexible = key not in (500, -1)
+        s.note(
+            f"controller: key {key}", fate(s, frame(header_bytes(key, 3, 1, "x", flexible) + b"\x00" * 16))
+        )

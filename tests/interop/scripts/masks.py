@@ -1,0 +1,152 @@
+"""What is removed before two answers are compared: ids, clocks, addresses, and the order of unordered lists.
+
+This is the only place where anything is masked. A mask says the API (None for all), the path of the field
+(names joined by dots, list positions left out) and what to do with its value. What is not named here is
+compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from tests.interop.scripts.batches import describe_records
+
+Mask = Callable[[Any], Any]
+# A random UUID (version 4): the zero id and the scripts' own are none.
+RANDOM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+def hidden(what: str) -> Mask:
+    """Any value at all."""
+    return lambda value: f"<{what}>"
+
+
+def present(what: str, *, absent: tuple[Any, ...] = (None, "", -1, 0)) -> Mask:
+    """The value is hidden, but whether there is one is compared."""
+    return lambda value: value if value in absent else f"<{what}>"
+
+
+def text_or_null(value: Any) -> Any:
+    """Messages for people are each project's own words; that there is one or none is compared."""
+    return "<text>" if value else value
+
+
+def clock(value: Any) -> Any:
+    """A wall clock reading near now; fixed timestamps of the scripts lie far in the past."""
+    return "<now>" if isinstance(value, int) and value > 1_750_000_000_000 else value
+
+
+def stamped_batches(value: Any) -> Any:
+    """Batches with the clock hidden; the CRC covers the timestamps, so it is hidden with them."""
+    batches = describe_records(value)
+    for batch in batches or []:
+        if "base_timestamp" not in batch:
+            continue
+        stamped = any(clock(batch[name]) == "<now>" for name in ("base_timestamp", "max_timestamp"))
+        batch["base_timestamp"] = clock(batch["base_timestamp"])
+        batch["max_timestamp"] = clock(batch["max_timestamp"])
+        if stamped:
+            batch["crc"] = "<crc>"
+    return batches
+
+
+MASKS: list[tuple[int | None, str, Mask]] = [
+    # Words for people.
+    (None, r"(.*\.)?error_message", text_or_null),
+    (None, r"(.*\.)?batch_index_error_message", text_or_null),
+    (32, r"results\.configs\.documentation", text_or_null),
+    # Clocks.
+    (0, r"responses\.partition_responses\.log_append_time", clock),
+    (None, r"(.*\.)?timestamp", clock),
+    (61, r"topics\.partitions\.active_producers\.last_timestamp", clock),
+    # Record data becomes a list of batches.
+    (1, r"responses\.partitions\.records", stamped_batches),
+    # Ids that are random or count metadata records.
+    (1, r"session_id", present("session")),
+    (18, r"finalized_features_epoch", present("metadata offset")),
+    (60, r"cluster_id", hidden("cluster")),
+    (62, r"broker_epoch", present("broker epoch")),
+    (55, r"nodes\.listeners\.port", hidden("port")),
+    (55, r"(.*\.)?(replica_directory_id|log_end_offset|last_fetch_timestamp|last_caught_up_timestamp)",
+     present("changing", absent=(None, -1))),
+    (55, r"topics\.partitions\.(high_watermark|leader_epoch)", present("changing", absent=(None, -1))),
+    # Disks.
+    (35, r"results\.(total_bytes|usable_bytes)", present("bytes")),
+]  # fmt: skip
+
+# Lists that Kafka fills from hash maps: compared as sets, sorted by these fields.
+UNORDERED: list[tuple[int, str, tuple[str, ...]]] = [
+    (3, "brokers", ("node_id",)),
+    (3, "topics", ("name", "topic_id")),
+    (3, "topics.partitions", ("partition_index",)),
+    (1, "responses", ("topic", "topic_id")),
+    (2, "topics", ("name",)),
+    (2, "topics.partitions", ("partition_index",)),
+    (0, "responses", ("name", "topic_id")),
+    (0, "responses.partition_responses", ("index",)),
+    (19, "topics", ("name", "error_code")),
+    (19, "topics.configs", ("name",)),
+    (20, "responses", ("name", "topic_id")),
+    (21, "topics", ("name",)),
+    (21, "topics.partitions", ("partition_index",)),
+    (18, "api_keys", ("api_key",)),
+    (18, "supported_features", ("name",)),
+    (18, "finalized_features", ("name",)),
+    (23, "topics", ("topic",)),
+    (23, "topics.partitions", ("partition",)),
+    (32, "results", ("resource_type", "resource_name")),
+    (32, "results.configs", ("name",)),
+    (33, "responses", ("resource_type", "resource_name")),
+    (34, "results", ("topic_name",)),
+    (34, "results.partitions", ("partition_index",)),
+    (35, "results", ("log_dir",)),
+    (35, "results.topics", ("name",)),
+    (35, "results.topics.partitions", ("partition_index",)),
+    (37, "results", ("name",)),
+    (43, "replica_election_results", ("topic",)),
+    (43, "replica_election_results.partition_result", ("partition_id",)),
+    (44, "responses", ("resource_type", "resource_name")),
+    (45, "responses", ("name",)),
+    (57, "results", ("feature",)),
+    (61, "topics", ("name",)),
+    (74, "config_resources", ("resource_type", "resource_name")),
+]
+_UNORDERED = {(api, path): key for api, path, key in UNORDERED}
+_COMPILED = [(api, re.compile(pattern), mask) for api, pattern, mask in MASKS]
+
+
+def masked(api_key: int, value: Any, symbols: dict[str, str], path: str = "") -> Any:
+    """The value with every mask applied; `symbols` turns the ids and addresses of this server into names."""
+    for api, pattern, mask in _COMPILED:
+        if api in (None, api_key) and pattern.fullmatch(path):
+            return mask(value)
+    if isinstance(value, dict):
+        return {
+            name: masked(api_key, inner, symbols, f"{path}.{name}" if path else name)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        items = [masked(api_key, item, symbols, path) for item in value]
+        key = _UNORDERED.get((api_key, path))
+        if key and all(isinstance(i, dict) for i in items):
+            items.sort(key=lambda item: [str(item.get(name)) for name in key])
+        return items
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, str):
+        return symbolic(value, symbols)
+    if path.endswith("port"):
+        return symbols.get(f":{value}", value)
+    return value
+
+
+def symbolic(text: str, symbols: dict[str, str]) -> str:
+    """Replace the ids, directories and addresses that this server calls its own."""
+    if text in symbols:
+        return symbols[text]
+    for known, name in symbols.items():
+        if len(known) > 5 and known in text:
+            text = text.replace(known, name)
+    return RANDOM_ID.sub("<random id>", text)
