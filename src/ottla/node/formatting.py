@@ -82,5 +82,3 @@ def _dirs(config: BrokerConfig) -> list[Path]:
     """The log directories and, where it is another one, that of the metadata log."""
     paths = [*config.log_dirs, config.metadata_log_dir]
     return list(dict.fromkeys(Path(path).absolute() for path in paths))
-
-

@@ -12,9 +12,10 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.errors import ConfigError
 from ottla.config.listeners import Listener as ListenerConfig
 from ottla.metadata.cluster import Endpoint
+from ottla.server.connection import Answer, Connection
+from ottla.server.context import Services
 from ottla.server.dispatch import Dispatcher
 from ottla.server.frame_pool import GIANT_BUDGET_BYTES, ORDINARY_BUDGET_BYTES, FramePool
-from ottla.server.context import Services
 from ottla.server.listeners import ConnectionLimits, Connections, ListenerHost, shared_buffer
 from ottla.server.registry import Listener
 
@@ -118,7 +119,7 @@ def pool_of(config: BrokerConfig) -> FramePool:
     return FramePool(ordinary_bytes=int(bound * share), giant_bytes=int(bound * (1 - share)))
 
 
-def _not_yet(*_: object) -> None:
+def _not_yet(connection: Connection, view: memoryview, start: int, stop: int) -> Answer:
     raise AssertionError("a listener serves only after Sockets.serve")
 
 

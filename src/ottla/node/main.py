@@ -5,8 +5,9 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
@@ -27,13 +28,13 @@ def serve(config: "BrokerConfig") -> int:
     return _run(_serve(config))
 
 
-def _run(coroutine: "asyncio.coroutines.Coroutine[None, None, int]") -> int:  # type: ignore[name-defined]
+def _run(coroutine: Coroutine[Any, Any, int]) -> int:
     try:
         import uvloop
     except ImportError:
         return asyncio.run(coroutine)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return int(runner.run(coroutine))
+        return runner.run(coroutine)
 
 
 async def _serve(config: "BrokerConfig") -> int:

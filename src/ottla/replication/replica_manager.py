@@ -7,15 +7,14 @@ retries on.
 Owner: the node, on the broker's loop.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from time import monotonic
 
 from ottla.metadata.delta import Delta, TopicChange
 from ottla.metadata.image import ClusterImage, ResourceType
 from ottla.metadata.partition import PartitionRegistration, TopicImage
+from ottla.model.breath import Breath
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, NodeId, TopicPartition, Uuid
@@ -25,8 +24,6 @@ from ottla.storage.log_config import LogConfig
 from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger("ottla.replication")
-
-SLICE_S = 0.005
 
 TopicKey = str | bytes
 
@@ -101,20 +98,20 @@ class ReplicaManager:
     async def apply(self, delta: Delta) -> None:
         """Make what is hosted what the image says."""
         self._image = delta.after
-        slices = _Slices()
+        breath = Breath()
         removed: list[TopicPartition] = []
         for change in delta.topics.values():
             if change.after is None:
                 removed += self._remove_topic(change)
             else:
-                removed += await self._apply_topic(change.after, change, slices)
+                removed += await self._apply_topic(change.after, change, breath)
         if removed:
             await self._logs.delete_all(removed)
         self._apply_configs(delta)
         self._first = False
 
     async def _apply_topic(
-        self, topic: TopicImage, change: TopicChange, slices: "_Slices"
+        self, topic: TopicImage, change: TopicChange, breath: Breath
     ) -> list[TopicPartition]:
         config: LogConfig | None = None
         removed: list[TopicPartition] = []
@@ -129,7 +126,7 @@ class ReplicaManager:
                 partition = self._host(TopicPartition(topic.name, index), topic.id, config, registration)
             if partition is not None:
                 partition.become(registration)
-            await slices.breathe()
+            await breath.take()
         return removed
 
     def _host(
@@ -215,15 +212,3 @@ class ReplicaManager:
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """What replication-offset-checkpoint keeps."""
         return {p.topic_partition: p.log.high_watermark for p in self.all_partitions()}
-
-
-class _Slices:
-    """Lets the loop run whenever this task has had it for too long."""
-
-    def __init__(self) -> None:
-        self._since = monotonic()
-
-    async def breathe(self) -> None:
-        if monotonic() - self._since > SLICE_S:
-            await asyncio.sleep(0)
-            self._since = monotonic()

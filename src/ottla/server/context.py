@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.model.clock import Clock
 from ottla.model.ids import NodeId
+from ottla.server.metadata_encoding import TopicEncoder
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
@@ -39,6 +40,7 @@ class Services:
     fetch_sessions: "FetchSessionCache"
     # Waits until this broker shows what the controller has committed by now.
     caught_up: Callable[[], Awaitable[None]]
+    topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
     background: set["asyncio.Task[Any]"] = field(default_factory=set)
 
 

@@ -20,12 +20,21 @@ from ottla.server.output import Reply
 from ottla.server.registry import Listener, Route, routes
 from ottla.wire.codec import decode
 from ottla.wire.framing import encode_response
-from ottla.wire.header import RequestHeader, decode_request_header
+from ottla.wire.header import RequestHeader, decode_request_header, encode_response_header
 
 log = logging.getLogger("ottla.server")
 
 API_VERSIONS_KEY = 18
 _HEAD = struct.Struct(">hhi")
+
+
+class Encoded:
+    """A response whose body a handler has encoded itself, in chunks."""
+
+    __slots__ = ("chunks",)
+
+    def __init__(self, chunks: list[bytes]) -> None:
+        self.chunks = chunks
 
 
 class Dispatcher:
@@ -76,7 +85,7 @@ class Dispatcher:
             return _failed(route, request, header, error)
         if iscoroutine(result):
             return _awaited(route, request, header, result)
-        return None if result is None else encode_response(result, header.api_version, header.correlation_id)
+        return _encode(result, header)
 
     def _context(self, connection: Connection, header: RequestHeader) -> Context:
         return Context(self._services, connection, header, self._services.clock.now_ms())
@@ -89,7 +98,19 @@ async def _awaited(
         result = await coroutine
     except Exception as error:  # noqa: BLE001 - a broker never dies of a request
         return _failed(route, request, header, error)
-    return None if result is None else encode_response(result, header.api_version, header.correlation_id)
+    return _encode(result, header)
+
+
+def _encode(result: Any, header: RequestHeader) -> Reply | None:
+    if result is None:
+        return None
+    if not isinstance(result, Encoded):
+        return encode_response(result, header.api_version, header.correlation_id)
+    head = bytearray(4)
+    encode_response_header(head, header.api_key, header.api_version, header.correlation_id)
+    size = len(head) - 4 + sum(map(len, result.chunks))
+    head[:4] = size.to_bytes(4, "big")
+    return [bytes(head), *result.chunks]
 
 
 def _failed(route: Route, request: Any, header: RequestHeader, error: Exception) -> Reply:

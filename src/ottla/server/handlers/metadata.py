@@ -1,21 +1,24 @@
 """Metadata and DescribeTopicPartitions: topics and who leads them, from the image, for one listener.
 
-A topic's part is encoded from immutable state; an unknown topic may be created by the way (auto-creation), in
-which case the client is told to come again, as Kafka does.
+An unknown topic may be created by the way (auto-creation), in which case the client is told to come again, as Kafka
+does.
 """
 
 import asyncio
 import logging
 from collections.abc import Iterable
 
-from ottla.metadata.image import ClusterImage
 from ottla.metadata.partition import PartitionRegistration, TopicImage
+from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID
 from ottla.server.authorized import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, NOT_ASKED
 from ottla.server.context import Context
+from ottla.server.dispatch import Encoded
+from ottla.server.metadata_encoding import View, encode_topic, splice_topics
 from ottla.server.registry import handles
 from ottla.server.topic_names import INTERNAL_TOPICS, illegal_name
+from ottla.wire.codec import encode
 from ottla.wire.messages.metadata import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -26,8 +29,6 @@ from ottla.wire.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
 )
 from ottla.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 
@@ -37,51 +38,23 @@ TOPIC_IDS_VERSION = 12
 AUTO_CREATE_TIMEOUT_MS = 30_000
 
 
-class View:
-    """The image as one listener shows it: replicas that are not alive there count as offline."""
-
-    def __init__(self, image: ClusterImage, listener_name: str) -> None:
-        self.image = image
-        self.alive = {
-            broker_id: broker.listeners[listener_name]
-            for broker_id, broker in image.brokers.items()
-            if not broker.fenced and listener_name in broker.listeners
-        }
-        self._unfenced = {broker_id for broker_id, broker in image.brokers.items() if not broker.fenced}
-
-    def offline(self, partition: PartitionRegistration) -> list[int]:
-        image = self.image
-        return [
-            replica
-            for replica, directory in zip(partition.replicas, partition.directories, strict=True)
-            if replica not in self.alive or not image.brokers[replica].has_online_directory(directory)
-        ]
-
-    def error(self, partition: PartitionRegistration) -> ErrorCode:
-        if partition.leader in self.alive:
-            return ErrorCode.NONE
-        return (
-            ErrorCode.LISTENER_NOT_FOUND
-            if partition.leader in self._unfenced
-            else ErrorCode.LEADER_NOT_AVAILABLE
-        )
-
-
 @handles(MetadataRequest)
-def metadata(ctx: Context, request: MetadataRequest) -> MetadataResponse:
+async def metadata(ctx: Context, request: MetadataRequest) -> Encoded:
     """Brokers, and the topics asked for or all of them."""
     _check(ctx, request)
     image = ctx.node.image()
     view = View(image, ctx.listener_name)
+    operations = ALL_TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     if request.topics is None or (ctx.version == 0 and not request.topics):
-        topics = [_topic(view, topic, ctx.version) for topic in image.topics.values()]
+        wanted: Iterable[TopicImage] = image.topics.values()
+        topics: list[bytes] = []
     else:
-        topics = _asked(ctx, request, view)
-    if request.include_topic_authorized_operations:
-        for topic in topics:
-            if topic.error_code == ErrorCode.NONE:
-                topic.topic_authorized_operations = ALL_TOPIC_OPERATIONS
-    return MetadataResponse(
+        wanted, topics = _asked(ctx, request, view)
+    breath = Breath()
+    for topic in wanted:
+        topics.append(ctx.node.topic_encoder.encode(view, topic, ctx.version, operations))
+        await breath.take()
+    response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(
                 node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack
@@ -90,11 +63,12 @@ def metadata(ctx: Context, request: MetadataRequest) -> MetadataResponse:
         ],
         cluster_id=ctx.node.cluster_id,
         controller_id=_some_controller(ctx, view),
-        topics=topics,
+        topics=[],
         cluster_authorized_operations=(
             ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )
+    return Encoded(splice_topics(encode(response, ctx.version), ctx.version, topics))
 
 
 def _check(ctx: Context, request: MetadataRequest) -> None:
@@ -113,42 +87,34 @@ def _some_controller(ctx: Context, view: View) -> int:
     return node_id if node_id in view.alive else next(iter(view.alive), -1)
 
 
-def _asked(ctx: Context, request: MetadataRequest, view: View) -> list[MetadataResponseTopic]:
+def _asked(ctx: Context, request: MetadataRequest, view: View) -> tuple[list[TopicImage], list[bytes]]:
+    """The topics asked for that exist, and the others, encoded with what is wrong with them."""
     assert request.topics is not None
-    known: list[MetadataResponseTopic] = []
+    known: list[TopicImage] = []
+    encoded: list[bytes] = []
     missing: list[str] = []
     for name, topic_id in dict.fromkeys((_name(asked), asked.topic_id) for asked in request.topics):
         topic = view.image.topic_by_id(topic_id) if name is None else view.image.topic(name)
         if topic is not None:
-            known.append(_topic(view, topic, ctx.version))
+            known.append(topic)
         elif name is None:
-            error = ErrorCode.UNKNOWN_TOPIC_ID
-            known.append(MetadataResponseTopic(error_code=error, name=None, topic_id=topic_id, partitions=[]))
+            encoded.append(encode_topic(ctx.version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id))
         else:
             missing.append(name)
-    return _missing(ctx, request, missing) + known
+    return known, _missing(ctx, request, missing) + encoded
 
 
 def _name(asked: MetadataRequestTopic) -> str | None:
     return None if asked.topic_id != ZERO_UUID else asked.name
 
 
-def _missing(ctx: Context, request: MetadataRequest, names: list[str]) -> list[MetadataResponseTopic]:
+def _missing(ctx: Context, request: MetadataRequest, names: list[str]) -> list[bytes]:
     create = request.allow_auto_topic_creation and ctx.node.config()["auto.create.topics.enable"]
     legal = [name for name in names if illegal_name(name) is None]
     if create and legal:
         _auto_create(ctx, legal)
-    return [
-        MetadataResponseTopic(
-            error_code=(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name in legal else ErrorCode.INVALID_TOPIC_EXCEPTION
-            ),
-            name=name,
-            is_internal=name in INTERNAL_TOPICS,
-            partitions=[],
-        )
-        for name in names
-    ]
+    unknown, illegal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION
+    return [encode_topic(ctx.version, unknown if name in legal else illegal, name) for name in names]
 
 
 def _auto_create(ctx: Context, names: list[str]) -> None:
@@ -169,28 +135,6 @@ def _auto_created(ctx: Context, done: "asyncio.Task[object]") -> None:
     ctx.node.background.discard(done)
     if not done.cancelled() and done.exception() is not None:
         log.warning("automatic creation of a topic failed: %s", done.exception())
-
-
-def _topic(view: View, topic: TopicImage, version: int) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.id,
-        is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(view, index, p) for index, p in topic.partitions.items()],
-    )
-
-
-def _partition(view: View, index: int, partition: PartitionRegistration) -> MetadataResponsePartition:
-    error = view.error(partition)
-    return MetadataResponsePartition(
-        error_code=error,
-        partition_index=index,
-        leader_id=partition.leader if error == ErrorCode.NONE else -1,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=list(partition.replicas),
-        isr_nodes=list(partition.isr),
-        offline_replicas=view.offline(partition),
-    )
 
 
 # ---- DescribeTopicPartitions (KIP-966) ------------------------------------------------------------------------
@@ -270,15 +214,15 @@ def _described(view: View, topic: TopicImage, indexes: Iterable[int]) -> Describ
 def _described_partition(
     view: View, index: int, partition: PartitionRegistration
 ) -> DescribeTopicPartitionsResponsePartition:
-    plain = _partition(view, index, partition)
+    error = view.error(partition)
     return DescribeTopicPartitionsResponsePartition(
-        error_code=plain.error_code,
+        error_code=error,
         partition_index=index,
-        leader_id=plain.leader_id,
-        leader_epoch=plain.leader_epoch,
-        replica_nodes=plain.replica_nodes,
-        isr_nodes=plain.isr_nodes,
+        leader_id=partition.leader if error is ErrorCode.NONE else -1,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
         eligible_leader_replicas=list(partition.elr),
         last_known_elr=list(partition.last_known_elr),
-        offline_replicas=plain.offline_replicas,
+        offline_replicas=list(view.offline(partition)),
     )
