@@ -104,6 +104,26 @@ open_section(PyObject *const *args, Py_buffer *view, walk_t *walk)
     return 0;
 }
 
+/* A tuple of integers. It holds nothing that could be part of a cycle, so the collector need not look at it. */
+static PyObject *
+pack_integers(const int64_t *values, Py_ssize_t count)
+{
+    PyObject *result = PyTuple_New(count);
+    if (result == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *number = PyLong_FromLongLong(values[i]);
+        if (number == NULL) {
+            Py_DECREF(result);
+            return NULL;
+        }
+        PyTuple_SET_ITEM(result, i, number);
+    }
+    PyObject_GC_UnTrack(result);
+    return result;
+}
+
 static PyObject *
 raise_invalid(PyObject *module, int problem, int64_t index)
 {

@@ -214,24 +214,12 @@ check_body(const uint8_t *p, const header_t *h, int require_key)
 static PyObject *
 pack_check(const header_t *h, const summary_t *s)
 {
-    PyObject *result = PyTuple_New(16);
-    if (result == NULL) {
-        return NULL;
-    }
     const int64_t fields[16] = {
-        h->base_offset,    h->length,      h->leader_epoch,   h->magic,         h->crc,   h->attributes,
+        h->base_offset,    h->length,        h->leader_epoch, h->magic,          h->crc,           h->attributes,
         h->last_offset_delta, h->base_timestamp, h->max_timestamp, h->producer_id, h->producer_epoch,
-        h->base_sequence,  h->count,       s->problem,        s->lowest,        s->highest,
+        h->base_sequence,  h->count,         s->problem,      s->lowest,         s->highest,
     };
-    for (int i = 0; i < 16; i++) {
-        PyObject *number = PyLong_FromLongLong(fields[i]);
-        if (number == NULL) {
-            Py_DECREF(result);
-            return NULL;
-        }
-        PyTuple_SET_ITEM(result, i, number);
-    }
-    return result;
+    return pack_integers(fields, 16);
 }
 
 static PyObject *

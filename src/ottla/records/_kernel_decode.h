@@ -51,9 +51,11 @@ static PyObject *
 make_scanned(const record_t *r, void *context)
 {
     const uint8_t *base = *(const uint8_t **)context;
-    return Py_BuildValue("iLnininn", r->offset_delta, (long long)r->timestamp_delta, (Py_ssize_t)(r->key - base),
-                         r->key_len, (Py_ssize_t)(r->value - base), r->value_len, (Py_ssize_t)(r->start - base),
-                         (Py_ssize_t)(r->end - base));
+    const int64_t fields[8] = {
+        r->offset_delta,  r->timestamp_delta, r->key - base,   r->key_len,
+        r->value - base,  r->value_len,       r->start - base, r->end - base,
+    };
+    return pack_integers(fields, 8);
 }
 
 static PyObject *
@@ -102,6 +104,9 @@ make_header(const uint8_t **p, const uint8_t *end)
     PyObject *pair = name != NULL && content != NULL ? PyTuple_Pack(2, name, content) : NULL;
     Py_XDECREF(name);
     Py_XDECREF(content);
+    if (pair != NULL) {
+        PyObject_GC_UnTrack(pair);
+    }
     return pair;
 }
 
@@ -117,6 +122,9 @@ make_headers(const record_t *r)
             break;
         }
         PyTuple_SET_ITEM(headers, i, pair);
+    }
+    if (headers != NULL && r->headers_count > 0) {
+        PyObject_GC_UnTrack(headers);
     }
     return headers;
 }
@@ -154,6 +162,7 @@ make_record(const record_t *r, void *context)
             return NULL;
         }
     }
+    PyObject_GC_UnTrack(record); /* numbers, bytes and text: never part of a cycle, and there are many */
     return record;
 }
 

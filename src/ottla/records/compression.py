@@ -7,6 +7,7 @@ the GIL. The codec library is imported when a batch first needs it, because most
 
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
@@ -186,15 +187,21 @@ def _snappy_block(block: memoryview, left: int, max_size: int) -> bytes:
 
 
 def _compress_lz4(data: memoryview, level: int) -> bytes:
-    compress_block = _library().lz4.compress_block
-    # Kafka's default level means the fast compressor, every other one the slow "high compression".
-    options: dict[str, Any] = {"store_size": False}
-    if level != LEVELS[LZ4].default:
-        options |= {"mode": "high_compression", "compression": level}
+    """Kafka's default level means the fast compressor, every other one the slower "high compression"."""
+    lz4 = _library().lz4
+    if level == LEVELS[LZ4].default:
+        return _lz4_frame(data, lz4.compress_block)
+    stream = lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    stream.compress(bytes(data))  # the stream takes no views
+    return bytes(stream.finish())
+
+
+def _lz4_frame(data: memoryview, compress_block: Callable[..., Any]) -> bytes:
+    """The frame that Java writes, to the byte."""
     out = bytearray(_LZ4_HEADER)
     for start in range(0, len(data), _LZ4_BLOCK_BYTES):
         plain = data[start : start + _LZ4_BLOCK_BYTES]
-        block = bytes(compress_block(plain, **options))
+        block = bytes(compress_block(plain, store_size=False))
         if len(block) < len(plain):
             out += _INT_LE.pack(len(block))
             out += block
