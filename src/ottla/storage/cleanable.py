@@ -47,9 +47,9 @@ def measure(tp: TopicPartition, log: Log, checkpoint: int | None, now_ms: int) -
         return None
     inactive = segments[:-1]
     first_dirty = first_dirty_offset(log, checkpoint)
-    uncleanable = max(first_dirty, _first_uncleanable_offset(log, inactive, first_dirty, now_ms))
+    uncleanable = max(first_dirty, _first_uncleanable_offset(log, segments, first_dirty, now_ms))
     boundary = _segment_base(segments, uncleanable)
-    dirty = [s for s in _from(inactive, min(first_dirty, boundary)) if s.base_offset < boundary]
+    dirty = [s for s in _from(segments, min(first_dirty, boundary)) if s.base_offset < boundary]
     return LogToClean(
         tp,
         log,
@@ -77,11 +77,11 @@ def first_dirty_offset(log: Log, checkpoint: int | None) -> int:
     return log.log_start_offset
 
 
-def _first_uncleanable_offset(log: Log, inactive: Sequence[LogSegment], first_dirty: int, now_ms: int) -> int:
+def _first_uncleanable_offset(log: Log, segments: Sequence[LogSegment], first_dirty: int, now_ms: int) -> int:
     bound = min(log.last_stable_offset, log.active_segment.base_offset)
     lag_ms = log.config.min_compaction_lag_ms
     if lag_ms > 0:
-        for segment in _from(inactive, first_dirty):
+        for segment in _from(segments, first_dirty):
             if segment.base_offset >= bound:
                 break
             if segment.largest_timestamp > now_ms - lag_ms:

@@ -38,6 +38,8 @@ from ottla.storage.txnindex import AbortedTransaction, TxnIndex
 
 WRITE_BUFFER_BYTES: Final = 1 << 20
 MAX_OFFSET: Final = (1 << 63) - 1
+# A swap renames a group's files on the broker's loop: so many take a few milliseconds.
+MAX_SEGMENTS_A_GROUP: Final = 128
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 
 
@@ -318,6 +320,7 @@ def group_segments(dir: Path, segments: Sequence[SegmentSpec], job: CleaningJob)
         upper = segments[i + 1].base_offset if i + 1 < len(segments) else job.first_uncleanable_offset
         if (
             groups
+            and len(groups[-1]) < MAX_SEGMENTS_A_GROUP
             and log_bytes + spec.size_bytes <= job.segment_bytes
             and index_bytes + index_size <= job.segment_index_bytes
             and time_index_bytes + time_index_size <= job.segment_index_bytes

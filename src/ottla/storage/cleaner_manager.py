@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.storage.checkpoints import fsync_dir
 from ottla.storage.cleanable import LogToClean, measure
 from ottla.storage.cleaner import (
     CleanedGroup,
@@ -78,7 +79,7 @@ class ThreadRunner:
 class Cleaning:
     """One log being cleaned."""
 
-    __slots__ = ("aborted", "error", "log", "runner", "target")
+    __slots__ = ("aborted", "error", "log", "retired", "runner", "target")
 
     def __init__(self, target: LogToClean, runner: Runner) -> None:
         self.target = target
@@ -86,6 +87,7 @@ class Cleaning:
         self.runner = runner
         self.aborted = False
         self.error: KafkaError | None = None
+        self.retired: list[LogSegment] = []
 
     def abort(self) -> None:
         self.aborted = True
@@ -309,7 +311,11 @@ class CleanerManager:
             # first served.
             loop.call_soon_threadsafe(self._swap, cleaning, group)
 
-        stats = await loop.run_in_executor(self._pool, cleaning.runner.run, job, report)
+        try:
+            stats = await loop.run_in_executor(self._pool, cleaning.runner.run, job, report)
+        finally:
+            # Before the checkpoint: were it on the disk and the swap not, a tombstone could go before its value.
+            await self._retire_replaced(cleaning)
         if cleaning.error is not None:
             raise cleaning.error
         if cleaning.aborted:
@@ -337,13 +343,27 @@ class CleanerManager:
         except KafkaError as error:
             cleaning.error = error
             return
+        cleaning.retired += retired
+
+    async def _retire_replaced(self, cleaning: Cleaning) -> None:
+        """What was swapped out may be unlinked once the swap is on the disk."""
+        retired, log, manager = cleaning.retired, cleaning.log, self._manager
+        if not retired or log.failed or manager.get(cleaning.target.topic_partition) is not log:
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(manager.pool, fsync_dir, log.dir)
+        except FileNotFoundError:
+            return  # deleted, or moved away: the files went with the directory
+        except OSError as error:
+            manager.fail_dir(manager.dir_of(log), error)
+            return
         what = f"{len(retired)} compacted segments of {log.topic_partition}"
-        self._manager.deletions.schedule(
-            log.config.file_delete_delay_ms, what, lambda: log.delete_files(retired)
-        )
+        manager.deletions.schedule(log.config.file_delete_delay_ms, what, lambda: log.delete_files(retired))
 
     async def _done(self, cleaning: Cleaning, stats: CleaningStats) -> None:
         tp = cleaning.target.topic_partition
+        if cleaning.log.failed:
+            return
         self.last_stats = stats
         self._clean_offsets[tp] = stats.end_offset
         logger.info(

@@ -1,0 +1,620 @@
+"""The log manager: creating, loading, stopping, deleting, failing, moving and describing logs."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.storage.manager_support import (
+    NOW_MS,
+    TOPIC_ID,
+    TP,
+    append,
+    fill,
+    formatted,
+    new_manager,
+    records,
+    run,
+    running,
+    small,
+)
+
+from ottla.model.clock import ManualClock
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition, Uuid, random_uuid
+from ottla.storage.checkpoints import UNKNOWN_BROKER_EPOCH, parse_offsets
+from ottla.storage.errors import StorageError
+from ottla.storage.lock import DirLockedError
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
+from ottla.storage.log_dir import DirKind, delete_dir_name, future_dir_name, parse_dir_name, stray_dir_name
+from ottla.storage.log_manager import DuplicateLogError
+from ottla.storage.meta_properties import MetaPropertiesError
+
+
+def offsets(path: Path) -> dict[TopicPartition, int]:
+    return parse_offsets(path.read_bytes(), str(path))
+
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a-0", (TopicPartition("a", 0), DirKind.CURRENT)),
+        ("with-dash.and.dot-12", (TopicPartition("with-dash.and.dot", 12), DirKind.CURRENT)),
+        ("a-0.0123abc-delete", (TopicPartition("a", 0), DirKind.DELETE)),
+        ("a-b-3.ff-future", (TopicPartition("a-b", 3), DirKind.FUTURE)),
+        ("a-1.ff-stray", (TopicPartition("a", 1), DirKind.STRAY)),
+        ("lost+found", None),
+        ("a", None),
+        ("-1", None),
+        ("a-x", None),
+        ("a-delete", None),
+    ],
+)
+def test_a_directory_is_what_its_name_says(
+    name: str, expected: tuple[TopicPartition, DirKind] | None
+) -> None:
+    parsed = parse_dir_name(Path(name))
+    assert (parsed and (parsed.topic_partition, parsed.kind)) == expected
+
+
+def test_marked_names_stay_within_the_file_systems_limit_and_parse_back() -> None:
+    long = TopicPartition("t" * 249, 12345)
+    assert len(delete_dir_name(long)) == len(stray_dir_name(long)) == 255
+    for name, kind in (
+        (delete_dir_name(TP), DirKind.DELETE),
+        (stray_dir_name(TP), DirKind.STRAY),
+        (future_dir_name(TP), DirKind.FUTURE),
+    ):
+        parsed = parse_dir_name(Path(name))
+        assert parsed is not None
+        assert (parsed.topic_partition, parsed.kind) == (TP, kind)
+
+
+# -- stop and start
+
+
+def test_what_was_appended_is_there_after_a_clean_stop_and_nothing_is_recovered(tmp_path: Path) -> None:
+    formatted(tmp_path)
+
+    async def first() -> None:
+        async with running(tmp_path, broker_epoch=42) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small())
+            fill(log, 5, roll_every=2)
+
+    async def second() -> None:
+        async with running(tmp_path) as manager:
+            assert manager.previous_broker_epoch == 42
+            assert manager.dirs[0].had_clean_shutdown
+            log = manager.get(TP)
+            assert log is not None
+            assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (0, 5, 5)
+            assert log.topic_id == TOPIC_ID
+            assert len(records(log)) == 5
+            assert not (tmp_path / ".kafka_cleanshutdown").exists(), "a crash from here on is unclean"
+
+    run(first)
+    assert json.loads((tmp_path / ".kafka_cleanshutdown").read_text()) == {"version": 0, "brokerEpoch": 42}
+    assert offsets(tmp_path / "recovery-point-offset-checkpoint") == {TP: 5}
+    assert not (tmp_path / ".lock").exists()
+    run(second)
+
+
+def test_after_a_crash_the_log_is_recovered_from_its_tail(tmp_path: Path) -> None:
+    formatted(tmp_path)
+
+    async def crash() -> None:
+        manager = new_manager(tmp_path)
+        await manager.load()
+        log = manager.get_or_create(TP, TOPIC_ID, small())
+        fill(log, 3)
+        manager.abandon()
+        with (tmp_path / "orders-0" / "00000000000000000000.log").open("ab") as file:
+            file.write(b"torn")
+
+    async def again() -> None:
+        async with running(tmp_path) as manager:
+            assert manager.previous_broker_epoch == UNKNOWN_BROKER_EPOCH
+            assert not manager.dirs[0].had_clean_shutdown
+            log = manager.get(TP)
+            assert log is not None
+            assert log.log_end_offset == 3
+            append(log, (b"k", b"v"))
+
+    run(crash)
+    run(again)
+    assert offsets(tmp_path / "recovery-point-offset-checkpoint") == {TP: 4}
+
+
+def test_the_log_start_offset_within_a_segment_is_remembered(tmp_path: Path) -> None:
+    formatted(tmp_path)
+
+    async def first() -> None:
+        async with running(tmp_path) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small())
+            fill(log, 4)
+            log.maybe_increment_log_start_offset(3, "DeleteRecords")
+
+    async def second() -> None:
+        async with running(tmp_path) as manager:
+            log = manager.get(TP)
+            assert log is not None
+            assert log.log_start_offset == 3
+
+    run(first)
+    assert offsets(tmp_path / "log-start-offset-checkpoint") == {TP: 3}
+    run(second)
+
+
+def test_a_damaged_checkpoint_costs_a_recovery_not_the_start(tmp_path: Path) -> None:
+    formatted(tmp_path)
+
+    async def first() -> None:
+        async with running(tmp_path) as manager:
+            fill(manager.get_or_create(TP, TOPIC_ID, small()), 3)
+
+    async def second() -> None:
+        async with running(tmp_path) as manager:
+            log = manager.get(TP)
+            assert log is not None
+            assert log.log_end_offset == 3
+
+    run(first)
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(b"garbage\n")
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    run(second)
+
+
+def test_each_topic_is_opened_with_its_own_configuration(tmp_path: Path) -> None:
+    formatted(tmp_path)
+    other = TopicPartition("other", 0)
+
+    async def first() -> None:
+        async with running(tmp_path) as manager:
+            for tp in (TP, other):
+                manager.get_or_create(tp, random_uuid(), small())
+
+    async def second() -> None:
+        configs = {"orders": small(retention_ms=123)}
+        defaults = LogConfig(retention_ms=9)
+        load = {"topic_config": lambda topic: configs.get(topic, defaults)}
+        async with running(tmp_path, load=load) as manager:
+            assert manager.current_logs[TP].config.retention_ms == 123
+            assert manager.current_logs[other].config.retention_ms == 9
+            manager.update_config(TP, small(retention_ms=456))
+            assert manager.current_logs[TP].config.retention_ms == 456
+
+    run(first)
+    run(second)
+
+
+def test_the_epoch_of_a_clean_stop_counts_only_if_all_directories_agree(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+
+    async def start(*dirs: Path) -> int:
+        async with running(*dirs, broker_epoch=5) as manager:
+            return manager.previous_broker_epoch
+
+    assert run(lambda: start(one, two)) == UNKNOWN_BROKER_EPOCH
+    assert run(lambda: start(one, two)) == 5
+    (two / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":4}')
+    assert run(lambda: start(one, two)) == UNKNOWN_BROKER_EPOCH
+    (one / ".kafka_cleanshutdown").unlink()
+    assert run(lambda: start(one, two)) == UNKNOWN_BROKER_EPOCH
+
+
+# -- directories
+
+
+def test_new_logs_go_where_the_fewest_are_unless_a_directory_is_asked_for_or_cordoned(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+
+    async def test() -> None:
+        async with running(one, two) as manager:
+            tps = [TopicPartition("t", i) for i in range(7)]
+            for tp in tps[:4]:
+                manager.get_or_create(tp, TOPIC_ID)
+            assert [d.log_count for d in manager.dirs] == [2, 2]
+            assert manager.dirs[1].id is not None
+            placed = manager.get_or_create(tps[4], TOPIC_ID, directory_id=manager.dirs[1].id)
+            assert placed.dir.parent == two
+            assert manager.directory_id(placed) == manager.dirs[1].id
+            manager.set_cordoned([one])
+            assert manager.get_or_create(tps[5], TOPIC_ID).dir.parent == two
+            manager.set_cordoned([one, two])
+            assert manager.get_or_create(tps[6], TOPIC_ID).dir.parent == one
+
+    run(test)
+
+
+def test_a_directory_in_use_is_refused_and_the_others_are_let_go(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+    holder = new_manager(two)
+    with pytest.raises(DirLockedError):
+        new_manager(one, two)
+    holder.abandon()
+    new_manager(one, two).abandon()
+
+
+def test_directories_of_different_nodes_and_doubled_ones_are_refused(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1", node_id=1), formatted(tmp_path / "2", node_id=2)
+    with pytest.raises(MetaPropertiesError, match=r"node\.id"):
+        new_manager(one, two)
+    with pytest.raises(ValueError, match="twice"):
+        new_manager(one, one)
+    new_manager(one).abandon()
+
+
+def test_a_directory_that_cannot_be_used_is_offline_from_the_start(tmp_path: Path) -> None:
+    good = formatted(tmp_path / "good")
+    (tmp_path / "file").write_text("not a directory")
+
+    async def test() -> None:
+        async with running(good, tmp_path / "file" / "bad") as manager:
+            assert [d.online for d in manager.dirs] == [True, False]
+            assert manager.get_or_create(TP, TOPIC_ID).dir.parent == good
+            with pytest.raises(KafkaError) as error:
+                manager.get_or_create(TopicPartition("old", 0), TOPIC_ID, is_new=False)
+            assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(test)
+    with pytest.raises(StorageError, match="none of the log directories"):
+        new_manager(tmp_path / "file" / "bad")
+
+
+def test_a_directory_formatted_without_id_gets_one(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    manager = new_manager(tmp_path)
+    given = manager.dirs[0].id
+    manager.abandon()
+    again = new_manager(tmp_path)
+    assert given is not None
+    assert again.dirs[0].id == given
+    again.abandon()
+
+
+# -- what is found at start
+
+
+def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+
+    async def create(dir: Path) -> None:
+        async with running(dir) as manager:
+            manager.get_or_create(TP, TOPIC_ID)
+
+    async def test() -> None:
+        await create(one)
+        await create(two)
+        manager = new_manager(one, two)
+        with pytest.raises(DuplicateLogError, match="orders-0"):
+            await manager.load()
+        manager.abandon()
+
+    run(test)
+
+
+def test_strays_are_renamed_and_kept(tmp_path: Path) -> None:
+    formatted(tmp_path)
+
+    async def test() -> None:
+        async with running(tmp_path) as manager:
+            fill(manager.get_or_create(TP, TOPIC_ID), 1)
+            manager.get_or_create(TopicPartition("known", 0), TOPIC_ID)
+
+        def is_stray(log: Log) -> bool:
+            return log.topic_partition == TP
+
+        for _ in range(2):
+            async with running(tmp_path, load={"is_stray": is_stray}) as manager:
+                assert list(manager.current_logs) == [TopicPartition("known", 0)]
+
+    run(test)
+    (stray,) = tmp_path.glob("*-stray")
+    assert stray.name.startswith("orders-0.")
+    assert (stray / "00000000000000000000.log").stat().st_size > 0
+
+
+def test_directories_that_are_no_partitions_are_left_alone(tmp_path: Path) -> None:
+    formatted(tmp_path)
+    for name in ("lost+found", "__cluster_metadata-0", "remote-log-index-cache"):
+        (tmp_path / name).mkdir()
+
+    async def test() -> None:
+        async with running(tmp_path) as manager:
+            assert list(manager.current_logs) == []
+
+    run(test)
+    assert (tmp_path / "__cluster_metadata-0").is_dir()
+    assert (tmp_path / "lost+found").is_dir()
+
+
+def test_an_interrupted_deletion_is_finished(tmp_path: Path) -> None:
+    formatted(tmp_path)
+    doomed = tmp_path / delete_dir_name(TP)
+    doomed.mkdir()
+    (doomed / "00000000000000000000.log").write_bytes(b"x")
+
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        async with running(tmp_path, clock=clock, defaults=LogConfig(file_delete_delay_ms=60_000)) as manager:
+            assert manager.get(TP) is None
+            assert await manager.deletions.run_due() == 0
+            assert doomed.exists()
+            clock.advance(60_000)
+            assert await manager.deletions.run_due() == 1
+            assert not doomed.exists()
+
+    run(test)
+
+
+# -- deleting
+
+
+def test_a_deleted_log_is_renamed_at_once_and_unlinked_after_the_delay(tmp_path: Path) -> None:
+    formatted(tmp_path)
+
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        async with running(tmp_path, clock=clock) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small(file_delete_delay_ms=1_000))
+            fill(log, 2)
+            slice_ = log.read(0, 1000, log.log_end_offset)
+            await manager.delete(TP)
+            assert manager.get(TP) is None
+            assert not (tmp_path / "orders-0").exists()
+            assert len(list(tmp_path.glob("orders-0.*-delete"))) == 1
+            assert offsets(tmp_path / "recovery-point-offset-checkpoint") == {}
+            assert len(slice_.read()) > 0, "who was reading goes on"
+
+            fresh = manager.get_or_create(TP, random_uuid(), small())
+            assert fresh.log_end_offset == 0, "a topic of the same name starts empty"
+            clock.advance(1_000)
+            await manager.deletions.run_due()
+            assert list(tmp_path.glob("*-delete")) == []
+            assert (tmp_path / "orders-0").is_dir()
+
+    run(test)
+
+
+def test_deleting_what_is_not_there_does_nothing(tmp_path: Path) -> None:
+    formatted(tmp_path)
+
+    async def test() -> None:
+        async with running(tmp_path) as manager:
+            await manager.delete(TP)
+            assert len(manager.deletions) == 0
+
+    run(test)
+
+
+def test_a_stop_does_not_wait_for_the_delay(tmp_path: Path) -> None:
+    formatted(tmp_path)
+
+    async def test() -> None:
+        async with running(tmp_path) as manager:
+            manager.get_or_create(TP, TOPIC_ID, small(file_delete_delay_ms=1 << 40))
+            await manager.delete(TP)
+
+    run(test)
+    assert list(tmp_path.glob("*-delete")) == []
+
+
+def test_a_log_of_another_topic_is_not_handed_out(tmp_path: Path) -> None:
+    formatted(tmp_path)
+
+    async def test() -> None:
+        async with running(tmp_path) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID)
+            assert manager.get_or_create(TP, TOPIC_ID) is log
+            with pytest.raises(KafkaError) as error:
+                manager.get_or_create(TP, random_uuid())
+            assert error.value.code == ErrorCode.INCONSISTENT_TOPIC_ID
+
+    run(test)
+
+
+# -- failures
+
+
+def test_a_failed_directory_takes_its_logs_offline_and_only_them(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+    failures: list[Uuid | None] = []
+    ends: list[str] = []
+
+    async def test() -> None:
+        async with running(
+            one,
+            two,
+            on_dir_failure=lambda directory_id, error: failures.append(directory_id),
+            on_all_dirs_failed=lambda: ends.append("all"),
+        ) as manager:
+            logs = {i: manager.get_or_create(TopicPartition("t", i), TOPIC_ID) for i in range(4)}
+            bad_dir = manager.dirs[0]
+            bad = [i for i, log in logs.items() if log.dir.parent == one]
+            good = [i for i, log in logs.items() if log.dir.parent == two]
+            assert len(bad) == len(good) == 2
+            first_bad = logs[bad[0]]
+            assert first_bad.on_failure is not None
+            first_bad.on_failure(first_bad, OSError(5, "Input/output error"))
+            await asyncio.sleep(0)
+            assert failures == [bad_dir.id]
+            for i in bad:
+                tp = TopicPartition("t", i)
+                assert manager.get(tp) is None
+                assert manager.is_offline(tp)
+                with pytest.raises(KafkaError) as error:
+                    append(logs[i], (b"k", b"v"))
+                assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+                with pytest.raises(KafkaError):
+                    manager.get_or_create(tp, TOPIC_ID)
+            for i in good:
+                append(logs[i], (b"k", b"v"))
+            assert ends == []
+            manager.fail_dir(bad_dir, OSError(5, "again"))
+            assert len(failures) == 1
+            info = await manager.describe()
+            assert [d.error for d in info] == [ErrorCode.KAFKA_STORAGE_ERROR, None]
+            assert [len(d.replicas) for d in info] == [0, 2]
+            manager.fail_dir(manager.dirs[1], OSError(5, "gone too"))
+            assert ends == ["all"]
+
+    run(test)
+    assert not (one / ".kafka_cleanshutdown").exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_takes_the_directory_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+
+    async def test() -> None:
+        async with running(one, two) as manager:
+            for i in range(2):
+                manager.get_or_create(TopicPartition("t", i), TOPIC_ID)
+            (one / "recovery-point-offset-checkpoint.tmp").mkdir()
+            await manager.background.checkpoint_recovery_points()
+            assert [d.online for d in manager.dirs] == [False, True]
+            assert len(offsets(two / "recovery-point-offset-checkpoint")) == 1
+
+    run(test)
+
+
+def test_a_new_log_goes_to_the_next_directory_when_one_fails(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+
+    async def test() -> None:
+        async with running(one, two) as manager:
+            (one / "orders-0").write_text("in the way")
+            assert manager.get_or_create(TP, TOPIC_ID).dir.parent == two
+            assert [d.online for d in manager.dirs] == [False, True]
+
+    run(test)
+
+
+# -- moving
+
+
+def test_a_log_moves_to_another_directory(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+
+    async def test() -> None:
+        async with running(one, two) as manager:
+            source = manager.get_or_create(TP, TOPIC_ID, small(), directory_id=manager.dirs[0].id)
+            fill(source, 3)
+            target = manager.dir_by_path(str(two))
+            copy = manager.create_future(TP, target)
+            assert manager.create_future(TP, target) is copy
+            assert parse_dir_name(copy.dir) == (copy.dir, TP, DirKind.FUTURE)
+            info = {r for d in await manager.describe([TP]) for r in d.replicas}
+            assert {(r.is_future, r.offset_lag) for r in info} == {(False, 0), (True, 3)}
+            for segment in source.segments:
+                for _, batch in segment.batches():
+                    copy.append_as_follower(bytearray(batch.raw()), NOW_MS)
+            promoted = await manager.promote_future(TP)
+            assert promoted is copy
+            assert manager.get(TP) is copy
+            assert manager.get_future(TP) is None
+            assert copy.dir == two / "orders-0"
+            assert copy.high_watermark == 3
+            assert [d.log_count for d in manager.dirs] == [0, 1]
+            assert offsets(one / "recovery-point-offset-checkpoint") == {}
+            assert TP in offsets(two / "recovery-point-offset-checkpoint")
+            append(copy, (b"after", b"move"))
+
+    async def again() -> None:
+        async with running(one, two) as manager:
+            log = manager.get(TP)
+            assert log is not None
+            assert log.dir.parent == two
+            assert log.log_end_offset == 4
+            assert list(one.glob("orders-0*")) == []
+
+    run(test)
+    run(again)
+
+
+def test_a_move_can_be_cancelled_and_survives_a_restart(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+
+    async def begin() -> None:
+        async with running(one, two) as manager:
+            manager.get_or_create(TP, TOPIC_ID, small(), directory_id=manager.dirs[0].id)
+            manager.create_future(TP, manager.dirs[1])
+
+    async def cancel() -> None:
+        async with running(one, two) as manager:
+            assert manager.get_future(TP) is not None
+            await manager.cancel_future(TP)
+            assert manager.get_future(TP) is None
+
+    run(begin)
+    run(cancel)
+    assert list(two.glob("orders-0*")) == []
+    with pytest.raises(KafkaError) as error:
+        run(lambda: _unknown_dir(one, two))
+    assert error.value.code == ErrorCode.LOG_DIR_NOT_FOUND
+
+
+async def _unknown_dir(*dirs: Path) -> None:
+    async with running(*dirs) as manager:
+        manager.dir_by_path("/nowhere")
+
+
+# -- truncating and describing
+
+
+def test_truncation_is_checkpointed_at_once(tmp_path: Path) -> None:
+    formatted(tmp_path)
+
+    async def test() -> None:
+        async with running(tmp_path) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small())
+            fill(log, 6, roll_every=2)
+            await manager.background.flush(log)
+            await manager.background.checkpoint_recovery_points()
+            assert offsets(tmp_path / "recovery-point-offset-checkpoint") == {TP: 6}
+            await manager.truncate_to(TP, 3)
+            assert log.log_end_offset == 3
+            assert offsets(tmp_path / "recovery-point-offset-checkpoint") == {TP: 3}
+            await manager.truncate_fully_and_start_at(TP, 100)
+            assert (log.log_start_offset, log.log_end_offset) == (100, 100)
+
+    run(test)
+
+
+def test_describe_shows_sizes_and_free_space(tmp_path: Path) -> None:
+    formatted(tmp_path)
+
+    async def test() -> None:
+        async with running(tmp_path) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID)
+            manager.get_or_create(TopicPartition("other", 0), TOPIC_ID)
+            fill(log, 3)
+            (info,) = await manager.describe()
+            assert info.path == str(tmp_path)
+            assert info.total_bytes >= info.usable_bytes > 0
+            assert {r.topic_partition: r.size_bytes for r in info.replicas}[TP] == log.size_bytes > 0
+            (only,) = await manager.describe([TP, TopicPartition("unknown", 0)])
+            assert [r.topic_partition for r in only.replicas] == [TP]
+
+    run(test)
+
+
+def test_high_watermarks_are_kept_per_directory_and_read_back(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
+
+    async def test() -> None:
+        async with running(one, two) as manager:
+            manager.get_or_create(a, TOPIC_ID, directory_id=manager.dirs[0].id)
+            manager.get_or_create(b, TOPIC_ID, directory_id=manager.dirs[1].id)
+            await manager.checkpoint_high_watermarks({a: 5, b: 6, TopicPartition("gone", 0): 7})
+            assert manager.read_high_watermarks() == {a: 5, b: 6}
+
+    run(test)
+    assert offsets(one / "replication-offset-checkpoint") == {a: 5}
+    assert offsets(two / "replication-offset-checkpoint") == {b: 6}

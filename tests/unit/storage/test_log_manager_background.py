@@ -1,0 +1,318 @@
+"""The ticks: retention, flushing, checkpoints, producer expiry, deferred deletion."""
+
+import asyncio
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.unit.storage.manager_support import (
+    NOW_MS,
+    TOPIC_ID,
+    TP,
+    append,
+    eventually,
+    fill,
+    formatted,
+    quiet,
+    run,
+    running,
+    small,
+)
+
+from ottla.model.clock import ManualClock
+from ottla.model.ids import TopicPartition
+from ottla.storage.checkpoints import parse_offsets
+from ottla.storage.deletion import Deletions
+from ottla.storage.log_config import MAX_LONG
+from ottla.storage.settings import LogManagerSettings
+from ottla.storage.ticks import Ticker, in_slices
+
+
+@pytest.fixture
+def dir(tmp_path: Path) -> Path:
+    return formatted(tmp_path)
+
+
+# -- retention
+
+
+def test_old_segments_go_by_time_and_their_files_after_the_delay(dir: Path) -> None:
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        async with running(dir, clock=clock) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small(retention_ms=1_000, file_delete_delay_ms=500))
+            fill(log, 4, roll_every=2)
+            clock.advance(1_001)
+            append(log, (b"k", b"young"), now_ms=clock.now_ms())
+            await manager.background.retention_tick()
+            assert log.log_start_offset == 4
+            assert len(list(log.dir.glob("*.deleted"))) > 0
+            assert await manager.deletions.run_due() == 0
+            clock.advance(500)
+            await manager.deletions.run_due()
+            assert list(log.dir.glob("*.deleted")) == []
+            assert [s.base_offset for s in log.segments] == [4]
+
+    run(test)
+
+
+def test_old_segments_go_by_size(dir: Path) -> None:
+    async def test() -> None:
+        async with running(dir) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small())
+            fill(log, 10, roll_every=1)
+            manager.update_config(TP, small(retention_bytes=3 * log.segments[0].size_bytes))
+            await manager.background.retention_tick()
+            assert log.log_start_offset == 7
+
+    run(test)
+
+
+def test_segments_below_the_log_start_offset_go(dir: Path) -> None:
+    async def test() -> None:
+        async with running(dir) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small(retention_ms=-1))
+            fill(log, 6, roll_every=2)
+            log.maybe_increment_log_start_offset(5, "DeleteRecords")
+            await manager.background.retention_tick()
+            assert [s.base_offset for s in log.segments] == [4, 6]
+
+    run(test)
+
+
+def test_compacted_logs_are_left_to_the_cleaner(dir: Path) -> None:
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        async with running(dir, clock=clock) as manager:
+            both = small(cleanup_policy=frozenset({"compact", "delete"}), retention_ms=10)
+            log = manager.get_or_create(TP, TOPIC_ID, both)
+            fill(log, 4, roll_every=2)
+            clock.advance(100)
+            await manager.background.retention_tick()
+            assert log.log_start_offset == 0
+            await manager.cleaner.retire_segments()
+            assert log.log_start_offset == 4
+
+    run(test)
+
+
+def test_retention_of_a_failing_log_does_not_stop_the_others(
+    dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        async with running(dir, formatted(dir / "two"), clock=clock) as manager:
+            logs = [
+                manager.get_or_create(TopicPartition("t", i), TOPIC_ID, small(retention_ms=1))
+                for i in range(2)
+            ]
+            for log in logs:
+                fill(log, 2, roll_every=1)
+            clock.advance(1_000)
+            (logs[0].dir / "00000000000000000000.log").unlink()
+            await manager.background.retention_tick()
+            await asyncio.sleep(0)
+            assert logs[1].log_start_offset == 2
+            assert manager.is_offline(TopicPartition("t", 0))
+
+    run(test)
+
+
+# -- flushing
+
+
+def test_a_log_with_flush_ms_is_flushed_when_it_is_due_even_without_a_scheduler_interval(dir: Path) -> None:
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        async with running(dir, clock=clock) as manager:
+            timed = manager.get_or_create(TP, TOPIC_ID, small(flush_ms=1_000))
+            other = manager.get_or_create(TopicPartition("other", 0), TOPIC_ID, small())
+            for log in (timed, other):
+                append(log, (b"k", b"v"))
+            await manager.background.flush_tick()
+            assert timed.recovery_point == 0
+            clock.advance(1_000)
+            await manager.background.flush_tick()
+            assert (timed.recovery_point, other.recovery_point) == (1, 0)
+            manager.update_config(TP, small(flush_ms=MAX_LONG))
+            append(timed, (b"k", b"v"))
+            clock.advance(5_000)
+            await manager.background.flush_tick()
+            assert timed.recovery_point == 1
+
+    run(test)
+
+
+def test_a_rolled_segment_is_flushed_in_a_thread(dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[str] = set()
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (threads.add(threading.current_thread().name), real(fd))[1])
+
+    async def test() -> None:
+        async with running(dir) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small())
+            fill(log, 4)
+            threads.clear()
+            log.roll(NOW_MS)
+            append(log, (b"k", b"v"))
+            log.roll(NOW_MS)
+            await manager.background.stop()
+            assert log.recovery_point == 5
+            assert all(name.startswith("storage") for name in threads)
+            assert threads
+
+    run(test)
+
+
+def test_a_failed_flush_takes_the_directory_offline(dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with running(dir) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small())
+            fill(log, 1)
+
+            def broken(fd: int) -> None:
+                raise OSError(5, "Input/output error")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "fsync", broken)
+                log.roll(NOW_MS)
+                await manager.background.stop()
+                await asyncio.sleep(0)
+            assert not manager.dirs[0].online
+            assert manager.is_offline(TP)
+
+    run(test)
+
+
+# -- checkpoints and producers
+
+
+def test_the_recovery_point_checkpoint_follows_the_flushes(dir: Path) -> None:
+    path = dir / "recovery-point-offset-checkpoint"
+
+    async def test() -> None:
+        async with running(dir) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small())
+            fill(log, 3)
+            await manager.background.checkpoint_recovery_points()
+            assert parse_offsets(path.read_bytes(), "") == {TP: 0}
+            await manager.background.flush(log)
+            await manager.background.checkpoint_recovery_points()
+            assert parse_offsets(path.read_bytes(), "") == {TP: 3}
+            log.maybe_increment_log_start_offset(2, "DeleteRecords")
+            await manager.background.checkpoint_log_start_offsets()
+            assert parse_offsets((dir / "log-start-offset-checkpoint").read_bytes(), "") == {TP: 2}
+
+    run(test)
+
+
+def test_silent_producers_are_forgotten(dir: Path) -> None:
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        settings = quiet(producer_id_expiration_ms=1_000)
+        async with running(dir, clock=clock, settings=settings) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small())
+            append(log, (b"k", b"v"), producer_id=9, producer_epoch=0, base_sequence=0)
+            await manager.background.producer_expiry_tick()
+            assert len(log.active_producers()) == 1
+            clock.advance(1_001)
+            await manager.background.producer_expiry_tick()
+            assert log.active_producers() == []
+
+    run(test)
+
+
+# -- the machinery
+
+
+def test_deletions_run_when_due_and_a_failing_one_is_passed_over() -> None:
+    done: list[str] = []
+
+    def failing() -> None:
+        raise OSError(13, "Permission denied")
+
+    async def test() -> None:
+        clock = ManualClock(0)
+        with ThreadPoolExecutor(2) as pool:
+            deletions = Deletions(clock, pool)
+            deletions.schedule(20, "later", lambda: done.append("later"))
+            deletions.schedule(10, "failing", failing)
+            deletions.schedule(10, "sooner", lambda: done.append("sooner"))
+            clock.advance(10)
+            assert await deletions.run_due() == 2
+            assert done == ["sooner"]
+            deletions.start()
+            deletions.schedule(0, "at once", lambda: done.append("at once"))
+            await eventually(lambda: "at once" in done)
+            await deletions.stop()
+            assert done == ["sooner", "at once", "later"]
+
+    run(test)
+
+
+def test_slices_give_the_loop_back() -> None:
+    async def test() -> None:
+        seen: list[int] = []
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(count_turns())
+        await in_slices(range(2_000), seen.append)
+        other.cancel()
+        assert seen == list(range(2_000))
+        assert turns >= 7
+
+    run(test)
+
+
+def test_a_tick_that_fails_runs_again() -> None:
+    async def test() -> None:
+        ticker = Ticker()
+        calls = asyncio.Queue[int]()
+        count = 0
+
+        async def tick() -> None:
+            nonlocal count
+            count += 1
+            calls.put_nowait(count)
+            raise OSError("disk")
+
+        ticker.every("test", lambda: 0, 0, tick)
+        assert [await calls.get(), await calls.get()] == [1, 2]
+        await ticker.stop()
+
+    run(test)
+
+
+def test_the_background_work_starts_and_stops_with_the_manager(dir: Path) -> None:
+    async def test() -> None:
+        settings = quiet(initial_task_delay_ms=0)
+        async with running(dir, settings=settings) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small(retention_bytes=0))
+            fill(log, 2, roll_every=1)
+            manager.start()
+            await eventually(lambda: log.log_start_offset == 2)
+
+    run(test)
+
+
+def test_settings_come_from_kafkas_names() -> None:
+    settings = LogManagerSettings.from_values(
+        {
+            "log.cleaner.threads": 3,
+            "log.retention.check.interval.ms": 7,
+            "unknown": 1,
+            "log.cleaner.backoff.ms": None,
+        }
+    )
+    assert settings.cleaner.threads == 3
+    assert settings.retention_check_interval_ms == 7
+    assert settings.cleaner.backoff_ms == 15_000
+    assert LogManagerSettings.from_values({}) == LogManagerSettings()
