@@ -1,0 +1,214 @@
+"""Printing the batches and records of a log file: the lines of kafka-dump-log, or one JSON object a batch.
+
+Reads the file through a map and never writes. Owned by the process that runs `ottla log dump`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli.message_json import compact, to_json
+from ottla.model.errors import KafkaError
+from ottla.records.batch import BatchView, batch_at
+from ottla.records.compression import CODEC_NAMES
+from ottla.records.control import ControlType, parse_control_type, parse_end_txn_marker
+from ottla.records.record import read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ottla.cli.dump_decoders import Decoder
+    from ottla.records.types import Record
+
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+_SHORT = struct.Struct(">h")
+
+
+def mapped(path: Path) -> memoryview:
+    """The bytes of a file, without reading what is not looked at; unmapped with the last view of them."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
+
+
+def walk(buf: memoryview) -> Iterator[BatchView | str]:
+    """Whole batches in order; what ends the walk early comes last, as a sentence."""
+    pos = 0
+    while pos < len(buf):
+        try:
+            batch = batch_at(buf, pos, len(buf))
+        except KafkaError as error:
+            yield f"position {pos}: {error}"
+            return
+        if batch is None:
+            return
+        yield batch
+        pos = batch.end
+
+
+class BatchPrinter:
+    """Prints one file's batches as Kafka's tool does, and counts what is wrong."""
+
+    def __init__(self, *, deep: bool, contents: bool, metadata: bool, decoder: Decoder) -> None:
+        self._deep = deep
+        self._contents = contents
+        self._metadata = metadata
+        self._decoder = decoder
+        self.gaps: list[tuple[int, int]] = []
+        self.invalid = 0
+        self._last_offset = -1
+
+    def batch(self, batch: BatchView) -> None:
+        """The batch's line and, deep, those of its records."""
+        print(batch_line(batch))
+        for record in self.records(batch):
+            parts = [record_line(batch, record)] if self._metadata else []
+            if self._contents and not batch.is_control:
+                parts += self._content(record, "|" if not parts else "")
+            print(" ".join(part for part in parts if part))
+
+    def batch_json(self, batch: BatchView) -> None:
+        """The same as one JSON object on a line."""
+        document = batch_fields(batch)
+        if self._deep:
+            document["records"] = [self._record_fields(batch, record) for record in self.records(batch)]
+        print(compact(document))
+
+    def records(self, batch: BatchView) -> list[Record]:
+        """The records of a batch if they are wanted; offsets that do not follow each other are noted."""
+        if not batch.crc_ok():
+            self.invalid += 1
+        if not self._deep:
+            return []
+        try:
+            records = read_records(batch)
+        except KafkaError as error:
+            self.invalid += 1
+            print(f"| {error}")
+            return []
+        for record in records:
+            if record.offset != self._last_offset + 1:
+                self.gaps.append((self._last_offset, record.offset))
+            self._last_offset = record.offset
+        return records
+
+    def _content(self, record: Record, indent: str) -> list[str]:
+        key, payload = self._decoder(record)
+        parts = [indent] if indent else []
+        if key is not None:
+            parts.append(f"key: {key}")
+        if payload is not None:
+            parts.append(f"payload: {payload}")
+        return parts
+
+    def _record_fields(self, batch: BatchView, record: Record) -> dict[str, Any]:
+        fields: dict[str, Any] = {"offset": record.offset, "timestamp": record.timestamp}
+        fields["keySize"] = -1 if record.key is None else len(record.key)
+        fields["valueSize"] = -1 if record.value is None else len(record.value)
+        fields["sequence"] = record.sequence
+        fields["headerKeys"] = [name for name, _ in record.headers]
+        if batch.is_control:
+            fields["control"] = control_text(record).strip()
+        elif self._contents:
+            fields["key"], fields["payload"] = self._decoder(record)
+        return fields
+
+
+def batch_line(batch: BatchView) -> str:
+    """One batch on one line."""
+    horizon = batch.delete_horizon_ms
+    return (
+        f"baseOffset: {batch.base_offset} lastOffset: {batch.last_offset} count: {batch.records_count} "
+        f"baseSequence: {batch.base_sequence} lastSequence: {batch.last_sequence} "
+        f"producerId: {batch.producer_id} producerEpoch: {batch.producer_epoch} "
+        f"partitionLeaderEpoch: {batch.partition_leader_epoch} isTransactional: {_java(batch.is_transactional)} "
+        f"isControl: {_java(batch.is_control)} "
+        f"deleteHorizonMs: {'OptionalLong.empty' if horizon is None else f'OptionalLong[{horizon}]'} "
+        f"position: {batch.pos} {TIMESTAMP_TYPES[batch.timestamp_type]}: {batch.max_timestamp} "
+        f"size: {batch.size_bytes} magic: {batch.magic} compresscodec: {codec_name(batch)} "
+        f"crc: {batch.crc} isvalid: {_java(batch.crc_ok())}"
+    )
+
+
+def batch_fields(batch: BatchView) -> dict[str, Any]:
+    """One batch as JSON has it."""
+    return {
+        "baseOffset": batch.base_offset,
+        "lastOffset": batch.last_offset,
+        "count": batch.records_count,
+        "baseSequence": batch.base_sequence,
+        "lastSequence": batch.last_sequence,
+        "producerId": batch.producer_id,
+        "producerEpoch": batch.producer_epoch,
+        "partitionLeaderEpoch": batch.partition_leader_epoch,
+        "isTransactional": batch.is_transactional,
+        "isControl": batch.is_control,
+        "deleteHorizonMs": batch.delete_horizon_ms,
+        "position": batch.pos,
+        "timestampType": TIMESTAMP_TYPES[batch.timestamp_type],
+        "maxTimestamp": batch.max_timestamp,
+        "size": batch.size_bytes,
+        "magic": batch.magic,
+        "compressCodec": codec_name(batch),
+        "crc": batch.crc,
+        "isValid": batch.crc_ok(),
+    }
+
+
+def codec_name(batch: BatchView) -> str:
+    """none, gzip, snappy, lz4 or zstd."""
+    return CODEC_NAMES.get(batch.compression, f"unknown({batch.compression})")
+
+
+def record_line(batch: BatchView, record: Record) -> str:
+    """One record on one line, without its contents."""
+    line = (
+        f"| offset: {record.offset} {TIMESTAMP_TYPES[batch.timestamp_type]}: {record.timestamp} "
+        f"keySize: {-1 if record.key is None else len(record.key)} "
+        f"valueSize: {-1 if record.value is None else len(record.value)} "
+        f"sequence: {record.sequence} headerKeys: [{','.join(name for name, _ in record.headers)}]"
+    )
+    return line + control_text(record) if batch.is_control else line
+
+
+def control_text(record: Record) -> str:
+    """What a control record says."""
+    try:
+        kind = parse_control_type(record)
+        if kind in (ControlType.ABORT, ControlType.COMMIT):
+            marker = parse_end_txn_marker(record)
+            return f" endTxnMarker: {kind.name} coordinatorEpoch: {marker.coordinator_epoch}"
+        if kind in _CONTROL_MESSAGES:
+            label, name = _CONTROL_MESSAGES[kind]
+            return f" {label} {_control_json(name, record.value or b'')}"
+    except KafkaError as error:
+        return f" {error}"
+    number = _SHORT.unpack_from(record.key or b"", 2)[0]
+    return f" controlType: {kind.name}({number})"
+
+
+_CONTROL_MESSAGES = {
+    ControlType.LEADER_CHANGE: ("LeaderChange:", "LeaderChangeMessage"),
+    ControlType.SNAPSHOT_HEADER: ("SnapshotHeader", "SnapshotHeaderRecord"),
+    ControlType.SNAPSHOT_FOOTER: ("SnapshotFooter", "SnapshotFooterRecord"),
+    ControlType.KRAFT_VERSION: ("KRaftVersion", "KRaftVersionRecord"),
+    ControlType.KRAFT_VOTERS: ("KRaftVoters", "VotersRecord"),
+}
+
+
+def _control_json(name: str, raw: bytes) -> str:
+    """Control messages carry their version in their first field."""
+    from ottla.wire.codec import decode
+    from ottla.wire.messages import records_control
+
+    cls = getattr(records_control, name)
+    version = _SHORT.unpack_from(raw)[0] if len(raw) >= _SHORT.size else 0
+    message, _ = decode(cls, raw, version)
+    return compact(to_json(message, version))
+
+
+def _java(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,112 @@
+"""What the records of Kafka's own topics mean: the cluster's metadata, committed offsets, transactions, share state.
+
+A decoder takes a record and returns key and payload as text; a record it cannot read becomes a sentence, as in
+kafka-dump-log, because one damaged record is no reason not to see the others.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli.message_json import compact, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from ottla.records.types import Record
+
+    Decoder = Callable[[Record], tuple[str | None, str | None]]
+
+_SHORT = struct.Struct(">h")
+
+
+def plain(record: Record) -> tuple[str | None, str | None]:
+    """Key and value as text."""
+    return _text(record.key), _text(record.value)
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode("utf-8", "replace")
+
+
+def cluster_metadata(record: Record) -> tuple[str | None, str | None]:
+    """A record of __cluster_metadata."""
+    from ottla.metadata.frame import decode_frame
+    from ottla.model.errors import KafkaError
+
+    try:
+        message, version = decode_frame(record.value or b"")
+    except KafkaError as error:
+        return None, f"Error at {record.offset}, skipping. {error}"
+    name = type(message).__name__
+    kind = "".join("_" + char if char.isupper() else char for char in name).strip("_").upper()
+    return None, compact({"type": kind, "version": version, "data": to_json(message, version)})
+
+
+def offsets() -> Decoder:
+    """Records of __consumer_offsets, whatever kind of group wrote them."""
+    from ottla.wire.messages import offsets_log, share_group_log, streams_group_log
+
+    return _coordinator(offsets_log, share_group_log, streams_group_log)
+
+
+def transactions() -> Decoder:
+    """Records of __transaction_state."""
+    from ottla.wire.messages import transaction_log
+
+    return _coordinator(transaction_log)
+
+
+def share_state() -> Decoder:
+    """Records of __share_group_state."""
+    from ottla.wire.messages import share_state_log
+
+    return _coordinator(share_state_log)
+
+
+def _coordinator(*modules: ModuleType) -> Decoder:
+    """A coordinator's log: the key begins with its type, the value with its version."""
+    keys, values = _classes(modules, "Key"), _classes(modules, "Value")
+
+    def decode(record: Record) -> tuple[str | None, str | None]:
+        from ottla.model.errors import KafkaError
+
+        if record.key is None or len(record.key) < _SHORT.size:
+            return f"Error at offset {record.offset}, skipping. The key is missing or too short", None
+        (kind,) = _SHORT.unpack_from(record.key)
+        if kind not in keys:
+            return f"Unknown record type {kind} at offset {record.offset}, skipping.", None
+        try:
+            return _decode_key(keys[kind], kind, record.key), _decode_value(values[kind], record.value)
+        except (KafkaError, struct.error) as error:
+            return f"Error at offset {record.offset}, skipping. {error}", None
+
+    return decode
+
+
+def _classes(modules: tuple[ModuleType, ...], suffix: str) -> dict[int, Any]:
+    found = {}
+    for module in modules:
+        for name, value in vars(module).items():
+            if name.endswith(suffix) and getattr(value, "API_KEY", None) is not None:
+                found[int(value.API_KEY)] = value
+    return found
+
+
+def _decode_key(cls: Any, kind: int, raw: bytes) -> str:
+    from ottla.wire.codec import decode
+
+    message, _ = decode(cls, raw, 0, _SHORT.size)
+    return compact({"type": str(kind), "data": to_json(message, 0)})
+
+
+def _decode_value(cls: Any, raw: bytes | None) -> str:
+    from ottla.wire.codec import decode
+
+    if raw is None:
+        return "<DELETE>"
+    (version,) = _SHORT.unpack_from(raw)
+    message, _ = decode(cls, raw, version, _SHORT.size)
+    return compact({"version": str(version), "data": to_json(message, version)})

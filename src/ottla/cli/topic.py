@@ -1,0 +1,266 @@
+"""`ottla topic`: list, describe, create, alter and delete topics. Owned by the process that runs one command."""
+
+from __future__ import annotations
+
+from ottla.cli.args import BOOTSTRAP, OUTPUT, Command, UsageError, argument, switch
+from ottla.cli.client import admin, pairs, report
+from ottla.cli.output import emit, emit_json, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+    from typing import Any
+
+    from ottla.client.admin_types import ConfigEntry, TopicDescription
+    from ottla.client.blocking import Admin
+
+_TOPIC_COLUMNS = ("topic", "topic_id", "partitions", "replication_factor", "configs")
+_PARTITION_COLUMNS = (
+    "topic",
+    "partition",
+    "leader",
+    "leader_epoch",
+    "replicas",
+    "isr",
+    "offline",
+    "begin",
+    "end",
+)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from ottla.model.ids import uuid_to_str
+
+    with admin(args) as client:
+        rows = [
+            {
+                "topic": topic.name,
+                "topic_id": uuid_to_str(topic.topic_id),
+                "internal": topic.is_internal,
+                "partitions": topic.partition_count,
+                "replication_factor": topic.replication_factor,
+            }
+            for topic in client.list_topics()
+            if args.internal or not topic.is_internal
+        ]
+    emit(rows, ("topic", "partitions", "replication_factor"), args.output)
+    return 0
+
+
+def _describe(args: argparse.Namespace) -> int:
+    from ottla.model.errors import KafkaError
+
+    with admin(args) as client:
+        names = args.topic or [topic.name for topic in client.list_topics() if not topic.is_internal]
+        found = client.describe_topics(names)
+        errors = [topic for topic in found.values() if isinstance(topic, KafkaError)]
+        topics = [topic for topic in found.values() if not isinstance(topic, KafkaError)]
+        documents = [_document(client, topic) for topic in sorted(topics)]
+    if args.output == "json":
+        emit_json(documents)
+    elif documents:
+        _print_tables(documents)
+    return report(errors)
+
+
+def _document(client: Admin, topic: TopicDescription) -> dict[str, Any]:
+    from ottla.client.admin_types import ConfigResource, ResourceType
+    from ottla.model.ids import uuid_to_str
+
+    resource = ConfigResource(ResourceType.TOPIC, topic.name)
+    entries = client.describe_configs([resource])[resource]
+    begin, end = _offsets(client, topic)
+    return {
+        "topic": topic.name,
+        "topic_id": uuid_to_str(topic.topic_id),
+        "internal": topic.is_internal,
+        "replication_factor": max((len(p.replicas) for p in topic.partitions.values()), default=0),
+        "configs": _own_configs(entries) if isinstance(entries, dict) else {},
+        "partitions": [
+            {
+                "partition": number,
+                "leader": info.leader if info.leader >= 0 else None,
+                "leader_epoch": info.leader_epoch,
+                "replicas": list(info.replicas),
+                "isr": list(info.isr),
+                "offline": list(info.offline),
+                "begin": begin.get(number),
+                "end": end.get(number),
+            }
+            for number, info in topic.partitions.items()
+        ],
+    }
+
+
+def _own_configs(entries: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
+    """What was set on the topic itself."""
+    from ottla.client.admin_types import ConfigSource
+
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG
+    return {name: entry.value for name, entry in sorted(entries.items()) if entry.source is own}
+
+
+def _offsets(client: Admin, topic: TopicDescription) -> tuple[dict[int, int], dict[int, int]]:
+    """First and next offset of the partitions that have a leader."""
+    from ottla.client.offsets import EARLIEST, LATEST
+    from ottla.model.ids import TopicPartition
+
+    led = [TopicPartition(topic.name, p) for p, info in topic.partitions.items() if info.leader >= 0]
+    found = [client.list_offsets(dict.fromkeys(led, which)) for which in (EARLIEST, LATEST)]
+    begin, end = [{tp.partition: result.offset for tp, result in side.items()} for side in found]
+    return begin, end
+
+
+def _print_tables(documents: list[dict[str, Any]]) -> None:
+    topics = [
+        {
+            **document,
+            "partitions": len(document["partitions"]),
+            "configs": [f"{name}={value}" for name, value in document["configs"].items()] or None,
+        }
+        for document in documents
+    ]
+    partitions = [
+        {"topic": document["topic"], **{k: v if v != [] else None for k, v in partition.items()}}
+        for document in documents
+        for partition in document["partitions"]
+    ]
+    emit(topics, _TOPIC_COLUMNS, "table")
+    print()
+    emit(partitions, _PARTITION_COLUMNS, "table")
+
+
+def _create(args: argparse.Namespace) -> int:
+    from ottla.client.admin_types import NewTopic
+    from ottla.model.errors import ErrorCode, KafkaError
+
+    configs: dict[str, str | None] = dict(pairs(args.config, "--config"))
+    topics = [NewTopic(name, args.partitions, args.replication_factor, configs) for name in args.topic]
+    with admin(args) as client:
+        results = client.create_topics(topics, validate_only=args.validate_only)
+    errors = []
+    for name, result in results.items():
+        if not isinstance(result, KafkaError):
+            verb = "could be created" if args.validate_only else "created"
+            say(f"{name} {verb} ({result.num_partitions} partitions, {result.replication_factor} replicas)")
+        elif not (args.if_not_exists and result.code is ErrorCode.TOPIC_ALREADY_EXISTS):
+            errors.append(result)
+    return report(errors)
+
+
+def _alter(args: argparse.Namespace) -> int:
+    from ottla.client.admin_types import ConfigChange, ConfigOperation, ConfigResource, ResourceType
+
+    changes = [ConfigChange(name, value) for name, value in pairs(args.config, "--config")]
+    changes += [ConfigChange(name, None, ConfigOperation.DELETE) for name in args.unset]
+    if args.partitions is None and not changes:
+        raise UsageError("nothing to alter: give --partitions, --config or --unset")
+    errors = []
+    with admin(args) as client:
+        if args.partitions is not None:
+            grown = client.create_partitions(dict.fromkeys(args.topic, args.partitions))
+            errors += list(grown.values())
+        if changes:
+            resources = [ConfigResource(ResourceType.TOPIC, name) for name in args.topic]
+            errors += list(client.incremental_alter_configs(dict.fromkeys(resources, changes)).values())
+    return report(errors)
+
+
+def _delete(args: argparse.Namespace) -> int:
+    from ottla.model.errors import ErrorCode
+
+    with admin(args) as client:
+        results = client.delete_topics(args.topic)
+    errors = []
+    for name, error in results.items():
+        if error is None:
+            say(f"{name} deleted")
+        elif not (args.if_exists and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            errors.append(error)
+    return report(errors)
+
+
+_NAMES = argument("topic", nargs="+", metavar="TOPIC", help="its name")
+_CONFIG = argument(
+    "--config",
+    action="append",
+    default=[],
+    metavar="KEY=VALUE",
+    complete="topic-key",
+    help="a setting of the topic (may be given many times)",
+)
+
+COMMAND = Command(
+    "topic",
+    "list, describe, create, alter and delete topics",
+    commands=(
+        Command(
+            "list",
+            "list the topics",
+            switch("--internal", help="with the internal ones"),
+            BOOTSTRAP,
+            OUTPUT,
+            run=_list,
+        ),
+        Command(
+            "describe",
+            "show partitions, leaders, in-sync replicas, offsets and settings of topics",
+            argument("topic", nargs="*", metavar="TOPIC", help="its name (default: all)"),
+            BOOTSTRAP,
+            OUTPUT,
+            run=_describe,
+        ),
+        Command(
+            "create",
+            "create topics",
+            _NAMES,
+            argument(
+                "-p",
+                "--partitions",
+                type=int,
+                default=-1,
+                metavar="N",
+                help="how many (default: the broker's)",
+            ),
+            argument(
+                "-r",
+                "--replication-factor",
+                type=int,
+                default=-1,
+                metavar="N",
+                help="copies of each partition (default: the broker's)",
+            ),
+            _CONFIG,
+            switch("--if-not-exists", help="no error if it is there already"),
+            switch("--validate-only", help="only say whether it could be created"),
+            BOOTSTRAP,
+            run=_create,
+        ),
+        Command(
+            "alter",
+            "give topics more partitions or other settings",
+            _NAMES,
+            argument("-p", "--partitions", type=int, default=None, metavar="N", help="how many in all"),
+            _CONFIG,
+            argument(
+                "--unset",
+                action="append",
+                default=[],
+                metavar="KEY",
+                complete="topic-key",
+                help="a setting to take back (may be given many times)",
+            ),
+            BOOTSTRAP,
+            run=_alter,
+        ),
+        Command(
+            "delete",
+            "delete topics and all that is in them",
+            _NAMES,
+            switch("--if-exists", help="no error if there is none"),
+            BOOTSTRAP,
+            run=_delete,
+        ),
+    ),
+)
