@@ -31,7 +31,7 @@ def settings(args: argparse.Namespace, **fixed: object) -> dict[str, object]:
     """The client's settings: what the command wants, then what -X says, then where the broker is."""
     given: dict[str, object] = {"client_id": "ottla-cli", "bootstrap_timeout_ms": 0, **fixed}
     for name, value in pairs(getattr(args, "property", []), "-X"):
-        given[name.replace(".", "_")] = value
+        given[name] = value
     given["bootstrap_servers"] = bootstrap_servers(args.bootstrap_server)
     return given
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import BinaryIO
 
-    from ottla.client.blocking import BlockingDelivery, Producer
+    from ottla.client.batch import Delivery
+    from ottla.client.blocking import Producer
 
 _CHUNK_BYTES = 64 * 1024
 # A delimiter that never comes must not eat the memory.
@@ -96,7 +97,7 @@ class _Sender:
         if self._tee is not None:
             self._tee.write(message + self._delimiter)
 
-    def _delivered(self, delivery: BlockingDelivery) -> None:
+    def _delivered(self, delivery: Delivery) -> None:
         error = delivery.exception()
         if error is not None:
             self.failed += 1

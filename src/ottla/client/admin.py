@@ -78,7 +78,12 @@ def failure(item: Any, what: str) -> KafkaError | None:
     code = error_of(item.error_code)
     if code is None:
         return None
-    return KafkaError(code, f"{what}: {getattr(item, 'error_message', None) or code.name}")
+    return KafkaError(code, f"{what}: {getattr(item, 'error_message', None) or explain(code)}")
+
+
+def explain(code: ErrorCode) -> str:
+    """A broker that sends only a code still deserves a sentence for the commonest of them."""
+    return "does not exist" if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else code.name
 
 
 class AsyncAdmin(AsyncClient):

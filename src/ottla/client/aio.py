@@ -124,7 +124,10 @@ class AsyncClient:
     def _topic_error(self, name: str) -> KafkaError:
         info = self.core.metadata.topic(name)
         if info is not None and info.error is not None:
-            return KafkaError(info.error, f"topic {name!r}: {info.error.name}")
+            words = (
+                "does not exist" if info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else info.error.name
+            )
+            return KafkaError(info.error, f"topic {name!r}: {words}")
         return timed_out_waiting(f"topic {name!r} was not found", self.core)
 
     async def ask_leaders(
@@ -303,6 +306,10 @@ class AsyncProducer(AsyncClient):
         try:
             if self._driver is not None and self.core.metadata.version:
                 await self.flush(timeout_ms)
+        except TimedOut:
+            if timeout_ms is None:
+                raise
+            # The caller set the limit: what is left fails, each record with its own error.
         finally:
             with self._lock or _NO_LOCK:
                 self.producer.abort(Closed("the producer was closed before the record was sent"))

@@ -45,6 +45,7 @@ from ottla.model.ids import TopicPartition
 
 T = TypeVar("T")
 _ITERATION_WAIT_MS = 1000.0
+_INTERRUPTED_CLOSE_MS = 500.0
 
 
 class LoopThread:
@@ -59,6 +60,10 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
         self._loop.close()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if not self._thread.is_alive():
@@ -108,16 +113,19 @@ class _Blocking:
 
     def close(self) -> None:
         """Close; a second time is no error."""
+        self._close(self._twin.close)
+
+    def _close(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            if self._thread._thread.is_alive():
-                self._run(self._twin.close())
+            if self._thread.is_alive:
+                self._run(close())
         finally:
             self._thread.stop()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
 
 
@@ -192,6 +200,15 @@ class Producer(_Blocking):
 
     def partitions_for(self, topic: str) -> list[int]:
         return self._run(self._twin.partitions_for(topic))
+
+    def close(self, timeout_ms: float | None = None) -> None:
+        """Flush, then close. What could not be sent in time fails with Closed."""
+        self._close(lambda: self._twin.close(timeout_ms))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Ctrl-C means now; any other error still lets what was sent before it go out.
+        hurried = kind is not None and not issubclass(kind, Exception)
+        self.close(_INTERRUPTED_CLOSE_MS if hurried else None)
 
 
 class _ThreadedProducer(AsyncProducer):

@@ -106,7 +106,7 @@ class ClientConfig:
 
 
 def _unknown(name: str, names: list[str]) -> str:
-    dotted = "." in name
+    dotted = "_" not in name
     near = difflib.get_close_matches(name.replace(".", "_"), names, n=1)
     if not near:
         return f"unknown setting {name!r}"

@@ -65,6 +65,7 @@ class Driver:
         self._waiters: dict[asyncio.Future[None], Predicate] = {}
         self._pump_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._closed = False
 
     # -- what clients use -----------------------------------------------------------------------------
@@ -175,10 +176,15 @@ class Driver:
         when = self._loop.time() + max(deadline_ms - now, MIN_TIMER_MS) / 1000.0
         if self._timer is not None:
             # An earlier timer is left alone: it finds nothing to do and sets the right one.
-            if not self._timer.cancelled() and self._loop.time() < self._timer.when() <= when:
+            if self._timer_at <= when:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self.wake)
+        self._timer_at = when
+        self._timer = self._loop.call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.wake()
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:

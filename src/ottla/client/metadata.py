@@ -83,6 +83,7 @@ class ClusterMetadata:
         self._wanted: dict[str, float] = {}  # topic -> when it was last asked for
         self._wants_all = False
         self._stale = True
+        self.urgent = True  # somebody waits for a topic never asked for: no backoff stands in its way
         self._last_success_ms = float("-inf")
 
     # -- what is wanted -------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ class ClusterMetadata:
     def want(self, topic: str, now: float) -> None:
         """Keep this topic in the picture; a topic not seen yet makes the picture stale."""
         if topic not in self._wanted and topic not in self.topics:
-            self._stale = True
+            self._stale = self.urgent = True
         self._wanted[topic] = now
 
     def want_all(self) -> None:
@@ -110,6 +111,7 @@ class ClusterMetadata:
 
     def next_request(self, now: float) -> MetadataRequest:
         """What to ask. Idle topics are left out, so that a producer of passing topics does not grow for ever."""
+        self.urgent = False
         idle = now - self._config.metadata_max_idle_ms
         for topic in [name for name, used in self._wanted.items() if used < idle]:
             self.forget(topic)

@@ -198,7 +198,7 @@ class NetworkCore:
         future = [moment for moment in due if moment > now]
         if not self._metadata_in_flight:
             # Due but held back by nobody to ask: the peers' own deadlines stand for it.
-            future.append(max(self.metadata.due_ms(), self._metadata_not_before, now + 1))
+            future.append(max(self._metadata_due_ms(), now + 1))
         return min(future)
 
     def _take_actions(self) -> list[Action]:
@@ -266,7 +266,7 @@ class NetworkCore:
     # -- metadata -------------------------------------------------------------------------------------
 
     def _refresh_metadata(self, now: float) -> None:
-        if self._metadata_in_flight or max(self.metadata.due_ms(), self._metadata_not_before) > now:
+        if self._metadata_in_flight or self._metadata_due_ms() > now:
             return
         peer = self._peers.least_loaded(now, self.config.max_in_flight_requests_per_connection)
         if peer is None:
@@ -275,6 +275,10 @@ class NetworkCore:
             self._connect(peer, now)
             return
         self._ask_metadata(peer, now)
+
+    def _metadata_due_ms(self) -> float:
+        due = self.metadata.due_ms()
+        return due if self.metadata.urgent else max(due, self._metadata_not_before)
 
     def _ask_metadata(self, peer: Peer, now: float) -> None:
         request = self.metadata.next_request(now)
