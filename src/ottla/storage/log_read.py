@@ -94,7 +94,9 @@ class ReadableLog(LogState):
         try:
             for segment in tuple(self._segments):
                 if segment.largest_timestamp >= timestamp:
-                    return segment.find_by_timestamp(timestamp, self.log_start_offset)
+                    found = segment.find_by_timestamp(timestamp, self.log_start_offset)
+                    if found is not None:  # else all of it lies below the log start offset
+                        return found
         except OSError as error:
             raise self._fail("search", error) from error
         return None
