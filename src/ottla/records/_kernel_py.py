@@ -24,6 +24,9 @@ _MIN_LENGTH = _HEADER_SIZE - _LOG_OVERHEAD
 _NO_TIMESTAMP = -1
 _MAX_INT32 = 0x7FFFFFFF
 _NO_HEADER = (0,) * 13
+# As plain ints: an enumeration's members are slow to test where it is done for every record.
+_NO_KEY = int(Problem.NO_KEY)
+_OFFSET_DELTA = int(Problem.OFFSET_DELTA)
 
 BatchCheck = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 
@@ -33,6 +36,8 @@ def crc32c(data: Buffer, value: int = 0, /) -> int:
 
 
 def _wrap64(value: int) -> int:
+    if -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF:
+        return value
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -57,12 +62,16 @@ def _raw_varint(buf: Buffer, pos: int, end: int, max_bytes: int) -> tuple[int, i
 
 def _varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
     """A zigzag int32 of at most five bytes; bits beyond the 32nd are dropped, as Java drops them."""
+    if pos < end and (byte := buf[pos]) < 0x80:  # nearly always
+        return (byte >> 1) ^ -(byte & 1), pos + 1
     raw, pos = _raw_varint(buf, pos, end, 5)
     raw &= 0xFFFFFFFF
     return (raw >> 1) ^ -(raw & 1), pos
 
 
 def _varlong(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    if pos < end and (byte := buf[pos]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos + 1
     raw, pos = _raw_varint(buf, pos, end, 10)
     raw &= 0xFFFFFFFFFFFFFFFF
     return (raw >> 1) ^ -(raw & 1), pos
@@ -103,6 +112,9 @@ class _Parsed(NamedTuple):
     headers_count: int
 
 
+_new_parsed = tuple.__new__  # half the time of the class's own constructor
+
+
 def _parse(buf: Buffer, start: int, limit: int) -> _Parsed:
     size, pos = _varint(buf, start, limit)
     if size < 0 or size > limit - pos:
@@ -115,20 +127,24 @@ def _parse(buf: Buffer, start: int, limit: int) -> _Parsed:
     key_start, key_len, pos = _field(buf, key_field, end)
     value_start, value_len, pos = _field(buf, pos, end)
     headers_count, headers_start = _varint(buf, pos, end)
-    if _skip_headers(buf, headers_start, end, headers_count) != end:
+    stop = _skip_headers(buf, headers_start, end, headers_count) if headers_count else headers_start
+    if stop != end:
         raise _Malformed(Problem.SIZE_MISMATCH)
-    return _Parsed(
-        start,
-        end,
-        timestamp_delta,
-        offset_delta,
-        key_field,
-        key_start,
-        key_len,
-        value_start,
-        value_len,
-        headers_start,
-        headers_count,
+    return _new_parsed(
+        _Parsed,
+        (
+            start,
+            end,
+            timestamp_delta,
+            offset_delta,
+            key_field,
+            key_start,
+            key_len,
+            value_start,
+            value_len,
+            headers_start,
+            headers_count,
+        ),
     )
 
 
@@ -156,10 +172,10 @@ def _walk(buf: Buffer, start: int, end: int, count: int) -> Iterator[_Parsed]:
         raise InvalidRecordError(Problem.TRAILING_BYTES, count)
 
 
-def _record_problem(parsed: _Parsed, index: int, require_key: bool) -> Problem:
+def _record_problem(parsed: _Parsed, index: int, require_key: bool) -> int:
     if require_key and parsed.key_len < 0:
-        return Problem.NO_KEY
-    return Problem.OFFSET_DELTA if parsed.offset_delta != index else Problem.NONE
+        return _NO_KEY
+    return 0 if parsed.offset_delta == index else _OFFSET_DELTA
 
 
 def check_records(
@@ -170,7 +186,7 @@ def check_records(
         for index, parsed in enumerate(_walk(buf, start, end, count)):
             problem = _record_problem(parsed, index, require_key)
             if problem:
-                problems.append((index, int(problem)))
+                problems.append((index, problem))
     except InvalidRecordError as error:
         problems.append((error.index, int(error.problem)))
     return problems
@@ -179,21 +195,23 @@ def check_records(
 def summarize_records(
     buf: Buffer, start: int, end: int, count: int, base_timestamp: int, require_key: bool, /
 ) -> tuple[int, int, int, int]:
-    found, found_index = Problem.NONE, -1
+    found, found_index = 0, -1
     lowest = highest = _NO_TIMESTAMP
     try:
         for index, parsed in enumerate(_walk(buf, start, end, count)):
             timestamp = _wrap64(base_timestamp + parsed.timestamp_delta)
             if timestamp != _NO_TIMESTAMP:
-                lowest = timestamp if lowest == _NO_TIMESTAMP else min(lowest, timestamp)
-                highest = max(highest, timestamp)
+                if timestamp < lowest or lowest == _NO_TIMESTAMP:
+                    lowest = timestamp
+                if timestamp > highest:
+                    highest = timestamp
             problem = _record_problem(parsed, index, require_key)
             # A missing key outranks a wrong delta: it is the one Kafka names.
-            if problem and (found == Problem.NONE or (problem == Problem.NO_KEY != found)):
+            if problem and (found == 0 or (problem == _NO_KEY != found)):
                 found, found_index = problem, index
     except InvalidRecordError as error:
-        found, found_index = error.problem, error.index
-    return int(found), found_index, lowest, highest
+        found, found_index = int(error.problem), error.index
+    return found, found_index, lowest, highest
 
 
 def _header_problem(buf: Buffer, start: int, end: int) -> Problem:
