@@ -24,6 +24,7 @@ from ottla.wire.primitives import (
     too_many,
     too_short,
     uvarint_rest,
+    wrong_tag_size,
 )
 
 FLEXIBLE_VERSION = 12
@@ -205,10 +206,14 @@ def _request_tags(r: FetchFast, buf: Buffer, version: int, p: int, count: int, e
     for _ in range(count):
         tag, p, stop = read_tag(buf, p, end)
         if tag == 0:
-            r.cluster_id = _compact_string(buf, p, stop)[0] if buf[p] else None
+            r.cluster_id, p = _compact_string(buf, p, stop) if buf[p] else (None, p + 1)
         elif tag == 1 and version >= REPLICA_STATE_VERSION:
             r.replica_id, r.replica_epoch = _IQ(buf, p)
-        p = stop
+            p = skip_tags(buf, p + 13, buf[p + 12], end)
+        else:
+            p = stop
+        if p != stop:
+            raise wrong_tag_size(f"number {tag} of FetchRequest")
     return p
 
 
@@ -220,9 +225,14 @@ def _partition_tags(w: Wanted, buf: Buffer, version: int, p: int, count: int, en
         tag, p, stop = read_tag(buf, p, end)
         if tag == 0 and version >= 17:
             (w.replica_directory_id,) = _UUID(buf, p)
+            p += 16
         elif tag == 1 and version >= 18:
             (w.high_watermark,) = _Q(buf, p)
-        p = stop
+            p += 8
+        else:
+            p = stop
+        if p != stop:
+            raise wrong_tag_size(f"number {tag} of FetchPartition")
     return p
 
 

@@ -13,7 +13,7 @@ from itertools import groupby
 from struct import Struct
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from ottla.wire.fast_produce import Endpoint, TopicKey, put_node_endpoints
+from ottla.wire.fast_produce import DEFAULT_PAIR, Endpoint, TopicKey, put_node_endpoints
 from ottla.wire.primitives import put_string_length, put_tag, put_uvarint
 
 FLEXIBLE_VERSION = 12
@@ -225,13 +225,11 @@ def _plain(n: int, *fields: int) -> bytes:
 
 
 def _put_tags(out: bytearray, diverging: Pair | None, leader: Pair | None, snapshot: Pair | None) -> None:
-    out.append(sum(value is not None for value in (diverging, leader, snapshot)))
-    if diverging is not None:
-        put_tag(out, 0, _IQX(*diverging))
-    if leader is not None:
-        put_tag(out, 1, _IIX(*leader))
-    if snapshot is not None:
-        put_tag(out, 2, _QIX(*snapshot))
+    tags = [(0, _IQX, diverging), (1, _IIX, leader), (2, _QIX, snapshot)]
+    said = [(tag, pack(*pair)) for tag, pack, pair in tags if pair is not None and pair != DEFAULT_PAIR]
+    out.append(len(said))
+    for tag, value in said:
+        put_tag(out, tag, value)
 
 
 def _put_old_topics(

@@ -32,6 +32,8 @@ RecordError: TypeAlias = tuple[int, str | None]  # index in the batch, message
 Outcome: TypeAlias = tuple[int, int, int, int, int, Sequence[RecordError], str | None, tuple[int, int] | None]
 Endpoint: TypeAlias = tuple[int, str, int, str | None]  # node id, host, port, rack
 
+DEFAULT_PAIR = (-1, -1)  # a tagged leader, epoch end or snapshot of this value is not sent
+
 TRANSACTIONAL_VERSION = 3
 RECORD_ERRORS_VERSION = 8
 FLEXIBLE_VERSION = 9
@@ -311,18 +313,18 @@ def _put_outcome(out: bytearray, version: int, outcome: Outcome) -> None:
         _put_compact_nullable(out, reason)
         out.append(0)
     _put_compact_nullable(out, message)
-    put_leader(out, leader if version >= LEADER_VERSION else None, tag=0)
+    _put_leader(out, leader if version >= LEADER_VERSION else None)
 
 
 _LEADER = Struct(">iix").pack
 
 
-def put_leader(out: bytearray, leader: tuple[int, int] | None, tag: int) -> None:
-    """A tag section that holds the current leader (KIP-951), or nothing."""
-    if leader is None:
+def _put_leader(out: bytearray, leader: tuple[int, int] | None) -> None:
+    """The tag section of a partition: the current leader (KIP-951), or nothing."""
+    if leader is None or leader == DEFAULT_PAIR:
         out.append(0)
     else:
-        out += bytes((1, tag, 9))
+        out += b"\x01\x00\x09"  # one tag, number 0, of nine bytes
         out += _LEADER(*leader)
 
 
