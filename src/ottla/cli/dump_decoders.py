@@ -109,4 +109,38 @@ def _decode_value(cls: Any, raw: bytes | None) -> str:
         return "<DELETE>"
     (version,) = _SHORT.unpack_from(raw)
     message, _ = decode(cls, raw, version, _SHORT.size)
-    return compact({"version": str(version), "data": to_json(message, version)})
+    document = to_json(message, version)
+    if document.get("protocolType") == "consumer":
+        _open_members(message, document)
+    return compact({"version": str(version), "data": document})
+
+
+def _open_members(message: Any, document: dict[str, Any]) -> None:
+    """A classic consumer group keeps its clients' own messages: they are shown opened, where they can be."""
+    from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+
+    for member, shown in zip(message.members, document["members"], strict=True):
+        for field, cls in (
+            ("subscription", ConsumerProtocolSubscription),
+            ("assignment", ConsumerProtocolAssignment),
+        ):
+            opened = _open(cls, bytes(getattr(member, field)))
+            if opened is not None:
+                shown[field] = opened
+
+
+def _open(cls: Any, raw: bytes) -> dict[str, Any] | None:
+    from ottla.model.errors import KafkaError
+    from ottla.wire.codec import decode
+    from ottla.wire.schema import schema_of
+
+    if len(raw) < _SHORT.size:
+        return None
+    (version,) = _SHORT.unpack_from(raw)
+    if version not in schema_of(cls).versions:
+        return None
+    try:
+        message, _ = decode(cls, raw, version, _SHORT.size)
+    except KafkaError:
+        return None
+    return to_json(message, version)

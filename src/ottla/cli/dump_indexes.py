@@ -121,16 +121,16 @@ def transaction_fields(path: Path) -> Iterator[dict[str, int]]:
         yield dict(zip(names, TXN_ENTRY.unpack_from(buf, slot * TXN_ENTRY.size), strict=True))
 
 
-def producer_fields(path: Path) -> Iterator[dict[str, int]]:
+def producer_fields(path: Path) -> Iterator[dict[str, int | None]]:
     """The producers of a snapshot, with the last batch of each that has one."""
     from ottla.storage.producer_snapshot import read_snapshot
 
     for entry in read_snapshot(path):
-        fields = {
+        fields: dict[str, int | None] = {
             "producerId": entry.producer_id,
             "producerEpoch": entry.epoch,
             "coordinatorEpoch": entry.coordinator_epoch,
-            "currentTxnFirstOffset": entry.txn_first_offset,
+            "currentTxnFirstOffset": None if entry.txn_first_offset < 0 else entry.txn_first_offset,
             "lastTimestamp": entry.timestamp,
         }
         if entry.last_sequence >= 0 or entry.last_offset >= 0:

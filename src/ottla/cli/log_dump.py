@@ -185,19 +185,26 @@ def _sanity(file: Path, entry_size: int) -> bool:
     return False
 
 
-def _print_fields(rows: Iterable[Mapping[str, int]], args: argparse.Namespace) -> bool:
+def _print_fields(rows: Iterable[Mapping[str, int | None]], args: argparse.Namespace) -> bool:
     for row in rows:
         _print_pairs(row, args)
     return False
 
 
-def _print_pairs(pairs: Mapping[str, int], args: argparse.Namespace) -> None:
+def _print_pairs(pairs: Mapping[str, int | None], args: argparse.Namespace) -> None:
     if args.output == "json":
         from ottla.cli.message_json import compact
 
         print(compact(pairs))
     else:
-        print(" ".join(f"{name}: {value}" for name, value in pairs.items()))
+        print(" ".join(f"{name}: {_java(name, value)}" for name, value in pairs.items()))
+
+
+def _java(name: str, value: int | None) -> str:
+    """Kafka's tool prints one field as Java prints a value that may be absent."""
+    if name != "currentTxnFirstOffset":
+        return str(value)
+    return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
 
 
 def _decoder_switch(flag: str, name: str, what: str) -> Argument:

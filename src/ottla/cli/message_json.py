@@ -39,8 +39,9 @@ def _value(value: Any, kind: Kind, version: int) -> Any:
 
 
 def camel_case(name: str) -> str:
-    """leader_epoch is leaderEpoch."""
+    """leader_epoch is leaderEpoch; KRaft keeps its second capital."""
     first, *rest = name.strip("_").split("_")
+    first = "kRaft" if first == "kraft" else first
     return first + "".join(word[:1].upper() + word[1:] for word in rest)
 
 
