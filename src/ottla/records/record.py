@@ -208,7 +208,7 @@ class BatchBuilder:
         return len(self._plain)
 
     def has_room_for(self, key: Buffer | None, value: Buffer | None, headers: HeaderSequence = ()) -> bool:
-        """An empty batch takes any record: one larger than the limit travels alone."""
+        """Surely room, that is: an estimate from above. An empty batch takes a record of any size."""
         if self.records_count == 0:
             return True
         return len(self._plain) + record_size_bound(key, value, headers) <= self.size_limit
@@ -217,14 +217,16 @@ class BatchBuilder:
         self, timestamp: int, key: Buffer | None, value: Buffer | None, headers: HeaderSequence = ()
     ) -> int | None:
         """The record's offset delta, or None if there is no room for it."""
-        if not self.has_room_for(key, value, headers):
-            return None
-        if self.records_count == 0:
-            self._base_timestamp = timestamp
         delta = self.records_count
-        self._plain += encode_record(delta, timestamp - self._base_timestamp, key, value, headers)
-        self._max_timestamp = max(self._max_timestamp, timestamp)
-        self.records_count += 1
+        base_timestamp = self._base_timestamp if delta else timestamp
+        record = encode_record(delta, timestamp - base_timestamp, key, value, headers)
+        if delta and len(self._plain) + len(record) > self.size_limit:
+            return None
+        self._plain += record
+        self._base_timestamp = base_timestamp
+        if timestamp > self._max_timestamp:
+            self._max_timestamp = timestamp
+        self.records_count = delta + 1
         return delta
 
     def build(
