@@ -130,8 +130,9 @@ def place_replicas(
         raise _invalid("All brokers are currently fenced, or have all their log directories cordoned.")
     if replication_factor > len(brokers):
         raise _invalid(
-            f"The target replication factor of {replication_factor} cannot be reached because only {len(brokers)} "
-            "broker(s) are registered or some brokers have all their log directories cordoned."
+            f"The target replication factor of {replication_factor} cannot be reached because only "
+            f"{len(brokers)} broker(s) are registered or some brokers have all their log directories "
+            "cordoned."
         )
     racks = _Racks(brokers, random)
     return [racks.place(replication_factor) for _ in range(partitions)]

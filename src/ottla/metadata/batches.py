@@ -1,7 +1,7 @@
 """Metadata records in and out of record batches.
 
-Rules: pure. The batches are uncompressed, without producer or headers, one timestamp for all records, as Kafka
-writes them; reading takes whatever codec there is. Control batches are not for here.
+Rules: pure. The batches are uncompressed, without producer or headers, one timestamp for all records, as
+Kafka writes them; reading takes whatever codec there is. Control batches are not for here.
 """
 
 from collections.abc import Iterable, Iterator

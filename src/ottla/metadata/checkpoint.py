@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ottla.metadata.batches import build_record_batch, encode_records, read_record_batch, split_frames
 from ottla.metadata.records import MetadataRecord
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.records.batch import BatchView, iter_batches
+from ottla.records.batch import LOG_OVERHEAD, BatchView, iter_batches
 from ottla.records.control import ControlType, control_batch, parse_control_type
 from ottla.records.record import read_records
 from ottla.wire.codec import decode, encode
@@ -34,6 +34,8 @@ DELETED_SUFFIX = ".checkpoint.deleted"
 # Few enough that making one batch does not hold up the loop.
 RECORDS_PER_BATCH = 256
 MAX_CHECKPOINT_BYTES = 1 << 30
+# The header batch holds the voters as well: some hundred bytes each.
+_HEADER_BYTES = 1 << 20
 
 _NAME = re.compile(r"(\d{20})-(\d{10})(.*)(\.checkpoint(?:\.part|\.deleted)?)")
 
@@ -149,6 +151,23 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return parse_checkpoint(path.read_bytes())
     except KafkaError as error:
         raise KafkaError(error.code, f"{path}: {error}") from None
+
+
+def read_header_timestamp(path: Path) -> int:
+    """The time of the last record that a snapshot covers, from its first batch alone."""
+    with path.open("rb") as file:
+        start = file.read(_HEADER_BYTES)
+    for batch in iter_batches(start, 0, _first_batch_end(start)):
+        for kind, value in read_control_batch(batch):
+            if kind is ControlType.SNAPSHOT_HEADER:
+                return decode(SnapshotHeaderRecord, value, 0)[0].last_contained_log_timestamp
+    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{path} does not begin with a snapshot header")
+
+
+def _first_batch_end(data: bytes) -> int:
+    if len(data) < LOG_OVERHEAD:
+        return len(data)
+    return LOG_OVERHEAD + int(struct.unpack_from(">i", data, 8)[0])
 
 
 def write_checkpoint(path: Path, batches: Iterable[bytes | bytearray], *, read_only: bool = True) -> int:

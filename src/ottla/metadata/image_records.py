@@ -1,7 +1,7 @@
 """An image as records: what a snapshot holds, in Kafka's order (features, cluster, topics, configs, ...).
 
-Rules: pure, and complete: applying the records to an empty image gives the image back. Within a kind the order
-is by name or id, so that one image always gives one file.
+Rules: pure, and complete: applying the records to an empty image gives the image back. Within a kind the
+order is by name or id, so that one image always gives one file.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""Follows the metadata log: batches in, images out; transactions of records count whole or not at all (KIP-866).
+"""Follows the metadata log: batches in, images out; a transaction counts whole or not at all (KIP-866).
 
-Rules: replay() only collects, publish() makes the image: one image for a batch when live, one for thousands when a
-log is loaded. Records of an open transaction wait aside until its end. Owned by one task.
+Rules: replay() only collects, publish() makes the image: one image for a batch when live, one for thousands
+when a log is loaded. Records of an open transaction wait aside until its end. Owned by one task.
 """
 
 from collections.abc import Sequence
@@ -48,6 +48,13 @@ class MetadataLoader:
     def advance(self, offset: int, epoch: int, timestamp_ms: int) -> None:
         """The log goes on to this offset without metadata records (a control batch)."""
         self._offset, self._epoch, self._timestamp_ms = offset, epoch, timestamp_ms
+
+    def fork(self) -> "MetadataLoader":
+        """Another loader that goes on from here, to try something on; this one stays as it is."""
+        other = MetadataLoader(self.image)
+        other.transaction_start_offset = self.transaction_start_offset
+        other._in_transaction = list(self._in_transaction)
+        return other
 
     def publish(self) -> Delta:
         """The image of all that counts by now, and what has changed since the last one."""

@@ -1,7 +1,7 @@
 """The committed image, and those who want to know when it changes.
 
-Rules: images are published in the order of the log, on the loop, one at a time; a subscriber is called with every
-delta from the image it was given on. A subscriber that raises is a programming error and stops the node.
+Rules: images are published in the order of the log, on the loop, one at a time; a subscriber is called with
+every delta from the image it was given on. A subscriber that raises is a programming error.
 """
 
 import asyncio

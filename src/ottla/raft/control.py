@@ -46,7 +46,7 @@ def apply_control_batch(current: QuorumRecords, batch: BatchView) -> QuorumRecor
 def start_of_epoch_batch(
     state: QuorumState, records: QuorumRecords, local: VoterNode, *, base_offset: int, now_ms: int
 ) -> tuple[bytearray, VoterSet]:
-    """The first batch of a leader: who leads, and the voters if the log lacks them or the leader has moved."""
+    """A leader's first batch: who leads, and the voters if the log lacks them or the leader has moved."""
     assert state.is_leader
     leader = LeaderChangeMessage(
         version=0,

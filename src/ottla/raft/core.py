@@ -1,9 +1,9 @@
 """The raft core (KIP-595, KIP-853, KIP-996): roles, epochs, votes and the high watermark, as pure functions.
 
-Purpose: every rule of the quorum in one place that a simulation can drive. Rules: a QuorumState never changes;
-a function takes one, with `now_ms` and the log's end where it needs them, and gives the next. No clock, no
-file, no socket. The driver compares `election` before and after, and puts a difference on disk before anyone
-hears of it. Nothing here assumes how many voters there are.
+Purpose: every rule of the quorum in one place that a simulation can drive. Rules: a QuorumState never
+changes; a function takes one, with `now_ms` and the log's end where it needs them, and gives the next. No
+clock, no file, no socket. The driver compares `election` before and after, and puts a difference on disk
+before anyone hears of it. Nothing here assumes how many voters there are.
 """
 
 from collections.abc import Mapping

@@ -1,13 +1,14 @@
 """The metadata log on disk: a storage Log and the snapshots beside it, as Kafka keeps them (KIP-630).
 
-Rules: appended to and read on the loop; flush() and the deletion of files run in a thread. A snapshot is listed
-only when it is whole. What a snapshot covers may be deleted, never what comes after the newest one.
+Rules: appended to and read on the loop; flush() and the deletion of files run in a thread. A snapshot is
+listed only when it is whole. What a snapshot covers may be deleted, never what comes after the newest one.
 """
 
 from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from ottla.metadata.checkpoint import (
     PARTIAL_SUFFIX,
     SnapshotId,
     parse_file_name,
-    read_checkpoint,
+    read_header_timestamp,
 )
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import METADATA_TOPIC_ID, TopicPartition
@@ -124,7 +125,7 @@ class MetadataLog:
         if self.start_offset > 0 and not self.snapshots:
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"{self.directory} begins at offset {self.start_offset}, but has no snapshot of what came before",
+                f"{self.directory} begins at offset {self.start_offset} and has no snapshot of the rest",
             )
 
     def _truncate_to_latest_snapshot(self, now_ms: int) -> None:
@@ -135,7 +136,8 @@ class MetadataLog:
         epoch = max(self._log.latest_epoch, 0)
         if latest.epoch > epoch or (latest.epoch == epoch and latest.end_offset > self.end_offset):
             self._log.truncate_fully_and_start_at(latest.end_offset, now_ms)
-            self._forget_before(latest)
+            for delete in self._forget_before(latest):
+                delete()
 
     # --- offsets
 
@@ -264,8 +266,8 @@ class MetadataLog:
                 return True
         if config.retention_ms < 0:
             return False
-        oldest = read_checkpoint(self.snapshot_path(self.snapshots[0]))
-        return now_ms - oldest.last_contained_log_timestamp_ms > config.retention_ms
+        timestamp_ms = read_header_timestamp(self.snapshot_path(self.snapshots[0]))
+        return now_ms - timestamp_ms > config.retention_ms
 
     def _delete_before(self, snapshot: SnapshotId, now_ms: int) -> list[Callable[[], None]]:
         deletions = self._forget_before(snapshot)
@@ -278,7 +280,7 @@ class MetadataLog:
     def _forget_before(self, snapshot: SnapshotId) -> list[Callable[[], None]]:
         gone = [s for s in self.snapshots if s < snapshot]
         self.snapshots = [s for s in self.snapshots if s >= snapshot]
-        return [lambda path=self.snapshot_path(s): path.unlink(missing_ok=True) for s in gone]  # type: ignore[misc]
+        return [partial(self.snapshot_path(s).unlink, missing_ok=True) for s in gone]
 
     def close(self) -> None:
         self._log.close()

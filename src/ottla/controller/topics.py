@@ -1,0 +1,283 @@
+"""Topics: creating, deleting, growing.
+
+Rules: pure decisions over an image; every topic of a request fares by itself, with Kafka's codes and sentences.
+Topic ids and the spread of replicas come from the Sources given, so a simulation repeats.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from ottla.config.describe import describe_topic
+from ottla.controller import configs
+from ottla.controller.assignment import (
+    check_manual_assignment,
+    manual_partition,
+    partition_record,
+    placed_partition,
+)
+from ottla.controller.names import topic_name_problem
+from ottla.controller.placement import place_replicas, usable_brokers
+from ottla.controller.result import ApiError, RequestContext, Result, check_record_count, error_of
+from ottla.controller.rules import ClusterRules
+from ottla.metadata.delta import normalized_name
+from ottla.metadata.image import ConfigResource, ResourceType
+from ottla.metadata.partition import PartitionRegistration
+from ottla.metadata.records import MetadataRecord, TopicRecord
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import Uuid
+from ottla.wire.messages import topics as m
+
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+MAX_PARTITIONS_PER_BATCH = 10_000
+DEFAULT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where chance comes from."""
+
+    random: Random
+    new_uuid: Callable[[], Uuid]
+
+
+def create_topics(
+    rules: ClusterRules, request: m.CreateTopicsRequest, context: RequestContext, sources: Sources
+) -> Result[m.CreateTopicsResponse]:
+    """Creates topics; those that cannot be are told why."""
+    names = Counter(topic.name for topic in request.topics)
+    wanted = [t for t in request.topics if names[t.name] == 1 and t.name != CLUSTER_METADATA_TOPIC]
+    _check_partition_count(wanted, rules.settings.static["num.partitions"])
+    records: list[MetadataRecord] = []
+    answers = []
+    for topic in wanted:
+        try:
+            answer, new_records = _create_topic(rules, topic, context, sources)
+            records += new_records
+        except KafkaError as error:
+            answer = _refused(topic.name, error_of(error))
+        answers.append(answer)
+    check_record_count(records)
+    answers += [
+        _refused(name, ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+        for name, count in names.items()
+        if count > 1
+    ]
+    if names[CLUSTER_METADATA_TOPIC] == 1:
+        message = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
+        answers.append(_refused(CLUSTER_METADATA_TOPIC, ApiError(ErrorCode.INVALID_REQUEST, message)))
+    result = Result(m.CreateTopicsResponse(topics=answers), records, atomic=True)
+    return result.without_records() if request.validate_only else result
+
+
+def _refused(name: str, error: ApiError) -> m.CreatableTopicResult:
+    return m.CreatableTopicResult(name=name, error_code=error.code, error_message=error.message)
+
+
+def _check_partition_count(topics: Sequence[m.CreatableTopic], default: int) -> None:
+    total = 0
+    for topic in topics:
+        if topic.assignments:
+            total += len(topic.assignments)
+        else:
+            total += default if topic.num_partitions == DEFAULT else max(topic.num_partitions, 0)
+    if total > MAX_PARTITIONS_PER_BATCH:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+
+
+def _create_topic(
+    rules: ClusterRules, topic: m.CreatableTopic, context: RequestContext, sources: Sources
+) -> tuple[m.CreatableTopicResult, list[MetadataRecord]]:
+    _check_new_name(rules, topic.name)
+    overrides = _creation_configs(topic)
+    resource = ConfigResource(ResourceType.TOPIC, topic.name)
+    config_records = configs.new_resource_records(rules, resource, overrides, context)
+    partitions = _new_partitions(rules, topic, sources)
+    topic_id = sources.new_uuid()
+    records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id), *config_records]
+    records += [partition_record(rules, topic_id, n, p) for n, p in enumerate(partitions)]
+    return _created(rules, topic.name, topic_id, partitions, overrides), records
+
+
+def _check_new_name(rules: ClusterRules, name: str) -> None:
+    # Kafka's order: a topic that exists is said to exist, whatever else is wrong with it.
+    if name in rules.image.topics_by_name:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    key = normalized_name(name)
+    colliding = rules.image.colliding_names.get(key) if key is not None else None
+    if colliding:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with existing topic: {min(colliding)}",
+        )
+    problem = topic_name_problem(name)
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+
+
+def _creation_configs(topic: m.CreatableTopic) -> dict[str, str]:
+    nulls = [config.name for config in topic.configs if config.value is None]
+    if nulls:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
+        )
+    return {config.name: config.value for config in topic.configs if config.value is not None}
+
+
+def _new_partitions(
+    rules: ClusterRules, topic: m.CreatableTopic, sources: Sources
+) -> list[PartitionRegistration]:
+    if topic.assignments:
+        return _assigned_partitions(rules, topic)
+    if topic.replication_factor < DEFAULT or topic.replication_factor == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if topic.num_partitions < DEFAULT or topic.num_partitions == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            "Number of partitions was set to an invalid non-positive value.",
+        )
+    static = rules.settings.static
+    count = static["num.partitions"] if topic.num_partitions == DEFAULT else topic.num_partitions
+    factor = topic.replication_factor
+    if factor == DEFAULT:
+        factor = static["default.replication.factor"]
+    try:
+        placed = place_replicas(usable_brokers(rules.image), count, factor, sources.random)
+    except KafkaError as error:
+        message = f"Unable to replicate the partition {factor} time(s): {error.message}"
+        raise KafkaError(error.code, message) from None
+    return [placed_partition(rules, replicas) for replicas in placed]
+
+
+def _assigned_partitions(rules: ClusterRules, topic: m.CreatableTopic) -> list[PartitionRegistration]:
+    for value, name in (
+        (topic.replication_factor, "replication factor"),
+        (topic.num_partitions, "numPartitions"),
+    ):
+        if value != DEFAULT:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"A manual partition assignment was specified, but {name} was not set to -1.",
+            )
+    partitions: dict[int, PartitionRegistration] = {}
+    factor: int | None = None
+    for assignment in topic.assignments:
+        number = assignment.partition_index
+        if number in partitions:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {number}",
+            )
+        check_manual_assignment(rules, assignment.broker_ids, factor)
+        factor = len(assignment.broker_ids)
+        partitions[number] = manual_partition(rules, number, assignment.broker_ids)
+    if set(partitions) != set(range(len(partitions))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence",
+        )
+    return [partitions[number] for number in range(len(partitions))]
+
+
+def _created(
+    rules: ClusterRules,
+    name: str,
+    topic_id: Uuid,
+    partitions: Sequence[PartitionRegistration],
+    overrides: Mapping[str, str],
+) -> m.CreatableTopicResult:
+    entries = describe_topic(rules.settings.effective(rules.image), overrides)
+    return m.CreatableTopicResult(
+        name=name,
+        topic_id=topic_id,
+        error_message=None,
+        num_partitions=len(partitions),
+        replication_factor=len(partitions[0].replicas),
+        configs=[
+            m.CreatableTopicConfigs(
+                name=entry.name,
+                value=None if entry.sensitive else entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in entries
+        ],
+    )
+
+
+# --- growing
+
+
+def create_partitions(
+    rules: ClusterRules, request: m.CreatePartitionsRequest, sources: Sources
+) -> Result[m.CreatePartitionsResponse]:
+    """Gives topics more partitions."""
+    names = Counter(topic.name for topic in request.topics)
+    records: list[MetadataRecord] = []
+    results = [
+        m.CreatePartitionsTopicResult(
+            name=name, error_code=ErrorCode.INVALID_REQUEST, error_message="Duplicate topic name."
+        )
+        for name, count in names.items()
+        if count > 1
+    ]
+    for topic in request.topics:
+        if names[topic.name] > 1:
+            continue
+        error = ApiError()
+        try:
+            records += _grow(rules, topic, sources)
+        except KafkaError as refusal:
+            error = error_of(refusal)
+        results.append(
+            m.CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
+        )
+    check_record_count(records)
+    result = Result(m.CreatePartitionsResponse(results=results), records, atomic=True)
+    return result.without_records() if request.validate_only else result
+
+
+def _grow(rules: ClusterRules, wanted: m.CreatePartitionsTopic, sources: Sources) -> list[MetadataRecord]:
+    topic = rules.image.topic(wanted.name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    have = len(topic.partitions)
+    if wanted.count == have:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
+    if wanted.count < have:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {have} partition(s); {wanted.count} would not be an increase.",
+        )
+    added = wanted.count - have
+    if added > MAX_PARTITIONS_PER_BATCH:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    factor = topic.replication_factor
+    if wanted.assignments is None:
+        placed = place_replicas(usable_brokers(rules.image), added, factor, sources.random)
+        partitions = [placed_partition(rules, replicas) for replicas in placed]
+    else:
+        assignments = [assignment.broker_ids for assignment in wanted.assignments]
+        partitions = _assigned_growth(rules, have, added, factor, assignments)
+    return [partition_record(rules, topic.id, have + n, p) for n, p in enumerate(partitions)]
+
+
+def _assigned_growth(
+    rules: ClusterRules, have: int, added: int, factor: int, assignments: Sequence[Sequence[int]]
+) -> list[PartitionRegistration]:
+    if len(assignments) != added:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) "
+            "were specified.",
+        )
+    partitions = []
+    for number, broker_ids in enumerate(assignments, have):
+        check_manual_assignment(rules, broker_ids, factor)
+        partitions.append(manual_partition(rules, number, broker_ids))
+    return partitions

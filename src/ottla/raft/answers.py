@@ -1,0 +1,416 @@
+"""The quorum's answers: Vote, BeginQuorumEpoch, EndQuorumEpoch, DescribeQuorum, Fetch and FetchSnapshot.
+
+Rules: a function takes the state and a request and gives the next state and the response; it changes nothing
+itself. The log is only read. The driver persists the state before it sends the response.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ottla.metadata.checkpoint import BOOTSTRAP_SNAPSHOT_ID
+from ottla.metadata.checkpoint import SnapshotId as Snapshot
+from ottla.model.errors import ErrorCode
+from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID
+from ottla.raft import core
+from ottla.raft.core import QuorumState
+from ottla.raft.metadata_log import METADATA_PARTITION, MetadataLog, Validity, ValidOffset
+from ottla.raft.quorum_state import NONE as NO_LEADER
+from ottla.raft.voters import ReplicaKey
+from ottla.wire.messages import fetch as f
+from ottla.wire.messages import raft as m
+
+TOPIC, PARTITION = METADATA_PARTITION
+NONE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """What an answer needs beside the state: the cluster's id and the log."""
+
+    cluster_id: str
+    log: MetadataLog
+
+    def foreign(self, cluster_id: str | None) -> bool:
+        """Does the request belong to another cluster? One that names none belongs to ours."""
+        return cluster_id is not None and cluster_id != self.cluster_id
+
+
+def _single_partition(topics: Sequence[tuple[str, Sequence[int]]]) -> bool:
+    """Does the request name the metadata partition and nothing else?"""
+    return len(topics) == 1 and topics[0][0] == TOPIC and list(topics[0][1]) == [PARTITION]
+
+
+def _endpoints(state: QuorumState, listener: str | None) -> list[m.NodeEndpoint]:
+    """Where the leader is reached, on the listener the request came by."""
+    return [
+        m.NodeEndpoint(node_id=state.leader_id, host=e.host, port=e.port)
+        for e in state.voters.listeners(state.leader_id)
+        if listener is None or e.listener == listener
+    ][:1]
+
+
+# --- elections
+
+
+def vote(
+    state: QuorumState, quorum: Quorum, request: m.VoteRequest, listener: str | None = None
+) -> tuple[QuorumState, m.VoteResponse]:
+    """A candidate asks for this replica's vote, or whether it would get it."""
+    if quorum.foreign(request.cluster_id):
+        return state, m.VoteResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=[])
+    topics = [(t.topic_name, [p.partition_index for p in t.partitions]) for t in request.topics]
+    if not _single_partition(topics):
+        return state, m.VoteResponse(error_code=ErrorCode.INVALID_REQUEST, topics=[])
+    asked = request.topics[0].partitions[0]
+    error = _vote_error(state, asked)
+    granted = False
+    if error is None:
+        if asked.replica_epoch > state.epoch:
+            state = core.to_unattached(state, asked.replica_epoch)
+        if not _addressed_to(state, request.voter_id, asked.voter_directory_id):
+            error = ErrorCode.INVALID_VOTER_KEY
+        else:
+            state, granted = _vote(state, quorum, asked)
+    return state, _vote_response(state, error, granted, listener)
+
+
+def _vote_error(state: QuorumState, asked: m.VoteRequestPartitionData) -> ErrorCode | None:
+    last = asked.last_offset_epoch
+    # A candidate has raised its epoch above that of its log; one that only asks (pre-vote) has not.
+    illegal = last > asked.replica_epoch if asked.pre_vote else last >= asked.replica_epoch
+    if asked.last_offset < 0 or last < 0 or illegal:
+        return ErrorCode.INVALID_REQUEST
+    return core.voter_request_error(state, asked.replica_id, asked.replica_epoch)
+
+
+def _vote(state: QuorumState, quorum: Quorum, asked: m.VoteRequestPartitionData) -> tuple[QuorumState, bool]:
+    candidate = ReplicaKey(asked.replica_id, asked.replica_directory_id)
+    its_end = core.OffsetAndEpoch(asked.last_offset, asked.last_offset_epoch)
+    granted = core.can_grant_vote(state, candidate, its_end.up_to_date_with(quorum.log.end), asked.pre_vote)
+    if granted and not asked.pre_vote:
+        state = core.grant_vote(state, candidate)
+    return state, granted
+
+
+def _addressed_to(state: QuorumState, voter_id: int, directory_id: bytes) -> bool:
+    """A request names the voter it is for, from version 1 on; the wrong one must not answer."""
+    if voter_id < 0:
+        return True
+    return voter_id == state.local.id and directory_id in (ZERO_UUID, state.local.directory_id)
+
+
+def _vote_response(
+    state: QuorumState, error: ErrorCode | None, granted: bool, listener: str | None
+) -> m.VoteResponse:
+    partition = m.VoteResponsePartitionData(
+        partition_index=PARTITION,
+        error_code=error or NONE,
+        leader_id=state.leader_id,
+        leader_epoch=state.epoch,
+        vote_granted=granted,
+    )
+    topic = m.VoteResponseTopicData(topic_name=TOPIC, partitions=[partition])
+    return m.VoteResponse(topics=[topic], node_endpoints=_endpoints(state, listener))
+
+
+def _follow(state: QuorumState, leader_id: int, epoch: int) -> QuorumState:
+    """What a claim to lead an epoch changes."""
+    if leader_id == state.local.id:
+        return state
+    if epoch > state.epoch or (epoch == state.epoch and state.leader_id == NO_LEADER):
+        return core.to_follower(state, epoch, leader_id)
+    return state
+
+
+def begin_quorum_epoch(
+    state: QuorumState, quorum: Quorum, request: m.BeginQuorumEpochRequest, listener: str | None = None
+) -> tuple[QuorumState, m.BeginQuorumEpochResponse]:
+    """A leader says that it leads."""
+    if quorum.foreign(request.cluster_id):
+        return state, m.BeginQuorumEpochResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=[])
+    topics = [(t.topic_name, [p.partition_index for p in t.partitions]) for t in request.topics]
+    if not _single_partition(topics):
+        return state, m.BeginQuorumEpochResponse(error_code=ErrorCode.INVALID_REQUEST, topics=[])
+    asked = request.topics[0].partitions[0]
+    error = core.voter_request_error(state, asked.leader_id, asked.leader_epoch)
+    if error is None:
+        state = _follow(state, asked.leader_id, asked.leader_epoch)
+        if not _addressed_to(state, request.voter_id, asked.voter_directory_id):
+            error = ErrorCode.INVALID_VOTER_KEY
+    partition = m.BeginQuorumEpochResponsePartitionData(
+        partition_index=PARTITION,
+        error_code=error or NONE,
+        leader_id=state.leader_id,
+        leader_epoch=state.epoch,
+    )
+    topic = m.BeginQuorumEpochResponseTopicData(topic_name=TOPIC, partitions=[partition])
+    return state, m.BeginQuorumEpochResponse(topics=[topic], node_endpoints=_endpoints(state, listener))
+
+
+def end_quorum_epoch(
+    state: QuorumState, quorum: Quorum, request: m.EndQuorumEpochRequest, listener: str | None = None
+) -> tuple[QuorumState, m.EndQuorumEpochResponse]:
+    """A leader steps down."""
+    if quorum.foreign(request.cluster_id):
+        return state, m.EndQuorumEpochResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=[])
+    topics = [(t.topic_name, [p.partition_index for p in t.partitions]) for t in request.topics]
+    if not _single_partition(topics):
+        return state, m.EndQuorumEpochResponse(error_code=ErrorCode.INVALID_REQUEST, topics=[])
+    asked = request.topics[0].partitions[0]
+    error = core.voter_request_error(state, asked.leader_id, asked.leader_epoch)
+    if error is None:
+        state = _follow(state, asked.leader_id, asked.leader_epoch)
+    partition = m.EndQuorumEpochResponsePartitionData(
+        partition_index=PARTITION,
+        error_code=error or NONE,
+        leader_id=state.leader_id,
+        leader_epoch=state.epoch,
+    )
+    topic = m.EndQuorumEpochResponseTopicData(topic_name=TOPIC, partitions=[partition])
+    return state, m.EndQuorumEpochResponse(topics=[topic], node_endpoints=_endpoints(state, listener))
+
+
+# --- the state of the quorum
+
+
+def describe_quorum(
+    state: QuorumState, request: m.DescribeQuorumRequest, now_ms: int, version: int
+) -> m.DescribeQuorumResponse:
+    """Who votes, who watches, and how far each has come."""
+    topics = [(t.topic_name, [p.partition_index for p in t.partitions]) for t in request.topics]
+    if not _single_partition(topics):
+        return _unknown_partitions(request)
+    if not state.is_leader:
+        return m.DescribeQuorumResponse(topics=[_quorum_error(ErrorCode.NOT_LEADER_OR_FOLLOWER)])
+    voters = [
+        _replica_state(state, voter.key, core.progress_of(state, voter.key), now_ms)
+        for _, voter in sorted(state.voters.voters.items())
+    ]
+    watchers = [
+        _replica_state(state, key, progress, now_ms)
+        for key, progress in sorted(core.observers(state, now_ms).items())
+    ]
+    partition = m.DescribeQuorumResponsePartitionData(
+        partition_index=PARTITION,
+        leader_id=state.local.id,
+        leader_epoch=state.epoch,
+        high_watermark=state.high_watermark,
+        current_voters=voters,
+        observers=watchers,
+    )
+    topic = m.DescribeQuorumResponseTopicData(topic_name=TOPIC, partitions=[partition])
+    return m.DescribeQuorumResponse(topics=[topic], nodes=_nodes(state) if version >= 2 else [])
+
+
+def _nodes(state: QuorumState) -> list[m.Node]:
+    return [
+        m.Node(
+            node_id=node,
+            listeners=[m.Listener(name=e.listener, host=e.host, port=e.port) for e in voter.listeners],
+        )
+        for node, voter in sorted(state.voters.voters.items())
+    ]
+
+
+def _replica_state(
+    state: QuorumState, key: ReplicaKey, progress: core.ReplicaProgress, now_ms: int
+) -> m.ReplicaState:
+    leader = key.id == state.local.id
+    return m.ReplicaState(
+        replica_id=key.id,
+        # With static voters the leader still knows one directory: its own.
+        replica_directory_id=state.local.directory_id if leader else key.directory_id,
+        log_end_offset=progress.end_offset,
+        last_fetch_timestamp=now_ms if leader else progress.last_fetch_ms,
+        last_caught_up_timestamp=now_ms if leader else progress.last_caught_up_ms,
+    )
+
+
+def _unknown_partitions(request: m.DescribeQuorumRequest) -> m.DescribeQuorumResponse:
+    return m.DescribeQuorumResponse(
+        topics=[
+            m.DescribeQuorumResponseTopicData(
+                topic_name=topic.topic_name,
+                partitions=[
+                    _quorum_partition_error(p.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _quorum_error(error: ErrorCode) -> m.DescribeQuorumResponseTopicData:
+    partition = _quorum_partition_error(PARTITION, error)
+    return m.DescribeQuorumResponseTopicData(topic_name=TOPIC, partitions=[partition])
+
+
+def _quorum_partition_error(index: int, error: ErrorCode) -> m.DescribeQuorumResponsePartitionData:
+    return m.DescribeQuorumResponsePartitionData(
+        partition_index=index,
+        error_code=error,
+        leader_id=0,
+        leader_epoch=0,
+        high_watermark=0,
+        current_voters=[],
+        observers=[],
+    )
+
+
+# --- replication
+
+
+def fetch(
+    state: QuorumState,
+    quorum: Quorum,
+    request: f.FetchRequest,
+    now_ms: int,
+    listener: str | None = None,
+) -> tuple[QuorumState, f.FetchResponse]:
+    """A follower or observer asks for what comes after its end. Waiting for more is the driver's."""
+    if quorum.foreign(request.cluster_id):
+        return state, f.FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, responses=[])
+    if not _fetches_metadata(request):
+        return state, f.FetchResponse(error_code=ErrorCode.INVALID_REQUEST, responses=[])
+    asked = request.topics[0].partitions[0]
+    if _malformed_fetch(request, asked):
+        return state, _fetch_response(state, quorum, ErrorCode.INVALID_REQUEST, b"", None, listener)
+    error = core.leader_request_error(state, asked.current_leader_epoch)
+    if error is not None:
+        return state, _fetch_response(state, quorum, error, b"", None, listener)
+    valid = _validate_fetch(quorum.log, asked.fetch_offset, asked.last_fetched_epoch)
+    records = b""
+    if valid.kind is Validity.VALID:
+        records = quorum.log.read(asked.fetch_offset, request.max_bytes)
+        replica = ReplicaKey(fetching_replica(request), asked.replica_directory_id)
+        state = core.replica_fetched(state, replica, asked.fetch_offset, now_ms)
+    return state, _fetch_response(state, quorum, None, records, valid, listener)
+
+
+def fetching_replica(request: f.FetchRequest) -> int:
+    """Who fetches: in a field of its own until version 14, with the broker's epoch since."""
+    return request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
+
+
+def _fetches_metadata(request: f.FetchRequest) -> bool:
+    if len(request.topics) != 1 or [p.partition for p in request.topics[0].partitions] != [PARTITION]:
+        return False
+    topic = request.topics[0]
+    return topic.topic == TOPIC or topic.topic_id == METADATA_TOPIC_ID
+
+
+def _malformed_fetch(request: f.FetchRequest, asked: f.FetchPartition) -> bool:
+    return (
+        request.max_wait_ms < 0
+        or asked.fetch_offset < 0
+        or asked.last_fetched_epoch < 0
+        or asked.last_fetched_epoch > asked.current_leader_epoch
+    )
+
+
+def _validate_fetch(log: MetadataLog, offset: int, epoch: int) -> ValidOffset:
+    latest = log.latest_snapshot
+    # Who has nothing gets there sooner with a snapshot than with the whole log.
+    if offset == 0 and latest is not None and latest != BOOTSTRAP_SNAPSHOT_ID:
+        return ValidOffset(Validity.SNAPSHOT, core.OffsetAndEpoch(*latest))
+    return log.validate(offset, epoch)
+
+
+def _fetch_response(
+    state: QuorumState,
+    quorum: Quorum,
+    error: ErrorCode | None,
+    records: bytes,
+    valid: ValidOffset | None,
+    listener: str | None,
+) -> f.FetchResponse:
+    leading = error is None
+    partition = f.PartitionData(
+        partition_index=PARTITION,
+        error_code=error or NONE,
+        high_watermark=state.high_watermark if leading else -1,
+        log_start_offset=quorum.log.start_offset,
+        records=records,
+        aborted_transactions=None,
+        current_leader=f.LeaderIdAndEpoch(leader_id=state.leader_id, leader_epoch=state.epoch),
+    )
+    if valid is not None and valid.kind is Validity.DIVERGING:
+        partition.diverging_epoch = f.EpochEndOffset(epoch=valid.place.epoch, end_offset=valid.place.offset)
+    if valid is not None and valid.kind is Validity.SNAPSHOT:
+        partition.snapshot_id = f.SnapshotId(end_offset=valid.place.offset, epoch=valid.place.epoch)
+    topic = f.FetchableTopicResponse(topic=TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])
+    endpoints = [
+        f.NodeEndpoint(node_id=e.node_id, host=e.host, port=e.port, rack=None)
+        for e in _endpoints(state, listener)
+    ]
+    return f.FetchResponse(responses=[topic], node_endpoints=endpoints)
+
+
+def fetch_is_due(request: f.FetchRequest, response: f.FetchResponse) -> bool:
+    """Has the answer anything to say, or should it wait for more?"""
+    if response.error_code != NONE or not response.responses:
+        return True
+    asked, partition = request.topics[0].partitions[0], response.responses[0].partitions[0]
+    return bool(
+        partition.error_code != NONE
+        or partition.records
+        or request.max_wait_ms == 0
+        or partition.diverging_epoch.end_offset >= 0
+        or partition.snapshot_id.end_offset >= 0
+        or asked.high_watermark < partition.high_watermark
+    )
+
+
+def fetch_snapshot(
+    state: QuorumState, quorum: Quorum, request: m.FetchSnapshotRequest, listener: str | None = None
+) -> m.FetchSnapshotResponse:
+    """A piece of a snapshot."""
+    if quorum.foreign(request.cluster_id):
+        return m.FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=[])
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return m.FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST, topics=[])
+    name, asked = request.topics[0].name, request.topics[0].partitions[0]
+    if (name, asked.partition) != METADATA_PARTITION:
+        answer = _snapshot_piece(asked.partition, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    else:
+        answer = _snapshot_answer(state, quorum.log, asked, request.max_bytes)
+    topic = m.FetchSnapshotResponseTopicSnapshot(name=name, partitions=[answer])
+    return m.FetchSnapshotResponse(topics=[topic], node_endpoints=_endpoints(state, listener))
+
+
+def _snapshot_answer(
+    state: QuorumState, log: MetadataLog, asked: m.FetchSnapshotRequestPartitionSnapshot, max_bytes: int
+) -> m.FetchSnapshotResponsePartitionSnapshot:
+    snapshot = Snapshot(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
+    error = core.leader_request_error(state, asked.current_leader_epoch)
+    data, size = b"", 0
+    if error is None:
+        found = None if snapshot == BOOTSTRAP_SNAPSHOT_ID else _read(log, snapshot, asked.position, max_bytes)
+        if found is None:
+            error = ErrorCode.SNAPSHOT_NOT_FOUND
+        else:
+            data, size = found
+            if not 0 <= asked.position < size:
+                error, data, size = ErrorCode.POSITION_OUT_OF_RANGE, b"", 0
+    piece = _snapshot_piece(asked.partition, error=error)
+    piece.current_leader = m.LeaderIdAndEpoch(leader_id=state.leader_id, leader_epoch=state.epoch)
+    if error is None:
+        piece.snapshot_id = asked.snapshot_id
+        piece.size, piece.position, piece.unaligned_records = size, asked.position, data
+    return piece
+
+
+def _read(log: MetadataLog, snapshot: Snapshot, position: int, max_bytes: int) -> tuple[bytes, int] | None:
+    return log.read_snapshot(snapshot, max(position, 0), max(max_bytes, 0))
+
+
+def _snapshot_piece(index: int, *, error: ErrorCode | None) -> m.FetchSnapshotResponsePartitionSnapshot:
+    return m.FetchSnapshotResponsePartitionSnapshot(
+        index=index,
+        error_code=error or NONE,
+        snapshot_id=m.SnapshotId(end_offset=0, epoch=0),
+        size=0,
+        position=0,
+        unaligned_records=b"",
+    )
