@@ -113,9 +113,27 @@ def report_without_effect(config: BrokerConfig) -> None:
 def _serve(args: argparse.Namespace) -> int:
     config = load_config(args, os.environ)
     report_without_effect(config)
+    _settle_cluster_id(config, args.cluster_id, os.environ.get("CLUSTER_ID"))
     from ottla.node.main import serve
 
-    return int(serve(config))
+    return serve(config)
+
+
+def _settle_cluster_id(config: BrokerConfig, asked: str | None, from_environment: str | None) -> None:
+    """Format empty directories with the cluster id somebody chose; the node chooses one where nobody did."""
+    if not (asked or from_environment):
+        return
+    from ottla.cli.storage import directories, format_one
+    from ottla.metadata.features import LATEST_METADATA_VERSION
+    from ottla.storage.meta_properties import read_meta_properties
+
+    found = {directory: read_meta_properties(directory) for directory in directories(config)}
+    known = [meta.cluster_id for meta in found.values() if meta is not None]
+    if asked and known and known[0] != asked:
+        raise UsageError(f"--cluster-id {asked}: {config.log_dirs[0]} belongs to cluster {known[0]}")
+    if not known:
+        for directory in found:
+            format_one(config, directory, asked or from_environment or "", LATEST_METADATA_VERSION, {})
 
 
 _DETAILS = """\
