@@ -29,18 +29,27 @@ class Publisher:
         self._queue: deque[Delta] = deque()
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._held = True
 
     def follow(self, follower: Follower) -> None:
         """Followers are called in the order they came."""
         self._followers.append(follower)
 
-    def publish(self, delta: Delta) -> None:
-        """A change is committed; called by the controller's runtime."""
-        if delta.empty and not self._queue:
-            self._show(delta.after)
+    def begin(self) -> None:
+        """The followers are there: apply what has come meanwhile, and everything from now on."""
+        self._held = False
+        self._run()
+
+    def publish(self, image: ClusterImage, delta: Delta) -> None:
+        """A change is committed; called by the controller."""
+        if delta.empty and not self._queue and self._task is None and not self._held:
+            self._show(image)
             return
         self._queue.append(delta)
-        if self._task is None:
+        self._run()
+
+    def _run(self) -> None:
+        if self._task is None and self._queue and not self._held:
             self._task = asyncio.get_running_loop().create_task(self._drain())
             self._task.add_done_callback(self._drained)
 

@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ottla.controller.result import RequestContext
 from ottla.model.clock import Clock
 from ottla.model.ids import NodeId
 from ottla.server.metadata_encoding import TopicEncoder
+from ottla.server.registry import Listener
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
@@ -60,6 +62,11 @@ class Context:
     @property
     def version(self) -> int:
         return self.header.api_version
+
+    @property
+    def decision(self) -> RequestContext:
+        """What the controller has to know of the request."""
+        return RequestContext(self.header.api_version, self.connection.host.kind is Listener.BROKER)
 
     @property
     def listener_name(self) -> str:

@@ -14,6 +14,7 @@ FAMILIES = (
     "log_dirs",
     "producers",
     "reassignments",
+    "features",
     "quorum",
     "broker_lifecycle",
 )

@@ -46,7 +46,7 @@ def _wrong_endpoint(ctx: Context, request: DescribeClusterRequest, here: int) ->
 
 
 def _controller_id(ctx: Context, here: int) -> int:
-    return ctx.node.controller.leader_id if here == CONTROLLERS else ctx.node.node_id
+    return ctx.node.controller.raft.state.leader_id if here == CONTROLLERS else ctx.node.node_id
 
 
 def _brokers(ctx: Context, include_fenced: bool) -> list[DescribeClusterBroker]:

@@ -227,7 +227,7 @@ async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConf
     passed = [r for index, r in enumerate(request.resources) if index not in verdicts]
     if passed:
         answer = await ctx.node.controller.alter_configs(
-            AlterConfigsRequest(resources=passed, validate_only=request.validate_only), ctx.now_ms
+            AlterConfigsRequest(resources=passed, validate_only=request.validate_only), ctx.decision
         )
         await ctx.node.caught_up()
         _merge(verdicts, request.resources, answer.responses)
@@ -245,7 +245,8 @@ async def incremental_alter_configs(
     passed = [r for index, r in enumerate(request.resources) if index not in verdicts]
     if passed:
         answer = await ctx.node.controller.incremental_alter_configs(
-            IncrementalAlterConfigsRequest(resources=passed, validate_only=request.validate_only), ctx.now_ms
+            IncrementalAlterConfigsRequest(resources=passed, validate_only=request.validate_only),
+            ctx.decision,
         )
         await ctx.node.caught_up()
         _merge(verdicts, request.resources, answer.responses)

@@ -126,7 +126,7 @@ def _auto_create(ctx: Context, names: list[str]) -> None:
         ],
         timeout_ms=AUTO_CREATE_TIMEOUT_MS,
     )
-    task = ctx.node.loop.create_task(ctx.node.controller.create_topics(request, ctx.now_ms))
+    task = ctx.node.loop.create_task(ctx.node.controller.create_topics(request, ctx.decision))
     ctx.node.background.add(task)
     task.add_done_callback(lambda done: _auto_created(ctx, done))
 

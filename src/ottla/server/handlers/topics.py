@@ -28,7 +28,7 @@ INVALID_LOW_WATERMARK = -1
 @handles(CreateTopicsRequest, Listener.BROKER, Listener.CONTROLLER)
 async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """New topics, each with its own success or error."""
-    response = await ctx.node.controller.create_topics(request, ctx.now_ms)
+    response = await ctx.node.controller.create_topics(request, ctx.decision)
     await ctx.node.caught_up()
     return response
 
@@ -39,7 +39,7 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
     if not ctx.node.config()["delete.topic.enable"]:
         low = ctx.version < 3
         raise KafkaError(ErrorCode.INVALID_REQUEST if low else ErrorCode.TOPIC_DELETION_DISABLED)
-    response = await ctx.node.controller.delete_topics(request, ctx.now_ms)
+    response = await ctx.node.controller.delete_topics(request, ctx.decision)
     await ctx.node.caught_up()
     return response
 
@@ -47,7 +47,7 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
 @handles(CreatePartitionsRequest, Listener.BROKER, Listener.CONTROLLER)
 async def create_partitions(ctx: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """More partitions for topics that exist."""
-    response = await ctx.node.controller.create_partitions(request, ctx.now_ms)
+    response = await ctx.node.controller.create_partitions(request, ctx.decision)
     await ctx.node.caught_up()
     return response
 

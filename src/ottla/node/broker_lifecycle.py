@@ -1,0 +1,140 @@
+"""The broker's standing with the controller: registering, heartbeats, being unfenced, going in an orderly way.
+
+Owner: the node, on its loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from ottla.controller.controller import Controller
+from ottla.controller.result import RequestContext
+from ottla.metadata.cluster import Endpoint
+from ottla.metadata.features import SUPPORTED_FEATURES
+from ottla.model.errors import KafkaError
+from ottla.model.ids import NodeId, Uuid
+from ottla.wire.messages.broker_lifecycle import (
+    AssignReplicasToDirsRequest,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    Feature,
+    Listener,
+)
+from ottla.wire.messages.broker_lifecycle import (
+    AssignReplicasToDirsRequestDirectoryData as Directory,
+)
+from ottla.wire.messages.broker_lifecycle import (
+    AssignReplicasToDirsRequestPartitionData as PartitionData,
+)
+from ottla.wire.messages.broker_lifecycle import (
+    AssignReplicasToDirsRequestTopicData as TopicData,
+)
+
+log = logging.getLogger("ottla.node")
+
+# A broker that the controller does not let go stops anyway after a while.
+SHUTDOWN_PATIENCE_S = 10.0
+SHUTDOWN_RETRY_S = 0.02
+
+_REGISTRATION = RequestContext(4)
+_HEARTBEAT = RequestContext(2)
+_ASSIGNMENT = RequestContext(0)
+
+
+class BrokerLifecycle:
+    """Keeps the controller informed."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        node_id: NodeId,
+        incarnation_id: Uuid,
+        metadata_offset: Callable[[], int],
+        offline_dirs: Callable[[], list[Uuid]],
+        interval_ms: int,
+    ) -> None:
+        self._controller = controller
+        self._node_id = node_id
+        self._incarnation_id = incarnation_id
+        self._metadata_offset = metadata_offset
+        self._offline_dirs = offline_dirs
+        self._interval_s = interval_ms / 1000
+        self._task: asyncio.Task[None] | None = None
+        self.broker_epoch = -1
+
+    async def register(
+        self,
+        cluster_id: str,
+        listeners: Sequence[Endpoint],
+        rack: str | None,
+        directories: list[Uuid],
+        previous_epoch: int,
+    ) -> None:
+        """Announce this life of the broker; its epoch tells it from earlier ones."""
+        request = BrokerRegistrationRequest(
+            broker_id=self._node_id,
+            cluster_id=cluster_id,
+            incarnation_id=self._incarnation_id,
+            listeners=[
+                Listener(name=e.listener, host=e.host, port=e.port, security_protocol=e.security_protocol)
+                for e in listeners
+            ],
+            features=[
+                Feature(name=name, min_supported_version=span.min, max_supported_version=span.max)
+                for name, span in SUPPORTED_FEATURES.items()
+            ],
+            rack=rack,
+            log_dirs=directories,
+            previous_broker_epoch=previous_epoch,
+        )
+        response = await self._controller.register_broker(request, _REGISTRATION)
+        self.broker_epoch = response.broker_epoch
+
+    async def unfence(self) -> None:
+        """Everything is in place: let clients be sent here."""
+        while (await self._heartbeat()).is_fenced:
+            await asyncio.sleep(self._interval_s)
+        self._task = asyncio.get_running_loop().create_task(self._beat())
+
+    async def leave(self) -> None:
+        """Hand over what is led, as far as there is anyone to take it."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        try:
+            async with asyncio.timeout(SHUTDOWN_PATIENCE_S):
+                while not (await self._heartbeat(want_shut_down=True)).should_shut_down:
+                    await asyncio.sleep(SHUTDOWN_RETRY_S)
+        except (KafkaError, TimeoutError) as error:
+            log.warning("stopping without the controller's leave: %s", error or "it did not answer in time")
+
+    async def assign_directory(self, topic_id: Uuid, partition: int, directory_id: Uuid) -> None:
+        """Tell where a replica has its log (KIP-858)."""
+        where = Directory(
+            id=directory_id,
+            topics=[TopicData(topic_id=topic_id, partitions=[PartitionData(partition_index=partition)])],
+        )
+        request = AssignReplicasToDirsRequest(
+            broker_id=self._node_id, broker_epoch=self.broker_epoch, directories=[where]
+        )
+        await self._controller.assign_replicas_to_dirs(request, _ASSIGNMENT)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self._heartbeat()
+            except KafkaError as error:
+                log.warning("heartbeat failed: %s", error)
+
+    async def _heartbeat(self, want_shut_down: bool = False) -> BrokerHeartbeatResponse:
+        request = BrokerHeartbeatRequest(
+            broker_id=self._node_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=self._metadata_offset(),
+            want_fence=False,
+            want_shut_down=want_shut_down,
+            offline_log_dirs=self._offline_dirs(),
+        )
+        return await self._controller.broker_heartbeat(request, _HEARTBEAT)

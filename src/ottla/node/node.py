@@ -1,0 +1,316 @@
+"""A node: every part put together, started in order and stopped in reverse.
+
+Start: sockets are bound (so that ports are known), empty directories are formatted, the controller loads the
+metadata log and leads it, the broker registers itself, logs are loaded with the configuration the image gives them,
+partitions are hosted, the broker is unfenced, and only then are clients served.
+
+Stop: clients are let go, the controller is told, logs are flushed and marked as cleanly stopped with the broker's
+epoch, and the metadata log is closed last.
+
+Owner: the process (node.main) or a test.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from ottla.config.broker import BrokerConfig
+from ottla.controller.controller import Controller
+from ottla.controller.result import RequestContext
+from ottla.metadata.delta import Delta
+from ottla.metadata.image import CLUSTER_DEFAULT, ClusterImage, ConfigResource, ResourceType
+from ottla.model.clock import Clock, SystemClock
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import NodeId, Uuid, random_uuid
+from ottla.node.broker_lifecycle import BrokerLifecycle
+from ottla.node.formatting import ensure_formatted
+from ottla.node.listening import Sockets
+from ottla.node.publisher import Publisher
+from ottla.node.quorum import make_controller
+from ottla.replication.partition import Partition
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.server import handlers
+from ottla.server.context import Services
+from ottla.server.fetch_sessions import FetchSessionCache
+from ottla.server.producer_ids import ProducerIdBlock, ProducerIdSource
+from ottla.server.stalls import StallMonitor
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
+from ottla.storage.log_manager import LogManager
+from ottla.storage.settings import LogManagerSettings
+from ottla.wire.messages.producers import AllocateProducerIdsRequest
+
+log = logging.getLogger("ottla.node")
+
+# Waiting for disks: recompression, flushes before an acknowledgement, cold reads, searches by timestamp.
+THREADS = 8
+
+
+class Node:
+    """One process of a cluster: a broker and a controller."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        cluster_id: str | None = None,
+        on_fatal: Callable[[BaseException], None] | None = None,
+        stall_report: Path | None = None,
+    ) -> None:
+        self._static_config = config
+        self.config = config
+        self._clock = clock or SystemClock()
+        self._wanted_cluster_id = cluster_id
+        self._on_fatal = on_fatal
+        self.failure: BaseException | None = None
+        self._stalls = StallMonitor(stall_report)
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="ottla")
+        self._publisher = Publisher(self._fail)
+        # What has been started, as the ways to stop it; the last one is stopped first.
+        self._stops: list[Callable[[], Awaitable[None]]] = []
+        self._directory_reports: set[asyncio.Task[None]] = set()
+        self._hw_task: asyncio.Task[None] | None = None
+        self.sockets: Sockets
+        self.controller: Controller
+        self.logs: LogManager
+        self.replicas: ReplicaManager
+        self._lifecycle: BrokerLifecycle
+
+    # ---- life ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Bring the node up; on failure everything that was started is stopped again."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        self._stalls.start()
+        self._stops.append(self._stop_basics)
+        await self._bind()
+        await self._start_controller()
+        await self._start_logs()
+        await self._follow_metadata()
+        await self._serve()
+
+    async def stop(self) -> None:
+        """Stop in the reverse order; a part that fails to stop does not keep the others from stopping."""
+        while self._stops:
+            stop = self._stops.pop()
+            try:
+                await stop()
+            except Exception as error:
+                log.error("while stopping: %s", error, exc_info=not isinstance(error, KafkaError))
+
+    async def _bind(self) -> None:
+        self.sockets = Sockets(self.config)
+        self._stops.append(self._close_sockets)
+        await self.sockets.bind()
+
+    async def _start_controller(self) -> None:
+        endpoints = tuple(self.sockets.advertised(self.config.advertised_controller_listeners))
+        now_ms = self._clock.now_ms()
+        meta = ensure_formatted(self.config, endpoints, now_ms, self._wanted_cluster_id)
+        assert meta.cluster_id is not None
+        self.cluster_id = meta.cluster_id
+        self.node_id = NodeId(self.config.node_id)
+        self.logs = LogManager(
+            [Path(path) for path in self.config.log_dirs],
+            self._clock,
+            settings=LogManagerSettings.from_values(self.config.values),
+            on_dir_failure=self._dir_failed,
+            on_all_dirs_failed=lambda: self._fail(
+                KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "all log.dirs failed")
+            ),
+        )
+        self._stops.append(self._abandon_logs)
+        self.controller = make_controller(self.config, meta, endpoints, self._clock, self._fail)
+        self.controller.publisher.subscribe(self._publisher.publish)
+        await self.controller.start()
+        self._stops.append(self.controller.stop)
+
+    async def _start_logs(self) -> None:
+        image = self.controller.image
+        self._apply_dynamic_config(image)
+        self.logs.set_topic_defaults(LogConfig.from_values(self.config.topic_defaults()))
+        await self.logs.load(partial(self._log_config, image), partial(self._is_stray, image))
+        self._restore_high_watermarks()
+        self._stops[-2] = self._stop_logs
+
+    def _restore_high_watermarks(self) -> None:
+        for topic_partition, offset in self.logs.read_high_watermarks().items():
+            found = self.logs.get(topic_partition)
+            if found is not None:
+                found.update_high_watermark(min(offset, found.log_end_offset))
+
+    async def _follow_metadata(self) -> None:
+        self.replicas = ReplicaManager(
+            self.node_id, self.logs, self._log_config, self._clock, self._executor, self._replica_moved
+        )
+        self._stops.append(self.replicas.stop)
+        self._publisher.follow(self._follow_config)
+        self._publisher.follow(self.replicas.apply)
+        self._publisher.begin()
+        self._lifecycle = BrokerLifecycle(
+            self.controller,
+            self.node_id,
+            random_uuid(),
+            lambda: self._publisher.image.offset,
+            lambda: [d.id for d in self.logs.offline_dirs if d.id is not None],
+            self.config["broker.heartbeat.interval.ms"],
+        )
+        directories = [d.id for d in self.logs.online_dirs if d.id is not None]
+        listeners = self.sockets.advertised(self.config.advertised_broker_listeners)
+        await self._lifecycle.register(
+            self.cluster_id,
+            listeners,
+            self.config["broker.rack"],
+            directories,
+            self.logs.previous_broker_epoch,
+        )
+        await self.caught_up()
+
+    async def _serve(self) -> None:
+        handlers.load()
+        self.logs.start()
+        self._stops.append(self._leave)
+        await self._lifecycle.unfence()
+        await self.caught_up()
+        await self.sockets.serve(self._services())
+        self._hw_task = asyncio.get_running_loop().create_task(self._checkpoint_high_watermarks())
+
+    def _services(self) -> Services:
+        return Services(
+            node_id=self.node_id,
+            cluster_id=self.cluster_id,
+            clock=self._clock,
+            loop=asyncio.get_running_loop(),
+            executor=self._executor,
+            config=lambda: self.config,
+            image=lambda: self._publisher.image,
+            logs=self.logs,
+            replicas=self.replicas,
+            controller=self.controller,
+            producer_ids=ProducerIdSource(self._allocate_producer_ids),
+            fetch_sessions=FetchSessionCache(
+                self.config["max.incremental.fetch.session.cache.slots"],
+            ),
+            caught_up=self.caught_up,
+        )
+
+    # ---- stopping -----------------------------------------------------------------------------------------
+
+    async def _stop_basics(self) -> None:
+        self._stalls.stop()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _close_sockets(self) -> None:
+        self.sockets.close()
+
+    async def _abandon_logs(self) -> None:
+        self.logs.abandon()
+
+    async def _stop_logs(self) -> None:
+        await self.logs.checkpoint_high_watermarks(self.replicas.high_watermarks())
+        await self.logs.shutdown(self._lifecycle.broker_epoch)
+
+    async def _leave(self) -> None:
+        if self._hw_task is not None:
+            self._hw_task.cancel()
+        self.sockets.close()
+        await self._lifecycle.leave()
+
+    # ---- failing ------------------------------------------------------------------------------------------
+
+    @property
+    def failed(self) -> bool:
+        return self.failure is not None
+
+    def _fail(self, error: BaseException) -> None:
+        """Something without which the node must not go on."""
+        if self.failure is None:
+            self.failure = error
+            log.critical("stopping: %s", error)
+            if self._on_fatal is not None:
+                self._on_fatal(error)
+
+    def _dir_failed(self, directory_id: Uuid | None, error: Exception) -> None:
+        log.error("a log directory is offline: %s", error)
+
+    # ---- following the metadata log -----------------------------------------------------------------------
+
+    async def caught_up(self) -> None:
+        """Wait until what the controller has committed by now is in force here."""
+        await self._publisher.reached(self.controller.image.offset)
+
+    async def _follow_config(self, delta: Delta) -> None:
+        own = {CLUSTER_DEFAULT, ConfigResource(ResourceType.BROKER, str(self.config.node_id))}
+        if not own & delta.configs:
+            return
+        self._apply_dynamic_config(delta.after)
+        self.logs.set_topic_defaults(LogConfig.from_values(self.config.topic_defaults()))
+        self.logs.reconfigure(LogManagerSettings.from_values(self.config.values))
+        self.sockets.reconfigure(self.config)
+        self.replicas.refresh_all_configs()
+
+    def _apply_dynamic_config(self, image: ClusterImage) -> None:
+        self.config = self._static_config.with_dynamic(
+            image.config(*CLUSTER_DEFAULT),
+            image.config(ResourceType.BROKER, str(self._static_config.node_id)),
+        )
+
+    def _log_config(self, image: ClusterImage, topic: str) -> LogConfig:
+        return LogConfig.from_values(self.config.topic_values(image.config(ResourceType.TOPIC, topic)))
+
+    def _is_stray(self, image: ClusterImage, found: Log) -> bool:
+        """Is this a log of a partition that is not (or no longer) this broker's?"""
+        topic = image.topic(found.topic_partition.topic)
+        if topic is None or (found.topic_id is not None and found.topic_id != topic.id):
+            return True
+        registration = topic.partitions.get(found.topic_partition.partition)
+        return registration is None or self.node_id not in registration.replicas
+
+    # ---- talking to the controller ------------------------------------------------------------------------
+
+    async def _allocate_producer_ids(self) -> ProducerIdBlock:
+        request = AllocateProducerIdsRequest(
+            broker_id=self.node_id, broker_epoch=self._lifecycle.broker_epoch
+        )
+        response = await self.controller.allocate_producer_ids(request, RequestContext(0))
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code))
+        return ProducerIdBlock(response.producer_id_start, response.producer_id_len)
+
+    def _replica_moved(self, partition: Partition) -> None:
+        directory_id = self.logs.directory_id(partition.log)
+        if directory_id is not None:
+            report = self._lifecycle.assign_directory(
+                partition.topic_id, partition.topic_partition.partition, directory_id
+            )
+            task = asyncio.get_running_loop().create_task(report)
+            self._directory_reports.add(task)
+            task.add_done_callback(self._directory_reports.discard)
+
+    async def _checkpoint_high_watermarks(self) -> None:
+        while True:
+            await asyncio.sleep(self.config["replica.high.watermark.checkpoint.interval.ms"] / 1000)
+            await self.logs.checkpoint_high_watermarks(self.replicas.high_watermarks())
+
+    # ---- telling ------------------------------------------------------------------------------------------
+
+    def describe(self) -> str:
+        """Where the node is: the line that `ottla serve` prints."""
+        broker = next(iter(self.config.broker_listeners))
+        host, port = self.sockets.address(broker.name)
+        return f"node {self.node_id} of cluster {self.cluster_id} listening on {host}:{port}"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        broker = next(iter(self.config.broker_listeners))
+        return "{}:{}".format(*self.sockets.address(broker.name))
