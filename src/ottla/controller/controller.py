@@ -117,7 +117,6 @@ class Controller:
         )
         if records:
             await runtime.submit(lambda image: Result(None, records))
-        self.heartbeats.start(runtime.image, self._clock.monotonic_ms())
 
     async def _register_itself(self) -> None:
         if not features.controller_registration_supported(self._runtime.image.metadata_version_or_throw):
@@ -146,7 +145,8 @@ class Controller:
 
     def on_leader(self, epoch: int) -> None:
         self._runtime.activate()
-        self.heartbeats.start(self._runtime.image, self._clock.monotonic_ms())
+        if not self._tasks:
+            self.heartbeats.start(self._runtime.image, self.settings.node_id, self._clock.monotonic_ms())
 
     def on_resigned(self) -> None:
         self._runtime.resign()
