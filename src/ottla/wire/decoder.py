@@ -16,7 +16,7 @@ from typing import Any
 
 from ottla.wire import primitives
 from ottla.wire.schema import Array, Field, Kind, Primitive, schema_of
-from ottla.wire.source import Source
+from ottla.wire.source import SMALL, Source, small_structs
 
 _HELPERS: dict[str, Any] = {
     "new": object.__new__,
@@ -194,7 +194,9 @@ class _Decoder:
 
     def _elements(self, element: Kind, n: str, target: str, field: Field) -> None:
         if isinstance(element, Primitive) and len(element.format) == 1:
-            self.source.add(f"{target} = list(unpack_from(f'>{{{n}}}{element.format}', buf, p))")
+            small = self.source.constant("small", small_structs("unpack_from", "", element.format))
+            many = f"unpack_from(f'>{{{n}}}{element.format}', buf, p)"
+            self.source.add(f"{target} = [*({small}[{n}](buf, p) if {n} < {SMALL} else {many})]")
             self.source.add(f"p += {n} * {element.size_bytes}")
             return
         values, value = self.source.name("l"), self.source.name("e")

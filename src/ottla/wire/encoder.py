@@ -14,7 +14,7 @@ from typing import Any
 
 from ottla.wire import primitives
 from ottla.wire.schema import Array, Field, Kind, Primitive, schema_of
-from ottla.wire.source import Source
+from ottla.wire.source import SMALL, Source, small_structs
 
 _HELPERS: dict[str, Any] = {
     "pack": pack,
@@ -179,11 +179,24 @@ class _Encoder:
         with self.source.block("else:"):
             self._elements(element, values)
 
+    def _numbers(self, format: str, values: str) -> None:
+        """An array of numbers, its length included in the one call that packs it while it is short."""
+        self._flush()
+        n = self.source.name("n")
+        small = self.source.constant("small", small_structs("pack", "B" if self.flexible else "i", format))
+        self.source.add(f"{n} = len({values})")
+        with self.source.block(f"if {n} < {SMALL}:"):
+            stored = f"{n} + 1" if self.flexible else n
+            self.source.add(f"{self.out} += {small}[{n}]({stored}, *{values})")
+        with self.source.block("else:"):
+            self._length(values, "i")
+            self.source.add(f"{self.out} += pack(f'>{{{n}}}{format}', *{values})")
+
     def _elements(self, element: Kind, values: str) -> None:
-        self._length(values, "i")
         if isinstance(element, Primitive) and len(element.format) == 1:
-            self.source.add(f"{self.out} += pack(f'>{{len({values})}}{element.format}', *{values})")
+            self._numbers(element.format, values)
             return
+        self._length(values, "i")
         value = self.source.name("e")
         with self.source.block(f"for {value} in {values}:"):
             if isinstance(element, (Primitive, Array)):

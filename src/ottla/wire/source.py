@@ -8,8 +8,17 @@ Rules: writes text only; `build` is the one place where text becomes a function.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from struct import Struct
 from typing import Any
+
+SMALL = 16  # arrays of numbers below this length (replicas, in-sync replicas) have a packer for each length
+
+
+@cache
+def small_structs(method: str, length_format: str, format: str) -> tuple[Any, ...]:
+    """`pack` or `unpack_from` for arrays of 0 to SMALL - 1 numbers, after a length if one is packed with them."""
+    return tuple(getattr(Struct(f">{length_format}{n}{format}"), method) for n in range(SMALL))
 
 
 class Source:

@@ -22,7 +22,7 @@ def oracle_class(cls: type, version: int) -> type | None:
     schema = schema_of(cls)
     name = _snake(schema.name.removesuffix("Request").removesuffix("Response"))
     try:
-        found: type = load_entity_schema(name, version, _TYPES[schema.role])
+        found: type = load_entity_schema(name, version, _TYPES[schema.role])  # type: ignore[arg-type]
     except UnknownEntity:
         return None
     return found

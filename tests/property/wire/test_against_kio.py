@@ -34,7 +34,7 @@ def known_versions() -> list[Any]:
 @pytest.mark.parametrize(("cls", "version"), known_versions())
 @settings(max_examples=3, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_kio_and_we_agree(cls: type, version: int, data: st.DataObject) -> None:
+def test_kio_and_we_agree(cls: type[Any], version: int, data: st.DataObject) -> None:
     oracle = oracle_class(cls, version)
     assert oracle is not None
     ours = data.draw(messages(cls, version, oracle))

@@ -132,8 +132,9 @@ def reads(version: int) -> st.SearchStrategy[Read]:
 @settings(MANY, max_examples=200)
 @given(data=st.data(), version=st.integers(4, 18), correlation_id=INT32, error=st.sampled_from([0, 70]))
 def test_fetch(data: st.DataObject, version: int, correlation_id: int, error: int) -> None:
-    found = data.draw(st.lists(reads(version), max_size=3))
-    if found and data.draw(st.booleans()):
+    found: list[Read] = data.draw(st.lists(reads(version), max_size=3))
+    twice: bool = data.draw(st.booleans())
+    if found and twice:
         found.append(found[-1])  # a topic with two partitions
     session_id, throttle_ms = data.draw(INT32), data.draw(INT32)
     endpoints = data.draw(ENDPOINTS)

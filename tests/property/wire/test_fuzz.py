@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from tests.property.wire.fast_shapes import fetch_as_fast, produce_as_message
 from tests.property.wire.strategies import messages
 
+from ottla.model.ids import Uuid
 from ottla.wire.codec import WireError, decode, encode
 from ottla.wire.fast_fetch import decode_fetch
 from ottla.wire.fast_produce import decode_produce
 from ottla.wire.header import decode_request_header
-from ottla.wire.messages.fetch import FetchRequest
-from ottla.wire.messages.produce import ProduceRequest
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.wire.registry import message_class, message_names
 from ottla.wire.schema import schema_of
 
@@ -46,7 +47,9 @@ def read(cls: type, data: bytes, version: int) -> Any:
         return None
 
 
-def nearly(cls: type, versions: range) -> st.SearchStrategy[tuple[int, bytes]]:
+def nearly(
+    cls: type, versions: range, made: st.SearchStrategy[Any] | None = None
+) -> st.SearchStrategy[tuple[int, bytes]]:
     """A version, and the bytes of a message in it with a few of them changed."""
 
     def mutate(version: int, message: Any, changes: list[tuple[float, int]]) -> tuple[int, bytes]:
@@ -56,9 +59,10 @@ def nearly(cls: type, versions: range) -> st.SearchStrategy[tuple[int, bytes]]:
                 data[int(place * len(data))] = value
         return version, bytes(data)
 
-    return st.sampled_from(versions).flatmap(
-        lambda version: st.builds(mutate, st.just(version), messages(cls, version), CHANGES)
-    )
+    def in_version(version: int) -> st.SearchStrategy[tuple[int, bytes]]:
+        return st.builds(mutate, st.just(version), messages(cls, version) if made is None else made, CHANGES)
+
+    return st.sampled_from(versions).flatmap(in_version)
 
 
 @MANY
@@ -89,8 +93,50 @@ def test_memory_is_bounded_by_the_input(case: tuple[type[Any], int], data: bytes
     assert peak <= BYTES_ALWAYS + BYTES_PER_INPUT_BYTE * len(data)
 
 
-PRODUCES = nearly(ProduceRequest, range(14)) | st.tuples(st.integers(0, 13), GARBAGE)
-FETCHES = nearly(FetchRequest, range(4, 19)) | st.tuples(st.integers(4, 18), GARBAGE)
+ONE_BATCH = st.builds(
+    ProduceRequest,
+    acks=st.sampled_from([-1, 0, 1]),
+    timeout_ms=st.just(9),
+    topic_data=st.lists(
+        st.builds(
+            TopicProduceData,
+            name=st.text(max_size=9),
+            topic_id=st.just(b"0123456789abcdef"),
+            partition_data=st.lists(
+                st.builds(
+                    PartitionProduceData,
+                    index=st.just(7),
+                    records=st.sampled_from([b"", b"r" * 70, b"r" * 170]),
+                ),
+                min_size=1,
+                max_size=1,
+            ),
+        ),
+        min_size=1,
+        max_size=1,
+    ),
+)
+PRODUCES = (
+    nearly(ProduceRequest, range(14))
+    | nearly(ProduceRequest, range(14), ONE_BATCH)
+    | st.tuples(st.integers(0, 13), GARBAGE)
+)
+ONE_PARTITION = FetchRequest(
+    max_wait_ms=1,
+    min_bytes=2,
+    session_id=3,
+    topics=[
+        FetchTopic(
+            topic_id=Uuid(b"0123456789abcdef"),
+            partitions=[FetchPartition(partition=4, fetch_offset=5, partition_max_bytes=6)],
+        )
+    ],
+)
+FETCHES = (
+    nearly(FetchRequest, range(4, 19))
+    | nearly(FetchRequest, range(13, 19), st.just(ONE_PARTITION))
+    | st.tuples(st.integers(4, 18), GARBAGE)
+)
 
 
 @MANY

@@ -31,7 +31,7 @@ def unknown_to_kio() -> list[Any]:
 @pytest.mark.parametrize(("cls", "version"), unknown_to_kio())
 @FEW
 @given(data=st.data())
-def test_what_is_written_is_read(cls: type, version: int, data: st.DataObject) -> None:
+def test_what_is_written_is_read(cls: type[Any], version: int, data: st.DataObject) -> None:
     message = data.draw(messages(cls, version))
     encoded = encode(message, version)
     for buffer in (encoded, bytearray(encoded), memoryview(b"!" + encoded)[1:]):
