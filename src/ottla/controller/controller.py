@@ -85,7 +85,8 @@ class Controller:
         self._runtime: ControllerRuntime
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshot: asyncio.Task[None] | None = None
-        self._next_balance_ms = clock.monotonic_ms()
+        self._balance_interval_ms = settings.static["leader.imbalance.check.interval.seconds"] * 1000
+        self._next_balance_ms = clock.monotonic_ms() + self._balance_interval_ms
         self._last_write_ms = clock.monotonic_ms()
 
     # --- life
@@ -399,7 +400,7 @@ class Controller:
         now_ms, static = self._clock.monotonic_ms(), self.settings.static
         if now_ms < self._next_balance_ms:
             return
-        self._next_balance_ms = now_ms + static["leader.imbalance.check.interval.seconds"] * 1000
+        self._next_balance_ms = now_ms + self._balance_interval_ms
         if static["auto.leader.rebalance.enable"] and await self._submit(elections.balance_leaders):
             self._next_balance_ms = now_ms
         await self._submit(elections.elect_unclean_leaders)

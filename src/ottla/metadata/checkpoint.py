@@ -179,7 +179,7 @@ def write_checkpoint(path: Path, batches: Iterable[bytes | bytearray], *, read_o
             file.flush()
             os.fsync(file.fileno())
             if read_only:
-                os.fchmod(file.fileno(), 0o444)
+                os.fchmod(file.fileno(), 0o400)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -21,6 +21,8 @@ from ottla.wire.messages import raft as m
 
 TOPIC, PARTITION = METADATA_PARTITION
 NONE = 0
+# What one answer reads from the disk, whatever is asked for.
+MAX_PIECE_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +220,7 @@ def _replica_state(
     leader = key.id == state.local.id
     return m.ReplicaState(
         replica_id=key.id,
-        # With static voters the leader still knows one directory: its own.
-        replica_directory_id=state.local.directory_id if leader else key.directory_id,
+        replica_directory_id=key.directory_id,
         log_end_offset=progress.end_offset,
         last_fetch_timestamp=now_ms if leader else progress.last_fetch_ms,
         last_caught_up_timestamp=now_ms if leader else progress.last_caught_up_ms,
@@ -282,7 +283,7 @@ def fetch(
     valid = _validate_fetch(quorum.log, asked.fetch_offset, asked.last_fetched_epoch)
     records = b""
     if valid.kind is Validity.VALID:
-        records = quorum.log.read(asked.fetch_offset, request.max_bytes)
+        records = quorum.log.read(asked.fetch_offset, min(request.max_bytes, MAX_PIECE_BYTES))
         replica = ReplicaKey(fetching_replica(request), asked.replica_directory_id)
         state = core.replica_fetched(state, replica, asked.fetch_offset, now_ms)
     return state, _fetch_response(state, quorum, None, records, valid, listener)
@@ -402,7 +403,7 @@ def _snapshot_answer(
 
 
 def _read(log: MetadataLog, snapshot: Snapshot, position: int, max_bytes: int) -> tuple[bytes, int] | None:
-    return log.read_snapshot(snapshot, max(position, 0), max(max_bytes, 0))
+    return log.read_snapshot(snapshot, max(position, 0), min(max(max_bytes, 0), MAX_PIECE_BYTES))
 
 
 def _snapshot_piece(index: int, *, error: ErrorCode | None) -> m.FetchSnapshotResponsePartitionSnapshot:

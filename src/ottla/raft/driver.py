@@ -35,7 +35,7 @@ from ottla.wire.messages import raft as m
 logger = logging.getLogger(__name__)
 
 # Between two looks at whether a snapshot is due or something may be deleted.
-MAINTENANCE_INTERVAL_S = 10.0
+MAINTENANCE_INTERVAL_S = 60.0
 MAX_FETCH_WAIT_MS = 5_000
 
 
@@ -80,6 +80,7 @@ class RaftDriver:
         self._fetchers = asyncio.Event()
         self._answering = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
+        self._loaded_bytes = 0
         self._failed: Exception | None = None
         self._stopping = False
         self.log: MetadataLog
@@ -103,6 +104,7 @@ class RaftDriver:
             )
         self.state = core.initial_state(options.local.key, voters, self._file.read(), self.log.end)
         self.snapshots = SnapshotGenerator(self.log, self._clock, self._executor)
+        self.snapshots.appended(self._loaded_bytes)
         return loader, delta
 
     def _load_image(self) -> tuple[MetadataLoader, Delta]:
@@ -121,10 +123,11 @@ class RaftDriver:
             loader.advance(
                 snapshot.end_offset - 1, snapshot.epoch, checkpoint.last_contained_log_timestamp_ms
             )
-        self._load_log(loader, snapshot.end_offset if snapshot is not None else 0)
+        self._loaded_bytes = self._load_log(loader, snapshot.end_offset if snapshot is not None else 0)
         return loader, loader.publish()
 
-    def _load_log(self, loader: MetadataLoader, offset: int) -> None:
+    def _load_log(self, loader: MetadataLoader, offset: int) -> int:
+        size_bytes = 0
         for batch in self.log.batches(offset):
             if batch.is_control:
                 self._records = apply_control_batch(self._records, batch)
@@ -132,6 +135,8 @@ class RaftDriver:
             else:
                 records = read_record_batch(batch)
                 loader.replay(records, batch.base_offset, batch.partition_leader_epoch, batch.max_timestamp)
+            size_bytes += batch.size_bytes
+        return size_bytes
 
     def _voters(self) -> VoterSet:
         if self._records.kraft_version > 0 and self._records.voters is not None:

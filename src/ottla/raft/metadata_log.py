@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from ottla.metadata.checkpoint import (
     DELETED_SUFFIX,
-    MAX_CHECKPOINT_BYTES,
     PARTIAL_SUFFIX,
     SnapshotId,
     parse_file_name,
@@ -246,7 +245,7 @@ class MetadataLog:
             with self.snapshot_path(snapshot).open("rb") as file:
                 size = file.seek(0, 2)
                 file.seek(position)
-                return file.read(min(max_bytes, MAX_CHECKPOINT_BYTES)), size
+                return file.read(max_bytes), size
         except FileNotFoundError:
             self.snapshots.remove(snapshot)
             return None
