@@ -21,7 +21,7 @@ from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.metadata.loader import MetadataLoader
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.raft import answers, core
+from ottla.raft import answers, core, voter_answers
 from ottla.raft.control import QuorumRecords, apply_control_batch, start_of_epoch_batch
 from ottla.raft.core import QuorumState
 from ottla.raft.metadata_log import MetadataLog, MetadataLogConfig
@@ -353,6 +353,19 @@ class RaftDriver:
 
     def describe_quorum(self, request: m.DescribeQuorumRequest, version: int) -> m.DescribeQuorumResponse:
         return answers.describe_quorum(self.state, request, self._clock.now_ms(), version)
+
+    def add_voter(
+        self, request: m.AddRaftVoterRequest, listener: str | None = None
+    ) -> m.AddRaftVoterResponse:
+        return voter_answers.add_voter(
+            self.state, self._options.cluster_id, self.kraft_version, request, listener
+        )
+
+    def remove_voter(self, request: m.RemoveRaftVoterRequest) -> m.RemoveRaftVoterResponse:
+        return voter_answers.remove_voter(self.state, self._options.cluster_id, self.kraft_version, request)
+
+    def update_voter(self, request: m.UpdateRaftVoterRequest) -> m.UpdateRaftVoterResponse:
+        return voter_answers.update_voter(self.state, self._options.cluster_id, request)
 
     async def fetch(self, request: f.FetchRequest, listener: str | None = None) -> f.FetchResponse:
         """What an observer or follower asks for; waits up to max_wait_ms for something to say."""
