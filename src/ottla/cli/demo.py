@@ -57,7 +57,6 @@ class Broker:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._process: asyncio.subprocess.Process | None = None
-        self.line = ""
         self.address = ""
 
     async def start(self) -> None:
@@ -80,10 +79,10 @@ class Broker:
             raw = await asyncio.wait_for(self._process.stdout.readline(), START_TIMEOUT_S)
         except TimeoutError:
             raise CliError(f"the broker has not started within {START_TIMEOUT_S:.0f} s") from None
-        self.line = raw.decode("utf-8", "replace").strip()
-        if " listening on " not in self.line:
+        line = raw.decode("utf-8", "replace").strip()
+        if " listening on " not in line:
             raise CliError(f"the broker did not start: {self._last_words()}")
-        self.address = self.line.rpartition(" listening on ")[2].split()[0].rstrip(",")
+        self.address = line.rpartition(" listening on ")[2].split()[0].rstrip(",")
 
     def _last_words(self) -> str:
         words = self._log.read_text("utf-8", "replace").strip().splitlines()
@@ -242,7 +241,7 @@ async def _demo(directory: Path, rate: int, seconds: float | None) -> Board:
         await broker.start()
         board.started_in_s = time.monotonic() - started
         board.address = broker.address
-        board.broker = f"{broker.line.removeprefix('ottla ')}, up in {board.started_in_s:.2f} s"
+        board.broker = f"{broker.address}, up in {board.started_in_s:.2f} s"
         if not sys.stdout.isatty():
             print(f"broker: {board.broker}", flush=True)
         await _create_topic(broker.address)

@@ -1,0 +1,199 @@
+"""The command itself: help, versions, wrong words, errors as one line, exit codes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.cli import main as cli
+from ottla.cli.args import (
+    OUTPUT,
+    CliError,
+    Command,
+    UsageError,
+    argument,
+    bootstrap_servers,
+    parse,
+    switch,
+)
+from ottla.cli.main import COMMANDS, load, main, run_command
+from ottla.cli.output import emit, table
+from ottla.config.errors import ConfigError
+from ottla.model.errors import ErrorCode, KafkaError
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_help_lists_every_command(words: list[str], capsys: Capture) -> None:
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    for name, (_, summary) in COMMANDS.items():
+        assert f"  {name} " in shown
+        assert summary in shown
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_has_a_help_page(name: str, capsys: Capture) -> None:
+    assert load(name).name == name
+    assert main([name, "--help"]) == 0
+    assert f"usage: ottla {name}" in capsys.readouterr().out
+
+
+def test_help_imports_nothing_it_does_not_need() -> None:
+    code = "import sys; from ottla.cli.main import main; main(['--help']); print(sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, env=_source_path()
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.splitlines()[-1]
+    for heavy in ("argparse", "asyncio", "ottla.config", "ottla.wire", "json", "typing"):
+        assert f"'{heavy}'" not in loaded
+
+
+def test_version_says_what_a_bug_report_needs(capsys: Capture) -> None:
+    assert main(["--version"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("ottla ")
+    for part in ("Python ", "record kernel: ", "event loop: "):
+        assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tpoic"], "unknown command 'tpoic'; did you mean 'topic'?"),
+        (["xyzzy"], "unknown command 'xyzzy'; see `ottla --help`"),
+        (["--verson"], "unknown option '--verson'; did you mean '--version'?"),
+        (["storage", "fromat"], "unknown command 'fromat'; did you mean 'format'?"),
+        (["serve", "--confg", "x"], "unknown option '--confg'; did you mean '--config'?"),
+        (["serve", "extra"], "unexpected argument 'extra'; see `ottla serve --help`"),
+        (["serve", "--config"], "argument -c/--config: expected one argument; see `ottla serve --help`"),
+        (["completion", "tcsh"], "argument shell: invalid choice: 'tcsh'"),
+    ],
+)
+def test_a_wrong_word_is_one_line_and_exit_code_2(words: list[str], message: str, capsys: Capture) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"ottla: {message}")
+    assert captured.err.count("\n") == 1
+
+
+def test_a_group_without_a_command_shows_its_help_as_a_mistake(capsys: Capture) -> None:
+    assert main(["storage"]) == 2
+    assert "random-uuid" in capsys.readouterr().out
+
+
+def _raising(error: BaseException) -> Callable[[object], int]:
+    def run(_: object) -> int:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (CliError("no such thing"), 1, "ottla: no such thing\n"),
+        (UsageError("not like that"), 2, "ottla: not like that\n"),
+        (ConfigError("bad value"), 2, "ottla: bad value\n"),
+        (
+            KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 't' exists."),
+            1,
+            "ottla: TOPIC_ALREADY_EXISTS: Topic 't' exists.\n",
+        ),
+        (KafkaError(ErrorCode.NOT_CONTROLLER), 1, "ottla: NOT_CONTROLLER\n"),
+        (PermissionError(13, "Permission denied", "/data"), 1, "ottla: /data: Permission denied\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(), 0, ""),
+    ],
+)
+def test_what_a_command_raises_becomes_a_line_and_a_code(
+    error: BaseException, code: int, line: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = Command("boom", "fails", run=_raising(error))
+    monkeypatch.setitem(cli.COMMANDS, "boom", ("x", "fails"))
+    monkeypatch.setattr(cli, "load", lambda _: command)
+    monkeypatch.setattr(os, "dup2", lambda *_: 0)
+    assert main(["boom"]) == code
+    assert capsys.readouterr().err == line
+
+
+def test_a_bug_is_one_line_too_and_a_traceback_on_request(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = Command("boom", "fails", run=_raising(ZeroDivisionError("oh")))
+    monkeypatch.setitem(cli.COMMANDS, "boom", ("x", "fails"))
+    monkeypatch.setattr(cli, "load", lambda _: command)
+    assert main(["boom"]) == 70
+    line = "ottla: internal error, please report it: ZeroDivisionError: oh (OTTLA_DEBUG=1 shows where)\n"
+    assert capsys.readouterr().err == line
+    monkeypatch.setenv("OTTLA_DEBUG", "1")
+    assert main(["boom"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    script = f"{sys.executable} -m ottla.cli.main completion bash | head -1"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {script}"], capture_output=True, text=True, env=_source_path()
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def _source_path() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+
+
+def test_options_may_stand_among_positional_arguments() -> None:
+    seen = []
+    command = Command(
+        "c",
+        "x",
+        argument("names", nargs="+", help="n"),
+        argument("--count", type=int, default=1, help="c"),
+        switch("--fast", help="f"),
+        OUTPUT,
+        run=lambda args: seen.append((args.names, args.count, args.fast, args.output)),
+    )
+    assert run_command(command, ["a", "--count", "3", "b", "--fast", "-o", "json"], "ottla c") == 0
+    assert seen == [(["a", "b"], 3, True, "json")]
+
+
+def test_a_bad_type_names_the_option() -> None:
+    command = Command("c", "x", argument("--count", type=int, help="c"), run=lambda args: None)
+    with pytest.raises(UsageError, match=r"argument --count: invalid int value: 'x'; see `ottla c --help`"):
+        parse(command, ["--count", "x"], "ottla c")
+
+
+def test_the_bootstrap_server_comes_from_the_option_the_environment_or_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OTTLA_BOOTSTRAP_SERVER", raising=False)
+    assert bootstrap_servers(None) == "127.0.0.1:9092"
+    monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVER", "h:1")
+    assert bootstrap_servers(None) == "h:1"
+    assert bootstrap_servers("g:2") == "g:2"
+
+
+def test_tables_are_aligned_and_numbers_stand_right() -> None:
+    rows = [
+        {"name": "a", "partitions": 3, "internal": False, "isr": [1, 2]},
+        {"name": "longer", "partitions": 12, "internal": True, "isr": None},
+    ]
+    assert table(rows, ("name", "partitions", "internal", "isr")).splitlines() == [
+        "NAME    PARTITIONS  INTERNAL  ISR",
+        "a                3  no        1,2",
+        "longer          12  yes       -",
+    ]
+
+
+def test_an_empty_table_keeps_its_headings(capsys: Capture) -> None:
+    emit([], ("node_id", "host"), "table")
+    assert capsys.readouterr().out == "NODE ID  HOST\n"
+    emit([], ("node_id", "host"), "json")
+    assert capsys.readouterr().out == "[]\n"

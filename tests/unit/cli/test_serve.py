@@ -1,0 +1,162 @@
+"""What `ottla serve` makes of its command line before a node starts, and `ottla storage`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ottla.cli.args import UsageError, parse
+from ottla.cli.main import main
+from ottla.cli.serve import COMMAND, default_data_dir, load_config, read_settings, report_without_effect
+from ottla.config.broker import BrokerConfig
+from ottla.config.errors import ConfigError
+from ottla.storage.meta_properties import read_meta_properties
+
+Capture = pytest.CaptureFixture[str]
+
+
+def _load(words: list[str], environ: dict[str, str] | None = None) -> BrokerConfig:
+    return load_config(parse(COMMAND, words, "ottla serve"), environ or {})
+
+
+def test_the_data_directory_is_another_way_to_say_log_dirs(tmp_path: Path) -> None:
+    config = _load(["--data-dir", str(tmp_path), "-X", "log.dirs=/elsewhere"])
+    assert config.log_dirs == (str(tmp_path),)
+
+
+def test_without_a_directory_the_data_is_kept_where_data_is_kept() -> None:
+    assert default_data_dir({"XDG_DATA_HOME": "/x"}) == Path("/x/ottla")
+    assert default_data_dir({"HOME": "/home/u"}) == Path("/home/u/.local/share/ottla")
+    settings = read_settings(None, None, [], {"HOME": "/home/u"})
+    assert settings.text("log.dirs") == "/home/u/.local/share/ottla"
+
+
+def test_log_dir_alone_is_enough() -> None:
+    assert _load(["-X", "log.dir=/d"]).log_dirs == ("/d",)
+
+
+def test_file_environment_and_options_meet(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(f"log.dirs={tmp_path}/a\nnum.partitions=2\nbroker.rack=r1\n")
+    config = _load(
+        ["-c", str(file), "-X", "num.partitions=4"], {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_BROKER_RACK": "r2"}
+    )
+    assert (config["num.partitions"], config["broker.rack"], config.log_dirs) == (4, "r2", (f"{tmp_path}/a",))
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match="--config /no/such: there is no such file"):
+        _load(["--config", "/no/such"])
+
+
+def test_a_variable_that_means_nothing_is_said_so(tmp_path: Path, capsys: Capture) -> None:
+    _load(["-d", str(tmp_path)], {"KAFKA_XYZZY_PLUGH": "1", "KAFKA_HEAP_OPTS": "-Xmx1g"})
+    expected = "ottla: environment variable KAFKA_XYZZY_PLUGH is no broker setting; ignored\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_keys_without_effect_are_told_of_once(tmp_path: Path, capsys: Capture) -> None:
+    report_without_effect(_load(["-d", str(tmp_path), "-X", "num.io.threads=9", "-X", "num.partitions=2"]))
+    assert capsys.readouterr().err == "ottla: known, but without effect yet: num.io.threads\n"
+    report_without_effect(_load(["-d", str(tmp_path)]))
+    assert capsys.readouterr().err == ""
+
+
+def test_formatting_gives_a_directory_its_ids(tmp_path: Path, capsys: Capture) -> None:
+    data = tmp_path / "data"
+    assert main(["storage", "format", "-d", str(data), "-t", "a-cluster", "-X", "node.id=7"]) == 0
+    assert capsys.readouterr().err == f"formatted {data} for node 7 of cluster a-cluster\n"
+    meta = read_meta_properties(data)
+    assert meta is not None
+    assert (meta.cluster_id, meta.node_id) == ("a-cluster", 7)
+    assert _load(["-d", str(data)]).node_id == 7
+
+
+def test_a_node_id_other_than_the_directorys_is_a_mistake(tmp_path: Path) -> None:
+    main(["storage", "format", "-d", str(tmp_path), "-t", "c", "-X", "node.id=7"])
+    with pytest.raises(ConfigError, match=r"node.id=8 \(-X\), but .* was formatted for node 7"):
+        _load(["-d", str(tmp_path), "-X", "node.id=8"])
+
+
+def test_a_directory_is_formatted_once(tmp_path: Path, capsys: Capture) -> None:
+    words = ["storage", "format", "-d", str(tmp_path)]
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main(words) == 1
+    assert (
+        capsys.readouterr().err
+        == f"ottla: {tmp_path} is formatted already; --ignore-formatted passes over it\n"
+    )
+    assert main([*words, "-g"]) == 0
+    assert capsys.readouterr().err == "every directory is formatted already\n"
+    assert main([*words, "-g", "-t", "another"]) == 1
+    assert "not another" in capsys.readouterr().err
+
+
+def test_new_directories_join_the_cluster_of_the_old(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    main(["storage", "format", "-d", str(one), "-t", "c"])
+    assert main(["storage", "format", "-X", f"log.dirs={one},{two}", "-g"]) == 0
+    meta = read_meta_properties(two)
+    assert meta is not None
+    assert meta.cluster_id == "c"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["-r", "9.9"], 2, "Unknown metadata.version '9.9'"),
+        (["-f", "group.version"], 2, "--feature group.version: expected NAME=LEVEL"),
+        (["-f", "group.version=9"], 1, "group.version"),
+        (["-f", "nonsense=1"], 1, "nonsense"),
+    ],
+)
+def test_wrong_releases_and_features(
+    words: list[str], code: int, message: str, tmp_path: Path, capsys: Capture
+) -> None:
+    assert main(["storage", "format", "-d", str(tmp_path / "d"), *words]) == code
+    captured = capsys.readouterr().err
+    assert message in captured
+    assert captured.count("\n") == 1
+    assert read_meta_properties(tmp_path / "d") is None
+
+
+def test_what_directories_say_of_themselves(tmp_path: Path, capsys: Capture) -> None:
+    data, empty = tmp_path / "data", tmp_path / "empty"
+    empty.mkdir()
+    main(["storage", "format", "-d", str(data), "-t", "c", "-r", "4.1"])
+    (data / "topic-0").mkdir()
+    (data / "not a partition").mkdir()
+    capsys.readouterr()
+    dirs = f"log.dirs={data},{empty},{tmp_path / 'none'}"
+    assert main(["storage", "info", "-X", dirs, "-o", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["state"] for row in rows] == ["formatted", "empty", "missing"]
+    first = rows[0]
+    assert (first["cluster_id"], first["node_id"], first["partitions"]) == ("c", 1, 1)
+    assert (first["release"], first["quorum"], first["clean_stop"]) == ("4.1-IV1", "voters in the log", False)
+    assert main(["storage", "info", "-X", dirs]) == 0
+    assert capsys.readouterr().out.startswith("DIRECTORY")
+
+
+def test_directories_that_do_not_belong_together(tmp_path: Path, capsys: Capture) -> None:
+    for name in ("a", "b"):
+        main(["storage", "format", "-d", str(tmp_path / name), "-t", name])
+    capsys.readouterr()
+    assert main(["storage", "info", "-X", f"log.dirs={tmp_path}/a,{tmp_path}/b"]) == 1
+    assert capsys.readouterr().err == "ottla: the directories do not belong together: cluster.id is a, b\n"
+
+
+def test_an_id_is_a_new_one_each_time(capsys: Capture) -> None:
+    for _ in range(2):
+        assert main(["storage", "random-uuid"]) == 0
+    first, second = capsys.readouterr().out.split()
+    assert len(first) == 22
+    assert first != second
+
+
+def test_a_cluster_id_that_contradicts_the_directory(tmp_path: Path, capsys: Capture) -> None:
+    main(["storage", "format", "-d", str(tmp_path), "-t", "c"])
+    capsys.readouterr()
+    assert main(["serve", "-d", str(tmp_path), "--cluster-id", "d"]) == 2
+    assert capsys.readouterr().err == f"ottla: --cluster-id d: {tmp_path} belongs to cluster c\n"
