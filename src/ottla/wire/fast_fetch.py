@@ -19,6 +19,7 @@ from ottla.wire.primitives import (
     Buffer,
     WireError,
     read_tag,
+    read_uvarint,
     skip_tags,
     string_length_rest,
     too_many,
@@ -251,7 +252,7 @@ def _request_tags(r: FetchFast, buf: Buffer, version: int, p: int, count: int, e
     for _ in range(count):
         tag, p, stop = read_tag(buf, p, end)
         if tag == 0:
-            r.cluster_id, p = _compact_string(buf, p, stop) if buf[p] else (None, p + 1)
+            r.cluster_id, p = _compact_nullable(buf, p, stop)
         elif tag == 1 and version >= REPLICA_STATE_VERSION:
             r.replica_id, r.replica_epoch = _IQ(buf, p)
             p = skip_tags(buf, p + 13, buf[p + 12], end)
@@ -303,6 +304,11 @@ def _compact_string(buf: Buffer, p: int, end: int) -> tuple[str, int]:
     if n == 0 or q > end:
         raise too_short("a string", n - 1, end - p)
     return str(buf[p:q], "utf-8", "replace"), q
+
+
+def _compact_nullable(buf: Buffer, p: int, end: int) -> tuple[str | None, int]:
+    n, q = read_uvarint(buf, p)
+    return _compact_string(buf, p, end) if n else (None, q)
 
 
 def _decode_old(buf: Buffer, version: int, p: int, end: int) -> tuple[FetchFast, int]:

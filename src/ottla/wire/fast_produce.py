@@ -14,12 +14,13 @@ from struct import error as StructError
 from typing import NamedTuple, TypeAlias
 
 from ottla.wire.primitives import (
+    MAX_STRING_BYTES,
     Buffer,
     WireError,
     put_string_length,
     put_uvarint,
+    read_uvarint,
     skip_tags,
-    string_length_rest,
     too_many,
     too_short,
     uvarint_rest,
@@ -103,12 +104,12 @@ def _decode_one(buf: Buffer, version: int, p: int, end: int) -> ProduceFast | No
         p += 6
     else:
         return _decode_one_old(buf, version, p, end)
-    if transactional or topics != 2 or partitions != 2 or n == 0:
+    if transactional or topics != 2 or partitions != 2:
         return None
     if n > 127:
         n, p = uvarint_rest(buf, p, n)
     q = p + n - 1
-    if q + 3 > end or _THREE_TAG_SECTIONS(buf, q) != _NO_TAGS:
+    if n == 0 or q + 3 > end or _THREE_TAG_SECTIONS(buf, q) != _NO_TAGS:
         return None
     return _new(ProduceFast, (None, acks, timeout_ms, [(topic, [(index, p, q)])]))
 
@@ -130,8 +131,7 @@ def _decode_one_old(buf: Buffer, version: int, p: int, end: int) -> ProduceFast 
 
 def _decode_flexible(buf: Buffer, version: int, p: int, end: int) -> tuple[ProduceFast, int]:
     transactional_id = None
-    n = buf[p]
-    p += 1
+    n, p = read_uvarint(buf, p)
     if n:
         transactional_id, p = _compact_string(buf, p, n, end)
     acks, timeout_ms, count = _HIB(buf, p)
@@ -146,8 +146,8 @@ def _decode_flexible(buf: Buffer, version: int, p: int, end: int) -> tuple[Produ
             topic = bytes(buf[p : p + 16])
             p += 16
         else:
-            n = buf[p]
-            topic, p = _compact_string(buf, p + 1, n, end)
+            n, p = read_uvarint(buf, p)
+            topic, p = _compact_string(buf, p, n, end)
         spans, p = _compact_spans(buf, p, end)
         topics.append((topic, spans))
         tags = buf[p]
@@ -162,11 +162,9 @@ def _decode_flexible(buf: Buffer, version: int, p: int, end: int) -> tuple[Produ
 
 
 def _compact_string(buf: Buffer, p: int, n: int, end: int) -> tuple[str, int]:
-    """The string whose length starts with the byte n, read before p."""
-    if n > 127:
-        n, p = string_length_rest(buf, p, n)
+    """The string at p, whose length plus one is n."""
     q = p + n - 1
-    if n == 0 or q > end:
+    if n == 0 or q > end or n > MAX_STRING_BYTES + 1:
         raise too_short("a string", n - 1, end - p)
     return str(buf[p:q], "utf-8", "replace"), q
 

@@ -3,7 +3,7 @@
 import tracemalloc
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.property.wire.fast_shapes import fetch_as_fast, produce_as_message
 from tests.property.wire.strategies import messages
@@ -139,7 +139,20 @@ FETCHES = (
 )
 
 
+# Varints longer than they need to be: a zero and a one of two bytes.
+LONG_ZERO, LONG_ONE = b"\x80\x00", b"\x81\x00"
+PRODUCE_HEAD = b"\x00\x01\x00\x00\x00\x09"
+
+
 @MANY
+@example((9, LONG_ZERO + PRODUCE_HEAD + b"\x01\x00"), b"", b"")
+@example((9, b"\x00" + PRODUCE_HEAD + b"\x02\x02t\x02\x00\x00\x00\x05" + LONG_ZERO + bytes(20)), b"", b"")
+@example((9, b"\x00" + PRODUCE_HEAD + b"\x02\x02t\x02\x00\x00\x00\x05" + LONG_ONE + bytes(20)), b"", b"")
+@example(
+    (13, b"\x00" + PRODUCE_HEAD + b"\x02" + bytes(16) + b"\x02\x00\x00\x00\x05" + LONG_ZERO + bytes(20)),
+    b"",
+    b"",
+)
 @given(case=PRODUCES, before=st.binary(max_size=3), after=st.binary(max_size=40))
 def test_the_fast_road_of_produce_takes_what_the_compiled_one_takes(
     case: tuple[int, bytes], before: bytes, after: bytes
@@ -156,6 +169,7 @@ def test_the_fast_road_of_produce_takes_what_the_compiled_one_takes(
 
 
 @MANY
+@example((12, bytes(25) + b"\x01\x01\x01\x01\x00\x02" + LONG_ZERO), b"", b"")
 @given(case=FETCHES, before=st.binary(max_size=3), after=st.binary(max_size=40))
 def test_the_fast_road_of_fetch_takes_what_the_compiled_one_takes(
     case: tuple[int, bytes], before: bytes, after: bytes
