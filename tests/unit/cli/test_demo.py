@@ -1,0 +1,92 @@
+"""The demo: what its screen says, and that it leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import ottla
+from ottla.cli.demo_screen import Board, Meter, lines, progress_line, summary
+
+
+def _board() -> Board:
+    board = Board("letters", 2)
+    board.broker, board.address = "127.0.0.1:1234, up in 0.30 s", "127.0.0.1:1234"
+    board.sent.add(1500, 150_000)
+    board.acknowledged = 1490
+    board.read.add(1480)
+    board.ends, board.positions = [1000, 500], [1000, 480]
+    for latency_ms in range(1, 101):
+        board.saw(latency_ms)
+    board.last = "letters-0 @ 999  {}"
+    return board
+
+
+def test_the_screen_tells_where_and_how_far() -> None:
+    shown = "\n".join(lines(_board(), 1.0, 200))
+    assert "broker    127.0.0.1:1234, up in 0.30 s" in shown
+    assert "1,500 sent" in shown
+    assert "acknowledged 1,490" in shown
+    assert "behind 20" in shown
+    assert "p50 51 ms, p99 100 ms" in shown
+    assert "[########################] 1,000" in shown
+    assert "[############            ] 500" in shown
+    assert "ottla consume -b 127.0.0.1:1234 -t letters" in shown
+
+
+def test_no_line_is_wider_than_the_terminal() -> None:
+    assert max(map(len, lines(_board(), 1.0, 60))) == 59
+
+
+def test_trouble_is_shown() -> None:
+    board = _board()
+    board.failed, board.trouble = 3, "the broker is gone"
+    shown = "\n".join(lines(board, 1.0, 200))
+    assert "failed 3" in shown
+    assert "trouble   the broker is gone" in shown
+    assert "10 unread, 3 failed" in summary(board)
+
+
+def test_rates_are_those_of_the_last_moments() -> None:
+    meter = Meter()
+    assert meter.rates(0.0) == (0.0, 0.0)
+    meter.add(100, 1000)
+    assert meter.rates(1.0) == (100.0, 1000.0)
+    for second in range(2, 6):
+        meter.rates(float(second))
+    assert meter.rates(6.0) == (0.0, 0.0)
+
+
+def test_a_line_and_a_last_word() -> None:
+    board = _board()
+    assert progress_line(board, 3.0).startswith(
+        "    3 s  sent 1,500  acknowledged 1,490  read 1,480  behind 20"
+    )
+    board.read.add(10)
+    assert summary(board) == (
+        "1,490 records acknowledged, 1,490 read back, none lost; the broker is stopped and its data removed"
+    )
+
+
+def test_a_demo_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
+    source = str(Path(ottla.__file__).parents[1])
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "ottla.cli.main", "demo", "--rate", "200"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": source},
+    )
+    try:
+        assert demo.stdout is not None
+        assert demo.stdout.readline().startswith("broker: 127.0.0.1:")
+        assert " sent " in demo.stdout.readline()
+        assert [path.name.startswith("ottla-demo-") for path in tmp_path.iterdir()] == [True]
+        demo.send_signal(signal.SIGINT)
+        out, err = demo.communicate(timeout=60)
+    finally:
+        demo.kill()
+    assert demo.returncode == 0, err
+    assert "none lost; the broker is stopped and its data removed" in out
+    assert list(tmp_path.iterdir()) == []
