@@ -1,8 +1,7 @@
 """Changes to the settings of a resource: what an operation makes of a value, and whether that is allowed.
 
-Pure functions. The controller calls `apply_operation` and `check_resource` before it writes records; a
-broker calls `prepare_broker_change` and ottla.config.dynamic.check_broker_change before it forwards a
-change of its own. Refusals are KafkaError with Kafka's code and sentence (KIP-133, KIP-339).
+Pure functions, which the controller calls before it writes records; a broker has checked a change of its own
+with ottla.config.dynamic before. Refusals are KafkaError with Kafka's code and sentence (KIP-133, KIP-339).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
     from ottla.config.broker import BrokerConfig
@@ -61,37 +60,6 @@ def apply_operation(
         )
     text = current if current is not None else to_text(key, key.default)
     return ",".join(_edit([part for part in (text or "").split(",") if part], operation, value or ""))
-
-
-def prepare_broker_change(
-    current: Mapping[str, str], operations: Iterable[tuple[str, int, str | None]]
-) -> dict[str, str]:
-    """A broker's dynamic settings after these operations: as the broker does it before it forwards them."""
-    settings = dict(current)
-    for name, code, value in operations:
-        if code not in AlterOp._value2member_map_:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {code}")
-        operation = AlterOp(code)
-        if operation is AlterOp.SET:
-            settings[name] = value or ""
-        elif operation is AlterOp.DELETE:
-            settings.pop(name, None)
-        else:
-            settings[name] = _edit_broker_list(settings, name, operation, value or "")
-    return settings
-
-
-def _edit_broker_list(settings: Mapping[str, str], name: str, operation: AlterOp, value: str) -> str:
-    key = BROKER_KEYS.get(name)
-    if key is None:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
-    if key.type is not Type.LIST:
-        word = operation.name.lower()
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG, f"Config value {word} is not allowed for config key: {name}"
-        )
-    text = settings.get(name, to_text(key, key.default)) or ""
-    return ",".join(_edit([part for part in text.split(",") if part], operation, value))
 
 
 def _edit(parts: list[str], operation: AlterOp, value: str) -> list[str]:

@@ -116,7 +116,7 @@ def broker_synonyms(config: BrokerConfig, name: str, names: Sequence[str]) -> li
     sensitive = _is_sensitive(broker_key(name))
     found = [
         Synonym(synonym, None if sensitive else text, source)
-        for layer, source in _layers(config, names)
+        for layer, source in _layers(config)
         for synonym in names
         if (text := layer.get(synonym)) is not None
     ]
@@ -148,19 +148,24 @@ def is_read_only(name: str) -> bool:
     return key is None or key.read_only
 
 
-def _layers(config: BrokerConfig, names: Sequence[str]) -> list[tuple[Mapping[str, str], Source]]:
-    defaults = {}
-    for name in names:
-        key = BROKER_KEYS.get(name)
-        text = to_text(key, key.default) if key is not None and key.has_default else None
-        if text is not None:
-            defaults[name] = text
-    return [
+_default_texts: dict[str, str] = {}
+
+
+def _defaults() -> dict[str, str]:
+    """The default of every broker key that has one, as text; made when first asked for."""
+    if not _default_texts:
+        texts = {name: to_text(key, key.default) for name, key in BROKER_KEYS.items() if key.has_default}
+        _default_texts.update({name: text for name, text in texts.items() if text is not None})
+    return _default_texts
+
+
+def _layers(config: BrokerConfig) -> tuple[tuple[Mapping[str, str], Source], ...]:
+    return (
         (config.dynamic_broker, Source.DYNAMIC_BROKER_CONFIG),
         (config.dynamic_default, Source.DYNAMIC_DEFAULT_BROKER_CONFIG),
         (config.static, Source.STATIC_BROKER_CONFIG),
-        (defaults, Source.DEFAULT_CONFIG),
-    ]
+        (_defaults(), Source.DEFAULT_CONFIG),
+    )
 
 
 def _broker_entry(config: BrokerConfig, name: str, *, per_broker: bool) -> Described:

@@ -29,10 +29,6 @@ class Listener:
         self.host = host
         self.port = port
 
-    def at(self, host: str, port: int) -> Listener:
-        """The same listener at another address."""
-        return Listener(self.name, self.security_protocol, host, port)
-
     def _key(self) -> tuple[str, str, str, int]:
         return (self.name, self.security_protocol, self.host, self.port)
 
@@ -153,13 +149,3 @@ def _ip_version(listener: Listener) -> int:
         return ipaddress.ip_address(listener.host).version
     except ValueError:
         return 0
-
-
-def advertise(listeners: Iterable[Listener], bound: Mapping[str, int], hostname: str) -> list[Listener]:
-    """What to tell clients: the ports really bound where 0 was asked for, this host's name for a wildcard."""
-    told = []
-    for listener in listeners:
-        host = listener.host if listener.host not in ("", "0.0.0.0", "::") else hostname
-        port = listener.port if listener.port > 0 else bound.get(listener.name, listener.port)
-        told.append(listener.at(host, port))
-    return told

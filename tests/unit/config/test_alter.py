@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.config.alter import AlterOp, apply_operation, check_resource, prepare_broker_change
+from ottla.config.alter import AlterOp, apply_operation, check_resource
 from ottla.config.broker import BrokerConfig
 from ottla.config.dynamic import check_broker_change
 from ottla.config.types import ResourceType
@@ -230,33 +230,3 @@ def test_a_broker_refuses_a_change_of_its_own(
 )
 def test_a_broker_accepts_a_change_of_its_own(settings: dict[str, str], per_broker: bool) -> None:
     check_broker_change(CONFIG, settings, per_broker=per_broker)
-
-
-def test_operations_on_a_brokers_settings() -> None:
-    operations = [
-        ("log.retention.ms", 0, "5"),
-        ("log.cleanup.policy", 2, "compact"),
-        ("max.connections", 1, None),
-    ]
-    assert prepare_broker_change({"max.connections": "9"}, operations) == {
-        "log.retention.ms": "5",
-        "log.cleanup.policy": "delete,compact",
-    }
-
-
-@pytest.mark.parametrize(
-    ("operation", "code", "message"),
-    [
-        (
-            ("log.retention.ms", 2, "5"),
-            "INVALID_CONFIG",
-            "Config value append is not allowed for config key: log.retention.ms",
-        ),
-        (("no.such.key", 3, "5"), "INVALID_CONFIG", "Unknown config name: no.such.key"),
-        (("log.retention.ms", 9, "5"), "INVALID_REQUEST", "Unknown operations type 9"),
-    ],
-)
-def test_operations_a_broker_refuses(operation: tuple[str, int, str], code: str, message: str) -> None:
-    with pytest.raises(KafkaError) as caught:
-        prepare_broker_change({}, [operation])
-    assert (caught.value.code.name, str(caught.value)) == (code, message)

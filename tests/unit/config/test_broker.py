@@ -8,7 +8,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.describe import Described, describe_client_metrics, describe_cluster_default, describe_group
 from ottla.config.describe import describe_topic as topic_entries
 from ottla.config.errors import ConfigError
-from ottla.config.listeners import Listener, advertise
+from ottla.config.listeners import Listener
 from ottla.config.settings import Settings
 from ottla.config.types import Source, Type
 
@@ -139,12 +139,6 @@ def test_one_port_may_be_shared_by_the_two_internet_protocols() -> None:
         }
     )
     assert len(config.broker_listeners) == 2
-
-
-def test_bound_ports_and_the_hosts_name_are_advertised() -> None:
-    listeners = [Listener("A", "PLAINTEXT", "", 0), Listener("B", "SSL", "10.0.0.1", 9093)]
-    told = advertise(listeners, {"A": 40001, "B": 9093}, "here.example")
-    assert [str(listener) for listener in told] == ["A://here.example:40001", "B://10.0.0.1:9093"]
 
 
 def test_a_listener_may_have_settings_of_its_own() -> None:
