@@ -211,9 +211,21 @@ class LogLoader:
                 self._producers.map_end_offset = segment.base_offset
                 self._producers.take_snapshot(sync=False)
             truncated = self._recover(segment)
-            if truncated:
+            if truncated or self._lost_end(segment, index):
                 self._drop_segments_after(index)
                 break
+
+    def _lost_end(self, segment: LogSegment, index: int) -> bool:
+        """Did a power cut take whole batches off the end, with only empty segments after it?
+
+        Then the log goes on here. Where later segments hold records they stay, as in Kafka, although a hole is
+        before them; and where records may have been compacted away the end of a segment proves nothing.
+        """
+        following = self._segments[index + 1 :]
+        if not following or self._config.compact or any(later.size_bytes for later in following):
+            return False
+        end = max(self._producers.map_end_offset, segment.base_offset, self._recovery_point)
+        return end < following[0].base_offset
 
     def _rebuild_producers(self, offset: int) -> None:
         start = max(self._log_start_offset, self._segments[0].base_offset)

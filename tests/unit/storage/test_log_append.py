@@ -6,16 +6,6 @@ import struct
 from pathlib import Path
 
 import pytest
-
-from ottla.model.errors import ErrorCode, KafkaError
-from ottla.records.batch import BatchView, set_max_timestamp
-from ottla.records.control import end_txn_marker
-from ottla.records.kernel import crc32c
-from ottla.records.record import build_batch, read_records
-from ottla.storage.append import AppendOrigin
-from ottla.storage.errors import RecordValidationError, StorageError, UnexpectedOffsetError
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
 from tests.unit.storage.log_support import (
     EPOCH,
     NOW,
@@ -26,6 +16,16 @@ from tests.unit.storage.log_support import (
     records_of,
     values_of,
 )
+
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.records.batch import BatchView, set_max_timestamp
+from ottla.records.control import end_txn_marker
+from ottla.records.kernel import crc32c
+from ottla.records.record import build_batch, read_records
+from ottla.storage.append import AppendOrigin
+from ottla.storage.errors import RecordValidationError, StorageError, UnexpectedOffsetError
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
 
 DAY_MS = 86_400_000
 

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
+from tests.unit.storage.log_support import EPOCH, NOW, append, batch, crash, names, open_log, reopen
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import MAX_SEQUENCE
 from ottla.storage.append import AppendResult
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from tests.unit.storage.log_support import EPOCH, NOW, append, batch, crash, names, open_log, reopen
 
 PID = 77
 

@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.unit.storage.log_support import NOW, append, open_log, records_of
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import iter_batches
 from ottla.records.record import build_batch
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from tests.unit.storage.log_support import NOW, append, open_log, records_of
 
 SMALL = LogConfig(segment_bytes=700, index_interval_bytes=150)
 

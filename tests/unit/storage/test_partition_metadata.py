@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from tests.unit.storage.log_support import open_log
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import random_uuid, uuid_to_str
 from ottla.storage.errors import StorageError
 from ottla.storage.partition_metadata import FILE_NAME, read_topic_id, write_topic_id
-from tests.unit.storage.log_support import open_log
 
 
 def test_the_file_is_kafkas(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.unit.storage.log_support import NOW, batch
 
 from ottla.records.batch import set_offset_and_epoch
 from ottla.storage.log_config import LogConfig
 from ottla.storage.segment import REMEMBERED_POSITIONS, LogSegment
-from tests.unit.storage.log_support import NOW, batch
 
 BASE = 100
 CONFIG = LogConfig(index_interval_bytes=300)
