@@ -14,6 +14,8 @@ EFFECTIVE = frozenset(
     {
         "advertised.listeners",
         "auto.create.topics.enable",
+        "auto.leader.rebalance.enable",
+        "background.threads",
         "broker.heartbeat.interval.ms",
         "broker.id",
         "broker.rack",
@@ -23,15 +25,14 @@ EFFECTIVE = frozenset(
         "compression.type",
         "compression.zstd.level",
         "connections.max.idle.ms",
-        "controlled.shutdown.enable",
         "controller.listener.names",
         "controller.quorum.bootstrap.servers",
         "controller.quorum.voters",
         "default.replication.factor",
         "delete.topic.enable",
-        "early.start.listeners",
         "fetch.max.bytes",
         "inter.broker.listener.name",
+        "leader.imbalance.check.interval.seconds",
         "listener.security.protocol.map",
         "listeners",
         "log.cleaner.backoff.ms",
@@ -95,11 +96,9 @@ EFFECTIVE = frozenset(
         "queued.max.request.bytes",
         "replica.high.watermark.checkpoint.interval.ms",
         "security.inter.broker.protocol",
-        "socket.listen.backlog.size",
-        "socket.receive.buffer.bytes",
         "socket.request.max.bytes",
-        "socket.send.buffer.bytes",
         "transaction.max.timeout.ms",
+        "unclean.leader.election.enable",
     }
 )
 
