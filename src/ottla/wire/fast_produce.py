@@ -68,16 +68,17 @@ _ONE_PARTITION = Struct(">BiB").unpack_from
 _ONE_PARTITION_OLD = Struct(">iii").unpack_from
 _THREE_TAG_SECTIONS = Struct(">HB").unpack_from
 _NO_TAGS = (0, 0)
-_ONE_LONGEST_HEAD = 30
 
 
 def decode_produce(buf: Buffer, version: int, offset: int, end: int) -> ProduceFast:
     """Reads the body of a produce request that lies in buf[offset:end]."""
     try:
-        if end - offset > _ONE_LONGEST_HEAD:
-            one = _decode_one(buf, version, offset, end)
-            if one is not None:
-                return one
+        one = _decode_one(buf, version, offset, end)
+    except (IndexError, StructError):
+        one = None  # it may be short and still be right: a topic without partitions
+    if one is not None:
+        return one
+    try:
         read = _decode_flexible if version >= FLEXIBLE_VERSION else _decode_old
         request, p = read(buf, version, offset, end)
     except (IndexError, StructError):

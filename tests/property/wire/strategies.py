@@ -5,6 +5,7 @@ values stay within what kio's richer types can hold (its error codes, its dates)
 """
 
 from dataclasses import fields as dataclass_fields
+from functools import cache
 from typing import Any, get_args
 
 from hypothesis import strategies as st
@@ -80,6 +81,7 @@ def _is_flexible(cls: type, version: int) -> bool:
     return schema.role == "struct" or schema.is_flexible(version)
 
 
+@cache
 def messages(cls: Any, version: int, oracle: type | None = None) -> st.SearchStrategy[Any]:
     """Instances of `cls` that `version` can carry."""
     known = oracle_fields(oracle) if oracle is not None else {}

@@ -145,6 +145,7 @@ PRODUCE_HEAD = b"\x00\x01\x00\x00\x00\x09"
 
 
 @MANY
+@example((3, b"\xff\xff" + PRODUCE_HEAD + b"\x00\x00\x00\x01\x00\x04name" + bytes(4)), b"", b"")
 @example((9, LONG_ZERO + PRODUCE_HEAD + b"\x01\x00"), b"", b"")
 @example((9, b"\x00" + PRODUCE_HEAD + b"\x02\x02t\x02\x00\x00\x00\x05" + LONG_ZERO + bytes(20)), b"", b"")
 @example((9, b"\x00" + PRODUCE_HEAD + b"\x02\x02t\x02\x00\x00\x00\x05" + LONG_ONE + bytes(20)), b"", b"")
