@@ -78,12 +78,13 @@ def key_of(variable: str) -> str:
 
 def settings_of(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Key, value and variable for every KAFKA_* variable that is a setting."""
-    names = sorted(name for name in environ if name.startswith(PREFIX) and name not in IGNORED)
-    for name in names:
+    for name in sorted(name for name in environ if name.startswith(PREFIX) and name not in IGNORED):
         yield key_of(name), environ[name], name
-    if "KAFKA_LISTENERS" not in environ and environ.get("KAFKA_PROCESS_ROLES") != "controller":
-        advertised = environ.get("KAFKA_ADVERTISED_LISTENERS")
-        if advertised:
-            # The image listens on all interfaces wherever it is told only what to advertise.
-            everywhere = re.sub(r"://[^:]*:", "://0.0.0.0:", advertised)
-            yield "listeners", everywhere, "KAFKA_ADVERTISED_LISTENERS"
+
+
+def implied_listeners(environ: Mapping[str, str]) -> str | None:
+    """The image listens on all interfaces where it is told only what to advertise."""
+    advertised = environ.get("KAFKA_ADVERTISED_LISTENERS")
+    if not advertised or "KAFKA_LISTENERS" in environ or environ.get("KAFKA_PROCESS_ROLES") == "controller":
+        return None
+    return re.sub(r"://[^:]*:", "://0.0.0.0:", advertised)

@@ -7,7 +7,7 @@ file, variable or option to mend. Built once at start, by the command line or a 
 from __future__ import annotations
 
 from ottla.config.definitions import BROKER_KEYS, nearest_key, parse_value
-from ottla.config.environment import settings_of
+from ottla.config.environment import implied_listeners, settings_of
 from ottla.config.errors import ConfigError
 from ottla.config.properties import parse_properties
 
@@ -127,6 +127,9 @@ class Settings:
                     self.notes.append(f"environment variable {variable} is no broker setting; ignored")
                     continue
             self.put(name, value, f"environment variable {variable}")
+        listeners = implied_listeners(environ)
+        if listeners is not None and "listeners" not in self.by_key:
+            self.put("listeners", listeners, "environment variable KAFKA_ADVERTISED_LISTENERS")
 
     def read_overrides(self, overrides: Iterable[str]) -> None:
         """-X key=value, as often as the user likes; the last of a key wins."""

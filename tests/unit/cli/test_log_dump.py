@@ -5,6 +5,8 @@ import struct
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ottla.cli.main import main
 from ottla.cli.message_json import camel_case
@@ -278,3 +280,29 @@ def test_names_of_fields() -> None:
         "kRaftVersion",
         "from",
     ]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from([".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint"]),
+    st.one_of(st.binary(max_size=200), st.tuples(st.integers(0, 250), st.integers(0, 255))),
+)
+def test_no_damage_is_a_bug(
+    tmp_path: Path, capsys: Capture, suffix: str, damage: bytes | tuple[int, int]
+) -> None:
+    """Random bytes, or a good batch with one byte changed: a line for the user and never an internal error."""
+    good = bytes(
+        build_batch([(NOW, b"key", b"value" * 20, (("h", b"1"),))] * 2, base_offset=0, compression=1)
+    )
+    if isinstance(damage, bytes):
+        content = damage
+    else:
+        at, byte = damage[0] % len(good), damage[1]
+        content = good[:at] + bytes([byte]) + good[at + 1 :]
+    (tmp_path / "00000000000000000000.log").write_bytes(good)
+    name = "00000000000000000000-0000000000.checkpoint" if suffix == ".checkpoint" else f"{0:020}{suffix}"
+    (tmp_path / name).write_bytes(content)
+    for options in ((), ("--print-data-log",), ("--cluster-metadata-decoder",), ("--index-sanity-check",)):
+        code, _, err = _dump(capsys, tmp_path / name, *options)
+        assert code in (0, 1)
+        assert "internal error" not in err

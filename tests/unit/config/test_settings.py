@@ -93,6 +93,12 @@ def test_what_is_advertised_is_listened_for_everywhere_as_in_the_image() -> None
     assert settings.text("listeners") is None
 
 
+def test_listeners_of_a_file_stand_beside_what_is_advertised(properties: Path) -> None:
+    properties.write_text("listeners=PLAINTEXT://:9092\n")
+    settings = Settings.read(file=properties, environ={"KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://h:9092"})
+    assert settings.text("listeners") == "PLAINTEXT://:9092"
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
