@@ -5,7 +5,9 @@ Owner: the node, on its loop.
 
 import errno
 import logging
+import socket
 from collections.abc import Iterable
+from functools import partial
 from time import monotonic
 
 from ottla.config.broker import BrokerConfig
@@ -16,7 +18,7 @@ from ottla.server.connection import Answer, Connection
 from ottla.server.context import Services
 from ottla.server.dispatch import Dispatcher
 from ottla.server.frame_pool import GIANT_BUDGET_BYTES, ORDINARY_BUDGET_BYTES, FramePool
-from ottla.server.listeners import ConnectionLimits, Connections, ListenerHost, shared_buffer
+from ottla.server.listeners import BACKLOG, ConnectionLimits, Connections, ListenerHost, shared_buffer
 from ottla.server.registry import Listener
 
 log = logging.getLogger("ottla.node")
@@ -57,16 +59,37 @@ class Sockets:
             config.for_listener(listener.name, "socket.request.max.bytes"),
             monotonic,
         )
+        bind = partial(
+            host.bind, listener.host, backlog=self._backlog(), options=self._options(listener.name)
+        )
         try:
-            await host.bind(listener.host, listener.port)
+            await bind(listener.port)
         except OSError as error:
             implied = kind is Listener.CONTROLLER and config.controller_listener_is_implied
             if error.errno == errno.EADDRINUSE and implied:
                 # Nobody asked for that port: any other will do.
-                await host.bind(listener.host, 0)
+                await bind(0)
             else:
                 raise ConfigError(_cannot_listen(listener, error), "listeners") from error
         return host
+
+    def _backlog(self) -> int:
+        # Kafka's default of 50 is what a burst of clients overruns; only a user's own value counts.
+        key = "socket.listen.backlog.size"
+        return int(self._config[key]) if key in self._config.originals else BACKLOG
+
+    def _options(self, listener: str) -> dict[int, int]:
+        """Socket buffers that the user set; otherwise the system sizes them by itself, and better."""
+        keys = {
+            "socket.send.buffer.bytes": socket.SO_SNDBUF,
+            "socket.receive.buffer.bytes": socket.SO_RCVBUF,
+        }
+        sizes = {
+            option: self._config.for_listener(listener, key)
+            for key, option in keys.items()
+            if any(name.endswith(key) for name in self._config.originals)
+        }
+        return {option: size for option, size in sizes.items() if size > 0}
 
     async def serve(self, services: Services) -> None:
         """Begin to answer."""
@@ -129,6 +152,4 @@ def _cannot_listen(listener: ListenerConfig, error: OSError) -> str:
 
 
 def _own_name() -> str:
-    import socket
-
     return socket.getfqdn()

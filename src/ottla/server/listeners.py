@@ -5,9 +5,10 @@ Owner: the node; everything runs on the broker's loop.
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ottla.server.connection import SHARED_BUFFER_BYTES, Connection, Dispatch
@@ -131,11 +132,25 @@ class ListenerHost:
         self._server: asyncio.Server | None = None
         self.address: tuple[str, int] = ("", 0)
 
-    async def bind(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Bind the socket; clients may connect but are not served before `start`."""
+    async def bind(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        backlog: int = BACKLOG,
+        options: Mapping[int, int] | None = None,
+    ) -> None:
+        """Bind the socket; clients may connect but are not served before `start`.
+
+        `options` are SOL_SOCKET options of the listening socket, which accepted ones inherit.
+        """
         self._server = await self.loop.create_server(
-            lambda: Connection(self), host or None, port, ssl=tls, backlog=BACKLOG, start_serving=False
+            lambda: Connection(self), host or None, port, ssl=tls, backlog=backlog, start_serving=False
         )
+        for listening in self._server.sockets:
+            for option, value in (options or {}).items():
+                listening.setsockopt(socket.SOL_SOCKET, option, value)
         bound = self._server.sockets[0].getsockname()
         self.address = (str(bound[0]), int(bound[1]))
 
