@@ -17,7 +17,7 @@ from ottla.client.calls import STALE_METADATA, Call, To
 from ottla.client.config import ClientConfig
 from ottla.client.connection import Authenticator, Connection, OnDone, State, lost
 from ottla.client.errors import Closed, NoBrokersAvailable, TimedOut, UnsupportedVersion
-from ottla.client.metadata import ClusterMetadata
+from ottla.client.metadata import ClusterMetadata, error_of
 from ottla.client.peers import Peer, Peers
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition

@@ -1,0 +1,181 @@
+"""One connection: negotiation, order, refusals, the hook for authentication."""
+
+from typing import Any
+
+import pytest
+
+from ottla.client.connection import Connection, State
+from ottla.client.errors import ConnectionLost, ProtocolError, UnsupportedVersion
+from ottla.client.versions import ApiRanges
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.wire.framing import encode_response
+from ottla.wire.header import decode_request_header
+from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ottla.wire.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.wire.messages.sasl import SaslHandshakeRequest, SaslHandshakeResponse
+
+RANGES = ApiVersionsResponse(
+    api_keys=[
+        ApiVersion(api_key=3, min_version=0, max_version=12),
+        ApiVersion(api_key=18, min_version=0, max_version=3),
+    ]
+)
+
+
+def make(authenticator: Any = None) -> Connection:
+    connection = Connection(
+        "me",
+        max_response_bytes=10_000,
+        request_timeout_ms=1000,
+        software_version="1",
+        authenticator=authenticator,
+    )
+    connection.connected(0.0)
+    return connection
+
+
+def sent(connection: Connection) -> list[tuple[int, int, int]]:
+    """(api key, version, correlation id) of what goes out."""
+    out = []
+    for frame in connection.take_output():
+        header, _ = decode_request_header(frame, 4, len(frame))
+        assert header.client_id == "me"
+        out.append((header.api_key, header.api_version, header.correlation_id))
+    return out
+
+
+def ready() -> Connection:
+    connection = make()
+    sent(connection)
+    connection.receive(encode_response(RANGES, 4, 0), 1.0)
+    assert connection.state is State.READY
+    return connection
+
+
+def test_the_first_word_is_api_versions() -> None:
+    connection = make()
+    assert sent(connection) == [(18, 4, 0)]
+    assert connection.state is State.NEGOTIATING
+    connection.receive(encode_response(RANGES, 4, 0), 1.0)
+    assert connection.state is State.READY
+    assert connection.ranges.version_for(MetadataRequest) == 12
+
+
+def test_a_refusal_in_version_0_leads_to_the_version_the_broker_names() -> None:
+    connection = make()
+    sent(connection)
+    refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=RANGES.api_keys)
+    connection.receive(encode_response(refusal, 0, 0), 1.0)
+    assert sent(connection) == [(18, 3, 1)]
+    connection.receive(encode_response(RANGES, 3, 1), 2.0)
+    assert connection.state is State.READY
+
+
+def test_a_refusal_without_ranges_leads_to_version_0() -> None:
+    connection = make()
+    sent(connection)
+    refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[])
+    connection.receive(encode_response(refusal, 0, 0), 1.0)
+    assert sent(connection) == [(18, 0, 1)]
+
+
+def test_responses_go_to_their_requests_in_order() -> None:
+    connection, got = ready(), []
+    for name in ("a", "b"):
+        connection.send(
+            MetadataRequest(topics=[]),
+            12,
+            lambda r, e, now, name=name: got.append((name, r.cluster_id)),
+            1.0,
+            500,
+        )
+    assert [correlation for _, _, correlation in sent(connection)] == [1, 2]
+    answers = [
+        encode_response(MetadataResponse(brokers=[], topics=[], cluster_id=f"c{i}"), 12, i) for i in (1, 2)
+    ]
+    connection.receive(b"".join(answers), 2.0)
+    assert got == [("a", "c1"), ("b", "c2")]
+
+
+def test_an_answer_out_of_turn_ends_the_connection() -> None:
+    connection, got = ready(), []
+    connection.send(MetadataRequest(topics=[]), 12, lambda r, e, now: got.append(e), 1.0, 500)
+    with pytest.raises(ProtocolError, match="correlation id 9 instead of 1"):
+        connection.receive(encode_response(MetadataResponse(brokers=[], topics=[]), 12, 9), 2.0)
+    assert isinstance(got[0], ProtocolError)
+
+
+def test_a_half_answer_is_an_error_and_not_a_crash() -> None:
+    connection = ready()
+    connection.send(MetadataRequest(topics=[]), 12, lambda r, e, now: None, 1.0, 500)
+    whole = encode_response(MetadataResponse(brokers=[], topics=[], cluster_id="cluster"), 12, 1)
+    cut = whole[4:-9]
+    with pytest.raises(ProtocolError, match="Metadata"):
+        connection.receive(len(cut).to_bytes(4, "big") + cut, 2.0)
+
+
+def test_an_answer_to_nothing_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="nobody asked"):
+        ready().receive(encode_response(RANGES, 3, 5), 1.0)
+
+
+def test_closing_fails_what_is_in_flight() -> None:
+    connection, got = ready(), []
+    connection.send(MetadataRequest(topics=[]), 12, lambda r, e, now: got.append((r, e)), 1.0, 500)
+    assert connection.deadline_ms() == 501.0
+    error = ConnectionLost("gone")
+    connection.close(error, 2.0)
+    assert got == [(None, error)]
+    assert connection.deadline_ms() == float("inf")
+
+
+def test_throttling_is_noted() -> None:
+    connection = ready()
+    connection.send(MetadataRequest(topics=[]), 12, lambda r, e, now: None, 1.0, 500)
+    response = MetadataResponse(brokers=[], topics=[], throttle_time_ms=300)
+    connection.receive(encode_response(response, 12, 1), 10.0)
+    assert connection.throttled_until_ms == 310.0
+
+
+def test_versions_without_overlap_are_refused() -> None:
+    ranges = ApiRanges({3: (20, 30)})
+    with pytest.raises(UnsupportedVersion, match="20 to 30"):
+        ranges.version_for(MetadataRequest)
+    with pytest.raises(UnsupportedVersion, match="does not serve"):
+        ranges.version_for(ApiVersionsRequest)
+    assert ApiRanges({3: (0, 99)}).version_for(MetadataRequest, at_most=5) == 5
+
+
+class _Handshake:
+    """A conversation of two rounds."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def begin(self, ranges: ApiRanges) -> tuple[Any, int] | None:
+        return SaslHandshakeRequest(mechanism="PLAIN"), 1
+
+    def step(self, response: Any) -> tuple[Any, int] | None:
+        self.rounds += 1
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code), "no such mechanism")
+        return (SaslHandshakeRequest(mechanism="PLAIN"), 1) if self.rounds == 1 else None
+
+
+def test_an_authenticator_has_its_say_before_the_connection_is_ready() -> None:
+    connection = make(_Handshake())
+    sent(connection)
+    connection.receive(encode_response(RANGES, 4, 0), 1.0)
+    assert connection.state is State.AUTHENTICATING
+    for round_ in (1, 2):
+        assert sent(connection) == [(17, 1, round_)]
+        connection.receive(encode_response(SaslHandshakeResponse(mechanisms=[]), 1, round_), 1.0)
+    assert connection.state is State.READY
+
+
+def test_a_refused_authentication_ends_the_connection() -> None:
+    connection = make(_Handshake())
+    connection.receive(encode_response(RANGES, 4, 0), 1.0)
+    refusal = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=[])
+    with pytest.raises(KafkaError, match="no such mechanism"):
+        connection.receive(encode_response(refusal, 1, 1), 1.0)
