@@ -1,0 +1,151 @@
+"""A whole node in this process, used through our own client: what only shows when all parts work together."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ottla.client.admin_types import ConfigChange, ConfigResource, NewTopic, ResourceType
+from ottla.client.blocking import Admin, Consumer, Producer
+from ottla.model.errors import KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.testing import Broker
+from ottla.wire.messages.log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+
+TOPIC = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(data_dir=tmp_path / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def admin(broker: Broker) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as client:
+        yield client
+
+
+def produce(broker: Broker, values: list[bytes], **options: object) -> list[int]:
+    with Producer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
+        sent = [producer.send(TOPIC.topic, value, key=value, partition=0) for value in values]
+        return [delivery.result(timeout_ms=20_000).offset for delivery in sent]
+
+
+def consume(broker: Broker, count: int) -> list[bytes | None]:
+    with Consumer(bootstrap_servers=broker.bootstrap_servers) as consumer:
+        consumer.assign([TOPIC])
+        consumer.seek_to_beginning([TOPIC])
+        found: list[bytes | None] = []
+        while len(found) < count:
+            for records in consumer.poll(timeout_ms=20_000).values():
+                found += [record.value for record in records]
+        return found
+
+
+def test_records_and_topics_outlive_a_stop(tmp_path: Path) -> None:
+    values = [b"%d" % number for number in range(500)]
+    with Broker(data_dir=tmp_path) as broker:
+        assert produce(broker, values) == list(range(500))
+        cluster_id = broker.node.cluster_id
+    with Broker(data_dir=tmp_path) as broker:
+        assert broker.node.cluster_id == cluster_id
+        assert consume(broker, 500) == values
+        assert produce(broker, [b"more"]) == [500]
+
+
+def test_a_created_topic_can_be_used_at_once(broker: Broker, admin: Admin) -> None:
+    result = admin.create_topics([NewTopic("orders", 3, configs={"retention.ms": "1000"})])
+    assert not isinstance(result["orders"], KafkaError)
+    assert (broker.data_dir / "orders-2").is_dir()
+    assert produce(broker, [b"a"]) == [0]
+
+
+def test_a_deleted_topic_is_gone_and_its_name_free(broker: Broker, admin: Admin) -> None:
+    admin.create_topics([NewTopic("orders", 1)])
+    produce(broker, [b"a", b"b"])
+    assert admin.delete_topics(["orders"]) == {"orders": None}
+    assert "orders" not in [topic.name for topic in admin.list_topics()]
+    admin.create_topics([NewTopic("orders", 1)])
+    assert produce(broker, [b"c"]) == [0]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
+def test_a_topic_recompresses(broker: Broker, admin: Admin, codec: str) -> None:
+    admin.create_topics([NewTopic("orders", 1, configs={"compression.type": codec})])
+    values = [b"%d" % number * 50 for number in range(200)]
+    for producers_codec in ("none", "gzip"):
+        produce(broker, values, compression_type=producers_codec)
+    assert consume(broker, 400) == values * 2
+
+
+def test_flush_messages_puts_records_on_disk_before_the_acknowledgement(broker: Broker, admin: Admin) -> None:
+    admin.create_topics([NewTopic("orders", 1, configs={"flush.messages": "1"})])
+    offsets = produce(broker, [b"a", b"b", b"c"])
+    log = broker.node.logs.get(TOPIC)
+    assert log is not None
+    assert log.recovery_point == offsets[-1] + 1
+
+
+def test_a_topic_s_configuration_changes_while_it_runs(broker: Broker, admin: Admin) -> None:
+    admin.create_topics([NewTopic("orders", 1)])
+    topic = ConfigResource(ResourceType.TOPIC, "orders")
+    changed = admin.incremental_alter_configs({topic: [ConfigChange("max.message.bytes", "100")]})
+    assert changed == {topic: None}
+    with pytest.raises(KafkaError, match="more than 100"):
+        produce(broker, [b"x" * 1000])
+    admin.incremental_alter_configs({topic: [ConfigChange("max.message.bytes", "5000")]})
+    assert produce(broker, [b"x" * 1000]) == [0]
+
+
+def test_a_broker_default_reaches_topics_that_say_nothing(broker: Broker, admin: Admin) -> None:
+    admin.create_topics([NewTopic("orders", 1)])
+    default = ConfigResource(ResourceType.BROKER, "")
+    admin.incremental_alter_configs({default: [ConfigChange("log.retention.ms", "12345")]})
+    log = broker.node.logs.get(TOPIC)
+    assert log is not None
+    assert log.config.retention_ms == 12345
+
+
+def test_deleted_records_are_not_read_again(broker: Broker, admin: Admin) -> None:
+    produce(broker, [b"%d" % number for number in range(10)])
+    assert admin.delete_records({TOPIC: 4}) == {TOPIC: 4}
+    assert consume(broker, 6) == [b"%d" % number for number in range(4, 10)]
+
+
+def test_a_replica_moves_to_another_directory_while_it_is_written(tmp_path: Path) -> None:
+    dirs = [tmp_path / "one", tmp_path / "two"]
+    values = [b"%d" % number for number in range(300)]
+    with Broker({"log.dirs": ",".join(map(str, dirs))}, data_dir=tmp_path) as broker:
+        produce(broker, values)
+        log = broker.node.logs.get(TOPIC)
+        assert log is not None
+        target = next(d for d in dirs if d != log.dir.parent)
+        request = AlterReplicaLogDirsRequest(
+            dirs=[
+                AlterReplicaLogDir(
+                    path=str(target), topics=[AlterReplicaLogDirTopic(name="orders", partitions=[0])]
+                )
+            ]
+        )
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            answer = admin.request(request)
+        assert answer.results[0].partitions[0].error_code == 0
+        expected = values
+        while (current := broker.node.logs.get(TOPIC)) is None or current.dir.parent != target:
+            produce(broker, [b"while moving"])
+            expected = [*expected, b"while moving"]
+        produce(broker, [b"after"])
+        assert consume(broker, len(expected) + 1) == [*expected, b"after"]
+    with Broker({"log.dirs": ",".join(map(str, dirs))}, data_dir=tmp_path) as broker:
+        assert consume(broker, len(expected) + 1) == [*expected, b"after"]
+
+
+def test_a_second_broker_on_the_same_directory_is_refused(broker: Broker) -> None:
+    with pytest.raises(Exception, match="lock|use"):
+        Broker(data_dir=broker.data_dir).start()
