@@ -15,6 +15,7 @@ from ottla.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
+    MAGIC_OFFSET,
     MIN_BATCH_LENGTH,
     BatchView,
     batch_at,
@@ -59,11 +60,12 @@ def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, Header
         position = following
 
 
-def read_header(fd: int, position: int, end: int) -> Header | None:
-    """The header of the whole batch at a position, if there is one."""
-    for _, header in scan_headers(fd, position, end):
-        return header
-    return None
+def read_base_offset(fd: int, position: int) -> int:
+    """The base offset of the batch at a position; CORRUPT_MESSAGE if there is none."""
+    buf = os.pread(fd, HEADER_SIZE, position)
+    if len(buf) < HEADER_SIZE or buf[MAGIC_OFFSET] != MAGIC:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"No batch at position {position}")
+    return int.from_bytes(buf[:8], "big")
 
 
 def read_batches(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchView]]:

@@ -23,6 +23,7 @@ from ottla.storage.batch_scan import (
     LENGTH,
     MAX_TIMESTAMP,
     Header,
+    read_base_offset,
     read_batches,
     scan_headers,
 )
@@ -56,6 +57,7 @@ class LogSegment:
     """One segment of a log, from its base offset on."""
 
     __slots__ = (
+        "_boundaries",
         "_bytes_since_index",
         "_dir",
         "_file",
@@ -104,6 +106,7 @@ class LogSegment:
         self._offset_of_max = base_offset
         self._first_timestamp: int | None = None
         self._positions: dict[int, int] = {}
+        self._boundaries: dict[tuple[int, int], tuple[int, int]] = {}
 
     @classmethod
     def create(
@@ -185,7 +188,7 @@ class LogSegment:
         self._offset_index.reset()
         self._time_index.reset()
         self._bytes_since_index = 0
-        self._positions.clear()
+        self._forget_positions()
 
     # -- timestamps
 
@@ -314,18 +317,30 @@ class LogSegment:
         return None
 
     def boundary(self, start: int, limit: int) -> tuple[int, int]:
-        """(end, next offset) of the last whole batch between two positions; (start, -1) if there is none."""
+        """(end, next offset) of whole batches between two positions; (start, -1) if there are none.
+
+        Several consumers ask for the same stretches, so the last answers are remembered. An indexed batch
+        close below the limit ends the search: looking for a later one costs more than the bytes are worth.
+        """
+        asked = (start, limit)
+        known = self._boundaries.get(asked)
+        if known is None:
+            known = self._find_boundary(start, limit)
+            if len(self._boundaries) >= REMEMBERED_POSITIONS:
+                del self._boundaries[next(iter(self._boundaries))]
+            self._boundaries[asked] = known
+        return known
+
+    def _find_boundary(self, start: int, limit: int) -> tuple[int, int]:
         end, next_offset = start, -1
-        first = max(start, self.offset_index.lookup_position(limit))
-        for position, header in self.headers(first):
+        indexed = self.offset_index.lookup_position(limit)
+        if indexed > start and (limit - indexed) * 8 <= limit - start:
+            return indexed, read_base_offset(self.file().fd, indexed)
+        for position, header in self.headers(max(start, indexed)):
             following = position + LOG_OVERHEAD + header[LENGTH]
             if following > limit:
-                # The indexed batch may itself be the one that is cut: what lies before it ends where it begins.
-                return (
-                    (end, next_offset)
-                    if end > start or position == start
-                    else (position, header[BASE_OFFSET])
-                )
+                # The indexed batch may be the one that is cut: what lies before it ends where it begins.
+                return (end, next_offset) if end > start or position == start else (position, header[0])
             end, next_offset = following, header[BASE_OFFSET] + header[LAST_DELTA] + 1
         return end, next_offset
 
@@ -341,6 +356,10 @@ class LogSegment:
         if len(positions) >= REMEMBERED_POSITIONS and offset not in positions:
             del positions[next(iter(positions))]
         positions[offset] = position
+
+    def _forget_positions(self) -> None:
+        self._positions.clear()
+        self._boundaries.clear()
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, Header]]:
         """(position, header) of the batches from a position on."""
@@ -399,7 +418,7 @@ class LogSegment:
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)
-        self._positions.clear()
+        self._forget_positions()
         removed = self.truncate_to_position(found[0]) if found else 0
         if self.size_bytes == 0:
             self.created_ms = now_ms
@@ -413,7 +432,7 @@ class LogSegment:
         if removed > 0:
             os.ftruncate(self.file().fd, position)
             self.size_bytes = position
-            self._positions.clear()
+            self._forget_positions()
         return removed
 
     def _read_largest_timestamp(self) -> tuple[int, int]:

@@ -46,16 +46,17 @@ class TimeIndex(SparseIndex):
     def lookup(self, timestamp: int) -> tuple[int, int]:
         """The largest entry at or below timestamp as (timestamp, offset)."""
         with self._lock:
-            slot = self._floor(0, timestamp)
-            if slot < 0:
-                return NO_TIMESTAMP, self.base_offset
-            found, relative = self._entry(slot)
-        return found, self.base_offset + relative
+            found = self._floor(0, timestamp)
+        if found is None:
+            return NO_TIMESTAMP, self.base_offset
+        _, (earlier, relative) = found
+        return earlier, self.base_offset + relative
 
     def truncate_to(self, offset: int) -> None:
         """Removes the entries at or above offset."""
         with self._lock:
-            self._truncate_to_entries(self._floor(1, offset - self.base_offset - 1) + 1)
+            last = self._floor(1, offset - self.base_offset - 1)
+            self._truncate_to_entries(0 if last is None else last[0] + 1)
 
     def _remember(self, last: tuple[int, int] | None) -> None:
         self.last_timestamp = last[0] if last else NO_TIMESTAMP
