@@ -1,0 +1,553 @@
+"""The driver: elected at once, committed when on disk, found again after a stop and after a crash."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.raft.support import (
+    CLUSTER_ID,
+    DIRECTORY_ID,
+    LISTENERS,
+    MV,
+    Listener,
+    driver,
+    format_directory,
+    frames,
+    topic,
+)
+
+from ottla.metadata.cluster import Endpoint
+from ottla.metadata.image import ClusterImage
+from ottla.model.clock import ManualClock
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID
+from ottla.raft.driver import RaftDriver
+from ottla.raft.metadata_log import MetadataLogConfig
+from ottla.raft.voters import ReplicaKey
+from ottla.wire.messages import fetch as f
+from ottla.wire.messages import raft as m
+
+
+def run(work: Awaitable[None]) -> None:
+    async def main() -> None:
+        await work
+
+    asyncio.run(main())
+
+
+async def committed(raft: RaftDriver, listener: Listener, offset: int) -> None:
+    while not listener.high_watermarks or listener.high_watermarks[-1] <= offset:
+        await asyncio.sleep(0)
+
+
+async def with_driver(
+    directory: Path, work: Callable[[RaftDriver, Listener, ClusterImage], Awaitable[None]], **options: object
+) -> None:
+    raft, listener = driver(directory, **options), Listener()
+    loader, _ = raft.load()
+    await raft.start(listener)
+    try:
+        await work(raft, listener, loader.image)
+    finally:
+        await raft.stop()
+
+
+@pytest.fixture(params=[True, False], ids=["kraft.version 1", "kraft.version 0"])
+def formatted(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    format_directory(tmp_path, dynamic=request.param)
+    return tmp_path
+
+
+def test_what_is_committed_is_found_again(formatted: Path) -> None:
+    async def write(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        assert not image.topics
+        assert listener.epochs == [1]
+        last = raft.append(frames(MV, topic("a")))
+        await committed(raft, listener, last)
+        assert raft.log.high_watermark == last + 1
+
+    async def read(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        assert set(image.topics) == {"a"}
+        assert listener.epochs == [2]
+
+    run(with_driver(formatted, write))
+    run(with_driver(formatted, read))
+
+
+def test_an_append_is_not_committed_before_it_is_on_disk(formatted: Path) -> None:
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        before = raft.state.high_watermark
+        last = raft.append(frames(MV))
+        assert raft.state.high_watermark == before
+        await committed(raft, listener, last)
+        assert raft.state.high_watermark == last + 1
+
+    run(with_driver(formatted, work))
+
+
+def test_many_appends_share_an_fsync(formatted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        flushes = 0
+        real = raft.log.flush
+
+        def counting(now_ms: int) -> None:
+            nonlocal flushes
+            flushes += 1
+            real(now_ms)
+
+        monkeypatch.setattr(raft.log, "flush", counting)
+        last = 0
+        for number in range(100):
+            last = raft.append(frames(topic(f"t{number}")))
+        await committed(raft, listener, last)
+        assert flushes <= 3
+
+    run(with_driver(formatted, work))
+
+
+@pytest.mark.parametrize("cut", [1, 30, 61, 90])
+def test_a_torn_tail_is_cut_off(formatted: Path, cut: int) -> None:
+    async def write(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        raft.append(frames(MV, topic("a")))
+        await committed(raft, listener, raft.append(frames(topic("torn"))))
+
+    async def read(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        assert set(image.topics) == {"a"}
+        await committed(raft, listener, raft.append(frames(topic("b"))))
+
+    async def read_again(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        assert set(image.topics) == {"a", "b"}
+
+    run(with_driver(formatted, write))
+    log = formatted / "__cluster_metadata-0" / "00000000000000000000.log"
+    log.write_bytes(log.read_bytes()[:-cut])
+    run(with_driver(formatted, read))
+    run(with_driver(formatted, read_again))
+
+
+def test_the_partition_has_its_topic_id(formatted: Path) -> None:
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        text = (raft.log.directory / "partition.metadata").read_text()
+        assert text.splitlines() == ["version: 0", "topic_id: AAAAAAAAAAAAAAAAAAAAAQ"]
+
+    run(with_driver(formatted, work))
+
+
+def test_a_moved_leader_writes_its_new_address(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+    moved = (Endpoint("CONTROLLER", "127.0.0.1", 19093),)
+
+    async def at(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        assert raft.state.voters.listeners(1) == moved
+
+    async def same(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        batch = next(iter(raft.log.batches(raft.log.end_offset - 1)))
+        assert batch.records_count == 1, "nothing but the leader has changed"
+
+    run(with_driver(tmp_path, at, listeners=moved))
+    run(with_driver(tmp_path, same, listeners=moved))
+
+
+def test_another_directory_is_not_the_voter(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+    raft = driver(tmp_path, key=ReplicaKey(1, b"x" * 16))
+    with pytest.raises(KafkaError) as error:
+        raft.load()
+    assert error.value.code is ErrorCode.INCONSISTENT_VOTER_SET
+
+
+def test_a_failed_fsync_is_final(formatted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        raft, listener = driver(formatted), Listener()
+        raft.load()
+        await raft.start(listener)
+        high_watermark = raft.state.high_watermark
+
+        def failing(now_ms: int) -> None:
+            raise OSError("disk is gone")
+
+        monkeypatch.setattr(raft.log, "flush", failing)
+        raft.append(frames(MV))
+        while not listener.failures:
+            await asyncio.sleep(0)
+        assert raft.state.high_watermark == high_watermark
+        assert not raft.is_leader
+        with pytest.raises(KafkaError):
+            raft.append(frames(topic("a")))
+        await raft.stop()
+
+    asyncio.run(main())
+
+
+# --- snapshots
+
+
+def test_a_snapshot_replaces_the_log_before_it(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+    config = MetadataLogConfig(segment_bytes=1 << 20, retention_bytes=0, snapshot_bytes=1)
+
+    async def write(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        loader = raft._load_image()[0]
+        for name in ("a", "b"):
+            records = [topic(name)] if loader.image.metadata_version else [MV, topic(name)]
+            base = raft.next_offset
+            last = raft.append(frames(*records))
+            await committed(raft, listener, last)
+            loader.replay(records, base, raft.epoch, 5)
+            loader.publish()
+            assert await raft.maybe_snapshot(loader.image)
+            assert not await raft.maybe_snapshot(loader.image), "nothing new to keep"
+        assert len(raft.log.snapshots) == 3
+        await raft.maintain()
+        assert len(raft.log.snapshots) == 1
+        assert raft.log.start_offset == raft.log.snapshots[0].end_offset
+
+    async def read(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        assert set(image.topics) == {"a", "b"}
+        assert raft.kraft_version == 1
+        assert raft.state.voters.ids == {1}
+
+    run(with_driver(tmp_path, write, config=config))
+    run(with_driver(tmp_path, read, config=config))
+
+
+def test_a_snapshot_newer_than_the_log_replaces_it(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+    config = MetadataLogConfig(snapshot_bytes=1)
+
+    async def write(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        loader = raft._load_image()[0]
+        base = raft.next_offset
+        await committed(raft, listener, raft.append(frames(MV, topic("a"))))
+        loader.replay([MV, topic("a")], base, raft.epoch, 5)
+        loader.publish()
+        assert await raft.maybe_snapshot(loader.image)
+
+    async def read(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        assert set(image.topics) == {"a"}
+        assert raft.log.start_offset > 0
+
+    run(with_driver(tmp_path, write, config=config))
+    partition = tmp_path / "__cluster_metadata-0"
+    for path in partition.iterdir():
+        if path.suffix in (".log", ".index", ".timeindex", ".snapshot") or "epoch" in path.name:
+            path.unlink()
+    run(with_driver(tmp_path, read, config=config))
+
+
+def test_half_made_snapshots_go(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+    partition = tmp_path / "__cluster_metadata-0"
+    whole = partition / "00000000000000000000-0000000000.checkpoint"
+    for name in (
+        "00000000000000000009-0000000001-7.checkpoint.part",
+        "00000000000000000008-0000000001.checkpoint.deleted",
+    ):
+        shutil.copy(whole, partition / name)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        assert [p.name for p in partition.iterdir() if "checkpoint" in p.name and "leader" not in p.name] == [
+            whole.name
+        ]
+
+    run(with_driver(tmp_path, work))
+
+
+# --- answers
+
+
+def fetch_request(raft: RaftDriver, offset: int, **fields: object) -> f.FetchRequest:
+    partition = f.FetchPartition(
+        partition=0,
+        current_leader_epoch=fields.pop("epoch", raft.epoch),
+        fetch_offset=offset,
+        last_fetched_epoch=fields.pop("last_epoch", raft.epoch),
+        partition_max_bytes=0,
+        replica_directory_id=b"o" * 16,
+        high_watermark=fields.pop("high_watermark", 1 << 62),
+    )
+    return f.FetchRequest(
+        **{
+            "cluster_id": CLUSTER_ID,
+            "replica_state": f.ReplicaState(replica_id=5),
+            "max_wait_ms": 0,
+            "min_bytes": 0,
+            "topics": [f.FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[partition])],
+            **fields,
+        }
+    )
+
+
+def test_an_observer_follows_the_log(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        answer = await raft.fetch(fetch_request(raft, 0, last_epoch=0))
+        partition = answer.responses[0].partitions[0]
+        assert partition.error_code == 0
+        assert partition.records == raft.log.read(0, 1 << 20)
+        assert (partition.current_leader.leader_id, partition.current_leader.leader_epoch) == (1, 1)
+        assert answer.node_endpoints[0].port == LISTENERS[0].port
+        end = raft.log.end_offset
+        waiting = asyncio.create_task(raft.fetch(fetch_request(raft, end, max_wait_ms=10_000)))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        raft.append(frames(MV))
+        partition = (await waiting).responses[0].partitions[0]
+        assert partition.records
+        assert partition.high_watermark == end + 1
+        described = raft.describe_quorum(
+            m.DescribeQuorumRequest(
+                topics=[
+                    m.DescribeQuorumRequestTopicData(
+                        topic_name="__cluster_metadata",
+                        partitions=[m.DescribeQuorumRequestPartitionData(partition_index=0)],
+                    )
+                ]
+            ),
+            2,
+        )
+        state = described.topics[0].partitions[0]
+        assert [o.replica_id for o in state.observers] == [5]
+        assert [(v.replica_id, v.log_end_offset) for v in state.current_voters] == [(1, end + 1)]
+        assert raft.has_observers
+
+    run(with_driver(tmp_path, work))
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"cluster_id": "other"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"topics": []}, ErrorCode.INVALID_REQUEST),
+        ({"epoch": 0, "last_epoch": 0}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"epoch": 9}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"last_epoch": -1}, ErrorCode.INVALID_REQUEST),
+        ({"last_epoch": 5}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_fetch_that_does_not_fit_is_refused(
+    tmp_path: Path, fields: dict[str, object], code: ErrorCode
+) -> None:
+    format_directory(tmp_path)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        answer = await raft.fetch(fetch_request(raft, 0, **fields))
+        codes = [answer.error_code, *(t.partitions[0].error_code for t in answer.responses)]
+        assert code in codes
+
+    run(with_driver(tmp_path, work))
+
+
+def test_a_diverged_follower_is_sent_back(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        partition = (await raft.fetch(fetch_request(raft, 100))).responses[0].partitions[0]
+        assert (partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset) == (
+            1,
+            raft.log.end_offset,
+        )
+
+    run(with_driver(tmp_path, work))
+
+
+def vote_request(epoch: int, **fields: object) -> m.VoteRequest:
+    partition = {
+        "partition_index": 0,
+        "replica_epoch": epoch,
+        "replica_id": 2,
+        "replica_directory_id": b"c" * 16,
+        "voter_directory_id": DIRECTORY_ID,
+        "last_offset_epoch": 0,
+        "last_offset": 0,
+    }
+    request = {"cluster_id": CLUSTER_ID, "voter_id": 1}
+    for name, value in fields.items():
+        (request if name in request else partition)[name] = value
+    topics = [
+        m.VoteRequestTopicData(
+            topic_name="__cluster_metadata", partitions=[m.VoteRequestPartitionData(**partition)]
+        )
+    ]
+    return m.VoteRequest(topics=topics, **request)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "fields", "top", "partition"),
+    [
+        (1, {"cluster_id": "other"}, ErrorCode.INCONSISTENT_CLUSTER_ID, None),
+        (0, {}, 0, ErrorCode.INVALID_REQUEST),
+        (1, {}, 0, 0),
+        (1, {"voter_id": 7}, 0, ErrorCode.INVALID_VOTER_KEY),
+        (1, {"voter_directory_id": b"z" * 16}, 0, ErrorCode.INVALID_VOTER_KEY),
+        (1, {"replica_id": -1}, 0, ErrorCode.INVALID_REQUEST),
+        (1, {"last_offset": -1}, 0, ErrorCode.INVALID_REQUEST),
+        (1, {"last_offset_epoch": 1}, 0, ErrorCode.INVALID_REQUEST),
+        (1, {"last_offset_epoch": 1, "pre_vote": True}, 0, 0),
+    ],
+)
+def test_a_leader_gives_no_vote(
+    tmp_path: Path, epoch: int, fields: dict[str, object], top: int, partition: int | None
+) -> None:
+    format_directory(tmp_path)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        answer = await raft.vote(vote_request(epoch, **fields))
+        assert answer.error_code == top
+        if partition is not None:
+            answered = answer.topics[0].partitions[0]
+            assert answered.error_code == partition
+            assert not answered.vote_granted
+            assert (answered.leader_id, answered.leader_epoch) == (1, 1)
+        assert listener.resigned == 0
+
+    run(with_driver(tmp_path, work))
+
+
+def test_a_higher_epoch_makes_the_sole_voter_stand_again(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        raft.append(frames(MV, topic("a")))
+        answer = await raft.vote(vote_request(7))
+        assert answer.topics[0].partitions[0].leader_epoch == 7
+        assert not answer.topics[0].partitions[0].vote_granted, "the candidate's log is behind"
+        assert listener.resigned == 1
+        assert listener.epochs == [1, 8]
+        assert raft.is_leader
+        assert raft.state.high_watermark == raft.log.end_offset
+        await committed(raft, listener, raft.append(frames(topic("b"))))
+
+    async def again(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        assert set(image.topics) == {"a", "b"}
+        assert listener.epochs == [9]
+
+    run(with_driver(tmp_path, work))
+    run(with_driver(tmp_path, again))
+
+
+def test_who_claims_to_lead_a_past_epoch_is_fenced(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        topics = [
+            m.BeginQuorumEpochRequestTopicData(
+                topic_name="__cluster_metadata",
+                partitions=[
+                    m.BeginQuorumEpochRequestPartitionData(partition_index=0, leader_id=2, leader_epoch=0)
+                ],
+            )
+        ]
+        answer = await raft.begin_quorum_epoch(m.BeginQuorumEpochRequest(topics=topics))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+        end = m.EndQuorumEpochRequest(
+            topics=[
+                m.EndQuorumEpochRequestTopicData(
+                    topic_name="other",
+                    partitions=[
+                        m.EndQuorumEpochRequestPartitionData(partition_index=0, leader_id=2, leader_epoch=0)
+                    ],
+                )
+            ]
+        )
+        assert (await raft.end_quorum_epoch(end)).error_code == ErrorCode.INVALID_REQUEST
+
+    run(with_driver(tmp_path, work))
+
+
+def test_a_snapshot_is_sent_in_pieces(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+    config = MetadataLogConfig(snapshot_bytes=1)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        loader = raft._load_image()[0]
+        base = raft.next_offset
+        await committed(raft, listener, raft.append(frames(MV, topic("a"))))
+        loader.replay([MV, topic("a")], base, raft.epoch, 5)
+        loader.publish()
+        await raft.maybe_snapshot(loader.image)
+        snapshot = raft.log.latest_snapshot
+        assert snapshot is not None
+        first = (await raft.fetch(fetch_request(raft, 0, last_epoch=0))).responses[0].partitions[0]
+        assert (first.snapshot_id.end_offset, first.snapshot_id.epoch) == snapshot
+        whole = raft.log.snapshot_path(snapshot).read_bytes()
+        received = b""
+        while len(received) < len(whole):
+            piece = snapshot_piece(raft, snapshot, len(received), 100)
+            assert (piece.error_code, piece.size, piece.position) == (0, len(whole), len(received))
+            received += bytes(piece.unaligned_records)
+        assert received == whole
+        assert snapshot_piece(raft, snapshot, len(whole), 1).error_code == ErrorCode.POSITION_OUT_OF_RANGE
+        assert snapshot_piece(raft, (3, 1), 0, 1).error_code == ErrorCode.SNAPSHOT_NOT_FOUND
+        assert snapshot_piece(raft, (0, 0), 0, 1).error_code == ErrorCode.SNAPSHOT_NOT_FOUND
+
+    run(with_driver(tmp_path, work, config=config))
+
+
+def snapshot_piece(
+    raft: RaftDriver, snapshot: tuple[int, int], position: int, max_bytes: int
+) -> m.FetchSnapshotResponsePartitionSnapshot:
+    request = m.FetchSnapshotRequest(
+        cluster_id=CLUSTER_ID,
+        replica_id=5,
+        max_bytes=max_bytes,
+        topics=[
+            m.FetchSnapshotRequestTopicSnapshot(
+                name="__cluster_metadata",
+                partitions=[
+                    m.FetchSnapshotRequestPartitionSnapshot(
+                        partition=0,
+                        current_leader_epoch=raft.epoch,
+                        snapshot_id=m.SnapshotId(end_offset=snapshot[0], epoch=snapshot[1]),
+                        position=position,
+                    )
+                ],
+            )
+        ],
+    )
+    return raft.fetch_snapshot(request).topics[0].partitions[0]
+
+
+def test_the_sole_voter_stays_the_sole_voter(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        def add(voter_id: int, directory: bytes) -> int:
+            request = m.AddRaftVoterRequest(
+                cluster_id=CLUSTER_ID,
+                timeout_ms=1,
+                voter_id=voter_id,
+                voter_directory_id=directory,
+                listeners=[],
+            )
+            return raft.add_voter(request).error_code
+
+        assert add(1, b"n" * 16) == ErrorCode.DUPLICATE_VOTER
+        assert add(2, ZERO_UUID) == ErrorCode.INVALID_REQUEST
+        assert add(2, b"n" * 16) == ErrorCode.REQUEST_TIMED_OUT
+        removal = m.RemoveRaftVoterRequest(cluster_id=CLUSTER_ID, voter_id=1, voter_directory_id=DIRECTORY_ID)
+        assert raft.remove_voter(removal).error_code == ErrorCode.VOTER_NOT_FOUND
+
+    run(with_driver(tmp_path, work))
+
+
+def test_a_snapshot_is_due_by_time_only_if_there_is_something_new(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+    clock = ManualClock(1_000_000)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        loader = raft._load_image()[0]
+        base = raft.next_offset
+        await committed(raft, listener, raft.append(frames(MV)))
+        loader.replay([MV], base, raft.epoch, 5)
+        loader.publish()
+        assert not await raft.maybe_snapshot(loader.image)
+        clock.advance(3_600_000)
+        assert await raft.maybe_snapshot(loader.image)
+        clock.advance(3_600_000)
+        assert not await raft.maybe_snapshot(loader.image)
+
+    run(with_driver(tmp_path, work, clock=clock))
