@@ -3,11 +3,13 @@
 Rules: a ClusterRules is made for one decision over one image and thrown away; it only reads.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.definitions import TOPIC_KEYS
+from ottla.config.errors import ConfigError
 from ottla.config.values import parse_value
 from ottla.controller.partition_change import Election, PartitionChange
 from ottla.metadata import features
@@ -21,6 +23,8 @@ from ottla.metadata.partition import (
 from ottla.metadata.records import NO_LEADER, MetadataRecord
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
+
+logger = logging.getLogger(__name__)
 
 MIN_ISR = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
@@ -45,8 +49,12 @@ class ControllerSettings:
             image.config(ResourceType.BROKER, str(self.node_id)),
         )
         if layers != self._layers:
-            self._effective = self.static.with_dynamic(*layers)
             self._layers = layers
+            try:
+                self._effective = self.static.with_dynamic(*layers)
+            except ConfigError as error:
+                # Another node may have written what this one cannot run with: the last good one stays.
+                logger.warning("the dynamic configuration is not usable here: %s", error)
         return self._effective
 
     def topic_value(self, image: ClusterImage, topic: str, name: str) -> Any:
