@@ -24,6 +24,7 @@ FUTURE_DIR_SUFFIX: Final = "-future"
 STRAY_DIR_SUFFIX: Final = "-stray"
 
 FILE_MODE: Final = 0o644
+READ_BYTES: Final = 65536
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -35,6 +36,23 @@ def offset_of(name: str) -> int | None:
     """The offset a file is named after; None for any other file."""
     stem = name.partition(".")[0]
     return int(stem) if stem.isascii() and stem.isdigit() else None
+
+
+def read_small(path: str) -> bytes | None:
+    """A small file's content, None if there is none. Plain calls: a start reads three of them a partition."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        parts = []
+        while part := os.read(fd, READ_BYTES):
+            parts.append(part)
+            if len(part) < READ_BYTES:
+                break
+        return b"".join(parts)
+    finally:
+        os.close(fd)
 
 
 def write_fully(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:

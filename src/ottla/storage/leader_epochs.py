@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ottla.model.ids import NO_LEADER_EPOCH
-from ottla.storage.files import fsync_file, write_new
+from ottla.storage.files import fsync_file, read_small, write_new
 from ottla.storage.slices import EpochEntry
 
 logger = logging.getLogger(__name__)
@@ -48,10 +48,10 @@ def parse_epochs(content: bytes, source: str) -> list[EpochEntry]:
 class LeaderEpochs:
     """The epochs of a log, in order."""
 
-    __slots__ = ("_entries", "_path", "_unflushed", "latest")
+    __slots__ = ("_dir", "_entries", "_unflushed", "latest")
 
     def __init__(self, dir: Path, entries: list[EpochEntry] | None = None) -> None:
-        self._path = dir / FILE_NAME
+        self._dir = dir
         self._entries: list[EpochEntry] = []
         self._unflushed = False
         self.latest = NO_LEADER_EPOCH
@@ -61,11 +61,12 @@ class LeaderEpochs:
     @classmethod
     def load(cls, dir: Path) -> "LeaderEpochs":
         """Reads the file. A damaged one counts as none: the epochs are found again in the batches."""
-        path = dir / FILE_NAME
-        try:
-            return cls(dir, parse_epochs(path.read_bytes(), str(path)))
-        except FileNotFoundError:
+        path = f"{dir}/{FILE_NAME}"
+        content = read_small(path)
+        if content is None:
             return cls(dir)
+        try:
+            return cls(dir, parse_epochs(content, path))
         except CorruptEpochsError as error:
             logger.warning("%s; taking the epochs from the log", error)
             return cls(dir)
@@ -146,15 +147,15 @@ class LeaderEpochs:
     # -- the file
 
     def _write(self) -> None:
-        write_new(self._path, format_epochs(self._entries))
+        write_new(self._dir / FILE_NAME, format_epochs(self._entries))
         self._unflushed = True
 
     def flush(self) -> None:
         """Waits for the disk if anything changed. Any thread."""
         if self._unflushed:
             self._unflushed = False
-            fsync_file(self._path)
+            fsync_file(self._dir / FILE_NAME)
 
     def move(self, dir: Path) -> None:
         """The directory was renamed."""
-        self._path = dir / FILE_NAME
+        self._dir = dir

@@ -71,7 +71,8 @@ class Log(AppendableLog):
             parsed = parse_dir_name(dir)
             assert parsed is not None, f"{dir} is not the directory of a partition"
             topic_partition = parsed.topic_partition
-        dir.mkdir(parents=True, exist_ok=True)
+        if not os.path.isdir(dir):
+            dir.mkdir(parents=True, exist_ok=True)
         known_id = partition_metadata.read_topic_id(dir)
         agreed_id = partition_metadata.agree(known_id, topic_id, topic_partition)
         epochs = LeaderEpochs.load(dir)

@@ -10,18 +10,19 @@ from typing import Final
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid, uuid_from_str, uuid_to_str
 from ottla.storage.errors import StorageError
-from ottla.storage.files import write_new
+from ottla.storage.files import read_small, write_new
 
 FILE_NAME: Final = "partition.metadata"
 
 
 def read_topic_id(dir: Path) -> Uuid | None:
     """The topic id on disk, if there is one; StorageError for a file that is something else."""
-    path = dir / FILE_NAME
-    try:
-        text = path.read_text(encoding="ascii")
-    except FileNotFoundError:
+    path = f"{dir}/{FILE_NAME}"
+    content = read_small(path)
+    if content is None:
         return None
+    try:
+        text = content.decode("ascii")
     except UnicodeDecodeError:
         raise StorageError(dir.parent, f"{path} is not text") from None
     if not text.strip("\0"):

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ottla.records.kernel import crc32c
-from ottla.storage.files import FILE_MODE, write_fully
+from ottla.storage.files import FILE_MODE, read_small, write_fully
 
 VERSION: Final = 1
 PREFIX: Final = struct.Struct(">hI")
 COUNT: Final = struct.Struct(">i")
 ENTRY: Final = struct.Struct(">qhiqiqiq")
-MAX_SNAPSHOT_BYTES: Final = 1 << 30
 
 
 class CorruptSnapshotError(Exception):
@@ -63,12 +62,10 @@ def decode_snapshot(content: bytes, source: str) -> list[SnapshotEntry]:
 
 def read_snapshot(path: Path) -> list[SnapshotEntry]:
     """The entries of a file; CorruptSnapshotError if it is none."""
-    try:
-        if path.stat().st_size > MAX_SNAPSHOT_BYTES:
-            raise CorruptSnapshotError(f"{path}: larger than any snapshot")
-        return decode_snapshot(path.read_bytes(), str(path))
-    except FileNotFoundError:
-        raise CorruptSnapshotError(f"{path}: gone") from None
+    content = read_small(str(path))
+    if content is None:
+        raise CorruptSnapshotError(f"{path}: gone")
+    return decode_snapshot(content, str(path))
 
 
 def write_snapshot(path: Path, entries: Iterable[SnapshotEntry], *, sync: bool) -> None:

@@ -104,10 +104,12 @@ class LogLoader:
         with os.scandir(self._dir) as entries:
             for entry in entries:
                 name = entry.name
-                if name.endswith(DELETED_SUFFIX) and not name.endswith(METADATA_SNAPSHOT_DELETED):
+                if name.endswith(LOG_SUFFIX) and offset_of(name) is not None:
+                    found[name] = entry.stat().st_size
+                elif name.endswith(DELETED_SUFFIX) and not name.endswith(METADATA_SNAPSHOT_DELETED):
                     os.unlink(entry.path)
                 elif offset_of(name) is not None and entry.is_file():
-                    found[name] = entry.stat().st_size if name.endswith(LOG_SUFFIX) else 0
+                    found[name] = 0
         return found
 
     def _finish_interrupted_swaps(self, files: dict[str, int]) -> dict[str, int]:

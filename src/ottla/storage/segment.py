@@ -67,6 +67,7 @@ class LogSegment:
         "_offset_of_max",
         "_positions",
         "_time_index",
+        "_txn_index",
         "base_offset",
         "created_ms",
         "index_interval_bytes",
@@ -75,7 +76,6 @@ class LogSegment:
         "roll_jitter_ms",
         "size_bytes",
         "suffix",
-        "txn_index",
     )
 
     def __init__(
@@ -96,7 +96,7 @@ class LogSegment:
         self.index_interval_bytes = config.index_interval_bytes
         self.index_max_bytes = config.segment_index_bytes
         self.roll_jitter_ms = config.random_segment_jitter_ms()
-        self.txn_index = TxnIndex(self._path(TXN_INDEX_SUFFIX), base_offset)
+        self._txn_index: TxnIndex | None = None
         self._file: SegmentFile | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
@@ -150,6 +150,12 @@ class LogSegment:
             self._open_indexes()
         assert self._time_index is not None
         return self._time_index
+
+    @property
+    def txn_index(self) -> TxnIndex:
+        if self._txn_index is None:
+            self._txn_index = TxnIndex(self._path(TXN_INDEX_SUFFIX), self.base_offset)
+        return self._txn_index
 
     def _open_indexes(self) -> None:
         self._offset_index = OffsetIndex(self._path(INDEX_SUFFIX), self.base_offset, self.index_max_bytes)
@@ -476,7 +482,8 @@ class LogSegment:
         self._repath()
 
     def _repath(self) -> None:
-        self.txn_index.path = self._path(TXN_INDEX_SUFFIX)
+        if self._txn_index is not None:
+            self._txn_index.path = self._path(TXN_INDEX_SUFFIX)
         if self._offset_index is not None:
             self._offset_index.path = self._path(INDEX_SUFFIX)
         if self._time_index is not None:

@@ -353,7 +353,8 @@ def test_a_clean_start_opens_and_reads_no_segment(log: Log, monkeypatch: pytest.
     monkeypatch.setattr(os, "open", lambda path, *rest: opened.append(str(path)) or original(path, *rest))
     again = open_log(log.dir, SMALL, recovery_point=20, clean=True)
     assert again.log_end_offset == 20
-    assert opened == []
+    small = ("leader-epoch-checkpoint", "partition.metadata", ".snapshot")
+    assert [path for path in opened if not path.endswith(small)] == []
     monkeypatch.undo()
     assert values_of(again) == [b"%02d" % i for i in range(20)]
 
