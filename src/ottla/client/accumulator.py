@@ -109,13 +109,12 @@ class Accumulator:
         queue.extendleft(reversed(ahead))
 
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """A batch was too large: its parts take its place at the front."""
+        """A batch was too large: its parts take its place."""
         self.release(batch)
-        queue = self.queues.setdefault(batch.tp, deque())
         for part in reversed(parts):
-            queue.appendleft(part)
             self.incomplete[part] = None
             self.used_bytes += part.size_bytes
+            self.put_back(part)
 
     def release(self, batch: ProducerBatch) -> None:
         """The batch's fate is known: its memory is free."""

@@ -290,9 +290,9 @@ class NetworkCore:
         def answered(response: Any, error: KafkaError | None, now: float) -> None:
             self._metadata_in_flight = False
             if response is not None and response.error_code:
-                error = KafkaError(
-                    ErrorCode.UNKNOWN_SERVER_ERROR
-                )  # KIP-1102: ask the bootstrap brokers again
+                error = KafkaError(error_of(response.error_code) or ErrorCode.UNKNOWN_SERVER_ERROR)
+                if error.code is ErrorCode.REBOOTSTRAP_REQUIRED:
+                    self._peers.adopt({})  # KIP-1102: only the bootstrap addresses are to be trusted
             if error is None:
                 self.metadata.update(response, request, now)
                 self._peers.adopt(self.metadata.nodes)

@@ -321,7 +321,7 @@ class ProducerCore:
         limit = max(min(self._config.batch_size, batch.size_bytes - 1, encoded_bytes // 2), HEADER_SIZE + 1)
         parts = batch.split(limit)
         if self.identity is not None:
-            self.identity.failed(batch, number_is_free=True)
+            self.identity.split(batch, parts)
         self.accumulator.replace(batch, parts)
 
     def _expire(self, now: float) -> None:

@@ -10,6 +10,8 @@ Rules: a batch is in a partition's `in_flight` from the moment it is numbered un
 it waits for another try. Owned by the producer core.
 """
 
+from collections.abc import Sequence
+
 from ottla.client.batch import ProducerBatch
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import NO_OFFSET, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
@@ -85,8 +87,12 @@ class ProducerIdentity:
             return False
         sequences = self.of(batch.tp)
         if not batch.has_sequence:
-            if sequences.in_flight and self._is_stale(sequences):
-                return False  # number 0 of a new epoch must not overtake what is left of the old one
+            if sequences.in_flight and (
+                self._is_stale(sequences) or sequences.last_acked_sequence == NO_SEQUENCE
+            ):
+                # Number 0 of a new epoch must not overtake what is left of the old one. And a partition that
+                # does not know us takes any number as the first: only once it has 0 may others follow.
+                return False
             return batch.tp not in self._unresolved
         # A batch with a number is here again: they go one at a time then, the lowest first.
         return not sequences.in_flight or sequences.in_flight[0] is batch
@@ -124,6 +130,17 @@ class ProducerIdentity:
         self._forget(batch, self.of(batch.tp))
         if number_is_free:
             self._restart_later(batch.tp)
+
+    def split(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
+        """The batch was refused for its size: its parts share its numbers among them."""
+        sequences = self.of(batch.tp)
+        sequence = batch.base_sequence
+        for part in parts:
+            part.set_producer(batch.producer_id, batch.producer_epoch, sequence)
+            part.sequence_was_reset = batch.sequence_was_reset
+            sequence = increment_sequence(sequence, len(part))
+        place = sequences.in_flight.index(batch)
+        sequences.in_flight[place : place + 1] = parts
 
     def given_up(self, batch: ProducerBatch) -> None:
         """The batch's time is over while nobody knows whether it was written."""

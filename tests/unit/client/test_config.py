@@ -15,7 +15,7 @@ def test_dotted_text_and_underscored_values_mean_the_same() -> None:
 def test_the_nearest_name_is_offered_in_the_users_spelling() -> None:
     with pytest.raises(ConfigError, match=r"'linger\.msec'.*'linger\.ms'"):
         ProducerConfig.of({"linger.msec": 1})
-    with pytest.raises(ConfigError, match="'lingre_ms'.*'linger_ms'"):
+    with pytest.raises(ConfigError, match=r"'lingre_ms'.*'linger_ms'"):
         ProducerConfig.of({"lingre_ms": 1})
 
 

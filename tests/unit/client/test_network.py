@@ -1,6 +1,9 @@
 """The network core: finding the cluster, keeping connections, routing calls and trying again."""
 
+import itertools
 from typing import Any
+
+from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWER, FakeCluster
 
 from ottla.client.calls import Call, To
 from ottla.client.config import ClientConfig
@@ -12,7 +15,6 @@ from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataResponse
-from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWER, FakeCluster
 
 
 def make(nodes: tuple[int, ...] = (1,), *, seed: int = 1, **settings: Any) -> tuple[NetworkCore, FakeCluster]:
@@ -91,7 +93,7 @@ def test_connecting_backs_off_exponentially_with_jitter() -> None:
     cluster.down.add(1)
     cluster.run_for(20_000)
     times = [when for when, _ in cluster.connects]
-    gaps = [later - earlier - 1.0 for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier - 1.0 for earlier, later in itertools.pairwise(times)]
     for failures, gap in enumerate(gaps[:4]):
         assert 0.8 * 50 * 2**failures <= gap <= 1.2 * 50 * 2**failures
     assert all(800 <= gap <= 1200 for gap in gaps[5:])
@@ -110,7 +112,7 @@ def test_every_bootstrap_address_gets_a_try() -> None:
 def test_the_same_seed_gives_the_same_history() -> None:
     histories = []
     for _ in range(2):
-        core, cluster = make(seed=42)
+        _core, cluster = make(seed=42)
         cluster.down.add(1)
         cluster.run_for(5_000)
         histories.append(cluster.connects)
