@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.cli.args import EXIT_FAILED, EXIT_OK, CliError, Command, argument
+from ottla.cli.args import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, CliError, Command, argument
 from ottla.cli.demo_screen import Board, lines, progress_line, summary
 from ottla.cli.output import say
 
@@ -35,6 +35,7 @@ TICK_S = 0.02
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 CATCH_UP_S = 5.0
+ABANDON_S = 0.2
 # Without a terminal nobody presses Ctrl-C.
 UNWATCHED_S = 30.0
 # The demo may run all day: the topic keeps the last few megabytes.
@@ -231,8 +232,13 @@ async def _create_topic(address: str) -> None:
 async def _demo(directory: Path, rate: int, seconds: float | None) -> Board:
     """All of it, until a signal or the time is up."""
     stop = asyncio.Event()
+    whole = asyncio.current_task()
+    assert whole is not None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        # The first ends it in order; a second does not wait for the last acknowledgement.
+        asyncio.get_running_loop().add_signal_handler(
+            number, lambda: whole.cancel() if stop.is_set() else stop.set()
+        )
     board = Board(TOPIC, PARTITIONS)
     broker = Broker(directory)
     started = time.monotonic()
@@ -271,15 +277,23 @@ async def _run_clients(
     finally:
         stop.set()
         done.set()
+        tasks = [producer, *others]
         if gone.done():
-            # Nobody is left to talk to: clients would go on trying for minutes.
-            for task in (producer, *others):
-                task.cancel()
+            await _abandon(tasks)
         gone.cancel()
-        outcomes = await asyncio.gather(producer, *others, gone, return_exceptions=True)
+        outcomes = await asyncio.gather(gone, *tasks, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
+
+
+async def _abandon(tasks: list[asyncio.Task[None]]) -> None:
+    """Nobody is left to talk to: a client would still try for minutes to deliver, at each turn of its closing."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=ABANDON_S)
 
 
 async def _catch_up(board: Board, gone: asyncio.Task[None]) -> None:
@@ -296,6 +310,8 @@ def _run(args: argparse.Namespace) -> int:
     directory = Path(tempfile.mkdtemp(prefix="ottla-demo-"))
     try:
         board = asyncio.run(_demo(directory, args.rate, seconds))
+    except asyncio.CancelledError:
+        return EXIT_INTERRUPTED
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     print(summary(board))

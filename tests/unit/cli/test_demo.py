@@ -4,7 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import ottla
 from ottla.cli.demo_screen import Board, Meter, lines, progress_line, summary
@@ -69,9 +72,11 @@ def test_a_line_and_a_last_word() -> None:
     )
 
 
-def test_a_demo_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A demo that has begun to work, with its temporary directory under tmp_path."""
     source = str(Path(ottla.__file__).parents[1])
-    demo = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "ottla.cli.main", "demo", "--rate", "200"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -79,14 +84,31 @@ def test_a_demo_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> Non
         env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": source},
     )
     try:
-        assert demo.stdout is not None
-        assert demo.stdout.readline().startswith("broker: 127.0.0.1:")
-        assert " sent " in demo.stdout.readline()
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("broker: 127.0.0.1:")
+        assert " sent " in process.stdout.readline()
         assert [path.name.startswith("ottla-demo-") for path in tmp_path.iterdir()] == [True]
-        demo.send_signal(signal.SIGINT)
-        out, err = demo.communicate(timeout=60)
+        yield process
     finally:
-        demo.kill()
+        process.kill()
+        process.communicate()
+
+
+def test_a_demo_that_is_interrupted_leaves_nothing_behind(
+    demo: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    demo.send_signal(signal.SIGINT)
+    out, err = demo.communicate(timeout=60)
     assert demo.returncode == 0, err
     assert "none lost; the broker is stopped and its data removed" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the broker's process in /proc")
+def test_a_demo_whose_broker_dies_says_so_and_cleans_up(demo: subprocess.Popen[str], tmp_path: Path) -> None:
+    children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    _, err = demo.communicate(timeout=60)
+    assert demo.returncode == 1
+    assert "ottla: the broker ended by itself with exit code -9" in err
     assert list(tmp_path.iterdir()) == []
