@@ -17,7 +17,7 @@ from ottla.storage.log import Log
 from ottla.storage.log_config import MAX_LONG
 from ottla.storage.log_dir import LogDir
 from ottla.storage.retention import Retention
-from ottla.storage.ticks import Ticker, in_slices
+from ottla.storage.ticks import Ticker, in_slices, in_thread
 
 if TYPE_CHECKING:
     from ottla.storage.log_manager import LogManager
@@ -39,6 +39,7 @@ class BackgroundWork:
         self._flush_by_time: dict[TopicPartition, Log] = {}
         self._flushing: set[asyncio.Task[None]] = set()
         self._flush_due: dict[Log, int] = {}
+        self._writing: dict[OffsetCheckpoint, asyncio.Lock] = {}
         self.retention = Retention(manager.deletions, manager.clock.now_ms)
 
     def start(self) -> None:
@@ -131,9 +132,8 @@ class BackgroundWork:
 
         A failure has taken the directory offline when this raises.
         """
-        loop = asyncio.get_running_loop()
         now_ms = self._manager.clock.now_ms()
-        await loop.run_in_executor(self._manager.pool, lambda: log.flush(upto, now_ms=now_ms))
+        await in_thread(self._manager.pool, lambda: log.flush(upto, now_ms=now_ms))
 
     def flush_after_roll(self, log: Log, upto: int) -> None:
         """A rolled segment goes to disk soon, in the background.
@@ -205,13 +205,14 @@ class BackgroundWork:
     async def write(
         self, log_dir: LogDir, checkpoint: OffsetCheckpoint, offsets: dict[TopicPartition, int]
     ) -> None:
-        """Writes a checkpoint file in a thread; a failure takes the directory offline."""
-        if not log_dir.online:
-            return
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._manager.pool, checkpoint.write, offsets)
-        except OSError as error:
-            self._manager.fail_dir(log_dir, error)
+        """Writes a checkpoint file in a thread, one after the other; a failure takes the directory offline."""
+        async with self._writing.setdefault(checkpoint, asyncio.Lock()):
+            if not log_dir.online:
+                return
+            try:
+                await in_thread(self._manager.pool, checkpoint.write, offsets)
+            except OSError as error:
+                self._manager.fail_dir(log_dir, error)
 
     # -- the clean stop --
 

@@ -38,6 +38,7 @@ from ottla.storage.txnindex import AbortedTransaction, TxnIndex
 
 WRITE_BUFFER_BYTES: Final = 1 << 20
 MAX_OFFSET: Final = (1 << 63) - 1
+LONGEST_SLEEP_S: Final = 0.5
 # A swap renames a group's files on the broker's loop: so many take a few milliseconds.
 MAX_SEGMENTS_A_GROUP: Final = 128
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
@@ -97,16 +98,17 @@ class CleaningStats(NamedTuple):
 class Throttle:
     """Keeps the sum of reads and writes below a rate, over the time since the first of them."""
 
-    def __init__(self, bytes_per_second: float) -> None:
+    def __init__(self, bytes_per_second: float, check: Callable[[], None]) -> None:
+        self._check = check
         self._rate = max(bytes_per_second, 1.0)
         self._begin = monotonic()
         self._bytes = 0
 
     def __call__(self, size_bytes: int) -> None:
         self._bytes += size_bytes
-        ahead = self._bytes / self._rate - (monotonic() - self._begin)
-        if ahead > 0:
-            sleep(ahead)
+        while (ahead := self._bytes / self._rate - (monotonic() - self._begin)) > 0:
+            self._check()
+            sleep(min(ahead, LONGEST_SLEEP_S))
 
 
 class Cleaner:
@@ -116,7 +118,7 @@ class Cleaner:
         self._job = job
         self._dir = Path(job.dir)
         self._check = check
-        self._throttle = Throttle(job.io_bytes_per_second)
+        self._throttle = Throttle(job.io_bytes_per_second, check)
         self._bases = [spec.base_offset for spec in job.segments] + list(job.later_base_offsets)
         self.keys = DirtyKeys(job.first_dirty_offset, job.map_bytes, job.map_load_factor)
         self._map_bytes_read = self._bytes_read = self._bytes_written = 0

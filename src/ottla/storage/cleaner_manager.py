@@ -36,7 +36,7 @@ from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.segment import LogSegment
 from ottla.storage.settings import CleanerSettings
-from ottla.storage.ticks import LONGEST_SLEEP_SECONDS, in_slices
+from ottla.storage.ticks import LONGEST_SLEEP_SECONDS, in_slices, in_thread
 
 if TYPE_CHECKING:
     from ottla.storage.log_manager import LogManager
@@ -50,7 +50,9 @@ OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 class Runner(Protocol):
     """Who does the work of a job; blocks."""
 
-    def run(self, job: CleaningJob, on_group: Callable[[CleanedGroup], None]) -> CleaningStats: ...
+    def run(
+        self, job: CleaningJob, on_group: Callable[[CleanedGroup], None], aborted: Callable[[], bool]
+    ) -> CleaningStats: ...
     def kill(self) -> None: ...
     def close(self) -> None: ...
 
@@ -58,19 +60,17 @@ class Runner(Protocol):
 class ThreadRunner:
     """Cleans in the calling thread: for tests, and where no process can be started."""
 
-    def __init__(self) -> None:
-        self._killed = False
+    def run(
+        self, job: CleaningJob, on_group: Callable[[CleanedGroup], None], aborted: Callable[[], bool]
+    ) -> CleaningStats:
+        def check() -> None:
+            if aborted():
+                raise CleaningAbortedError("stopped")
 
-    def run(self, job: CleaningJob, on_group: Callable[[CleanedGroup], None]) -> CleaningStats:
-        self._killed = False
-        return Cleaner(job, self._check).run(on_group)
-
-    def _check(self) -> None:
-        if self._killed:
-            raise CleaningAbortedError("stopped")
+        return Cleaner(job, check).run(on_group)
 
     def kill(self) -> None:
-        self._killed = True
+        """The next check sees that the cleaning is aborted."""
 
     def close(self) -> None:
         """Holds nothing."""
@@ -312,7 +312,9 @@ class CleanerManager:
             loop.call_soon_threadsafe(self._swap, cleaning, group)
 
         try:
-            stats = await loop.run_in_executor(self._pool, cleaning.runner.run, job, report)
+            stats = await loop.run_in_executor(
+                self._pool, cleaning.runner.run, job, report, lambda: cleaning.aborted
+            )
         finally:
             # Before the checkpoint: were it on the disk and the swap not, a tombstone could go before its value.
             await self._retire_replaced(cleaning)
@@ -351,7 +353,7 @@ class CleanerManager:
         if not retired or log.failed or manager.get(cleaning.target.topic_partition) is not log:
             return
         try:
-            await asyncio.get_running_loop().run_in_executor(manager.pool, fsync_dir, log.dir)
+            await in_thread(manager.pool, fsync_dir, log.dir)
         except FileNotFoundError:
             return  # deleted, or moved away: the files went with the directory
         except OSError as error:
@@ -380,8 +382,7 @@ class CleanerManager:
     async def _discard(self, cleaning: Cleaning) -> None:
         """Removes what was written for a cleaning that came to nothing."""
         if self._manager.get(cleaning.target.topic_partition) is cleaning.log:
-            pool = self._manager.pool
-            await asyncio.get_running_loop().run_in_executor(pool, remove_cleaned_files, cleaning.log.dir)
+            await in_thread(self._manager.pool, remove_cleaned_files, cleaning.log.dir)
 
     async def _disk_failed(self, cleaning: Cleaning, error: OSError) -> None:
         tp = cleaning.target.topic_partition

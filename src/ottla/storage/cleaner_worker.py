@@ -6,6 +6,7 @@ runs it. The worker never renames or deletes a log's files; killing it at any mo
 at most. It ends when its input does, or when its parent has gone.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -96,12 +97,17 @@ class CleanerProcess:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def run(self, job: CleaningJob, on_group: Callable[[CleanedGroup], None]) -> CleaningStats:
-        """Blocks until the job is done.
+    def run(
+        self, job: CleaningJob, on_group: Callable[[CleanedGroup], None], aborted: Callable[[], bool]
+    ) -> CleaningStats:
+        """Blocks until the job is done; OSError as in the worker, CleaningFailedError or CleaningAbortedError.
 
-        OSError as in the worker, CleaningFailedError, or CleaningAbortedError.
+        Who stops it makes `aborted` true and then calls kill: if that comes before there is a process to kill,
+        `aborted` is seen once there is.
         """
         process = self._process or self._start()
+        if aborted():
+            self.kill()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -139,8 +145,10 @@ class CleanerProcess:
         if self._process is process:
             self._process = None
         for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+            # Closing writes out what is buffered, and there is nobody to read it.
+            with contextlib.suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
 
     def kill(self) -> None:
         """Ends the job under way at once; the next one starts a new process."""
@@ -154,14 +162,14 @@ class CleanerProcess:
         if process is None:
             return
         if process.stdin is not None:
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         try:
             process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        self._forget(process)
 
 
 def _events(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:

@@ -107,7 +107,9 @@ class LogManager(LogRegistry):
     ) -> None:
         begin_ms = self.clock.monotonic_ms()
         try:
-            opening, found = loading.prepare(log_dir, topic_config, self.settings, self.clock.now_ms())
+            opening, found = await asyncio.get_running_loop().run_in_executor(
+                self.pool, loading.prepare, log_dir, topic_config, self.settings, self.clock.now_ms()
+            )
             self.cleaner.load_checkpoints(log_dir)
             self._sort_out_marked(found)
             await loading.open_logs(
@@ -159,6 +161,7 @@ class LogManager(LogRegistry):
         log.on_failure = self._log_failed
         log.on_roll = self.background.flush_after_roll
         logs[tp] = log
+        self._placed[log] = log_dir
         log_dir.log_count += 1
         if logs is self._current:
             self._watch(tp, log)
@@ -173,7 +176,7 @@ class LogManager(LogRegistry):
     def _remove(self, logs: dict[TopicPartition, Log], tp: TopicPartition) -> Log | None:
         log = logs.pop(tp, None)
         if log is not None:
-            self.dir_of(log).log_count -= 1
+            self._placed.pop(log).log_count -= 1
             if logs is self._current:
                 self.cleaner.removed(tp)
                 self.background.removed(tp)

@@ -19,6 +19,8 @@ class LogRegistry:
         self._future: dict[TopicPartition, Log] = {}
         self._offline: dict[TopicPartition, LogDir] = {}
         self._cordoned: frozenset[Path] = frozenset()
+        # Asked for ten thousand logs every few seconds: taking the paths apart would cost more than the checkpoint.
+        self._placed: dict[Log, LogDir] = {}
 
     # -- directories --
 
@@ -35,7 +37,8 @@ class LogRegistry:
         return self.dir_of(log).id
 
     def dir_of(self, log: Log) -> LogDir:
-        return self._dir_of[log.dir.parent]
+        """The directory the log lies in, or lay in before it left the manager."""
+        return self._placed.get(log) or self._dir_of[log.dir.parent]
 
     def dir_by_id(self, directory_id: Uuid) -> LogDir | None:
         """The online directory with this id."""

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Executor
 from time import perf_counter
 from typing import Final, TypeVar
 
@@ -35,6 +36,16 @@ async def in_slices(items: Iterable[_T], visit: Callable[[_T], object]) -> None:
         if visited % SLICE_ITEMS == 0 or perf_counter() - begin > SLICE_SECONDS:
             await asyncio.sleep(0)
             begin = perf_counter()
+
+
+async def in_thread(executor: Executor, work: Callable[..., _T], *arguments: object) -> _T:
+    """Does blocking work in a thread. A cancelled caller still waits for it: two writers must not meet."""
+    future = asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise
 
 
 class Ticker:

@@ -317,9 +317,21 @@ def test_a_segment_that_ends_in_half_a_batch_is_refused(log: CompactionLog) -> N
 
 def test_the_throttle_spreads_bytes_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("ottla.storage.cleaner.monotonic", lambda: 100.0)
-    monkeypatch.setattr("ottla.storage.cleaner.sleep", slept.append)
-    throttle = Throttle(1000.0)
-    throttle(500)
-    throttle(1500)
-    assert slept == [0.5, 2.0]
+    now_s = 100.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+        slept.append(seconds)
+
+    monkeypatch.setattr("ottla.storage.cleaner.monotonic", lambda: now_s)
+    monkeypatch.setattr("ottla.storage.cleaner.sleep", sleep)
+    checks: list[int] = []
+    throttle = Throttle(1000.0, lambda: checks.append(1))
+    throttle(250)
+    throttle(1000)
+    assert slept == [0.25, 0.5, 0.5], "it looks up now and then to see whether to stop"
+    assert len(checks) == 3
+    now_s += 10
+    throttle(5000)
+    assert len(slept) == 3

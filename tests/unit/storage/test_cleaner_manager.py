@@ -255,7 +255,9 @@ class Held(ThreadRunner):
         self.loop = asyncio.get_running_loop()
         self.go_on = False
 
-    def run(self, job: CleaningJob, on_group: Callable[[CleanedGroup], None]) -> CleaningStats:
+    def run(
+        self, job: CleaningJob, on_group: Callable[[CleanedGroup], None], aborted: Callable[[], bool]
+    ) -> CleaningStats:
         stats = Cleaner(job, lambda: None).run(on_group)
         asyncio.run_coroutine_threadsafe(self._hold(), self.loop).result()
         return stats
@@ -268,9 +270,11 @@ class Held(ThreadRunner):
 class HeldBefore(Held):
     """Waits before it reports the first group."""
 
-    def run(self, job: CleaningJob, on_group: Callable[[CleanedGroup], None]) -> CleaningStats:
+    def run(
+        self, job: CleaningJob, on_group: Callable[[CleanedGroup], None], aborted: Callable[[], bool]
+    ) -> CleaningStats:
         groups: list[CleanedGroup] = []
-        stats = super().run(job, groups.append)
+        stats = super().run(job, groups.append, aborted)
         for group in groups:
             on_group(group)
         return stats
@@ -356,7 +360,8 @@ def test_a_killed_worker_is_replaced_by_a_new_one(dir: Path) -> None:
             log = dirty_log(manager)
             slow = make_job(measured(manager, log), CleanerSettings(io_max_bytes_per_second=1.0), NOW_MS)
             process = CleanerProcess()
-            waiting = asyncio.get_running_loop().run_in_executor(None, process.run, slow, lambda group: None)
+            loop = asyncio.get_running_loop()
+            waiting = loop.run_in_executor(None, process.run, slow, lambda group: None, lambda: False)
             await eventually(lambda: process.pid is not None)
             pid = process.pid
             process.kill()
@@ -366,6 +371,20 @@ def test_a_killed_worker_is_replaced_by_a_new_one(dir: Path) -> None:
             assert values(log) == CLEANED
             assert process.pid not in (None, pid)
             process.close()
+
+    run(test)
+
+
+def test_a_cleaning_stopped_before_its_worker_runs_does_not_wait_for_it(dir: Path) -> None:
+    async def test() -> None:
+        async with running(dir) as manager:
+            log = dirty_log(manager)
+            slow = make_job(measured(manager, log), CleanerSettings(io_max_bytes_per_second=1.0), NOW_MS)
+            process = CleanerProcess()
+            process.kill()
+            with pytest.raises(CleaningAbortedError):
+                process.run(slow, lambda group: None, lambda: True)
+            assert process.pid is None
 
     run(test)
 
@@ -381,7 +400,9 @@ def test_a_worker_ends_with_its_input(dir: Path) -> None:
         async with running(dir) as manager:
             log = dirty_log(manager)
             process = CleanerProcess()
-            process.run(make_job(measured(manager, log), CleanerSettings(), NOW_MS), lambda group: None)
+            process.run(
+                make_job(measured(manager, log), CleanerSettings(), NOW_MS), lambda group: None, lambda: False
+            )
             assert process.pid is not None
             os.kill(process.pid, 0)
             pid = process.pid
@@ -414,7 +435,9 @@ class Raising(ThreadRunner):
         super().__init__()
         self.error = error
 
-    def run(self, job: CleaningJob, on_group: Callable[[CleanedGroup], None]) -> CleaningStats:
+    def run(
+        self, job: CleaningJob, on_group: Callable[[CleanedGroup], None], aborted: Callable[[], bool]
+    ) -> CleaningStats:
         raise self.error
 
 
@@ -472,7 +495,7 @@ def test_a_worker_reports_the_disk_error_it_met(dir: Path) -> None:
             job = make_job(measured(manager, log), CleanerSettings(), NOW_MS)
             process = CleanerProcess()
             with pytest.raises(FileNotFoundError) as error:
-                process.run(replace(job, dir=str(dir / "nowhere")), lambda group: None)
+                process.run(replace(job, dir=str(dir / "nowhere")), lambda group: None, lambda: False)
             assert "nowhere" in str(error.value.filename)
             process.close()
 

@@ -208,6 +208,20 @@ def test_the_recovery_point_checkpoint_follows_the_flushes(dir: Path) -> None:
     run(test)
 
 
+def test_checkpoints_written_at_once_come_out_in_order_of_asking(dir: Path) -> None:
+    async def test() -> None:
+        async with running(dir) as manager:
+            manager.get_or_create(TP, TOPIC_ID, small())
+            writes = [asyncio.create_task(manager.checkpoint_high_watermarks({TP: i})) for i in range(20)]
+            await asyncio.sleep(0)
+            writes[3].cancel()
+            await asyncio.gather(*writes, return_exceptions=True)
+            assert manager.dirs[0].online
+            assert manager.read_high_watermarks() == {TP: 19}
+
+    run(test)
+
+
 def test_silent_producers_are_forgotten(dir: Path) -> None:
     async def test() -> None:
         clock = ManualClock(NOW_MS)
