@@ -5,6 +5,7 @@ from ottla.model.ids import NO_TIMESTAMP
 from ottla.storage.log_state import LogState
 from ottla.storage.segment import LogSegment
 from ottla.storage.slices import LogSlice, TimestampOffset
+from ottla.storage.timestamp_search import find_by_timestamp, find_max_timestamp
 from ottla.storage.txnindex import AbortedTransaction
 
 
@@ -94,7 +95,7 @@ class ReadableLog(LogState):
         try:
             for segment in tuple(self._segments):
                 if segment.largest_timestamp >= timestamp:
-                    found = segment.find_by_timestamp(timestamp, self.log_start_offset)
+                    found = find_by_timestamp(segment, timestamp, self.log_start_offset)
                     if found is not None:  # else all of it lies below the log start offset
                         return found
         except OSError as error:
@@ -108,6 +109,6 @@ class ReadableLog(LogState):
             newest = max(self._segments, key=lambda segment: segment.max_timestamp_so_far)
             if newest.max_timestamp_so_far == NO_TIMESTAMP:
                 return None
-            return newest.find_max_timestamp()
+            return find_max_timestamp(newest)
         except OSError as error:
             raise self._fail("search", error) from error

@@ -152,8 +152,8 @@ class LogState:
         bounded = min(max(offset, self.log_start_offset), self.log_end_offset)
         if bounded != self.high_watermark:
             self.high_watermark = bounded
-            self._producers.on_high_watermark(bounded)
             if self._first_unstable is not None:
+                self._producers.on_high_watermark(bounded)
                 self._update_first_unstable()
         return bounded
 

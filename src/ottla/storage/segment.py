@@ -12,14 +12,14 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Final
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import NO_LEADER_EPOCH, NO_TIMESTAMP
+from ottla.model.ids import NO_TIMESTAMP
 from ottla.storage.batch_scan import (
     BASE_OFFSET,
     LAST_DELTA,
-    LEADER_EPOCH,
     LENGTH,
     MAX_TIMESTAMP,
     Header,
@@ -40,7 +40,7 @@ from ottla.storage.files import (
 )
 from ottla.storage.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex
 from ottla.storage.log_config import LogConfig
-from ottla.storage.slices import SegmentFile, TimestampOffset
+from ottla.storage.slices import SegmentFile
 from ottla.storage.timeindex import TimeIndex
 from ottla.storage.txnindex import TxnIndex
 
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from ottla.records.batch import BatchView
 
 logger = logging.getLogger(__name__)
+
+_opening = RLock()
 
 REMEMBERED_POSITIONS: Final = 16  # where the last slices ended: consumers read on from there
 LOG_OVERHEAD: Final = 12
@@ -62,11 +64,10 @@ class LogSegment:
         "_dir",
         "_file",
         "_first_timestamp",
+        "_indexes",
         "_max_timestamp",
-        "_offset_index",
         "_offset_of_max",
         "_positions",
-        "_time_index",
         "_txn_index",
         "base_offset",
         "created_ms",
@@ -98,8 +99,7 @@ class LogSegment:
         self.roll_jitter_ms = config.random_segment_jitter_ms()
         self._txn_index: TxnIndex | None = None
         self._file: SegmentFile | None = None
-        self._offset_index: OffsetIndex | None = None
-        self._time_index: TimeIndex | None = None
+        self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._bytes_since_index = 0
         self.must_roll = False  # an index is full
         self._max_timestamp: int | None = None
@@ -139,17 +139,11 @@ class LogSegment:
     @property
     def offset_index(self) -> OffsetIndex:
         """The offset index, rebuilt from the log file if it is missing or cannot be right."""
-        if self._offset_index is None:
-            self._open_indexes()
-        assert self._offset_index is not None
-        return self._offset_index
+        return (self._indexes or self._open_indexes())[0]
 
     @property
     def time_index(self) -> TimeIndex:
-        if self._time_index is None:
-            self._open_indexes()
-        assert self._time_index is not None
-        return self._time_index
+        return (self._indexes or self._open_indexes())[1]
 
     @property
     def txn_index(self) -> TxnIndex:
@@ -157,16 +151,28 @@ class LogSegment:
             self._txn_index = TxnIndex(self._path(TXN_INDEX_SUFFIX), self.base_offset)
         return self._txn_index
 
-    def _open_indexes(self) -> None:
-        self._offset_index = OffsetIndex(self._path(INDEX_SUFFIX), self.base_offset, self.index_max_bytes)
-        self._time_index = TimeIndex(self._path(TIME_INDEX_SUFFIX), self.base_offset, self.index_max_bytes)
-        try:
-            entries = self._offset_index.entries
-            if entries and self._offset_index.entry(entries - 1)[1] >= self.size_bytes:
-                raise CorruptIndexError(f"{self._offset_index.path} points beyond the end of the segment")
-            _ = self._time_index.entries
-        except CorruptIndexError:
-            self.rebuild_indexes()
+    def _new_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        return (
+            OffsetIndex(self._path(INDEX_SUFFIX), self.base_offset, self.index_max_bytes),
+            TimeIndex(self._path(TIME_INDEX_SUFFIX), self.base_offset, self.index_max_bytes),
+        )
+
+    def _open_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Looks at both; the lock keeps a thread that searches and the loop from each having their own."""
+        with _opening:
+            if self._indexes is not None:
+                return self._indexes
+            offsets, times = indexes = self._new_indexes()
+            try:
+                entries = offsets.entries
+                if entries and offsets.entry(entries - 1)[1] >= self.size_bytes:
+                    raise CorruptIndexError(f"{offsets.path} points beyond the end of the segment")
+                _ = times.entries
+                self._indexes = indexes
+            except CorruptIndexError as error:
+                logger.warning("%s; making it anew", error)
+                self.rebuild_indexes()
+            return self._indexes or indexes
 
     def rebuild_indexes(self) -> None:
         """Makes both indexes anew from the batch headers, as the appends would have."""
@@ -188,11 +194,10 @@ class LogSegment:
         self._first_timestamp = None
 
     def reset_indexes(self) -> None:
-        """Empties both; CorruptIndexError is no matter here, so they are made without being looked at."""
-        self._offset_index = OffsetIndex(self._path(INDEX_SUFFIX), self.base_offset, self.index_max_bytes)
-        self._time_index = TimeIndex(self._path(TIME_INDEX_SUFFIX), self.base_offset, self.index_max_bytes)
-        self._offset_index.reset()
-        self._time_index.reset()
+        """Empties both, without looking at what was in them."""
+        self._indexes = indexes = self._new_indexes()
+        for index in indexes:
+            index.reset()
         self._bytes_since_index = 0
         self._forget_positions()
 
@@ -384,37 +389,6 @@ class LogSegment:
             end = position + LOG_OVERHEAD + header[LENGTH]
         return next_offset, end
 
-    def find_by_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
-        """The first record at or after both, in order of offsets. Any thread."""
-        from ottla.records.record import read_records  # decoding is rarely needed: keep it out of the start
-
-        offset = max(self.time_index.lookup(timestamp)[1], start_offset)
-        for position, header in self.headers(self.offset_index.lookup(offset)[1]):
-            if header[MAX_TIMESTAMP] < timestamp:
-                continue
-            _, batch = next(self.batches(position))
-            for record in read_records(batch):
-                if record.timestamp >= timestamp and record.offset >= start_offset:
-                    return TimestampOffset(record.timestamp, record.offset, header[LEADER_EPOCH])
-        return None
-
-    def find_max_timestamp(self) -> TimestampOffset | None:
-        """The first record that has the segment's largest timestamp. Any thread."""
-        from ottla.records.record import read_records
-
-        largest = self.max_timestamp_so_far
-        for position, header in self.headers(
-            self.offset_index.lookup(self.offset_of_max_timestamp_so_far)[1]
-        ):
-            if header[MAX_TIMESTAMP] == largest:
-                _, batch = next(self.batches(position))
-                for record in read_records(batch):
-                    if record.timestamp == largest:
-                        return TimestampOffset(
-                            largest, record.offset, max(header[LEADER_EPOCH], NO_LEADER_EPOCH)
-                        )
-        return None
-
     # -- shrinking
 
     def truncate_to(self, offset: int, now_ms: int) -> int:
@@ -454,9 +428,8 @@ class LogSegment:
         """Waits until file and indexes are on the disk. Any thread."""
         file = self.file()
         os.fsync(file.fd)
-        for index in (self._offset_index, self._time_index):
-            if index is not None:
-                index.flush()
+        for index in self._indexes or ():
+            index.flush()
         self.txn_index.flush()
 
     def set_last_modified(self, modified_ms: int) -> None:
@@ -484,23 +457,21 @@ class LogSegment:
     def _repath(self) -> None:
         if self._txn_index is not None:
             self._txn_index.path = self._path(TXN_INDEX_SUFFIX)
-        if self._offset_index is not None:
-            self._offset_index.path = self._path(INDEX_SUFFIX)
-        if self._time_index is not None:
-            self._time_index.path = self._path(TIME_INDEX_SUFFIX)
+        if self._indexes is not None:
+            self._indexes[0].path = self._path(INDEX_SUFFIX)
+            self._indexes[1].path = self._path(TIME_INDEX_SUFFIX)
 
     def close(self) -> None:
         """Leaves the files as Kafka leaves them at a clean stop; the segment opens again when it is used."""
-        if self._offset_index is not None or self._time_index is not None or self._max_timestamp is not None:
+        if self._indexes is not None:
             self.finish_indexes()
         self.close_handlers()
 
     def close_handlers(self) -> None:
         """Lets go of the files without writing."""
         self._file = None
-        for index in (self._offset_index, self._time_index):
-            if index is not None:
-                index.close_handler()
+        for index in self._indexes or ():
+            index.close_handler()
 
     def delete_files(self) -> None:
         """Unlinks them. Any thread, once no log lists the segment any more."""

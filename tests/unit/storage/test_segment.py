@@ -10,6 +10,7 @@ from tests.unit.storage.log_support import NOW, batch
 from ottla.records.batch import set_offset_and_epoch
 from ottla.storage.log_config import LogConfig
 from ottla.storage.segment import REMEMBERED_POSITIONS, LogSegment
+from ottla.storage.timestamp_search import find_by_timestamp, find_max_timestamp
 
 BASE = 100
 CONFIG = LogConfig(index_interval_bytes=300)
@@ -201,12 +202,12 @@ def test_search_by_timestamp(segment: LogSegment) -> None:
     for i in range(30):
         add(segment, BASE + 2 * i, b"a" * 40, b"b", timestamp=NOW + 10 * i)
     for i in range(30):
-        found = segment.find_by_timestamp(NOW + 10 * i - 3, 0)
+        found = find_by_timestamp(segment, NOW + 10 * i - 3, 0)
         assert found is not None
         assert (found.timestamp, found.offset, found.leader_epoch) == (NOW + 10 * i, BASE + 2 * i, 1)
-    assert segment.find_by_timestamp(NOW, BASE + 5) == (NOW + 20, BASE + 5, 1)
-    assert segment.find_by_timestamp(NOW + 1000, 0) is None
-    newest = segment.find_max_timestamp()
+    assert find_by_timestamp(segment, NOW, BASE + 5) == (NOW + 20, BASE + 5, 1)
+    assert find_by_timestamp(segment, NOW + 1000, 0) is None
+    newest = find_max_timestamp(segment)
     assert newest is not None
     assert (newest.timestamp, newest.offset) == (NOW + 290, BASE + 58)
 
