@@ -83,7 +83,6 @@ class DirMover:
 
     async def _fill(self, partition: Partition) -> None:
         topic_partition = partition.topic_partition
-        self._logs.cleaner.abort_and_pause(topic_partition)
         while True:
             copy = self._logs.get_future(topic_partition)
             if copy is None:
