@@ -28,6 +28,7 @@ SUBJECT = os.environ.get("OTTLA_INTEROP_SUBJECT", "ottla")
 SETTINGS: dict[str, object] = {
     "group.coordinator.rebalance.protocols": "classic,consumer,streams",
     "log.segment.delete.delay.ms": 1000,
+    "log.retention.ms": -1,  # the scripts' records are stamped years ago, so that clocks can be told from them
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.interop.process import wait_until
 from tests.interop.scripts.batches import Batch, Rec
 from tests.interop.scripts.script import Script
 
@@ -139,8 +140,6 @@ def _directory(s: Script) -> str:
 
 def move_between_dirs(s: Script) -> None:
     """AlterReplicaLogDirs moves a partition to the other directory; its records stay."""
-    from tests.interop.process import wait_until
-
     name = s.create("dirs-move")
     s.produce(name, 0, [Batch(records=[Rec(b"m%d" % i)]) for i in range(4)])
     paths = [path for path, symbol in s.symbols.items() if symbol.startswith("<log dir")]

@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 from tests.interop.scripts.batches import BASE_TIMESTAMP, CODECS, Batch, Rec, message_set_v1
-from tests.interop.scripts.entities import ZERO_ID
+from tests.interop.scripts.entities import ZERO_ID, encode_request
 from tests.interop.scripts.script import Script
 
 DAY_MS = 86_400_000
@@ -70,8 +70,8 @@ BAD = {
     "zero record length": Batch(raw_records=b"\x00\x00\x00\x00\x00"),
     "bad header count": Batch(raw_records=b"\x0e\x00\x00\x00\x01\x01\x7e\x00"),
 }
+# Null records are left out: the reference never answers them. The fault tests hold Ottla to an answer.
 RAW = {
-    "null records": None,
     "empty records": b"",
     "eleven bytes": b"\x00" * 11,
     "sixty bytes": Batch().encode()[:60],
@@ -108,8 +108,6 @@ def produce_good(s: Script) -> None:
 
 
 def _no_acks(s: Script) -> None:
-    from tests.interop.scripts.entities import encode_request
-
     # acks 0 is not answered: the next answer on the connection is that of the next request.
     name = s.create("produce-no-acks")
     for v in (3, 7, s.newest(0)):

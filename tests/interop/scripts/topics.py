@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from tests.interop.process import wait_until
@@ -146,8 +147,6 @@ def delete_topics(s: Script) -> None:
 
 
 def _id(s: Script, name: str) -> Any:
-    import uuid
-
     return uuid.UUID(s.topic_ids[name])
 
 
@@ -257,8 +256,6 @@ def _auto_create(s: Script, v: int) -> None:
 
 
 def _uuid(text: str) -> Any:
-    import uuid
-
     return uuid.UUID(text)
 
 
