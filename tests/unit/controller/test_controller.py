@@ -1,0 +1,359 @@
+"""A whole controller in a directory: its life, its own work, and that the log says what it says."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.unit.controller.support import registration, settings
+from tests.unit.raft.support import LISTENERS, driver, format_directory
+from tests.unit.raft.test_driver import fetch_request
+
+from ottla.controller.controller import Controller
+from ottla.controller.result import RequestContext
+from ottla.metadata.batches import read_record_batch
+from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
+from ottla.metadata.image_records import image_records
+from ottla.metadata.loader import MetadataLoader
+from ottla.metadata.records import NoOpRecord
+from ottla.model.clock import ManualClock
+from ottla.model.errors import ErrorCode
+from ottla.model.ids import random_uuid
+from ottla.raft.metadata_log import MetadataLogConfig
+from ottla.wire.messages import broker_lifecycle as lifecycle
+from ottla.wire.messages import configs as c
+from ottla.wire.messages import topics as t
+from ottla.wire.messages.producers import AllocateProducerIdsRequest
+from ottla.wire.messages.replication import ElectLeadersRequest
+
+CONTEXT = RequestContext(7)
+Work = Callable[[Controller], Awaitable[None]]
+
+
+async def with_controller(
+    directory: Path,
+    work: Work,
+    clock: ManualClock | None = None,
+    config: MetadataLogConfig | None = None,
+    failures: list[Exception] | None = None,
+) -> ClusterImage:
+    clock = clock or ManualClock(1_000_000)
+    random = Random(7)
+    controller = Controller(
+        driver(directory, clock, config),
+        settings(log_dirs=str(directory)),
+        clock,
+        metadata_dir=directory,
+        listeners=LISTENERS,
+        on_failure=failures.append if failures is not None else None,
+        random=random,
+        new_uuid=lambda: random.randbytes(16),
+    )
+    await controller.start()
+    try:
+        await work(controller)
+    finally:
+        await controller.stop()
+    return controller.image
+
+
+def run(directory: Path, work: Work, **options: object) -> ClusterImage:
+    return asyncio.run(with_controller(directory, work, **options))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    format_directory(tmp_path)
+    return tmp_path
+
+
+async def nothing(controller: Controller) -> None:
+    assert controller.active
+
+
+async def broker_up(controller: Controller, previous_epoch: int = -1) -> int:
+    request = registration(1, random_uuid(), previous_broker_epoch=previous_epoch)
+    answer = await controller.register_broker(request, CONTEXT)
+    assert answer.error_code == 0
+    await heartbeat(controller, answer.broker_epoch)
+    assert controller.image.broker_is_active(1)
+    return answer.broker_epoch
+
+
+async def heartbeat(
+    controller: Controller, epoch: int, want_shut_down: bool = False
+) -> lifecycle.BrokerHeartbeatResponse:
+    request = lifecycle.BrokerHeartbeatRequest(
+        broker_id=1,
+        broker_epoch=epoch,
+        current_metadata_offset=controller.image.offset,
+        want_fence=False,
+        want_shut_down=want_shut_down,
+    )
+    return await controller.broker_heartbeat(request, CONTEXT)
+
+
+async def create(controller: Controller, *names: str, partitions: int = 1) -> list[int]:
+    request = t.CreateTopicsRequest(
+        topics=[
+            t.CreatableTopic(
+                name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+            )
+            for name in names
+        ]
+    )
+    return [answer.error_code for answer in (await controller.create_topics(request, CONTEXT)).topics]
+
+
+def from_snapshot(image: ClusterImage) -> ClusterImage:
+    loader = MetadataLoader(EMPTY_IMAGE)
+    loader.replay(list(image_records(image)), 0, 0, 0)
+    loader.advance(image.offset, image.epoch, image.timestamp_ms)
+    loader.publish()
+    return loader.image
+
+
+def same(first: ClusterImage, second: ClusterImage) -> bool:
+    return list(image_records(first)) == list(image_records(second))
+
+
+def test_a_fresh_cluster_has_its_features_and_its_controller(directory: Path) -> None:
+    image = run(directory, nothing)
+    assert image.metadata_version == 30
+    assert image.elr_enabled
+    assert image.controllers[1].listeners["CONTROLLER"].port == LISTENERS[0].port
+
+
+def test_the_log_says_what_the_controller_said(directory: Path) -> None:
+    async def work(controller: Controller) -> None:
+        epoch = await broker_up(controller)
+        assert await create(controller, "a", "b", partitions=3) == [0, 0]
+        assert await create(controller, "a") == [ErrorCode.TOPIC_ALREADY_EXISTS]
+        alter = c.IncrementalAlterConfigsRequest(
+            resources=[
+                c.IncrementalAlterConfigsResource(
+                    resource_type=2,
+                    resource_name="a",
+                    configs=[
+                        c.IncrementalAlterableConfig(name="retention.ms", config_operation=0, value="9")
+                    ],
+                )
+            ],
+            validate_only=False,
+        )
+        await controller.incremental_alter_configs(alter, CONTEXT)
+        ids = await controller.allocate_producer_ids(
+            AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch), CONTEXT
+        )
+        assert (ids.producer_id_start, ids.producer_id_len) == (0, 1000)
+        delete = t.DeleteTopicsRequest(topic_names=["b"], timeout_ms=1)
+        await controller.delete_topics(delete, CONTEXT)
+
+    live = run(directory, work)
+
+    async def compare(controller: Controller) -> None:
+        loaded = controller.raft._load_image()[0].image
+        assert {t.name: dict(t.partitions) for t in loaded.topics.values()} == {
+            t.name: dict(t.partitions) for t in live.topics.values()
+        }
+        assert dict(loaded.configs) == dict(live.configs)
+        assert loaded.next_producer_id == live.next_producer_id
+        assert loaded.brokers == live.brokers
+
+    run(directory, compare)
+    assert same(from_snapshot(live), live)
+
+
+def test_a_snapshot_and_the_log_after_it_give_the_live_image(directory: Path) -> None:
+    config = MetadataLogConfig(snapshot_bytes=2_000, segment_bytes=1 << 20, retention_bytes=0)
+
+    async def work(controller: Controller) -> None:
+        await broker_up(controller)
+        for number in range(40):
+            assert await create(controller, f"t{number}", partitions=2) == [0]
+            await controller.tick()
+        await controller.raft.maintain()
+        assert controller.raft.log.start_offset > 0
+        assert len(controller.raft.log.snapshots) == 1
+        await create(controller, "after")
+
+    live = run(directory, work, config=config)
+
+    async def compare(controller: Controller) -> None:
+        loaded = controller.raft._load_image()[0].image
+        # The controller that has just started has registered itself anew; all else is as it was.
+        assert dict(loaded.topics) == dict(live.topics)
+        assert loaded.brokers == live.brokers
+        assert loaded.features == live.features
+
+    run(directory, compare, config=config)
+
+
+def test_a_clean_restart_keeps_leaders_without_recovery(directory: Path) -> None:
+    epochs: list[int] = []
+
+    async def first(controller: Controller) -> None:
+        epochs.append(await broker_up(controller))
+        await create(controller, "t")
+        assert not (await heartbeat(controller, epochs[0], want_shut_down=True)).should_shut_down
+        assert (await heartbeat(controller, epochs[0], want_shut_down=True)).should_shut_down
+
+    async def second(controller: Controller) -> None:
+        await broker_up(controller, epochs[0])
+        partition = controller.image.partition("t", 0)
+        assert partition is not None
+        assert (partition.leader, partition.isr, partition.leader_recovery_state) == (1, (1,), 0)
+
+    run(directory, first)
+    run(directory, second)
+
+
+def test_after_a_crash_the_broker_is_back_at_once(directory: Path) -> None:
+    async def first(controller: Controller) -> None:
+        await broker_up(controller)
+        await create(controller, "t")
+
+    async def second(controller: Controller) -> None:
+        assert not controller.image.brokers[1].fenced, "nobody has fenced it"
+        await broker_up(controller)
+        partition = controller.image.partition("t", 0)
+        assert partition is not None
+        assert partition.leader == 1
+
+    run(directory, first)
+    run(directory, second)
+
+
+def test_a_silent_broker_is_fenced(directory: Path) -> None:
+    clock = ManualClock(1_000_000)
+
+    async def work(controller: Controller) -> None:
+        epoch = await broker_up(controller)
+        await create(controller, "t")
+        clock.advance(8_999)
+        await controller.tick()
+        assert controller.image.broker_is_active(1)
+        clock.advance(1)
+        await controller.tick()
+        assert controller.image.brokers[1].fenced
+        partition = controller.image.partition("t", 0)
+        assert partition is not None
+        assert partition.leader == -1
+        await heartbeat(controller, epoch)
+        assert controller.image.broker_is_active(1), "it is let in when it is heard from again"
+
+    run(directory, work, clock=clock)
+
+
+def test_an_idle_log_grows_only_if_somebody_follows_it(directory: Path) -> None:
+    clock = ManualClock(1_000_000)
+
+    async def work(controller: Controller) -> None:
+        end = controller.raft.log.end_offset
+        clock.advance(600)
+        await controller.tick()
+        assert controller.raft.log.end_offset == end
+        await controller.raft.fetch(fetch_request(controller.raft, end))
+        clock.advance(600)
+        await controller.tick()
+        assert controller.raft.log.end_offset == end + 1
+        (last,) = read_record_batch(next(iter(controller.raft.log.batches(end))))
+        assert last == NoOpRecord()
+
+    run(directory, work, clock=clock)
+
+
+def test_subscribers_see_every_change_in_order(directory: Path) -> None:
+    offsets: list[int] = []
+
+    async def work(controller: Controller) -> None:
+        controller.publisher.subscribe(lambda image, delta: offsets.append(image.offset))
+        await broker_up(controller)
+        await asyncio.gather(*(create(controller, f"t{n}") for n in range(20)))
+        assert offsets == sorted(set(offsets))
+        assert offsets[-1] == controller.image.offset
+
+    run(directory, work)
+
+
+def test_a_dead_disk_stops_the_controller_and_nothing_more_is_promised(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[Exception] = []
+
+    async def work(controller: Controller) -> None:
+        await broker_up(controller)
+        before = controller.image
+
+        def failing(now_ms: int) -> None:
+            raise OSError("disk is gone")
+
+        monkeypatch.setattr(controller.raft.log, "flush", failing)
+        assert await create(controller, "lost") == [ErrorCode.NOT_CONTROLLER]
+        assert controller.image is before
+        assert not controller.active
+        assert len(failures) == 1
+        assert await create(controller, "later") == [ErrorCode.NOT_CONTROLLER]
+        answer = await controller.elect_leaders(ElectLeadersRequest(topic_partitions=None), CONTEXT)
+        assert answer.error_code == ErrorCode.NOT_CONTROLLER
+
+    run(directory, work, failures=failures)
+
+
+def test_whole_requests_are_refused_in_their_own_form(directory: Path) -> None:
+    async def work(controller: Controller) -> None:
+        many = [
+            t.CreatableTopic(
+                name=f"t{n}", num_partitions=6000, replication_factor=1, assignments=[], configs=[]
+            )
+            for n in range(2)
+        ]
+        answer = await controller.create_topics(t.CreateTopicsRequest(topics=many), CONTEXT)
+        assert {a.error_code for a in answer.topics} == {ErrorCode.POLICY_VIOLATION}
+        unknown = lifecycle.UnregisterBrokerRequest(broker_id=9)
+        gone = await controller.unregister_broker(unknown, CONTEXT)
+        assert gone.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+        stale = await controller.allocate_producer_ids(
+            AllocateProducerIdsRequest(broker_id=9, broker_epoch=1), CONTEXT
+        )
+        assert stale.error_code == ErrorCode.STALE_BROKER_EPOCH
+        foreign = await controller.register_broker(registration(1, cluster_id="x"), CONTEXT)
+        assert foreign.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+
+    run(directory, work)
+
+
+def test_after_every_cut_of_the_log_the_image_is_one_that_was(directory: Path) -> None:
+    """Crash anywhere: what was acknowledged by then is there, and no decision is there by half."""
+    acknowledged: list[tuple[int, frozenset[tuple[str, int]]]] = []
+
+    def shape(image: ClusterImage) -> frozenset[tuple[str, int]]:
+        return frozenset((name, len(topic.partitions)) for name, topic in image.topics.items())
+
+    async def work(controller: Controller) -> None:
+        log = controller.raft.log.directory / "00000000000000000000.log"
+        await broker_up(controller)
+        acknowledged.append((log.stat().st_size, shape(controller.image)))
+        for number in range(6):
+            await create(controller, f"t{number}", partitions=4)
+            acknowledged.append((log.stat().st_size, shape(controller.image)))
+        await controller.delete_topics(t.DeleteTopicsRequest(topic_names=["t0"], timeout_ms=1), CONTEXT)
+        acknowledged.append((log.stat().st_size, shape(controller.image)))
+
+    run(directory, work)
+    partition = directory / "__cluster_metadata-0"
+    whole = (partition / "00000000000000000000.log").read_bytes()
+    shapes = [s for _, s in acknowledged]
+    start = acknowledged[0][0]
+    for cut in range(start, len(whole), 11):
+        for path in partition.iterdir():
+            if path.suffix in (".index", ".timeindex", ".snapshot") or "leader-epoch" in path.name:
+                path.unlink()
+        (partition / "00000000000000000000.log").write_bytes(whole[:cut])
+        raft = driver(directory)
+        found = shape(raft.load()[0].image)
+        raft.log.close()
+        at_least = max(n for n, (size, _) in enumerate(acknowledged) if size <= cut)
+        assert found in shapes
+        assert shapes.index(found) >= at_least

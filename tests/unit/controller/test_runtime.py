@@ -1,0 +1,231 @@
+"""The runtime: responses wait for the commit, failures leave no trace, readers see only what is committed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from ottla.controller.result import Result
+from ottla.controller.runtime import MAX_PENDING_DECISIONS, ControllerRuntime
+from ottla.metadata import records as r
+from ottla.metadata.delta import Delta, MetadataError
+from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
+from ottla.metadata.loader import MetadataLoader
+from ottla.metadata.publisher import MetadataPublisher
+from ottla.model.clock import ManualClock
+from ottla.model.errors import ErrorCode, KafkaError
+
+
+class Log:
+    """Holds what is appended; nothing is committed before the test says so."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes]] = []
+        self.next_offset = 0
+        self.epoch = 1
+        self.is_leader = True
+        self.fails = False
+
+    def append(self, groups: Sequence[Sequence[bytes]]) -> int:
+        if self.fails:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no space")
+        for group in groups:
+            self.batches.append(list(group))
+            self.next_offset += len(group)
+        return self.next_offset - 1
+
+
+class World:
+    def __init__(self) -> None:
+        self.log = Log()
+        self.publisher = MetadataPublisher()
+        loader = MetadataLoader(EMPTY_IMAGE)
+        self.runtime = ControllerRuntime(self.log, loader, self.publisher, ManualClock(5))
+        self.runtime.activate()
+        self.seen: list[tuple[ClusterImage, Delta]] = []
+        self.publisher.subscribe(lambda image, delta: self.seen.append((image, delta)))
+
+    def write(self, *records: r.MetadataRecord, atomic: bool = False) -> "asyncio.Future[str]":
+        return self.runtime.submit(lambda image: Result("done", list(records), atomic))
+
+    def commit(self) -> None:
+        self.runtime.on_commit(self.log.next_offset)
+
+
+MV = r.FeatureLevelRecord(name="metadata.version", feature_level=30)
+
+
+def topic(name: str) -> r.TopicRecord:
+    return r.TopicRecord(name=name, topic_id=name.encode().ljust(16, b"\0"))
+
+
+def world_test(work: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+    def test() -> None:
+        async def main() -> None:
+            world = World()
+            world.write(MV)
+            world.commit()
+            await work(world)
+
+        asyncio.run(main())
+
+    test.__doc__ = work.__doc__
+    return test
+
+
+@world_test
+async def test_a_response_waits_for_the_commit(world: World) -> None:
+    future = world.write(topic("a"))
+    await asyncio.sleep(0)
+    assert not future.done()
+    assert set(world.runtime.image.topics) == {"a"}, "decisions go on from it"
+    assert not world.publisher.image.topics, "nobody else sees it"
+    world.commit()
+    assert await future == "done"
+    assert set(world.publisher.image.topics) == {"a"}
+    assert [t.name for t in world.seen[-1][1].created_topics] == ["a"]
+
+
+@world_test
+async def test_the_image_is_shown_before_the_answer(world: World) -> None:
+    order: list[str] = []
+    world.publisher.subscribe(lambda image, delta: order.append("image"))
+    future = world.write(topic("a"))
+    future.add_done_callback(lambda _: order.append("answer"))
+    world.commit()
+    await future
+    await asyncio.sleep(0)
+    assert order == ["image", "answer"]
+
+
+@world_test
+async def test_an_answer_that_rests_on_what_is_pending_waits_with_it(world: World) -> None:
+    write = world.write(topic("a"))
+    read = world.runtime.submit(lambda image: Result("a" in image.topics))
+    await asyncio.sleep(0)
+    assert not read.done()
+    world.commit()
+    assert (await write, await read) == ("done", True)
+    alone = world.runtime.submit(lambda image: Result(len(image.topics)))
+    assert alone.done()
+
+
+@world_test
+async def test_commits_come_in_order_and_in_part(world: World) -> None:
+    first, second = world.write(topic("a")), world.write(topic("b"))
+    world.runtime.on_commit(world.log.next_offset - 1)
+    assert first.done()
+    assert not second.done()
+    assert set(world.publisher.image.topics) == {"a"}
+    world.commit()
+    assert second.done()
+
+
+@world_test
+async def test_a_refusal_appends_nothing(world: World) -> None:
+    def refuse(image: ClusterImage) -> Result[None]:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "no")
+
+    before = len(world.log.batches)
+    with pytest.raises(KafkaError, match="no"):
+        await world.runtime.submit(refuse)
+    assert len(world.log.batches) == before
+
+
+@world_test
+async def test_a_record_that_cannot_be_replayed_is_never_appended(world: World) -> None:
+    before = len(world.log.batches)
+    with pytest.raises(MetadataError):
+        world.write(topic("a"), topic("a"))
+    assert len(world.log.batches) == before
+    assert not world.runtime.image.topics, "not even the first half"
+
+
+@world_test
+async def test_a_failed_append_changes_nothing(world: World) -> None:
+    world.log.fails = True
+    with pytest.raises(KafkaError) as error:
+        await world.write(topic("a"))
+    assert error.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not world.runtime.image.topics
+    world.log.fails = False
+    later = world.write(topic("b"))
+    world.commit()
+    await later
+    assert set(world.publisher.image.topics) == {"b"}
+
+
+@world_test
+async def test_a_failed_commit_takes_everything_pending_back(world: World) -> None:
+    done = world.write(topic("a"))
+    world.commit()
+    lost = [world.write(topic("b")), world.write(topic("c"))]
+    world.runtime.fail()
+    assert await done == "done"
+    for future in lost:
+        with pytest.raises(KafkaError) as error:
+            await future
+        assert error.value.code is ErrorCode.NOT_CONTROLLER
+    assert set(world.runtime.image.topics) == {"a"}
+    assert set(world.publisher.image.topics) == {"a"}
+    with pytest.raises(KafkaError):
+        await world.write(topic("d"))
+
+
+@world_test
+async def test_who_does_not_lead_decides_nothing(world: World) -> None:
+    world.log.is_leader = False
+    with pytest.raises(KafkaError) as error:
+        await world.write(topic("a"))
+    assert error.value.code is ErrorCode.NOT_CONTROLLER
+    world.log.is_leader = True
+    world.runtime.resign()
+    with pytest.raises(KafkaError):
+        await world.write(topic("a"))
+
+
+@world_test
+async def test_atomic_records_are_one_batch_and_others_are_split(world: World) -> None:
+    names = [topic(f"t{number}") for number in range(10_500)]
+    before = len(world.log.batches)
+    world.write(*names)
+    assert [len(batch) for batch in world.log.batches[before:]] == [10_000, 500]
+    world.commit()
+    large = r.ConfigRecord(resource_type=32, resource_name="g", name="x", value="v" * 30_000)
+    with pytest.raises(KafkaError) as error:
+        await world.write(*[large] * 300, atomic=True)
+    assert error.value.code is ErrorCode.POLICY_VIOLATION
+
+
+@world_test
+async def test_there_is_an_end_to_what_may_wait(world: World) -> None:
+    waiting = [world.runtime.submit(lambda image: Result(None, [r.NoOpRecord()])) for _ in range(10_000)]
+    assert len(waiting) == MAX_PENDING_DECISIONS
+    with pytest.raises(KafkaError) as error:
+        await world.write(topic("a"))
+    assert error.value.code is ErrorCode.REQUEST_TIMED_OUT
+    world.commit()
+    assert all(future.done() for future in waiting)
+
+
+@world_test
+async def test_an_image_can_be_waited_for(world: World) -> None:
+    world.write(topic("a"))
+    offset = world.log.next_offset - 1
+    waiting = asyncio.create_task(world.publisher.wait_for_offset(offset))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    world.commit()
+    assert "a" in (await waiting).topics
+    assert "a" in (await world.publisher.wait_for_offset(offset)).topics
+
+
+@world_test
+async def test_a_transaction_that_was_left_open_can_be_aborted(world: World) -> None:
+    world.write(r.BeginTransactionRecord(), topic("half"))
+    world.commit()
+    assert world.runtime.transaction_start_offset >= 0
+    assert not world.runtime.image.topics
+    world.write(r.AbortTransactionRecord(), topic("whole"))
+    world.commit()
+    assert set(world.publisher.image.topics) == {"whole"}
