@@ -2,16 +2,17 @@
 
 An entry is 34 bytes: version (0), producer id, first and last offset of the transaction, and the last stable
 offset when it was aborted, which tells a search when it has seen enough. The file is made with the first entry,
-as most segments never have one. There are few entries, so the whole file is read for a search and an entry is
-written at once.
+as most segments never have one. There are few entries: they are read at the first search and kept, and an entry
+is written at once.
 """
 
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ottla.storage.files import FILE_MODE, fsync_file, write_fully
+from ottla.storage.files import FILE_MODE, fsync_file, read_small, write_fully
 from ottla.storage.index import CorruptIndexError
 
 ENTRY: Final = struct.Struct(">hqqqq")
@@ -30,13 +31,12 @@ class AbortedTransaction(NamedTuple):
 class TxnIndex:
     """Aborted transactions in the order of their markers."""
 
-    __slots__ = ("_exists", "base_offset", "path")
+    __slots__ = ("_transactions", "base_offset", "path")
 
     def __init__(self, path: Path, base_offset: int) -> None:
         self.path = path
         self.base_offset = base_offset
-        # Learnt at the first read; a segment without transactions never asks the file system twice.
-        self._exists: bool | None = None
+        self._transactions: list[AbortedTransaction] | None = None
 
     def append(self, txn: AbortedTransaction) -> None:
         """Adds an entry at the end of the file."""
@@ -46,20 +46,16 @@ class TxnIndex:
             write_fully(fd, ENTRY.pack(VERSION, *txn), end)
         finally:
             os.close(fd)
-        self._exists = True
+        if self._transactions is not None:
+            self._transactions.append(txn)
 
     def transactions(self) -> list[AbortedTransaction]:
         """Every entry; CorruptIndexError for a version nobody has written or offsets outside the segment."""
-        if self._exists is False:
-            return []
-        try:
-            content = self.path.read_bytes()
-        except FileNotFoundError:
-            self._exists = False
-            return []
-        self._exists = True
-        usable = len(content) // ENTRY.size * ENTRY.size
-        return [self._parse(entry) for entry in ENTRY.iter_unpack(content[:usable])]
+        if self._transactions is None:
+            content = read_small(str(self.path)) or b""
+            usable = len(content) // ENTRY.size * ENTRY.size
+            self._transactions = [self._parse(entry) for entry in ENTRY.iter_unpack(content[:usable])]
+        return self._transactions
 
     def _parse(self, entry: tuple[int, int, int, int, int]) -> AbortedTransaction:
         version, txn = entry[0], AbortedTransaction(*entry[1:])
@@ -79,17 +75,19 @@ class TxnIndex:
 
     def truncate_to(self, offset: int) -> None:
         """Removes the transactions that ended at or after offset."""
-        kept = [txn for txn in self.transactions() if txn.last_offset < offset]
-        if self._exists:
+        known = self.transactions()
+        kept = [txn for txn in known if txn.last_offset < offset]
+        if len(kept) != len(known):
             os.truncate(self.path, len(kept) * ENTRY.size)
+            self._transactions = kept
 
     def reset(self) -> None:
         """Removes all."""
-        try:
+        self._transactions = []
+        with suppress(FileNotFoundError):
             os.truncate(self.path, 0)
-        except FileNotFoundError:
-            self._exists = False
 
     def flush(self) -> None:
-        if self._exists is not False:
+        """Brings the file to the disk, if there is one."""
+        if self._transactions is None or self._transactions:
             fsync_file(self.path)

@@ -17,6 +17,7 @@ from ottla.storage.cleaner import (
     group_segments,
 )
 from ottla.storage.files import CLEANED_SUFFIX, file_name
+from ottla.storage.timestamp_search import find_by_timestamp
 
 
 @pytest.fixture
@@ -277,7 +278,7 @@ def test_cleaned_segments_have_working_indexes_and_the_age_of_their_source(log: 
         assert found is not None
         assert found[1] == offset
     assert segment.max_timestamp_so_far == log.now_ms
-    hit = segment.find_by_timestamp(log.now_ms - 40, 0)
+    hit = find_by_timestamp(segment, log.now_ms - 40, 0)
     assert hit is not None
     assert hit.offset == 45
 
