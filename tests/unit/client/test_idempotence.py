@@ -23,11 +23,11 @@ TP = TopicPartition("t", 0)
 class Storm:
     """Trouble by chance, for a while."""
 
-    def __init__(self, rig: Rig, seed: int, *, until_ms: float) -> None:
+    def __init__(self, rig: Rig, seed: int, *, until_ms: float, latency_ms: float = 20.0) -> None:
         self._rig = rig
         self._random = Random(seed)
         self._until_ms = until_ms
-        rig.cluster.latency_ms = (0.1, 20.0)
+        rig.cluster.latency_ms = (0.1, latency_ms)
         rig.cluster.faults.append(self)
 
     def __call__(self, node: int, request: Any, version: int) -> Any:
@@ -86,14 +86,20 @@ def test_records_given_up_leave_the_rest_in_order_and_never_twice(seed: int) -> 
         seed=seed,
         batch_size=150,
         linger_ms=3,
-        request_timeout_ms=300,
-        delivery_timeout_ms=400,
+        request_timeout_ms=80,
+        delivery_timeout_ms=120,
+        retry_backoff_ms=10,
+        retry_backoff_max_ms=20,
+        reconnect_backoff_ms=5,
+        reconnect_backoff_max_ms=10,
     )
-    Storm(rig, seed, until_ms=20_000)
+    Storm(rig, seed, until_ms=20_000, latency_ms=2.0)
     sent = send_all(rig, 120, Random(seed))
     rig.settle([delivery for _, _, delivery in sent])
+    rig.cluster.run_for(25_000)
     later = [(p, b"after%d" % p, rig.send(b"after%d" % p, partition=p)) for p in range(2)]
-    rig.settle([delivery for _, _, delivery in later], 400_000)
+    rig.settle([delivery for _, _, delivery in later])
+    assert [d.exception() for _, _, d in later] == [None, None], "the producer has not recovered"
     for partition in range(2):
         stored = [value for value in rig.values(partition) if value is not None]
         order = [value for where, value, _ in sent + later if where == partition]
