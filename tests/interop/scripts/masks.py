@@ -44,6 +44,8 @@ def stamped_batches(value: Any) -> Any:
     for batch in batches or []:
         if "base_timestamp" not in batch:
             continue
+        if batch["producer_id"] >= 0:
+            batch["producer_id"], batch["crc"] = "<producer>", "<crc>"
         stamped = any(clock(batch[name]) == "<now>" for name in ("base_timestamp", "max_timestamp"))
         batch["base_timestamp"] = clock(batch["base_timestamp"])
         batch["max_timestamp"] = clock(batch["max_timestamp"])
@@ -65,6 +67,8 @@ MASKS: list[tuple[int | None, str, Mask]] = [
     (1, r"responses\.partitions\.records", stamped_batches),
     # Ids that are random or count metadata records.
     (1, r"session_id", present("session")),
+    (22, r"producer_id", present("producer", absent=(-1,))),
+    (61, r"topics\.partitions\.active_producers\.producer_id", hidden("producer")),
     (18, r"finalized_features_epoch", present("metadata offset")),
     (60, r"cluster_id", hidden("cluster")),
     (62, r"broker_epoch", present("broker epoch")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from tests.interop.process import wait_until
 from tests.interop.scripts.batches import BASE_TIMESTAMP, CODECS, Batch, Rec, message_set_v1
 from tests.interop.scripts.entities import ZERO_ID, encode_request
 from tests.interop.scripts.script import Script
@@ -158,8 +159,16 @@ def produce_batches(s: Script) -> None:
     s.ask(0, 9, produce_body(s, "odd-plain", huge.encode()), "over the default limit")
 
 
+def new_producer_id(s: Script) -> int:
+    """A producer id, when the broker has its first block of them."""
+    body = {"transactional_id": None, "transaction_timeout": 60000}
+    wait_until(lambda: s.quiet(22, 4, body).get("error_code") == "none", 20, "a block of producer ids")
+    return int(s.quiet(22, 4, body)["producer_id"])
+
+
 def init_producer_id(s: Script) -> None:
     """InitProducerId without and with ids and epochs of one's own."""
+    new_producer_id(s)
     for v in s.versions(22):
         s.ask(22, v, {"transactional_id": None, "transaction_timeout": 60000}, "a new producer")
         s.ask(22, v, {"transactional_id": None, "transaction_timeout": 0}, "no timeout")
@@ -186,7 +195,7 @@ def idempotence(s: Script) -> None:
     """Sequences: in order, repeated, with gaps, over the last five, epochs, wrap-around."""
     for v in (3, 7, 9, 11, s.newest(0)):
         name = s.create(f"idem-v{v}", 2)
-        producer = s.quiet(22, 4, {"transactional_id": None, "transaction_timeout": 60000})["producer_id"]
+        producer = new_producer_id(s)
 
         def send(case: str, sequence: int, count: int = 2, epoch: int = 0, **more: Any) -> None:
             batch = Batch(
