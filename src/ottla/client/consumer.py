@@ -165,7 +165,7 @@ class ConsumerCore:
     def close(self, now: float) -> None:
         """Tell the brokers that our sessions are over; nobody waits for the answer."""
         for node_id, session in self._sessions.items():
-            if session.session_id and node_id not in self._fetching and self._network.ready(node_id, now):
+            if session.session_id and self._network.ready(node_id, now):
                 request = FetchRequest(
                     max_wait_ms=0,
                     min_bytes=0,

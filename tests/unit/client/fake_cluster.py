@@ -474,7 +474,7 @@ class FakeCluster:
                 partition_index=asked.partition_index,
                 offset=offset,
                 timestamp=timestamp,
-                leader_epoch=partition.epoch,
+                leader_epoch=partition.epoch if version >= 4 else -1,
             )
 
         return list_offsets.ListOffsetsResponse(
