@@ -81,6 +81,8 @@ class ClusterRules:
         self.image = image
         self.settings = settings
         self.metadata_version = image.metadata_version_or_throw
+        # Settings of topics, for decisions about thousands of their partitions.
+        self._topic_values: dict[tuple[str, str], Any] = {}
 
     def check_broker_epoch(self, broker_id: int, epoch: int) -> None:
         """A broker acts only in its present life."""
@@ -103,11 +105,16 @@ class ClusterRules:
 
     def min_isr(self, topic: TopicImage) -> int:
         """A topic cannot ask for more in-sync replicas than it has."""
-        value = int(self.settings.topic_value(self.image, topic.name, MIN_ISR))
-        return min(value, topic.replication_factor)
+        return min(int(self._topic_value(topic.name, MIN_ISR)), topic.replication_factor)
 
     def unclean_election_enabled(self, topic: TopicImage) -> bool:
-        return bool(self.settings.topic_value(self.image, topic.name, UNCLEAN_ELECTION))
+        return bool(self._topic_value(topic.name, UNCLEAN_ELECTION))
+
+    def _topic_value(self, topic: str, name: str) -> Any:
+        value = self._topic_values.get((topic, name))
+        if value is None:
+            value = self._topic_values[topic, name] = self.settings.topic_value(self.image, topic, name)
+        return value
 
     def change(
         self,

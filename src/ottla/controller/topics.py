@@ -33,6 +33,8 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 MAX_PARTITIONS_PER_BATCH = 10_000
 DEFAULT = -1
 
+ShownConfigs = dict[frozenset[tuple[str, str]], list[m.CreatableTopicConfigs]]
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -51,9 +53,10 @@ def create_topics(
     _check_partition_count(wanted, rules.settings.static["num.partitions"])
     records: list[MetadataRecord] = []
     answers = []
+    shown: ShownConfigs = {}
     for topic in wanted:
         try:
-            answer, new_records = _create_topic(rules, topic, context, sources)
+            answer, new_records = _create_topic(rules, topic, context, sources, shown)
             records += new_records
         except KafkaError as error:
             answer = _refused(topic.name, error_of(error))
@@ -87,7 +90,11 @@ def _check_partition_count(topics: Sequence[m.CreatableTopic], default: int) -> 
 
 
 def _create_topic(
-    rules: ClusterRules, topic: m.CreatableTopic, context: RequestContext, sources: Sources
+    rules: ClusterRules,
+    topic: m.CreatableTopic,
+    context: RequestContext,
+    sources: Sources,
+    shown: ShownConfigs,
 ) -> tuple[m.CreatableTopicResult, list[MetadataRecord]]:
     _check_new_name(rules, topic.name)
     overrides = _creation_configs(topic)
@@ -97,7 +104,7 @@ def _create_topic(
     topic_id = sources.new_uuid()
     records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id), *config_records]
     records += [partition_record(rules, topic_id, n, p) for n, p in enumerate(partitions)]
-    return _created(rules, topic.name, topic_id, partitions, overrides), records
+    return _created(topic.name, topic_id, partitions, _shown_configs(rules, overrides, shown)), records
 
 
 def _check_new_name(rules: ClusterRules, name: str) -> None:
@@ -183,21 +190,13 @@ def _assigned_partitions(rules: ClusterRules, topic: m.CreatableTopic) -> list[P
     return [partitions[number] for number in range(len(partitions))]
 
 
-def _created(
-    rules: ClusterRules,
-    name: str,
-    topic_id: Uuid,
-    partitions: Sequence[PartitionRegistration],
-    overrides: Mapping[str, str],
-) -> m.CreatableTopicResult:
-    entries = describe_topic(rules.settings.effective(rules.image), overrides)
-    return m.CreatableTopicResult(
-        name=name,
-        topic_id=topic_id,
-        error_message=None,
-        num_partitions=len(partitions),
-        replication_factor=len(partitions[0].replicas),
-        configs=[
+def _shown_configs(
+    rules: ClusterRules, overrides: Mapping[str, str], shown: ShownConfigs
+) -> list[m.CreatableTopicConfigs]:
+    """What the answer tells of a topic's configuration; the same for all topics with the same overrides."""
+    key = frozenset(overrides.items())
+    if key not in shown:
+        shown[key] = [
             m.CreatableTopicConfigs(
                 name=entry.name,
                 value=None if entry.sensitive else entry.value,
@@ -205,8 +204,24 @@ def _created(
                 config_source=entry.source,
                 is_sensitive=entry.sensitive,
             )
-            for entry in entries
-        ],
+            for entry in describe_topic(rules.settings.effective(rules.image), overrides)
+        ]
+    return shown[key]
+
+
+def _created(
+    name: str,
+    topic_id: Uuid,
+    partitions: Sequence[PartitionRegistration],
+    configs_shown: list[m.CreatableTopicConfigs],
+) -> m.CreatableTopicResult:
+    return m.CreatableTopicResult(
+        name=name,
+        topic_id=topic_id,
+        error_message=None,
+        num_partitions=len(partitions),
+        replication_factor=len(partitions[0].replicas),
+        configs=configs_shown,
     )
 
 

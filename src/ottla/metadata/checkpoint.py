@@ -32,7 +32,7 @@ SUFFIX = ".checkpoint"
 PARTIAL_SUFFIX = ".checkpoint.part"
 DELETED_SUFFIX = ".checkpoint.deleted"
 # Few enough that making one batch does not hold up the loop.
-RECORDS_PER_BATCH = 256
+RECORDS_PER_BATCH = 128
 MAX_CHECKPOINT_BYTES = 1 << 30
 # The header batch holds the voters as well: some hundred bytes each.
 _HEADER_BYTES = 1 << 20
