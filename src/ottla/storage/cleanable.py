@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.model.ids import TopicPartition
+from ottla.storage.cleaner_job import CleaningJob, SegmentSpec
 from ottla.storage.log import Log
 from ottla.storage.log_config import MAX_LONG
 from ottla.storage.segment import LogSegment
+from ottla.storage.settings import CleanerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -106,3 +108,28 @@ def _is_overdue(log: Log, dirty: Sequence[LogSegment], now_ms: int) -> bool:
         return False
     stamps = [stamp for s in dirty if (stamp := s.first_batch_timestamp) is not None and stamp > 0]
     return bool(stamps) and min(stamps) < now_ms - lag_ms
+
+
+def make_job(target: LogToClean, settings: CleanerSettings, now_ms: int) -> CleaningJob:
+    """The job for a log as it stands."""
+    log, config = target.log, target.log.config
+    threads = max(1, settings.threads)
+    bound = target.first_uncleanable_offset
+    return CleaningJob(
+        dir=str(log.dir),
+        segments=tuple(
+            SegmentSpec(s.base_offset, s.size_bytes) for s in log.segments if s.base_offset < bound
+        ),
+        later_base_offsets=tuple(s.base_offset for s in log.segments if s.base_offset >= bound),
+        first_dirty_offset=target.first_dirty_offset,
+        first_uncleanable_offset=bound,
+        now_ms=now_ms,
+        segment_bytes=config.segment_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        delete_retention_ms=config.delete_retention_ms,
+        last_records=log.last_records_of_active_producers(),
+        map_bytes=settings.dedupe_buffer_size_bytes // threads,
+        map_load_factor=settings.io_buffer_load_factor,
+        io_bytes_per_second=settings.io_max_bytes_per_second / threads,
+    )

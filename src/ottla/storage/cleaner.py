@@ -14,15 +14,21 @@ to stop.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Final, NamedTuple
+from typing import Final
 
 from ottla.records.batch import BatchView
 from ottla.records.compaction import filter_batch
 from ottla.storage.batch_scan import read_batches
 from ottla.storage.cleaned_transactions import CleanedTransactions
+from ottla.storage.cleaner_job import (
+    CleanedGroup,
+    CleaningAbortedError,
+    CleaningJob,
+    CleaningStats,
+    SegmentSpec,
+)
 from ottla.storage.files import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -42,57 +48,6 @@ LONGEST_SLEEP_S: Final = 0.5
 # A swap renames a group's files on the broker's loop: so many take a few milliseconds.
 MAX_SEGMENTS_A_GROUP: Final = 128
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
-
-
-class CleaningAbortedError(Exception):
-    """The log was truncated, deleted or is no longer compacted: the work so far is thrown away."""
-
-
-class SegmentSpec(NamedTuple):
-    """A segment as the loop saw it when the job was made."""
-
-    base_offset: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class CleaningJob:
-    """All that cleaning a log needs to know; plain values, so that it travels to another process."""
-
-    dir: str
-    segments: tuple[SegmentSpec, ...]  # those below first_uncleanable_offset, in order
-    later_base_offsets: tuple[int, ...]  # the others: their transaction indexes may name our transactions
-    first_dirty_offset: int
-    first_uncleanable_offset: int  # the base offset of a segment
-    now_ms: int
-    segment_bytes: int
-    segment_index_bytes: int
-    index_interval_bytes: int
-    delete_retention_ms: int
-    last_records: dict[int, tuple[int, int]]  # producer id -> last data offset (-1: none), epoch
-    map_bytes: int
-    map_load_factor: float
-    io_bytes_per_second: float
-
-
-class CleanedGroup(NamedTuple):
-    """A `.cleaned` segment is complete and on disk; it replaces these."""
-
-    base_offset: int
-    size_bytes: int
-    replaced: list[int]  # base offsets
-
-
-class CleaningStats(NamedTuple):
-    """What a cleaning did."""
-
-    end_offset: int  # the log is clean below this
-    bytes_read: int
-    bytes_written: int
-    records_read: int
-    records_retained: int
-    map_bytes_read: int
-    map_utilization: float
 
 
 class Throttle:
@@ -120,7 +75,9 @@ class Cleaner:
         self._check = check
         self._throttle = Throttle(job.io_bytes_per_second, check)
         self._bases = [spec.base_offset for spec in job.segments] + list(job.later_base_offsets)
-        self.keys = DirtyKeys(job.first_dirty_offset, job.map_bytes, job.map_load_factor)
+        self.keys = DirtyKeys(
+            job.first_dirty_offset, job.first_uncleanable_offset, job.map_bytes, job.map_load_factor
+        )
         self._map_bytes_read = self._bytes_read = self._bytes_written = 0
         self._records_read = self._records_retained = 0
 
@@ -343,3 +300,22 @@ def _size_of(dir: Path, spec: SegmentSpec, suffix: str) -> int:
         return os.stat(dir / file_name(spec.base_offset, suffix)).st_size
     except FileNotFoundError:
         return 0
+
+
+class ThreadRunner:
+    """Cleans in the calling thread: for tests, and where no process can be started."""
+
+    def run(
+        self, job: CleaningJob, on_group: Callable[[CleanedGroup], None], aborted: Callable[[], bool]
+    ) -> CleaningStats:
+        def check() -> None:
+            if aborted():
+                raise CleaningAbortedError("stopped")
+
+        return Cleaner(job, check).run(on_group)
+
+    def kill(self) -> None:
+        """The next check sees that the cleaning is aborted."""
+
+    def close(self) -> None:
+        """Holds nothing."""

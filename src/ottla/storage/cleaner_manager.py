@@ -13,23 +13,22 @@ import errno
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.storage.checkpoints import fsync_dir
-from ottla.storage.cleanable import LogToClean, measure
-from ottla.storage.cleaner import (
+from ottla.storage.cleanable import LogToClean, make_job, measure
+from ottla.storage.cleaner_job import (
     CleanedGroup,
-    Cleaner,
     CleaningAbortedError,
-    CleaningJob,
+    CleaningFailedError,
     CleaningStats,
-    SegmentSpec,
+    Runner,
 )
-from ottla.storage.cleaner_worker import CleanerProcess, CleaningFailedError
 from ottla.storage.files import CLEANED_SUFFIX
 from ottla.storage.loading import read_or_empty
 from ottla.storage.log import Log
@@ -47,39 +46,17 @@ logger = logging.getLogger(__name__)
 OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class Runner(Protocol):
-    """Who does the work of a job; blocks."""
+def new_process() -> Runner:
+    """A worker process, not yet started. Imported here: a broker that never cleans pays nothing for it."""
+    from ottla.storage.cleaner_process import CleanerProcess
 
-    def run(
-        self, job: CleaningJob, on_group: Callable[[CleanedGroup], None], aborted: Callable[[], bool]
-    ) -> CleaningStats: ...
-    def kill(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class ThreadRunner:
-    """Cleans in the calling thread: for tests, and where no process can be started."""
-
-    def run(
-        self, job: CleaningJob, on_group: Callable[[CleanedGroup], None], aborted: Callable[[], bool]
-    ) -> CleaningStats:
-        def check() -> None:
-            if aborted():
-                raise CleaningAbortedError("stopped")
-
-        return Cleaner(job, check).run(on_group)
-
-    def kill(self) -> None:
-        """The next check sees that the cleaning is aborted."""
-
-    def close(self) -> None:
-        """Holds nothing."""
+    return CleanerProcess()
 
 
 class Cleaning:
     """One log being cleaned."""
 
-    __slots__ = ("aborted", "error", "log", "retired", "runner", "target")
+    __slots__ = ("aborted", "error", "log", "reported", "retired", "runner", "swapped", "target")
 
     def __init__(self, target: LogToClean, runner: Runner) -> None:
         self.target = target
@@ -88,6 +65,7 @@ class Cleaning:
         self.aborted = False
         self.error: KafkaError | None = None
         self.retired: list[LogSegment] = []
+        self.reported = self.swapped = 0
 
     def abort(self) -> None:
         self.aborted = True
@@ -97,7 +75,7 @@ class Cleaning:
 class CleanerManager:
     """Compaction for all logs of a broker."""
 
-    def __init__(self, manager: "LogManager", runner: Callable[[], Runner] = CleanerProcess) -> None:
+    def __init__(self, manager: "LogManager", runner: Callable[[], Runner] = new_process) -> None:
         self._manager = manager
         self._new_runner = runner
         self._compacted: dict[TopicPartition, Log] = {}
@@ -105,8 +83,8 @@ class CleanerManager:
         self._paused: Counter[TopicPartition] = Counter()
         self._uncleanable: set[TopicPartition] = set()
         self._clean_offsets: dict[TopicPartition, int] = {}
-        self._slots: list[asyncio.Task[None]] = []
-        self._pool: ThreadPoolExecutor | None = None
+        self._slots: dict[int, asyncio.Task[None]] = {}
+        self._started = False
         self._wake = asyncio.Event()
         self.last_stats: CleaningStats | None = None
 
@@ -185,51 +163,54 @@ class CleanerManager:
 
     def start(self) -> None:
         """Starts the slots on the running loop."""
-        threads = self._manager.settings.cleaner.threads
-        self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="log-cleaner")
+        self._started = True
+        self.settings_changed()
+
+    def settings_changed(self) -> None:
+        """More or fewer log.cleaner.threads: slots are added now, or end with the cleaning they are at."""
+        if not self._started:
+            return
         loop = asyncio.get_running_loop()
-        self._slots = [loop.create_task(self._run_slot(), name=f"log-cleaner-{i}") for i in range(threads)]
+        for i in range(self._settings.threads):
+            if i not in self._slots:
+                self._slots[i] = loop.create_task(self._run_slot(i), name=f"log-cleaner-{i}")
+                self._slots[i].add_done_callback(partial(self._slot_ended, i))
+
+    def _slot_ended(self, index: int, task: "asyncio.Task[None]") -> None:
+        del self._slots[index]
+        if not task.cancelled() and task.exception() is not None:
+            logger.critical("a log cleaner has died", exc_info=task.exception())
 
     async def stop(self) -> None:
         """Ends every cleaning and its worker, and clears away what they have written."""
-        for slot in self._slots:
+        self._started = False
+        slots, cleanings = list(self._slots.values()), list(self._running.values())
+        for slot in slots:
             slot.cancel()
-        cleanings = list(self._running.values())
         for cleaning in cleanings:
             cleaning.abort()
-        for slot in self._slots:
-            with contextlib.suppress(asyncio.CancelledError):
-                await slot
-        self._slots.clear()
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        await asyncio.gather(*slots, return_exceptions=True)
         for cleaning in cleanings:
             await self._discard(cleaning)
 
-    async def reconfigure(self) -> None:
-        """The number of threads changed: the slots start anew, as Apache's threads do."""
-        if self._slots:
-            await self.stop()
-            self.start()
-
-    async def _run_slot(self) -> None:
+    async def _run_slot(self, index: int) -> None:
         runner = self._new_runner()
-        try:
-            while True:
-                cleaned = await self.clean_dirtiest(runner)
-                await self.retire_segments()
-                if not cleaned:
-                    await self._rest(runner)
-        finally:
-            runner.close()
+        with ThreadPoolExecutor(1, thread_name_prefix=f"log-cleaner-{index}") as thread:
+            try:
+                while index < self._settings.threads:
+                    cleaned = await self.clean_dirtiest(runner, thread)
+                    await self.retire_segments()
+                    if not cleaned:
+                        # An idle worker gives its memory back.
+                        await in_thread(thread, runner.close)
+                        await self._rest()
+            finally:
+                runner.close()
 
-    async def _rest(self, runner: Runner) -> None:
-        # An idle worker gives its memory back. With nothing compacted the slot sleeps until there is.
-        await asyncio.get_running_loop().run_in_executor(self._pool, runner.close)
+    async def _rest(self) -> None:
         self._wake.clear()
         if not self._compacted:
-            await self._wake.wait()
+            await self._wake.wait()  # with nothing compacted there is nothing to look at either
         await asyncio.sleep(min(self._settings.backoff_ms / 1000, LONGEST_SLEEP_SECONDS))
 
     @property
@@ -276,8 +257,8 @@ class CleanerManager:
 
     # -- cleaning
 
-    async def clean_dirtiest(self, runner: Runner) -> bool:
-        """Cleans one log; False if none is due."""
+    async def clean_dirtiest(self, runner: Runner, thread: Executor | None = None) -> bool:
+        """Cleans one log, `runner` blocking a thread meanwhile; False if none is due."""
         target = await self.dirtiest()
         if target is None or target.cleanable_bytes == 0:
             return False
@@ -285,7 +266,7 @@ class CleanerManager:
         tp = target.topic_partition
         self._running[tp] = cleaning
         try:
-            stats = await self._run(cleaning)
+            stats = await self._run(cleaning, thread)
         except CleaningAbortedError as error:
             logger.info("cleaning of %s was aborted: %s", tp, error)
             await self._discard(cleaning)
@@ -302,19 +283,17 @@ class CleanerManager:
             del self._running[tp]
         return True
 
-    async def _run(self, cleaning: Cleaning) -> CleaningStats:
+    async def _run(self, cleaning: Cleaning, thread: Executor | None) -> CleaningStats:
         loop = asyncio.get_running_loop()
         job = make_job(cleaning.target, self._settings, self._manager.clock.now_ms())
 
         def report(group: CleanedGroup) -> None:
-            # Handed over in order, and before the result: the loop runs what threads give it first come,
-            # first served.
+            # The loop runs what threads hand it in order: all swaps come before the result.
+            cleaning.reported += 1
             loop.call_soon_threadsafe(self._swap, cleaning, group)
 
         try:
-            stats = await loop.run_in_executor(
-                self._pool, cleaning.runner.run, job, report, lambda: cleaning.aborted
-            )
+            stats = await in_thread(thread, cleaning.runner.run, job, report, lambda: cleaning.aborted)
         finally:
             # Before the checkpoint: were it on the disk and the swap not, a tombstone could go before its value.
             await self._retire_replaced(cleaning)
@@ -322,6 +301,8 @@ class CleanerManager:
             raise cleaning.error
         if cleaning.aborted:
             raise CleaningAbortedError("after its last segment")
+        if cleaning.swapped != cleaning.reported:
+            raise CleaningFailedError("a cleaned segment could not be swapped in")
         return stats
 
     def _swap(self, cleaning: Cleaning, group: CleanedGroup) -> None:
@@ -330,7 +311,7 @@ class CleanerManager:
         log = cleaning.log
         wanted = set(group.replaced)
         old = [segment for segment in log.segments if segment.base_offset in wanted]
-        assert len(old) == len(wanted), f"segments of {log.topic_partition} went away while they were cleaned"
+        assert len(old) == len(wanted), f"{log.topic_partition} lost segments while they were cleaned"
         now_ms = self._manager.clock.now_ms()
         new = LogSegment(
             log.dir,
@@ -346,6 +327,7 @@ class CleanerManager:
             cleaning.error = error
             return
         cleaning.retired += retired
+        cleaning.swapped += 1
 
     async def _retire_replaced(self, cleaning: Cleaning) -> None:
         """What was swapped out may be unlinked once the swap is on the disk."""
@@ -402,31 +384,6 @@ class CleanerManager:
             if tp in self._clean_offsets and self._manager.dir_of(log) is log_dir
         }
         await self._manager.background.write(log_dir, log_dir.cleaner_offsets, offsets)
-
-
-def make_job(target: LogToClean, settings: CleanerSettings, now_ms: int) -> CleaningJob:
-    """The job for a log as it stands."""
-    log, config = target.log, target.log.config
-    threads = max(1, settings.threads)
-    bound = target.first_uncleanable_offset
-    return CleaningJob(
-        dir=str(log.dir),
-        segments=tuple(
-            SegmentSpec(s.base_offset, s.size_bytes) for s in log.segments if s.base_offset < bound
-        ),
-        later_base_offsets=tuple(s.base_offset for s in log.segments if s.base_offset >= bound),
-        first_dirty_offset=target.first_dirty_offset,
-        first_uncleanable_offset=bound,
-        now_ms=now_ms,
-        segment_bytes=config.segment_bytes,
-        segment_index_bytes=config.segment_index_bytes,
-        index_interval_bytes=config.index_interval_bytes,
-        delete_retention_ms=config.delete_retention_ms,
-        last_records=log.last_records_of_active_producers(),
-        map_bytes=settings.dedupe_buffer_size_bytes // threads,
-        map_load_factor=settings.io_buffer_load_factor,
-        io_bytes_per_second=settings.io_max_bytes_per_second / threads,
-    )
 
 
 def remove_cleaned_files(dir: Path) -> None:

@@ -290,6 +290,7 @@ class LogManager(LogRegistry):
         Ticks and cleaner use the new values from their next round.
         """
         self.settings = settings
+        self.cleaner.settings_changed()
 
     # -- moving between directories (KIP-113) --
 

@@ -7,13 +7,15 @@ lose one.
 """
 
 import os
+from typing import Final
 
 from ottla.records.batch import BatchView
 from ottla.records.compaction import collect_keys
 from ottla.records.kernel import OffsetMap
 
-SECRET_BYTES = 16
-MIN_MAP_BYTES = 4096
+SECRET_BYTES: Final = 16
+ENTRY_BYTES: Final = 24
+MIN_MAP_BYTES: Final = 4096
 
 
 class DirtyKeys:
@@ -21,8 +23,11 @@ class DirtyKeys:
 
     __slots__ = ("_max_entries", "full", "latest_offset", "newest", "start_offset")
 
-    def __init__(self, start_offset: int, memory_bytes: int, load_factor: float) -> None:
-        self.newest = OffsetMap(max(memory_bytes, MIN_MAP_BYTES), os.urandom(SECRET_BYTES))
+    def __init__(self, start_offset: int, end_offset: int, memory_bytes: int, load_factor: float) -> None:
+        # There are no more keys than offsets: a small dirty section needs no map of 128 MB.
+        needed_bytes = int((end_offset - start_offset) / load_factor + 1) * ENTRY_BYTES
+        size_bytes = max(MIN_MAP_BYTES, min(memory_bytes, needed_bytes))
+        self.newest = OffsetMap(size_bytes, os.urandom(SECRET_BYTES))
         self._max_entries = max(1, int(self.newest.slots * load_factor))
         self.start_offset = start_offset
         self.latest_offset = start_offset - 1

@@ -38,7 +38,7 @@ async def in_slices(items: Iterable[_T], visit: Callable[[_T], object]) -> None:
             begin = perf_counter()
 
 
-async def in_thread(executor: Executor, work: Callable[..., _T], *arguments: object) -> _T:
+async def in_thread(executor: Executor | None, work: Callable[..., _T], *arguments: object) -> _T:
     """Does blocking work in a thread. A cancelled caller still waits for it: two writers must not meet."""
     future = asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
     try:

@@ -8,14 +8,8 @@ from tests.unit.storage.compaction_log import CompactionLog
 
 from ottla.records.control import ControlType, parse_control_type
 from ottla.records.record import read_records
-from ottla.storage.cleaner import (
-    CleanedGroup,
-    Cleaner,
-    CleaningAbortedError,
-    SegmentSpec,
-    Throttle,
-    group_segments,
-)
+from ottla.storage.cleaner import Cleaner, Throttle, group_segments
+from ottla.storage.cleaner_job import CleanedGroup, CleaningAbortedError, SegmentSpec
 from ottla.storage.files import CLEANED_SUFFIX, file_name
 from ottla.storage.timestamp_search import find_by_timestamp
 

@@ -11,9 +11,9 @@ import pytest
 from tests.unit.storage.manager_support import NOW_MS, TP, append, records, small
 
 from ottla.records.control import end_txn_marker
-from ottla.storage.cleanable import measure
-from ottla.storage.cleaner import CleanedGroup, Cleaner
-from ottla.storage.cleaner_manager import make_job
+from ottla.storage.cleanable import make_job, measure
+from ottla.storage.cleaner import Cleaner
+from ottla.storage.cleaner_job import CleanedGroup
 from ottla.storage.files import CLEANED_SUFFIX, LOG_SUFFIX
 from ottla.storage.log import AppendOrigin, Log
 from ottla.storage.log_config import LogConfig

@@ -4,6 +4,8 @@ import asyncio
 import errno
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,10 +31,19 @@ from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.storage.checkpoints import parse_offsets
-from ottla.storage.cleanable import measure
-from ottla.storage.cleaner import CleanedGroup, Cleaner, CleaningAbortedError, CleaningJob, CleaningStats
-from ottla.storage.cleaner_manager import CleanerManager, ThreadRunner, make_job
-from ottla.storage.cleaner_worker import CleanerProcess, CleaningFailedError, decode_job, encode_job
+from ottla.storage.cleanable import make_job, measure
+from ottla.storage.cleaner import Cleaner, ThreadRunner
+from ottla.storage.cleaner_job import (
+    CleanedGroup,
+    CleaningAbortedError,
+    CleaningFailedError,
+    CleaningJob,
+    CleaningStats,
+    decode_job,
+    encode_job,
+)
+from ottla.storage.cleaner_manager import CleanerManager
+from ottla.storage.cleaner_process import CleanerProcess
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_manager import LogManager
@@ -413,6 +424,56 @@ def test_a_worker_ends_with_its_input(dir: Path) -> None:
     run(test)
 
 
+BROKER = """
+import asyncio, sys
+from pathlib import Path
+from tests.unit.storage.manager_support import eventually, quiet, running
+from tests.unit.storage.test_cleaner_manager import dirty_log
+from ottla.storage.cleaner_process import CleanerProcess
+from ottla.storage.settings import CleanerSettings
+
+async def main():
+    slow = CleanerSettings(io_max_bytes_per_second=1.0)
+    async with running(Path(sys.argv[1]), settings=quiet(cleaner=slow)) as manager:
+        dirty_log(manager)
+        process = CleanerProcess()
+        cleaning = asyncio.create_task(manager.cleaner.clean_dirtiest(process))
+        await eventually(lambda: process.pid is not None)
+        print(process.pid, flush=True)
+        await cleaning
+
+asyncio.run(main())
+"""
+
+
+def test_a_worker_does_not_outlive_a_killed_broker(dir: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", BROKER, str(dir)], stdout=subprocess.PIPE, text=True
+    ) as broker:
+        assert broker.stdout is not None
+        worker = int(broker.stdout.readline())
+        os.kill(worker, 0)
+        broker.kill()
+
+    def gone() -> bool:
+        try:
+            os.kill(worker, 0)
+        except ProcessLookupError:
+            return True
+        return Path(f"/proc/{worker}/stat").read_text().split()[2] == "Z"
+
+    run(lambda: eventually(gone))
+
+    async def again() -> None:
+        async with running(dir, load={"topic_config": lambda topic: compacted()}) as manager:
+            log = manager.get(TP)
+            assert log is not None
+            assert log.log_end_offset == 40
+            assert list(log.dir.glob("*.cleaned")) == []
+
+    run(again)
+
+
 def test_a_stop_ends_the_worker_and_clears_its_files_away(dir: Path) -> None:
     async def test() -> None:
         slow = CleanerSettings(io_max_bytes_per_second=1.0, backoff_ms=1)
@@ -543,7 +604,6 @@ def test_cleaner_slots_are_made_anew_when_their_number_changes(dir: Path) -> Non
         async with running(dir, settings=quiet(cleaner=CleanerSettings(threads=1, backoff_ms=1))) as manager:
             manager.start()
             manager.reconfigure(quiet(cleaner=CleanerSettings(threads=2, backoff_ms=1)))
-            await manager.cleaner.reconfigure()
             logs = [dirty_log(manager, TopicPartition("t", i)) for i in range(3)]
             await eventually(
                 lambda: all(manager.cleaner.clean_offset(log.topic_partition) == 30 for log in logs)
