@@ -6,6 +6,7 @@ memory go when it is closed. See cleaner_worker for the other end.
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -68,7 +69,7 @@ class CleanerProcess:
 
     def _start(self) -> "subprocess.Popen[bytes]":
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "ottla.storage.cleaner_worker"],
+            [sys.executable, "-P", "-m", "ottla.storage.cleaner_worker", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # A signal to the broker's process group (Ctrl-C) is the broker's to handle.

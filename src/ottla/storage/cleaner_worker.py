@@ -1,6 +1,6 @@
 """The cleaner in a process of its own: a thread would fight the broker's loop for the GIL, batch by batch.
 
-`python -m ottla.storage.cleaner_worker` reads one job a line from its standard input and writes one event a
+`python -m ottla.storage.cleaner_worker PARENT_PID` reads one job a line from its standard input and writes one event a
 line to its standard output, JSON both. cleaner_process is the broker's end of it. The worker never renames
 or deletes a log's files; killing it at any moment leaves `.cleaned` files at most. It ends when its input
 does, or when its parent has gone.
@@ -22,7 +22,7 @@ NICENESS: Final = 10
 
 def main() -> None:
     """Works through jobs until the input ends."""
-    parent = os.getppid()
+    parent = int(sys.argv[1])  # told, not asked: it may have died before we could ask
     os.nice(NICENESS)
     output = sys.stdout.buffer
 

@@ -460,7 +460,8 @@ def test_a_worker_does_not_outlive_a_killed_broker(dir: Path) -> None:
             os.kill(worker, 0)
         except ProcessLookupError:
             return True
-        return Path(f"/proc/{worker}/stat").read_text().split()[2] == "Z"
+        stat = Path(f"/proc/{worker}/stat")
+        return stat.exists() and stat.read_text().split()[2] == "Z"  # dead, though nobody has reaped it
 
     run(lambda: eventually(gone))
 
