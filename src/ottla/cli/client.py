@@ -74,7 +74,7 @@ def admin(args: argparse.Namespace) -> Iterator[Admin]:
     """An admin client for one command."""
     from ottla.client.blocking import Admin
 
-    with explained(), Admin(settings(args, allow_auto_create_topics=False)) as client:
+    with explained(), Admin(settings(args)) as client:
         yield client
 
 

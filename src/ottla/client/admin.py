@@ -26,6 +26,7 @@ from ottla.client.admin_types import (
 )
 from ottla.client.aio import AsyncClient
 from ottla.client.calls import ErrorOf, Target, To
+from ottla.client.config import AdminConfig
 from ottla.client.fanout import Question
 from ottla.client.metadata import Node, error_of, partition_info
 from ottla.client.offsets import by_topic
@@ -88,6 +89,8 @@ def explain(code: ErrorCode) -> str:
 
 class AsyncAdmin(AsyncClient):
     """See the module."""
+
+    CONFIG = AdminConfig
 
     # -- topics ---------------------------------------------------------------------------------------
 

@@ -130,6 +130,13 @@ def _typed(name: str, value: Any, type_name: str) -> Any:
     return value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig(ClientConfig):
+    """What an admin client needs: asking about a topic must not create it."""
+
+    allow_auto_create_topics: bool = False
+
+
 _ACKS = {"all": -1, "-1": -1, -1: -1, "0": 0, 0: 0, "1": 1, 1: 1}
 # KIP-98: the broker remembers five batches of a producer, so no more may be on their way at once.
 MAX_IN_FLIGHT_WITH_IDEMPOTENCE = 5

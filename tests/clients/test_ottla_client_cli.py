@@ -1,0 +1,193 @@
+"""ottla topic, config, produce and consume as a person uses them, against a broker in this process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from ottla.testing.broker import Broker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+class Cli:
+    """Runs the command as its own process."""
+
+    def __init__(self, servers: str) -> None:
+        self.environment = {**os.environ, "OTTLA_BOOTSTRAP_SERVER": servers}
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "ottla.cli.main", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environment,
+        )
+
+    def __call__(self, *words: str, stdin: bytes = b"", code: int = 0) -> tuple[str, str]:
+        """(stdout, stderr), with the exit code checked."""
+        process = self.start(*words)
+        out, err = process.communicate(stdin, timeout=60)
+        assert process.returncode == code, f"{words}: exit {process.returncode}\n{out!r}\n{err!r}"
+        return out.decode(), err.decode()
+
+
+@pytest.fixture
+def cli(broker: Broker) -> Cli:
+    return Cli(broker.bootstrap_servers)
+
+
+def test_topics(cli: Cli) -> None:
+    cli("topic", "create", "orders", "-p", "3", "--config", "retention.ms=60000")
+    out, _ = cli("topic", "list")
+    assert ["orders", "3", "1"] in [row.split() for row in out.splitlines()]
+    _, err = cli("topic", "create", "orders", code=1)
+    assert "already exists" in err
+    assert "Traceback" not in err
+    cli("topic", "create", "orders", "--if-not-exists")
+    cli("topic", "alter", "orders", "-p", "4", "--unset", "retention.ms", "--config", "segment.ms=7200000")
+    document = json.loads(cli("topic", "describe", "orders", "-o", "json")[0])[0]
+    assert len(document["partitions"]) == 4
+    assert document["configs"] == {"segment.ms": "7200000"}
+    assert document["partitions"][0]["isr"] == [document["partitions"][0]["leader"]]
+    table, err = cli("topic", "describe", "orders", "absent", code=1)
+    assert "LEADER" in table
+    assert "'absent': does not exist" in err
+    cli("topic", "delete", "orders")
+    assert "orders" not in cli("topic", "list")[0]
+    cli("topic", "delete", "orders", "--if-exists")
+    cli("topic", "delete", "orders", code=1)
+
+
+def test_configurations(cli: Cli) -> None:
+    cli("topic", "create", "configured")
+    cli("config", "set", "topic", "configured", "retention.ms=777", "cleanup.policy=compact")
+    assert cli("config", "get", "topic", "configured", "retention.ms") == ("777\n", "")
+    rows = json.loads(cli("config", "describe", "topic", "configured", "-o", "json")[0])
+    assert {row["name"]: row["value"] for row in rows} == {"retention.ms": "777", "cleanup.policy": "compact"}
+    cli("config", "set", "topic", "configured", "--append", "cleanup.policy=delete")
+    assert cli("config", "get", "topic", "configured", "cleanup.policy")[0] == "compact,delete\n"
+    cli("config", "unset", "topic", "configured", "retention.ms")
+    assert cli("config", "get", "topic", "configured", "retention.ms")[0] == "604800000\n"
+    _, err = cli("config", "set", "topic", "configured", "retention.ms=soon", code=1)
+    assert "retention.ms" in err
+    _, err = cli("config", "get", "topic", "configured", "retentionms", code=1)
+    assert "did you mean 'retention.ms'" in err
+    cli("config", "set", "cluster", "log.cleaner.threads=2")
+    assert "log.cleaner.threads" in cli("config", "describe", "cluster")[0]
+    cli("config", "unset", "cluster", "log.cleaner.threads")
+    assert "num.io.threads" in cli("config", "describe", "broker", "1", "--all")[0]
+    assert cli("config", "describe", "logger", "1", "--all")[0].count("\n") > 1
+    assert "did you mean 'topic'" in cli("config", "get", "topc", "x", "y", code=2)[1]
+    assert "is a number" in cli("config", "get", "broker", "one", "y", code=2)[1]
+
+
+def test_records_go_in_and_come_out(cli: Cli) -> None:
+    _, err = cli("produce", "-t", "pairs", "-K", ":", "-H", "from=test", stdin=b"a:1\nb:2\nc:3")
+    assert "3 records sent to pairs" in err
+    out, err = cli("consume", "-t", "pairs", "-e", "-f", r"%t/%p/%o %k=%s [%K,%S] %h\n")
+    assert out.splitlines() == [f"pairs/0/{n} {k}={n + 1} [1,1] from=test" for n, k in enumerate("abc")]
+    assert "Reached end of topic pairs [0] at offset 3" in err
+    envelopes = [json.loads(row) for row in cli("consume", "-t", "pairs", "-eqJ")[0].splitlines()]
+    assert [(e["offset"], e["key"], e["payload"], e["headers"]) for e in envelopes] == [
+        (n, k, str(n + 1), ["from", "test"]) for n, k in enumerate("abc")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("-o", "beginning"), "0123456789"),
+        (("-o", "7"), "789"),
+        (("-o", "-2"), "89"),
+        (("-o", "-200"), "0123456789"),
+        (("-o", "end"), ""),
+        (("-o", "@1040"), "456789"),
+        (("-o", "s@1020", "-o", "e@1050"), "234"),
+        (("-c", "3"), "012"),
+    ],
+)
+def test_where_reading_begins_and_ends(
+    cli: Cli, broker: Broker, options: tuple[str, ...], expected: str
+) -> None:
+    from ottla.client import Producer
+
+    name = "ranges" + "".join(options).replace("@", "-")
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for number in range(10):
+            producer.send(name, b"%d" % number, timestamp_ms=1000 + number * 10)
+    assert cli("consume", "-t", name, "-e", "-q", "-D", "", *options)[0] == expected
+
+
+def test_delimiters_nulls_and_whole_files(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "one").write_bytes(b"first\nfile")
+    (folder / "two").write_bytes(b"second")
+    cli("produce", "-q", "-t", "files", "--whole", str(folder / "one"), str(folder / "two"))
+    assert cli("consume", "-t", "files", "-eq", "-D", "|")[0] == "first\nfile|second|"
+    cli("produce", "-t", "nulls", "-Z", "-K", "=", "-D", ";", stdin=b"k=;=v;plain")
+    out, _ = cli("consume", "-t", "nulls", "-eq", "-Z", "NULL", "-f", r"%k,%s\x0a")
+    assert out == "k,NULL\nNULL,v\nNULL,plain\n"
+    assert cli("produce", "-q", "-t", "tee", "-T", stdin=b"x\ny\n")[0] == "x\ny\n"
+
+
+def test_a_line_goes_out_when_it_is_typed_and_is_printed_when_it_comes(cli: Cli) -> None:
+    cli("topic", "create", "live")
+    reader = cli.start("consume", "-t", "live", "-q", "-c", "2")
+    writer = cli.start("produce", "-t", "live", "-q")
+    assert writer.stdin is not None
+    assert reader.stdout is not None
+    writer.stdin.write(b"one\n")
+    writer.stdin.flush()
+    assert reader.stdout.readline() == b"one\n"
+    writer.communicate(b"two\n", timeout=60)
+    assert reader.communicate(timeout=60)[0] == b"two\n"
+    assert (reader.returncode, writer.returncode) == (0, 0)
+
+
+def test_ctrl_c_is_quiet(cli: Cli) -> None:
+    cli("produce", "-t", "stopped", "-q", stdin=b"x\n")
+    reader = cli.start("consume", "-t", "stopped", "-q")
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == b"x\n"
+    reader.send_signal(signal.SIGINT)
+    out, err = reader.communicate(timeout=60)
+    assert (reader.returncode, out, err) == (130, b"", b"")
+
+
+def test_a_closed_pipe_is_quiet(cli: Cli) -> None:
+    cli("produce", "-t", "much", "-q", stdin=b"some text on a line\n" * 50_000)
+    reader = cli.start("consume", "-t", "much", "-e", "-q")
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == b"some text on a line\n"
+    reader.stdout.close()
+    assert reader.wait(timeout=60) == 0
+    assert reader.stderr is not None
+    assert reader.stderr.read() == b""
+
+
+def test_errors_are_one_line_that_helps(cli: Cli) -> None:
+    _, err = cli("topic", "list", "-b", "127.0.0.1:1", code=1)
+    assert err.splitlines() == [
+        "ottla: no broker can be reached: 127.0.0.1:1: connection refused; "
+        "start one with `ottla serve`, or name another with -b HOST:PORT"
+    ]
+    assert cli("consume", "-t", "absent", code=1)[1] == (
+        "ottla: topic 'absent': does not exist (UNKNOWN_TOPIC_OR_PARTITION)\n"
+    )
+    assert "-o soon" in cli("consume", "-t", "x", "-o", "soon", code=2)[1]
+    assert "%z" in cli("consume", "-t", "x", "-f", "%z", code=2)[1]
+    assert "'linger.ms'" in cli("produce", "-t", "x", "-X", "linger.msec=1", code=2)[1]
+    assert "KEY=VALUE" in cli("produce", "-t", "x", "-X", "linger.ms", code=2)[1]
+    assert cli("produce", "-t", "x", "/no/such/file", code=1)[1] == (
+        "ottla: /no/such/file: No such file or directory\n"
+    )
