@@ -1,44 +1,54 @@
-"""Runs the parts that are asked for, or all, and prints one table."""
+"""`python -m bench [part ...]`: Apache Kafka and Ottla side by side; a table on stdout, JSON into bench/out/.
 
-import sys
+Parts: produce fetch latency start partitions tools stalls (all, if none is named). `--quick` for a coarse look in
+a fraction of the time, `--apache-partitions` to put Apache through the ten thousand partitions too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
 from collections.abc import Callable
-from importlib import import_module
+from pathlib import Path
 
-from bench.report import Row, save, table
+from bench import lifecycle, raw, tools
+from bench.report import HEAD, Report
 
-# part -> module and function
-PARTS = {
-    "produce": ("bench.requests", "produce"),
-    "fetch": ("bench.requests", "fetch"),
-    "latency": ("bench.latency", "latency"),
-    "start": ("bench.start", "start"),
-    "memory": ("bench.start", "memory"),
-    "tools": ("bench.tools", "tools"),
-    "partitions": ("bench.partitions", "partitions"),
-    "stalls": ("bench.stalls", "stalls"),
+PARTS: dict[str, Callable[..., None]] = {
+    "produce": raw.produce,
+    "fetch": raw.fetch,
+    "latency": raw.latency,
+    "start": lifecycle.start,
+    "partitions": lifecycle.partitions,
+    "tools": tools.tools,
+    "stalls": lifecycle.stalls,
 }
 
 
-def main(wanted: list[str]) -> int:
-    unknown = [part for part in wanted if part not in PARTS]
-    if unknown:
-        print(f"bench: no part {', '.join(unknown)}; there are {', '.join(PARTS)}", file=sys.stderr)
-        return 2
-    rows: list[Row] = []
-    for part in wanted or PARTS:
-        print(f"bench: {part} ...", file=sys.stderr, flush=True)
-        found = _run(part)
-        save(part, found)
-        rows += found
-    print(table(rows))
-    return 0
-
-
-def _run(part: str) -> list[Row]:
-    module, name = PARTS[part]
-    run: Callable[[], list[Row]] = getattr(import_module(module), name)
-    return run()
+def main() -> None:
+    """Run the parts one after the other in a directory that is removed at the end."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="part", help=" ".join(PARTS))
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: a coarse look")
+    parser.add_argument("--apache-partitions", action="store_true", help="Apache with 10,000 partitions too")
+    parser.add_argument(
+        "--dir", type=Path, help="where the brokers keep their data (default: a temporary one)"
+    )
+    options = parser.parse_args()
+    where = Path(tempfile.mkdtemp(prefix="ottla-bench-", dir=options.dir))
+    report = Report()
+    print(HEAD)
+    try:
+        for name in options.parts or PARTS:
+            more = {"with_apache": options.apache_partitions} if name == "partitions" else {}
+            PARTS[name](report, where / name, quick=options.quick, **more)
+            shutil.rmtree(where / name, ignore_errors=True)
+    finally:
+        shutil.rmtree(where, ignore_errors=True)
+        if report.rows:
+            print(f"kept in {report.save()}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

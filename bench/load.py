@@ -1,165 +1,165 @@
-"""The raw load generator: requests encoded once, sent on one connection, five in flight.
+"""The raw load generator: one connection, a fixed number of requests in flight, the broker's CPU measured.
 
-It costs the broker nothing that a real client would not, and itself almost nothing, so that what is measured is the
-broker's processor time.
+Only the broker's CPU counts, in nanoseconds from the scheduler's own books (/proc/<pid>/task/*/schedstat), so the
+generator may be plain Python.
 """
 
+from __future__ import annotations
+
+import contextlib
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from ottla.records.record import build_batch
-from ottla.wire.framing import encode_request
-from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.interop.process import ServerProcess
+from tests.interop.process import ServerProcess, receive_frame
 
 IN_FLIGHT = 5
-ROUNDS = 4
-TOPIC = "bench"
-PARTITIONS = 8
-TIMESTAMP_MS = 1_700_000_000_000
-PRODUCE_VERSION = 9
-FETCH_VERSION = 12
-RECORD_BYTES = 1000
-
-
-@dataclass(frozen=True)
-class Load:
-    """One kind of request, and how many of them make a round."""
-
-    name: str
-    frame: bytes
-    requests: int
+SOCKET_BUFFER_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a request cost the broker, in microseconds; the best of some rounds."""
+    """What a number of requests took."""
 
-    user_us: float
-    system_us: float
-    wall_us: float
+    requests: int
+    seconds: float
+    cpu_seconds: float
+    bytes_moved: int
 
     @property
     def cpu_us(self) -> float:
-        return self.user_us + self.system_us
+        """The broker's CPU for a request."""
+        return self.cpu_seconds / self.requests * 1e6
+
+    @property
+    def rate(self) -> float:
+        """Requests a second."""
+        return self.requests / self.seconds
+
+    @property
+    def cpu_seconds_per_gb(self) -> float:
+        """The broker's CPU for a gigabyte moved."""
+        return self.cpu_seconds / (self.bytes_moved / 1e9)
+
+
+def cpu_ns(pid: int) -> int:
+    """On-CPU time of all living threads of a process."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total += int((task / "schedstat").read_text().split()[0])
+    return total
 
 
 class Connection:
-    """A blocking connection that sends whole frames and skims over the answers."""
+    """One connection that keeps requests in flight and throws the answers away after a look at their length."""
 
     def __init__(self, server: ServerProcess) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", server.port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = memoryview(bytearray(2 << 20))
-
-    def send(self, frame: bytes) -> None:
-        self._socket.sendall(frame)
-
-    def receive(self) -> memoryview:
-        """The beginning of an answer: as much of it as the buffer holds."""
-        self._read_into(self._buffer[:4])
-        (size,) = struct.unpack(">i", self._buffer[:4])
-        view = self._buffer[:size]
-        self._read_into(view)
-        left = size - len(view)
-        while left:
-            left -= self._socket.recv_into(self._buffer[: min(left, len(self._buffer))])
-        return view
-
-    def _read_into(self, view: memoryview) -> None:
-        got = 0
-        while got < len(view):
-            read = self._socket.recv_into(view[got:])
-            if read == 0:
-                raise ConnectionError("the broker closed the connection")
-            got += read
-
-    def run(self, frame: bytes, requests: int, in_flight: int = IN_FLIGHT) -> None:
-        outstanding = 0
-        for _ in range(requests):
-            self.send(frame)
-            outstanding += 1
-            if outstanding == in_flight:
-                self.receive()
-                outstanding -= 1
-        for _ in range(outstanding):
-            self.receive()
+        self.sock = server.connect(timeout_s=60)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            self.sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+        self._buffer = bytearray(1 << 20)
+        self._view = memoryview(self._buffer)
+        self._have = 0
+        self._skip = 0
 
     def close(self) -> None:
-        self._socket.close()
+        """Hang up."""
+        self.sock.close()
+
+    def ask(self, frame: bytes) -> bytes:
+        """One request, its answer."""
+        self.sock.sendall(frame)
+        return receive_frame(self.sock)
+
+    def pump(self, frame: bytes, count: int, in_flight: int = IN_FLIGHT) -> int:
+        """Send the frame `count` times, `in_flight` at a time; the bytes that were received."""
+        sent = min(in_flight, count)
+        self.sock.sendall(frame * sent)
+        done, received = 0, 0
+        while done < count:
+            answered, size = self._answers()
+            done += answered
+            received += size
+            more = min(answered, count - sent)
+            if more:
+                self.sock.sendall(frame * more if more > 1 else frame)
+                sent += more
+        return received
+
+    def _answers(self) -> tuple[int, int]:
+        """Read once; how many answers were completed by it, and the bytes read."""
+        size = self.sock.recv_into(self._view[self._have :] if self._skip == 0 else self._view)
+        if size == 0:
+            raise ConnectionError("the broker hung up under load")
+        if self._skip:
+            used = min(self._skip, size)
+            self._skip -= used
+            if self._skip:
+                return 0, size
+            rest = bytes(self._view[used:size])
+            self._buffer[: len(rest)] = rest
+            self._have = len(rest)
+            return 1 + self._complete(), size
+        self._have += size
+        return self._complete(), size
+
+    def _complete(self) -> int:
+        position, count = 0, 0
+        while self._have - position >= 4:
+            (length,) = struct.unpack_from(">i", self._buffer, position)
+            end = position + 4 + length
+            if end > self._have:
+                break
+            position, count = end, count + 1
+        left = self._have - position
+        if left >= 4:
+            (length,) = struct.unpack_from(">i", self._buffer, position)
+            self._skip, left = 4 + length - left, 0
+        elif left:
+            self._buffer[:left] = self._buffer[position : self._have]
+        self._have = left
+        return count
 
 
-def produce_frame(batch_bytes: int, partitions: int = 1, acks: int = -1) -> bytes:
-    """A produce request with a batch of about this size for each of the first partitions."""
-    size = 100 if batch_bytes == 100 else RECORD_BYTES
-    count = max(1, batch_bytes // (size + 10))
-    batch = bytes(build_batch([(TIMESTAMP_MS, None, b"x" * size, ())] * count))
-    request = ProduceRequest(
-        acks=acks,
-        timeout_ms=30_000,
-        topic_data=[
-            TopicProduceData(
-                name=TOPIC,
-                partition_data=[PartitionProduceData(index=i, records=batch) for i in range(partitions)],
-            )
-        ],
-    )
-    return encode_request(request, PRODUCE_VERSION, 7, "bench")
+@contextlib.contextmanager
+def connection(server: ServerProcess) -> Iterator[Connection]:
+    """A connection for the length of a block."""
+    link = Connection(server)
+    try:
+        yield link
+    finally:
+        link.close()
 
 
-def fetch_frame(max_bytes: int, offset: int = 0, max_wait_ms: int = 500) -> bytes:
-    """A fetch of the first partition without a session."""
-    wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
-    request = FetchRequest(
-        max_wait_ms=max_wait_ms,
-        min_bytes=1,
-        max_bytes=max_bytes,
-        topics=[FetchTopic(topic=TOPIC, partitions=[wanted])],
-        forgotten_topics_data=[],
-    )
-    return encode_request(request, FETCH_VERSION, 7, "bench")
+def run_load(server: ServerProcess, frame: bytes, count: int, payload_bytes: int) -> Cost:
+    """Send the frame `count` times; what it cost the broker. `payload_bytes` of 0 counts what came back."""
+    with connection(server) as link:
+        link.pump(frame, min(50, count))
+        cpu_before, before = cpu_ns(server.pid), time.perf_counter()
+        received = link.pump(frame, count)
+        seconds, cpu = time.perf_counter() - before, cpu_ns(server.pid) - cpu_before
+    return Cost(count, seconds, cpu / 1e9, payload_bytes * count or received)
 
 
-PRODUCE_LOADS = (
-    Load("produce, 1 record of 100 B", produce_frame(100), 10_000),
-    Load("produce, 16 KB batch", produce_frame(16_384), 8_000),
-    Load("produce, 8 partitions x 16 KB", produce_frame(16_384, PARTITIONS), 1_500),
-    Load("produce, 1 MB batch", produce_frame(1_000_000), 300),
-)
-FETCH_LOADS = (
-    Load("fetch, 20 KB", fetch_frame(20_000), 8_000),
-    Load("fetch, 66 KB", fetch_frame(66_000), 8_000),
-    Load("fetch, 1 MB", fetch_frame(1_000_000), 1_000),
-)
-# A cold JVM costs 5 to 8 times as much for its first requests.
-WARM_UP = (Load("", produce_frame(100), 30_000), Load("", produce_frame(16_384), 6_000))
-FETCH_WARM_UP = (Load("", fetch_frame(20_000), 20_000),)
-
-
-def warm_up(server: ServerProcess, loads: tuple[Load, ...]) -> None:
-    connection = Connection(server)
-    for load in loads:
-        connection.run(load.frame, load.requests)
-    connection.close()
-
-
-def measure(server: ServerProcess, load: Load) -> Cost:
-    """The broker's cost of one request of this load."""
-    connection = Connection(server)
-    best: Cost | None = None
-    for _ in range(ROUNDS):
-        user, system = server.cpu_split()
+def latencies_ms(server: ServerProcess, frame: bytes, rate: float, seconds: float) -> list[float]:
+    """Answer times at a fixed rate, counted from when each request was due: a stall shows in all that it delays."""
+    times = []
+    with connection(server) as link:
+        link.ask(frame)
         begin = time.perf_counter()
-        connection.run(load.frame, load.requests)
-        wall = time.perf_counter() - begin
-        user_after, system_after = server.cpu_split()
-        each = 1e6 / load.requests
-        cost = Cost((user_after - user) * each, (system_after - system) * each, wall * each)
-        if best is None or cost.cpu_us < best.cpu_us:
-            best = cost
-    connection.close()
-    assert best is not None
-    return best
+        for i in range(int(rate * seconds)):
+            due = begin + i / rate
+            while (now := time.perf_counter()) < due:
+                time.sleep(max(0.0, due - now - 0.0001) if due - now > 0.0002 else 0)
+            link.ask(frame)
+            times.append((time.perf_counter() - due) * 1000)
+    return sorted(times)
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """The value below which this share lies."""
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

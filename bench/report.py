@@ -1,58 +1,83 @@
-"""Rows with both sides and their ratio, for people and as JSON."""
+"""Rows of a table: what was measured, both figures, their ratio, the aim; printed, and kept as JSON."""
+
+from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import platform
+import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-OUT = Path(__file__).parent / "out"
+OUT = Path(__file__).resolve().parent / "out"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
-    """One figure of both sides. `aim` bounds Ottla's divided by Apache's (or, without Apache's, Ottla's own)."""
+    """One measured quantity. `aim` is the bound of the ratio, or of Ottla's own figure if `absolute`."""
 
-    what: str
+    name: str
     unit: str
     apache: float | None
-    ottla: float
+    ottla: float | None
     aim: float | None = None
     higher_is_better: bool = False
+    absolute: bool = False
     note: str = ""
 
     @property
     def ratio(self) -> float | None:
-        return self.ottla / self.apache if self.apache else None
+        """Ottla's figure over Apache's."""
+        return self.ottla / self.apache if self.apache and self.ottla is not None else None
 
     @property
-    def met(self) -> bool | None:
-        if self.aim is None:
-            return None
-        figure = self.ratio if self.apache is not None else self.ottla
-        assert figure is not None
-        return figure >= self.aim if self.higher_is_better else figure <= self.aim
-
-    def cells(self) -> list[str]:
-        apache = "-" if self.apache is None else _number(self.apache)
-        ratio = "-" if self.ratio is None else f"{self.ratio:.2f}"
-        sign = ">=" if self.higher_is_better else "<="
-        aim = "-" if self.aim is None else f"{sign} {_number(self.aim)}"
-        verdict = {None: "", True: "met", False: "MISSED"}[self.met]
-        return [f"{self.what}", self.unit, apache, _number(self.ottla), ratio, aim, verdict, self.note]
+    def verdict(self) -> str:
+        """Whether the aim is met."""
+        figure = self.ottla if self.absolute else self.ratio
+        if self.aim is None or figure is None:
+            return ""
+        met = figure >= self.aim if self.higher_is_better else figure <= self.aim
+        return "met" if met else "MISSED"
 
 
-HEADER = ["what", "unit", "Apache", "Ottla", "ratio", "aim", "", ""]
+@dataclass
+class Report:
+    """All rows of a run."""
+
+    rows: list[Row] = field(default_factory=list)
+
+    def add(self, row: Row) -> None:
+        """Keep and print a row at once: a long run shows its progress."""
+        self.rows.append(row)
+        print(render(row), flush=True)
+
+    def save(self) -> Path:
+        """Write the run into bench/out."""
+        OUT.mkdir(exist_ok=True)
+        path = OUT / time.strftime("bench-%Y%m%d-%H%M%S.json")
+        rows = [{**asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in self.rows]
+        machine = {
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            "system": platform.release(),
+        }
+        path.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+        return path
 
 
-def _number(value: float) -> str:
+HEAD = f"{'':44} {'Apache':>12} {'Ottla':>12} {'ratio':>7} {'aim':>7}"
+
+
+def render(row: Row) -> str:
+    """One line of the table."""
+    name = f"{row.name} [{row.unit}]"
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+    aim = "" if row.aim is None else f"{row.aim:g}"
+    line = f"{name:44} {number(row.apache):>12} {number(row.ottla):>12} {ratio:>7} {aim:>7} {row.verdict}"
+    return line + (f"  {row.note}" if row.note else "")
+
+
+def number(value: float | None) -> str:
+    """Three figures that matter."""
+    if value is None:
+        return "-"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def table(rows: list[Row]) -> str:
-    lines = [HEADER, *(row.cells() for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-
-
-def save(part: str, rows: list[Row]) -> None:
-    OUT.mkdir(exist_ok=True)
-    (OUT / f"{part}.json").write_text(json.dumps([{**asdict(row), "ratio": row.ratio} for row in rows], indent=1))

@@ -1,46 +1,68 @@
-"""The two sides: each started as its users start it, with the same settings."""
+"""The two brokers under load, started and warmed up the same way."""
 
-import tempfile
+from __future__ import annotations
+
+import contextlib
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
-from bench.load import PARTITIONS, TOPIC
-from ottla.client.admin_types import NewTopic
-from ottla.client.blocking import Admin
-from ottla.model.errors import KafkaError
-from tests.interop.apache import ApacheKafka
+from tests.interop.apache import ApacheKafka, run_tool
 from tests.interop.ottla_node import OttlaNode
-from tests.interop.process import ServerProcess
+from tests.interop.process import ServerProcess, running
+from tests.interop.scripts.script import Script
 
-APACHE, OTTLA = "apache", "ottla"
-SIDES = (APACHE, OTTLA)
-# As Kafka's own start script gives it.
-HEAP = "1G"
-
-
-def make(side: str, where: Path, settings: Mapping[str, object] | None = None) -> ServerProcess:
-    if side == APACHE:
-        return ApacheKafka(where / "data", settings, heap=HEAP)
-    return OttlaNode(where / "data", settings, env={"PYTHONDONTWRITEBYTECODE": ""})
-
-
-@contextmanager
-def server(side: str, settings: Mapping[str, object] | None = None) -> Iterator[ServerProcess]:
-    """A running server in a directory that goes away with it."""
-    with tempfile.TemporaryDirectory(prefix=f"bench-{side}-") as where, make(side, Path(where), settings) as it:
-        yield it
+# A production-like JVM: the small test heap would punish Apache.
+SERVER_JVM = (
+    "-Xms1g",
+    "-Xmx1g",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
+QUIET: dict[str, object] = {"log.retention.ms": -1, "log.segment.delete.delay.ms": 0}
 
 
-def create_topic(it: ServerProcess, name: str = TOPIC, partitions: int = PARTITIONS, **configs: str) -> None:
-    with Admin(bootstrap_servers=it.address) as admin:
-        result = admin.create_topics([NewTopic(name, partitions, 1, configs=configs)])[name]
-        if isinstance(result, KafkaError):
-            raise result
-        while not isinstance(admin.describe_topics([name])[name], KafkaError) and not _has_leaders(admin, name):
-            pass
+def apache(where: Path, overrides: Mapping[str, object] | None = None) -> ApacheKafka:
+    """Apache with a server's heap."""
+    return ApacheKafka(where / "apache", {**QUIET, **(overrides or {})}, jvm=SERVER_JVM)
 
 
-def _has_leaders(admin: Admin, name: str) -> bool:
-    topic = admin.describe_topics([name])[name]
-    return not isinstance(topic, KafkaError) and all(p.leader >= 0 for p in topic.partitions)
+def ottla(where: Path, overrides: Mapping[str, object] | None = None) -> OttlaNode:
+    """Ottla as a user starts it."""
+    return OttlaNode(where / "ottla", {**QUIET, **(overrides or {})})
+
+
+@contextlib.contextmanager
+def both(where: Path, overrides: Mapping[str, object] | None = None) -> Iterator[dict[str, ServerProcess]]:
+    """Both at once: rounds alternate between them, so that a noisy moment hits both alike."""
+    with running([apache(where, overrides), ottla(where, overrides)]) as servers:
+        yield {"apache": servers[0], "ottla": servers[1]}
+
+
+def create_topic(server: ServerProcess, name: str, partitions: int = 1, **configs: object) -> None:
+    """A topic with leaders."""
+    script = Script(server, {}, {})
+    try:
+        script.create(name, partitions, **configs)
+    finally:
+        script.close()
+
+
+def delete_topic(server: ServerProcess, name: str) -> None:
+    """Give the disk back."""
+    script = Script(server, {}, {})
+    try:
+        script.quiet(20, 5, {"topic_names": [name], "timeout": 30000})
+    finally:
+        script.close()
+
+
+def now_ms() -> int:
+    """The wall clock; records must not look expired."""
+    return int(time.time() * 1000)
+
+
+def tool_text(name: str, *args: str, timeout_s: float = 300) -> str:
+    """What a Java tool printed, with a client's ordinary heap."""
+    return run_tool(name, *args, timeout_s=timeout_s, jvm=("-Xms256m", "-Xmx512m")).stdout

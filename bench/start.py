@@ -4,10 +4,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.interop.apache import ApacheKafka
+
 from bench.load import PRODUCE_LOADS, Connection, produce_frame
 from bench.report import Row
 from bench.servers import APACHE, OTTLA, SIDES, create_topic, make, server
-from tests.interop.apache import ApacheKafka
 
 START_AIM = 0.1
 MEMORY_AIM = 0.2
