@@ -2,7 +2,7 @@
 
 import re
 
-from ottla.metadata.features import SUPPORTED_FEATURES
+from ottla.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from ottla.model.errors import ErrorCode
 from ottla.server.context import Context
 from ottla.server.registry import Listener, handles, routes
@@ -35,7 +35,7 @@ def api_versions(ctx: Context, request: ApiVersionsRequest | None) -> ApiVersion
         finalized_features_epoch=image.offset,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in image.finalized_features.items()
+            for name, level in sorted(_finalized(ctx).items())
             if level > 0
         ],
     )
@@ -53,6 +53,11 @@ def _api_keys(ctx: Context) -> list[ApiVersion]:
         ApiVersion(api_key=key, min_version=route.min_version, max_version=route.max_version)
         for key, route in sorted(routes(ctx.connection.host.kind).items())
     ]
+
+
+def _finalized(ctx: Context) -> dict[str, int]:
+    """The levels of the metadata log, and the quorum's own."""
+    return {**ctx.node.image().finalized_features, KRAFT_VERSION: ctx.node.controller.raft.kraft_version}
 
 
 def _supported(version: int) -> list[SupportedFeatureKey]:
