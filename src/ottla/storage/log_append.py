@@ -11,7 +11,9 @@ from ottla.records.batch import (
     LOG_APPEND_TIME,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
+    MAX_SEQUENCE,
     MAX_TIMESTAMP_OFFSET,
+    TRANSACTIONAL_FLAG,
     set_max_timestamp,
 )
 from ottla.records.kernel import check_batch
@@ -38,6 +40,10 @@ from ottla.storage.txnindex import AbortedTransaction
 # The first sixteen bytes of a batch: base offset, length, leader epoch. The CRC covers none of them.
 _PLACE: Final = struct.Struct(">qii")
 _TIMESTAMP: Final = struct.Struct(">q")
+# Any known codec, in a transaction or not; every other flag takes the long way.
+_PLAIN_ATTRIBUTES: Final = frozenset(
+    codec | flag for codec in range(MAX_CODEC + 1) for flag in (0, TRANSACTIONAL_FLAG)
+)
 _pack_place = _PLACE.pack_into
 _new_result = tuple.__new__
 
@@ -113,7 +119,7 @@ class AppendableLog(ReadableLog):
             problem
             or base_offset
             or length != size - LOG_OVERHEAD
-            or not 0 <= attributes <= MAX_CODEC
+            or attributes not in _PLAIN_ATTRIBUTES
             or header_max != highest
             or count != last_delta + 1
             or count <= 0
@@ -124,7 +130,8 @@ class AppendableLog(ReadableLog):
         producer = None
         if producer_id >= 0:
             producer = self._producers.entries.get(producer_id)
-            if producer is None or sequence < 0 or not producer.expects(producer_epoch, sequence):
+            in_transaction = attributes > MAX_CODEC
+            if producer is None or not producer.expects(producer_epoch, sequence, in_transaction):
                 return self._append_client(records, leader_epoch, now_ms)
         offset = self.log_end_offset
         last_offset = offset + last_delta
@@ -137,8 +144,8 @@ class AppendableLog(ReadableLog):
             or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
         ):
             segment = self._maybe_roll(size, highest, last_offset, offset, now_ms)
-        if leader_epoch != self._epochs.latest:
-            self.assign_epoch_start(leader_epoch, offset)
+        if leader_epoch != self._epochs.settled:
+            self._assign_epoch(leader_epoch, offset)
         _pack_place(records, 0, offset, length, leader_epoch)
         try:
             segment.append(records, size, last_offset, highest)
@@ -146,8 +153,8 @@ class AppendableLog(ReadableLog):
             raise self._fail("append to", error) from error
         if producer is not None:
             last_sequence = sequence + last_delta
-            if last_sequence > 0x7FFFFFFF:
-                last_sequence -= 0x80000000
+            if last_sequence > MAX_SEQUENCE:
+                last_sequence -= MAX_SEQUENCE + 1
             producer.batches.append(BatchMetadata(last_sequence, last_offset, last_delta, highest))
             producer.last_timestamp = highest
         self.log_end_offset = self._producers.map_end_offset = last_offset + 1
@@ -272,8 +279,8 @@ class AppendableLog(ReadableLog):
         newest = max(batch.max_timestamp for batch in batches)
         segment = self._maybe_roll(size, newest, last_offset, first_offset, now_ms)
         for batch in batches:
-            if batch.leader_epoch >= 0 and batch.leader_epoch != self._epochs.latest:
-                self.assign_epoch_start(batch.leader_epoch, batch.base_offset)
+            if batch.leader_epoch >= 0 and batch.leader_epoch != self._epochs.settled:
+                self._assign_epoch(batch.leader_epoch, batch.base_offset)
         try:
             position = segment.size_bytes
             segment.write(records if size == len(records) else memoryview(records)[:size], size)

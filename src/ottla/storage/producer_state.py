@@ -70,9 +70,9 @@ class ProducerEntry:
     def last_data_offset(self) -> int:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
-    def expects(self, epoch: int, sequence: int) -> bool:
-        """The common case: the next batch of the same epoch, outside a transaction."""
-        if epoch != self.epoch or not self.batches or self.txn_first_offset >= 0:
+    def expects(self, epoch: int, sequence: int, in_transaction: bool) -> bool:
+        """The common case: the next batch of the same epoch that neither begins nor ends a transaction."""
+        if epoch != self.epoch or not self.batches or in_transaction != (self.txn_first_offset >= 0):
             return False
         last = self.batches[-1].last_sequence
         return sequence == last + 1 or (sequence == 0 and last == MAX_SEQUENCE)

@@ -1,0 +1,114 @@
+"""The short way of an append and the long way do the same: results, errors, bytes, producers, index entries."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.storage.log_support import NOW, open_log
+
+from ottla.model.errors import KafkaError
+from ottla.records.batch import MAX_SEQUENCE, set_max_timestamp
+from ottla.records.control import end_txn_marker
+from ottla.records.record import build_batch
+from ottla.storage.append import AppendOrigin
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
+
+configs = st.builds(
+    LogConfig,
+    segment_bytes=st.sampled_from([300, 1000, 1 << 30]),
+    segment_ms=st.sampled_from([50, 604_800_000]),
+    index_interval_bytes=st.sampled_from([0, 200]),
+    segment_index_bytes=st.sampled_from([36, 10 << 20]),
+    max_message_bytes=st.sampled_from([180, 1 << 20]),
+    message_timestamp_before_max_ms=st.sampled_from([60, (1 << 63) - 1]),
+    message_timestamp_after_max_ms=st.sampled_from([40, 3_600_000]),
+    cleanup_policy=st.sampled_from([frozenset({"delete"}), frozenset({"compact"})]),
+)
+
+appends = st.fixed_dictionaries(
+    {
+        "count": st.integers(1, 3),
+        "size": st.sampled_from([0, 10, 60]),
+        "key": st.sampled_from([b"k", b"k", b"k", None]),
+        "compression": st.sampled_from([0, 0, 0, 1]),
+        "producer_id": st.integers(-1, 1),
+        "producer_epoch": st.sampled_from([0, 0, 0, 0, 1]),
+        "step": st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1]),
+        "transactional": st.booleans(),
+        "later": st.integers(-80, 80),
+        "now_later": st.integers(0, 100),
+        "lie": st.sampled_from([0, 0, 0, 0, 7]),
+        "leader_epoch": st.integers(0, 2),
+        "marker": st.sampled_from([False, False, False, True]),
+    }
+)
+
+
+def attempt(log: Log, data: bytearray, leader_epoch: int, now_ms: int, origin: AppendOrigin) -> object:
+    try:
+        result = log.append_as_leader(data, leader_epoch, now_ms, origin=origin)
+    except KafkaError as error:
+        return error.code, error.message
+    log.update_high_watermark(log.log_end_offset)
+    return tuple(result)
+
+
+def state(log: Log) -> object:
+    segments = [
+        (s.base_offset, s.path.read_bytes(), s.offset_index.all_entries(), s.time_index.all_entries())
+        for s in log.segments
+    ]
+    offsets = (log.log_end_offset, log.high_watermark, log.last_stable_offset, log.latest_epoch)
+    entries = log._producers.entries
+    producers = {pid: (entry.to_snapshot(), tuple(entry.batches)) for pid, entry in entries.items()}
+    return segments, offsets, producers, log._producers.map_end_offset
+
+
+@settings(max_examples=100, deadline=None)
+@given(config=configs, steps=st.lists(appends, max_size=15), first=st.sampled_from([0, MAX_SEQUENCE - 1]))
+def test_both_ways_do_the_same(config: LogConfig, steps: list[dict[str, int]], first: int) -> None:
+    root = Path(tempfile.mkdtemp(prefix="ottla-append-"))
+    try:
+        short, long = open_log(root / "short", config), open_log(root / "long", config)
+        long._plain_bytes = -1
+        sequences: dict[int, int] = {}
+        for step in steps:
+            run_step(short, long, step, sequences, first)
+            assert state(short) == state(long)
+        short.close_handlers()
+        long.close_handlers()
+    finally:
+        shutil.rmtree(root)
+
+
+def run_step(short: Log, long: Log, step: dict[str, int], sequences: dict[int, int], first: int) -> None:
+    pid, epoch = step["producer_id"], step["producer_epoch"]
+    origin = AppendOrigin.CLIENT
+    if step["marker"] and pid >= 0:
+        origin = AppendOrigin.COORDINATOR
+        data = end_txn_marker(
+            committed=bool(step["count"] % 2),
+            producer_id=pid,
+            producer_epoch=epoch,
+            coordinator_epoch=0,
+            timestamp_ms=NOW,
+        )
+    else:
+        sequence = min(max(sequences.get(pid, first) + step["step"], 0), MAX_SEQUENCE)
+        data = build_batch(
+            [(NOW + step["later"] + i, step["key"], b"v" * step["size"], ()) for i in range(step["count"])],  # type: ignore[misc]
+            producer_id=pid,
+            producer_epoch=epoch if pid >= 0 else -1,
+            base_sequence=sequence if pid >= 0 else -1,
+            transactional=bool(step["transactional"]) and pid >= 0,
+            compression=step["compression"],
+        )
+        sequences[pid] = (sequence + step["count"]) % (MAX_SEQUENCE + 1)
+        if step["lie"] and not step["compression"]:
+            set_max_timestamp(data, 0, 0, NOW + step["lie"])
+    now_ms = NOW + step["now_later"]
+    results = [attempt(log, bytearray(data), step["leader_epoch"], now_ms, origin) for log in (short, long)]
+    assert results[0] == results[1]
