@@ -1,8 +1,10 @@
 """At which offset each leader epoch began (KIP-101, KIP-279): how a follower finds where it and its leader part.
 
 The file `leader-epoch-checkpoint` is text: version 0, the number of entries, and `epoch start-offset` a line. It
-is rewritten when an epoch begins or entries are cut off, but waits for the disk only when the log is flushed:
-what it says of offsets above the recovery point is found again in the batches themselves.
+is rewritten when entries are cut off and before the first batch of an epoch is appended, but waits for the disk
+only when the log is flushed: what it says of offsets above the recovery point is found again in the batches
+themselves. An epoch without records is known in memory only: loading a log drops it anyhow, as Kafka does, and
+ten thousand partitions that get a new leader at every start would be as many files written for nothing.
 
 Owned by its Log, on the event loop; `flush` may come from a thread.
 """
@@ -19,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
 VERSION: Final = 0
+# No epoch: what is known is more, or less, than the file says.
+UNSETTLED: Final = -2
 
 
 class CorruptEpochsError(Exception):
@@ -46,9 +50,13 @@ def parse_epochs(content: bytes, source: str) -> list[EpochEntry]:
 
 
 class LeaderEpochs:
-    """The epochs of a log, in order."""
+    """The epochs of a log, in order.
 
-    __slots__ = ("_dir", "_entries", "_unflushed", "latest")
+    `latest` is the newest one; `settled` is the same if the file says so too, and else no epoch at all: an append
+    compares its epoch with it, and calls `assign` if they differ.
+    """
+
+    __slots__ = ("_dir", "_entries", "_unflushed", "latest", "settled")
 
     def __init__(self, dir: Path, entries: list[EpochEntry] | None = None) -> None:
         self._dir = dir
@@ -57,6 +65,7 @@ class LeaderEpochs:
         self.latest = NO_LEADER_EPOCH
         for entry in entries or ():
             self._put(entry)
+        self.settled = self.latest
 
     @classmethod
     def load(cls, dir: Path) -> "LeaderEpochs":
@@ -77,12 +86,17 @@ class LeaderEpochs:
 
     # -- changes
 
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """Notes that an epoch begins at an offset; what contradicts it goes. The file hears of it with `assign`."""
+        if epoch != self.latest or start_offset < self._entries[-1].start_offset:
+            self._put(EpochEntry(epoch, start_offset))
+            self.settled = UNSETTLED
+
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Notes that an epoch begins at an offset; what contradicts it goes."""
-        if epoch == self.latest and start_offset >= self._entries[-1].start_offset:
-            return
-        self._put(EpochEntry(epoch, start_offset))
-        self._write()
+        """A batch of the epoch is about to be appended at an offset: the file knows the epoch from now on."""
+        self.begin(epoch, start_offset)
+        if self.settled == UNSETTLED:
+            self._write()
 
     def _put(self, entry: EpochEntry) -> None:
         assert entry.epoch >= 0
@@ -97,24 +111,47 @@ class LeaderEpochs:
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Removes the epochs that begin at or after an offset."""
-        kept = [entry for entry in self._entries if entry.start_offset < end_offset]
-        self._replace(kept)
+        self._replace(self._before(end_offset))
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Removes the epochs that ended before an offset; the one it lies in now begins there."""
+        self._replace(self._after(start_offset))
+
+    def _before(self, end_offset: int) -> list[EpochEntry]:
+        return [entry for entry in self._entries if entry.start_offset < end_offset]
+
+    def _after(self, start_offset: int) -> list[EpochEntry]:
         before = [entry for entry in self._entries if entry.start_offset <= start_offset]
-        if before:
-            kept = [EpochEntry(before[-1].epoch, start_offset), *self._entries[len(before) :]]
-            self._replace(kept)
+        if not before:
+            return self._entries
+        return [EpochEntry(before[-1].epoch, start_offset), *self._entries[len(before) :]]
+
+    def settle(self, log_start_offset: int, log_end_offset: int) -> None:
+        """A log was loaded: what lies outside of it goes, and what was found in it is written.
+
+        Entries that only go are not worth a write: they would go again at the next load.
+        """
+        found = self.settled == UNSETTLED
+        self._keep(self._before(log_end_offset))
+        self._keep(self._after(log_start_offset))
+        if found:
+            self._write()
 
     def clear(self) -> None:
         self._replace([])
 
     def _replace(self, entries: list[EpochEntry]) -> None:
-        if entries != self._entries:
-            self._entries = entries
-            self.latest = entries[-1].epoch if entries else NO_LEADER_EPOCH
+        if self._keep(entries):
             self._write()
+
+    def _keep(self, entries: list[EpochEntry]) -> bool:
+        """Puts entries in the place of those that were; did anything change?"""
+        if entries == self._entries:
+            return False
+        self._entries = entries
+        self.latest = entries[-1].epoch if entries else NO_LEADER_EPOCH
+        self.settled = UNSETTLED
+        return True
 
     # -- questions
 
@@ -148,6 +185,7 @@ class LeaderEpochs:
 
     def _write(self) -> None:
         write_new(self._dir / FILE_NAME, format_epochs(self._entries))
+        self.settled = self.latest
         self._unflushed = True
 
     def flush(self) -> None:

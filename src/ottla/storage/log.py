@@ -119,14 +119,18 @@ class Log(AppendableLog):
     # -- the disk
 
     def flush(self, upto: int | None = None, *, now_ms: int) -> None:
-        """Waits until everything below an offset is on the disk, and moves the recovery point there. Any thread."""
+        """Waits until everything below an offset is on the disk, and moves the recovery point there. Any thread.
+
+        The small files go first: what they say is then at least as durable as the records. Without records there is
+        nothing to wait for: epochs without records do not count, and the topic's id is in the metadata log.
+        """
         self._require_online()
         truncations, dir = self._truncations, self.dir
         target = self.log_end_offset if upto is None else min(upto, self.log_end_offset)
         start = self.recovery_point
         try:
-            self._flush_small_files()
             if target > start:
+                self._flush_small_files()
                 self._flush_segments(start, target)
         except FileNotFoundError as error:
             if self.dir == dir:  # else it was renamed, to be deleted
@@ -139,7 +143,7 @@ class Log(AppendableLog):
         self.last_flush_ms = now_ms
 
     def _flush_small_files(self) -> None:
-        """Epochs, topic id and snapshots first: what they say is then at least as durable as the records."""
+        """Epochs, topic id and snapshots."""
         with self._lock:
             unsynced, self._unsynced = self._unsynced, []
         for path in unsynced:
@@ -338,7 +342,6 @@ class Log(AppendableLog):
         self._require_online()
         try:
             self._producers.take_snapshot(sync=False)
-            self._flush_small_files()
             for segment in self._segments:
                 segment.close()
         except OSError as error:

@@ -213,6 +213,8 @@ class LogManager(LogRegistry):
                 f"Tried to assign topic ID {uuid_to_str(topic_id)} to log for topic partition {tp}, "
                 f"but log already contained topic ID {uuid_to_str(log.topic_id)}",
             )
+        elif topic_id is not None and log.topic_id is None:
+            log.assign_topic_id(topic_id)
         return log
 
     def _refuse_if_maybe_offline(self, tp: TopicPartition, is_new: bool) -> None:

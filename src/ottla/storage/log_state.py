@@ -206,8 +206,12 @@ class LogState:
         return entry.epoch if entry is not None and entry.start_offset <= self.log_start_offset else -1
 
     def assign_epoch_start(self, epoch: int, start_offset: int) -> None:
-        """A new leader notes where its epoch begins before it writes anything."""
+        """A new leader notes where its epoch begins; the file is written with the first batch."""
         self._require_online()
+        self._epochs.begin(epoch, start_offset)
+
+    def _assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """A batch is about to be appended and the file does not know its epoch."""
         try:
             self._epochs.assign(epoch, start_offset)
         except OSError as error:

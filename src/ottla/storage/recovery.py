@@ -87,8 +87,7 @@ class LogLoader:
         log_end_offset = self._settle_end()
         segments = self._segments
         log_start_offset = max(self._log_start_offset, segments[0].base_offset)
-        self._epochs.truncate_from_end(log_end_offset)
-        self._epochs.truncate_from_start(log_start_offset)
+        self._epochs.settle(log_start_offset, log_end_offset)
         self._producers.remove_stray_snapshots({segment.base_offset for segment in segments})
         rebuild_producer_state(
             self._producers, segments, log_start_offset, log_end_offset, self._now_ms, clean=self._clean
@@ -242,7 +241,7 @@ class LogLoader:
                 self._check(batch, segment, expected)
                 segment.note_batch(position, batch.size_bytes, batch.last_offset, batch.max_timestamp)
                 if batch.partition_leader_epoch > self._epochs.latest:
-                    self._epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+                    self._epochs.begin(batch.partition_leader_epoch, batch.base_offset)
                 self._replay(segment, batch)
                 valid, expected = position + batch.size_bytes, batch.next_offset
         except KafkaError as error:

@@ -86,3 +86,39 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize("content", [b"", b"0\n", b"0\n0\n"])
 def test_an_empty_file_is_no_epochs(content: bytes) -> None:
     assert parse_epochs(content, "x") == []
+
+
+def test_an_epoch_without_records_is_not_worth_a_write(epochs: LeaderEpochs, tmp_path: Path) -> None:
+    before = (tmp_path / FILE_NAME).read_bytes()
+    epochs.begin(8, 50)
+    assert epochs.latest == 8
+    assert epochs.end_offset_for(7, 99) == (7, 50)
+    assert (tmp_path / FILE_NAME).read_bytes() == before
+    assert epochs.settled != 8, "the first append of the epoch has to call assign"
+    epochs.assign(8, 50)
+    assert epochs.settled == 8
+    assert LeaderEpochs.load(tmp_path).entries == epochs.entries
+
+
+def test_an_epoch_that_was_dropped_and_comes_back_with_records_is_written(tmp_path: Path) -> None:
+    """The file may keep an epoch that loading has dropped; it must not be taken for settled."""
+    LeaderEpochs(tmp_path).assign(5, 100)
+    loaded = LeaderEpochs.load(tmp_path)
+    loaded.settle(0, 100)
+    assert loaded.latest == -1
+    assert loaded.settled != 5
+    loaded.assign(4, 100)  # a leader that had more of epoch 4 than this replica had
+    assert LeaderEpochs.load(tmp_path).entries == [EpochEntry(4, 100)]
+
+
+def test_loading_writes_what_recovery_found_and_nothing_else(epochs: LeaderEpochs, tmp_path: Path) -> None:
+    file = tmp_path / FILE_NAME
+    before = file.stat().st_ino
+    loaded = LeaderEpochs.load(tmp_path)
+    loaded.settle(15, 35)
+    assert loaded.entries == [EpochEntry(2, 15), EpochEntry(4, 20)]
+    assert file.stat().st_ino == before
+    recovered = LeaderEpochs.load(tmp_path)
+    recovered.begin(9, 60)  # as a batch after the recovery point says
+    recovered.settle(0, 70)
+    assert LeaderEpochs.load(tmp_path).entries == recovered.entries == [*epochs.entries, EpochEntry(9, 60)]
