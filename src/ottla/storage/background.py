@@ -20,7 +20,7 @@ from ottla.storage.retention import Retention
 from ottla.storage.ticks import Ticker, in_slices, in_thread
 
 if TYPE_CHECKING:
-    from ottla.storage.log_manager import LogManager
+    from ottla.storage.log_store import LogStore
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ IDLE_FLUSH_TICK_MS: Final = 1_000
 class BackgroundWork:
     """The ticks, and what they share with the clean stop."""
 
-    def __init__(self, manager: "LogManager") -> None:
+    def __init__(self, manager: "LogStore") -> None:
         self._manager = manager
         self._ticker = Ticker()
         self._flush_by_time: dict[TopicPartition, Log] = {}

@@ -38,7 +38,7 @@ from ottla.storage.settings import CleanerSettings
 from ottla.storage.ticks import LONGEST_SLEEP_SECONDS, in_slices, in_thread
 
 if TYPE_CHECKING:
-    from ottla.storage.log_manager import LogManager
+    from ottla.storage.log_store import LogStore
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Cleaning:
 class CleanerManager:
     """Compaction for all logs of a broker."""
 
-    def __init__(self, manager: "LogManager", runner: Callable[[], Runner] = new_process) -> None:
+    def __init__(self, manager: "LogStore", runner: Callable[[], Runner] = new_process) -> None:
         self._manager = manager
         self._new_runner = runner
         self._compacted: dict[TopicPartition, Log] = {}

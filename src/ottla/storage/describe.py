@@ -1,14 +1,14 @@
 """What DescribeLogDirs shows of the log directories: sizes, lags, free space (KIP-113, KIP-827)."""
 
 import asyncio
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
+from ottla.storage.ticks import in_slices
 
 if TYPE_CHECKING:
     from ottla.storage.log_manager import LogManager
@@ -42,8 +42,8 @@ async def describe_log_dirs(
     manager: "LogManager", tps: Collection[TopicPartition] | None = None
 ) -> list[LogDirInfo]:
     """Every directory with its logs: those in `tps`, or all. An offline one shows its error and no logs."""
-    replicas = _replicas_by_dir(manager, tps)
-    return [await _describe(manager, log_dir, replicas.get(log_dir.path, [])) for log_dir in manager.dirs]
+    replicas = await _replicas_by_dir(manager, tps)
+    return [await _describe(manager, log_dir, replicas.get(log_dir, [])) for log_dir in manager.dirs]
 
 
 async def _describe(manager: "LogManager", log_dir: LogDir, replicas: list[ReplicaInfo]) -> LogDirInfo:
@@ -66,15 +66,22 @@ async def _describe(manager: "LogManager", log_dir: LogDir, replicas: list[Repli
     )
 
 
-def _replicas_by_dir(
+async def _replicas_by_dir(
     manager: "LogManager", tps: Collection[TopicPartition] | None
-) -> dict[Path, list[ReplicaInfo]]:
-    by_dir: dict[Path, list[ReplicaInfo]] = {}
+) -> dict[LogDir, list[ReplicaInfo]]:
+    by_dir: dict[LogDir, list[ReplicaInfo]] = {}
     for logs, is_future in ((manager.current_logs, False), (manager.future_logs, True)):
-        for tp in logs if tps is None else [tp for tp in tps if tp in logs]:
-            log = logs[tp]
-            info = ReplicaInfo(tp, log.size_bytes, _offset_lag(manager, tp, log, is_future), is_future)
-            by_dir.setdefault(log.dir.parent, []).append(info)
+
+        def visit(
+            tp: TopicPartition, logs: Mapping[TopicPartition, Log] = logs, is_future: bool = is_future
+        ) -> None:
+            log = logs.get(tp)
+            if log is not None:
+                lag = _offset_lag(manager, tp, log, is_future)
+                info = ReplicaInfo(tp, log.size_bytes, lag, is_future)
+                by_dir.setdefault(manager.dir_of(log), []).append(info)
+
+        await in_slices(list(logs) if tps is None else tps, visit)
     return by_dir
 
 

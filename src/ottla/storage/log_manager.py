@@ -12,20 +12,15 @@ called.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import TopicPartition, Uuid, uuid_to_str
+from ottla.model.ids import TopicPartition
 from ottla.storage import loading
-from ottla.storage.background import BackgroundWork
 from ottla.storage.checkpoints import UNKNOWN_BROKER_EPOCH
-from ottla.storage.cleaner_manager import CleanerManager
-from ottla.storage.deletion import Deletions, remove_tree
+from ottla.storage.deletion import remove_tree
 from ottla.storage.describe import LogDirInfo, describe_log_dirs
-from ottla.storage.errors import StorageError
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import (
@@ -34,10 +29,9 @@ from ottla.storage.log_dir import (
     PartitionDir,
     dir_name,
     future_dir_name,
-    open_log_dirs,
     stray_dir_name,
 )
-from ottla.storage.log_registry import LogRegistry
+from ottla.storage.log_store import LogStore
 from ottla.storage.settings import LogManagerSettings
 
 logger = logging.getLogger(__name__)
@@ -51,35 +45,8 @@ def _never_stray(log: Log) -> bool:
     return False
 
 
-class LogManager(LogRegistry):
+class LogManager(LogStore):
     """The broker's logs."""
-
-    def __init__(
-        self,
-        dirs: Sequence[Path],
-        clock: Clock,
-        *,
-        defaults: LogConfig | None = None,
-        settings: LogManagerSettings | None = None,
-        on_dir_failure: Callable[[Uuid | None, Exception], None] | None = None,
-        on_all_dirs_failed: Callable[[], None] | None = None,
-    ) -> None:
-        """Locks the directories and reads who they are.
-
-        DirLockedError or MetaPropertiesError if they are not ours.
-        """
-        super().__init__(open_log_dirs(dirs))
-        self.clock = clock
-        self.settings = settings or LogManagerSettings()
-        self.defaults = defaults or LogConfig()
-        self.on_dir_failure = on_dir_failure
-        self.on_all_dirs_failed = on_all_dirs_failed
-        self.previous_broker_epoch = UNKNOWN_BROKER_EPOCH
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self.pool = ThreadPoolExecutor(self.settings.background_threads, thread_name_prefix="storage")
-        self.deletions = Deletions(clock, self.pool)
-        self.cleaner = CleanerManager(self)
-        self.background = BackgroundWork(self)
 
     # -- loading --
 
@@ -157,113 +124,6 @@ class LogManager(LogRegistry):
         log.close_handlers()
         logger.warning("%s is unknown to the cluster; renamed to %s and kept", old, log.dir.name)
 
-    def _add(self, logs: dict[TopicPartition, Log], tp: TopicPartition, log: Log, log_dir: LogDir) -> None:
-        log.on_failure = self._log_failed
-        log.on_roll = self.background.flush_after_roll
-        logs[tp] = log
-        self._placed[log] = log_dir
-        log_dir.log_count += 1
-        if logs is self._current:
-            self._watch(tp, log)
-        else:
-            # A segment swapped out of the log being copied would be copied twice or not at all.
-            self.cleaner.abort_and_pause(tp)
-
-    def _watch(self, tp: TopicPartition, log: Log) -> None:
-        self.cleaner.config_changed(tp, log)
-        self.background.config_changed(tp, log)
-
-    def _remove(self, logs: dict[TopicPartition, Log], tp: TopicPartition) -> Log | None:
-        log = logs.pop(tp, None)
-        if log is not None:
-            self._placed.pop(log).log_count -= 1
-            if logs is self._current:
-                self.cleaner.removed(tp)
-                self.background.removed(tp)
-            else:
-                self.cleaner.resume(tp)
-        return log
-
-    # -- logs --
-
-    def get_or_create(
-        self,
-        tp: TopicPartition,
-        topic_id: Uuid | None,
-        config: LogConfig | None = None,
-        *,
-        is_new: bool = True,
-        directory_id: Uuid | None = None,
-    ) -> Log:
-        """The partition's log, created if need be in the directory asked for or the one with the fewest logs.
-
-        `is_new` False says the broker had this partition before: with a directory offline its log may be
-        there, so creating an empty one would lose it, and KAFKA_STORAGE_ERROR is raised.
-        INCONSISTENT_TOPIC_ID if the log on disk is another topic's.
-        """
-        log = self._current.get(tp)
-        if log is None:
-            self._refuse_if_maybe_offline(tp, is_new)
-            wanted = self.dir_by_id(directory_id) if directory_id is not None else None
-            candidates = [wanted] if wanted is not None else self.dirs_by_load()
-            log = self._create(self._current, tp, dir_name(tp), topic_id, config, candidates)
-        elif topic_id is not None and log.topic_id is not None and log.topic_id != topic_id:
-            raise KafkaError(
-                ErrorCode.INCONSISTENT_TOPIC_ID,
-                f"Tried to assign topic ID {uuid_to_str(topic_id)} to log for topic partition {tp}, "
-                f"but log already contained topic ID {uuid_to_str(log.topic_id)}",
-            )
-        elif topic_id is not None and log.topic_id is None:
-            log.assign_topic_id(topic_id)
-        return log
-
-    def _refuse_if_maybe_offline(self, tp: TopicPartition, is_new: bool) -> None:
-        if (not is_new and self.offline_dirs) or tp in self._offline:
-            paths = ", ".join(str(log_dir.path) for log_dir in self.offline_dirs)
-            raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"Can not create log for {tp} because log directories {paths} are offline",
-            )
-
-    def _create(
-        self,
-        logs: dict[TopicPartition, Log],
-        tp: TopicPartition,
-        name: str,
-        topic_id: Uuid | None,
-        config: LogConfig | None,
-        candidates: Iterable[LogDir],
-    ) -> Log:
-        for log_dir in candidates:
-            path = log_dir.path / name
-            try:
-                path.mkdir(exist_ok=True)
-                log = self._open_new(path, tp, topic_id, config)
-            except OSError as error:
-                self.fail_dir(log_dir, error)
-                continue
-            except StorageError as error:
-                self.fail_dir(log_dir, error)
-                continue
-            self._add(logs, tp, log, log_dir)
-            logger.info("created log for partition %s in %s", tp, path)
-            return log
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"No log directory is available for {tp}")
-
-    def _open_new(
-        self, path: Path, tp: TopicPartition, topic_id: Uuid | None, config: LogConfig | None
-    ) -> Log:
-        return Log.open(
-            path,
-            config or self.defaults,
-            now_ms=self.clock.now_ms(),
-            topic_partition=tp,
-            topic_id=topic_id,
-            clean=True,
-            producer_id_expiration_ms=self.settings.producer_id_expiration_ms,
-            max_transaction_timeout_ms=self.settings.max_transaction_timeout_ms,
-        )
-
     # -- configuration --
 
     def set_topic_defaults(self, config: LogConfig) -> None:
@@ -318,17 +178,35 @@ class LogManager(LogRegistry):
         if source is None or copy is None:
             which = "current" if source is None else "future"
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The {which} replica for {tp} is offline")
-        copy.rename_dir(copy.dir.parent / dir_name(tp))
         copy.update_high_watermark(source.high_watermark)
-        source_dir, copy_dir = self.dir_of(source), self.dir_of(copy)
-        clean_offset = self.cleaner.clean_offset(tp)
+        await self._promote(tp, source, copy)
+        return copy
+
+    async def adopt_futures(self, is_assigned: Callable[[TopicPartition, Uuid], bool]) -> None:
+        """After load: a copy becomes current if the cluster has its directory as the partition's already.
+
+        The broker stopped after the assignment and before the promotion (KIP-858).
+        """
+        for tp, copy in list(self._future.items()):
+            directory_id = self.directory_id(copy)
+            if directory_id is not None and is_assigned(tp, directory_id):
+                logger.info("%s becomes the log of %s", copy.dir, tp)
+                await self._promote(tp, self._current.get(tp), copy)
+
+    async def _promote(self, tp: TopicPartition, source: Log | None, copy: Log) -> None:
+        """The swap happens before the first await. The source's files go once the copy is on the disk."""
+        copy.rename_dir(copy.dir.parent / dir_name(tp))
+        copy_dir, clean_offset = self.dir_of(copy), self.cleaner.clean_offset(tp)
         self._remove(self._future, tp)
         self._remove(self._current, tp)
         self._add(self._current, tp, copy, copy_dir)
-        self._retire(source)
         self.cleaner.moved(tp, clean_offset)
-        await self.background.checkpoint_dirs([source_dir, copy_dir])
-        return copy
+        renamed = source is not None and self._rename_away(source)
+        await self.background.flush(copy)
+        if source is not None and renamed:
+            self._delete_later(source)
+            await self.background.checkpoint_dirs([self.dir_of(source)])
+        await self.background.checkpoint_dirs([copy_dir])
 
     async def cancel_future(self, tp: TopicPartition) -> None:
         """The move is off: the copy is deleted, cleaning goes on."""
@@ -336,37 +214,6 @@ class LogManager(LogRegistry):
         if log is not None:
             self._retire(log)
             await self.background.checkpoint_dirs([self.dir_of(log)])
-
-    # -- deleting --
-
-    async def delete(self, tp: TopicPartition) -> None:
-        """Removes the partition's log; its files go in the background.
-
-        The partition may be created again at once.
-        """
-        await self.delete_all([tp])
-
-    async def delete_all(self, tps: Iterable[TopicPartition]) -> None:
-        """Removes many logs and writes the checkpoints once. All renames happen before the first await."""
-        touched: dict[Path, LogDir] = {}
-        for tp in tps:
-            self._offline.pop(tp, None)
-            for logs in (self._current, self._future):
-                log = self._remove(logs, tp)
-                if log is not None:
-                    touched[log.dir.parent] = self.dir_of(log)
-                    self._retire(log)
-        await self.background.checkpoint_dirs(touched.values())
-
-    def _retire(self, log: Log) -> None:
-        """Renames a log that has left the manager and lets its files go after file.delete.delay.ms."""
-        log_dir = self.dir_of(log)
-        try:
-            path = log.rename_to_delete()
-        except StorageError as error:
-            self.fail_dir(log_dir, error)
-            return
-        self.deletions.schedule(log.config.file_delete_delay_ms, str(path), log.delete)
 
     # -- truncating --
 
@@ -387,40 +234,6 @@ class LogManager(LogRegistry):
             log.truncate_fully_and_start_at(offset, self.clock.now_ms(), log_start_offset)
             self.cleaner.truncated(tp, log.active_segment.base_offset)
         await self.background.checkpoint_dirs([self.dir_of(log)])
-
-    # -- failures --
-
-    def _log_failed(self, log: Log, error: Exception) -> None:
-        """From any thread."""
-        log_dir = self._dir_of.get(log.dir.parent)
-        assert log_dir is not None, f"{log.dir} is in none of the log directories"
-        if self._loop is None or self._loop.is_closed():
-            self.fail_dir(log_dir, error)
-        else:
-            self._loop.call_soon_threadsafe(self.fail_dir, log_dir, error)
-
-    def fail_dir(self, log_dir: LogDir, error: Exception) -> None:
-        """The directory is offline from now on, with every log in it. Repeated calls do nothing."""
-        if not log_dir.online:
-            return
-        log_dir.error = error
-        logger.error("log directory %s is offline: %s", log_dir.path, error)
-        self._drop_logs_of(log_dir)
-        if self.on_dir_failure is not None:
-            self.on_dir_failure(log_dir.id, error)
-        if not self.online_dirs and self.on_all_dirs_failed is not None:
-            logger.critical("all log directories have failed")
-            self.on_all_dirs_failed()
-
-    def _drop_logs_of(self, log_dir: LogDir) -> None:
-        for logs in (self._current, self._future):
-            for tp in [tp for tp, log in logs.items() if log.dir.parent == log_dir.path]:
-                log = self._remove(logs, tp)
-                assert log is not None
-                log.failed = True
-                log.close_handlers()
-                if logs is self._current:
-                    self._offline[tp] = log_dir
 
     # -- checkpoints and description --
 
@@ -453,6 +266,8 @@ class LogManager(LogRegistry):
         """Stops cleanly: everything on disk, checkpoints, then the marker with the broker epoch."""
         await self.cleaner.stop()
         await self.background.stop()
+        for log in list(self._retiring.values()):
+            self._retire(log)
         await self.deletions.stop()
         try:
             await asyncio.gather(

@@ -380,6 +380,46 @@ def test_a_deleted_log_is_renamed_at_once_and_unlinked_after_the_delay(tmp_path:
     run(test)
 
 
+def test_a_name_can_be_used_again_while_many_logs_are_being_deleted(tmp_path: Path) -> None:
+    formatted(tmp_path)
+    tps = [TopicPartition("t", i) for i in range(600)]
+
+    async def test() -> None:
+        async with running(tmp_path) as manager:
+            for tp in tps:
+                manager.get_or_create(tp, TOPIC_ID, small())
+            fill(manager.current_logs[tps[-1]], 3)
+            deleting = asyncio.create_task(manager.delete_all(tps))
+            await asyncio.sleep(0)
+            assert not deleting.done()
+            assert manager.get(tps[-1]) is None
+            assert (tmp_path / "t-599").exists(), "its turn has not come"
+            fresh = manager.get_or_create(tps[-1], random_uuid(), small())
+            assert fresh.log_end_offset == 0
+            await deleting
+            assert manager.get(tps[-1]) is fresh
+            append(fresh, (b"k", b"v"))
+            assert [d.name for d in tmp_path.glob("t-*") if not d.name.endswith("-delete")] == ["t-599"]
+
+    run(test)
+
+
+def test_a_stop_in_the_middle_of_a_deletion_finishes_it(tmp_path: Path) -> None:
+    formatted(tmp_path)
+    tps = [TopicPartition("t", i) for i in range(600)]
+
+    async def test() -> None:
+        async with running(tmp_path) as manager:
+            for tp in tps:
+                manager.get_or_create(tp, TOPIC_ID, small())
+            deleting = asyncio.create_task(manager.delete_all(tps))
+            await asyncio.sleep(0)
+            deleting.cancel()
+
+    run(test)
+    assert list(tmp_path.glob("t-*")) == []
+
+
 def test_deleting_what_is_not_there_does_nothing(tmp_path: Path) -> None:
     formatted(tmp_path)
 
@@ -557,6 +597,35 @@ def test_a_move_can_be_cancelled_and_survives_a_restart(tmp_path: Path) -> None:
     with pytest.raises(KafkaError) as error:
         run(lambda: _unknown_dir(one, two))
     assert error.value.code == ErrorCode.LOG_DIR_NOT_FOUND
+
+
+def test_a_copy_the_cluster_has_assigned_is_adopted_at_start(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+    other = TopicPartition("other", 0)
+
+    async def begin() -> None:
+        async with running(one, two) as manager:
+            for tp in (TP, other):
+                source = manager.get_or_create(tp, TOPIC_ID, small(), directory_id=manager.dirs[0].id)
+                fill(source, 2)
+                copy = manager.create_future(tp, manager.dirs[1])
+                for segment in source.segments:
+                    for _, batch in segment.batches():
+                        copy.append_as_follower(bytearray(batch.raw()), NOW_MS)
+
+    async def adopt() -> None:
+        async with running(one, two) as manager:
+            target = manager.dirs[1].id
+            await manager.adopt_futures(lambda tp, directory: tp == TP and directory == target)
+            assert manager.get_future(TP) is None
+            assert manager.current_logs[TP].dir == two / "orders-0"
+            assert manager.current_logs[TP].log_end_offset == 2
+            assert manager.current_logs[other].dir.parent == one
+            assert manager.get_future(other) is not None
+            assert list(one.glob("orders-0")) == []
+
+    run(begin)
+    run(adopt)
 
 
 async def _unknown_dir(*dirs: Path) -> None:

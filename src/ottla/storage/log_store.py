@@ -1,0 +1,245 @@
+"""The life of a log in the broker: created, watched, retired, lost with its directory. LogManager builds on it.
+
+Everything here happens on the loop and at once, so that a topic may be deleted and created again under the same name
+without anybody waiting: a log that leaves is renamed before its name is used again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ottla.model.clock import Clock
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition, Uuid, uuid_to_str
+from ottla.storage.background import BackgroundWork
+from ottla.storage.checkpoints import UNKNOWN_BROKER_EPOCH
+from ottla.storage.cleaner_manager import CleanerManager
+from ottla.storage.deletion import Deletions
+from ottla.storage.errors import StorageError
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
+from ottla.storage.log_dir import DELETE_SUFFIX, LogDir, dir_name, open_log_dirs
+from ottla.storage.log_registry import LogRegistry
+from ottla.storage.settings import LogManagerSettings
+from ottla.storage.ticks import in_slices
+
+logger = logging.getLogger(__name__)
+
+
+class LogStore(LogRegistry):
+    """Logs that come and go."""
+
+    def __init__(
+        self,
+        dirs: Sequence[Path],
+        clock: Clock,
+        *,
+        defaults: LogConfig | None = None,
+        settings: LogManagerSettings | None = None,
+        on_dir_failure: Callable[[Uuid | None, Exception], None] | None = None,
+        on_all_dirs_failed: Callable[[], None] | None = None,
+    ) -> None:
+        """Locks the directories and reads who they are.
+
+        DirLockedError or MetaPropertiesError if they are not ours.
+        """
+        super().__init__(open_log_dirs(dirs))
+        self.clock = clock
+        self.settings = settings or LogManagerSettings()
+        self.defaults = defaults or LogConfig()
+        self.on_dir_failure = on_dir_failure
+        self.on_all_dirs_failed = on_all_dirs_failed
+        self.previous_broker_epoch = UNKNOWN_BROKER_EPOCH
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # Deleted, but still under their own names: whoever wants such a name renames them first.
+        self._retiring: dict[Path, Log] = {}
+        self.pool = ThreadPoolExecutor(self.settings.background_threads, thread_name_prefix="storage")
+        self.deletions = Deletions(clock, self.pool)
+        self.cleaner = CleanerManager(self)
+        self.background = BackgroundWork(self)
+
+    # -- coming --
+
+    def get_or_create(
+        self,
+        tp: TopicPartition,
+        topic_id: Uuid | None,
+        config: LogConfig | None = None,
+        *,
+        is_new: bool = True,
+        directory_id: Uuid | None = None,
+    ) -> Log:
+        """The partition's log, created if need be in the directory asked for or the one with the fewest logs.
+
+        `is_new` False says the broker had this partition before: with a directory offline its log may be
+        there, so creating an empty one would lose it, and KAFKA_STORAGE_ERROR is raised.
+        INCONSISTENT_TOPIC_ID if the log on disk is another topic's.
+        """
+        log = self._current.get(tp)
+        if log is None:
+            self._refuse_if_maybe_offline(tp, is_new)
+            wanted = self.dir_by_id(directory_id) if directory_id is not None else None
+            candidates = [wanted] if wanted is not None else self.dirs_by_load()
+            log = self._create(self._current, tp, dir_name(tp), topic_id, config, candidates)
+        elif topic_id is not None and log.topic_id is not None and log.topic_id != topic_id:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"Tried to assign topic ID {uuid_to_str(topic_id)} to log for topic partition {tp}, "
+                f"but log already contained topic ID {uuid_to_str(log.topic_id)}",
+            )
+        elif topic_id is not None and log.topic_id is None:
+            log.assign_topic_id(topic_id)
+        return log
+
+    def _refuse_if_maybe_offline(self, tp: TopicPartition, is_new: bool) -> None:
+        if (not is_new and self.offline_dirs) or tp in self._offline:
+            paths = ", ".join(str(log_dir.path) for log_dir in self.offline_dirs)
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"Can not create log for {tp} because log directories {paths} are offline",
+            )
+
+    def _create(
+        self,
+        logs: dict[TopicPartition, Log],
+        tp: TopicPartition,
+        name: str,
+        topic_id: Uuid | None,
+        config: LogConfig | None,
+        candidates: Iterable[LogDir],
+    ) -> Log:
+        for log_dir in candidates:
+            path = log_dir.path / name
+            predecessor = self._retiring.get(path)
+            if predecessor is not None:
+                self._retire(predecessor)
+            try:
+                path.mkdir(exist_ok=True)
+                log = self._open_new(path, tp, topic_id, config)
+            except (OSError, StorageError) as error:
+                self.fail_dir(log_dir, error)
+                continue
+            self._add(logs, tp, log, log_dir)
+            logger.info("created log for partition %s in %s", tp, path)
+            return log
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"No log directory is available for {tp}")
+
+    def _open_new(
+        self, path: Path, tp: TopicPartition, topic_id: Uuid | None, config: LogConfig | None
+    ) -> Log:
+        return Log.open(
+            path,
+            config or self.defaults,
+            now_ms=self.clock.now_ms(),
+            topic_partition=tp,
+            topic_id=topic_id,
+            clean=True,
+            producer_id_expiration_ms=self.settings.producer_id_expiration_ms,
+            max_transaction_timeout_ms=self.settings.max_transaction_timeout_ms,
+        )
+
+    def _add(self, logs: dict[TopicPartition, Log], tp: TopicPartition, log: Log, log_dir: LogDir) -> None:
+        log.on_failure = self._log_failed
+        log.on_roll = self.background.flush_after_roll
+        logs[tp] = log
+        self._placed[log] = log_dir
+        log_dir.log_count += 1
+        if logs is self._current:
+            self._watch(tp, log)
+        else:
+            # A segment swapped out of the log being copied would be copied twice or not at all.
+            self.cleaner.abort_and_pause(tp)
+
+    def _watch(self, tp: TopicPartition, log: Log) -> None:
+        self.cleaner.config_changed(tp, log)
+        self.background.config_changed(tp, log)
+
+    def _remove(self, logs: dict[TopicPartition, Log], tp: TopicPartition) -> Log | None:
+        log = logs.pop(tp, None)
+        if log is not None:
+            self._placed.pop(log).log_count -= 1
+            if logs is self._current:
+                self.cleaner.removed(tp)
+                self.background.removed(tp)
+            else:
+                self.cleaner.resume(tp)
+        return log
+
+    # -- going --
+
+    async def delete(self, tp: TopicPartition) -> None:
+        """Removes the partition's log; its files go in the background.
+
+        The partition may be created again at once.
+        """
+        await self.delete_all([tp])
+
+    async def delete_all(self, tps: Iterable[TopicPartition]) -> None:
+        """Removes many logs: all are gone before the first await, renamed in slices, checkpointed once."""
+        doomed: list[Log] = []
+        for tp in tps:
+            self._offline.pop(tp, None)
+            for logs in (self._current, self._future):
+                log = self._remove(logs, tp)
+                if log is not None:
+                    doomed.append(log)
+                    self._retiring[log.dir] = log
+        await in_slices(doomed, self._retire)
+        await self.background.checkpoint_dirs({self.dir_of(log) for log in doomed})
+
+    def _retire(self, log: Log) -> None:
+        """Renames a log that has left the manager and lets its files go after file.delete.delay.ms."""
+        if self._rename_away(log):
+            self._delete_later(log)
+
+    def _rename_away(self, log: Log) -> bool:
+        """Makes the log's name free; False if that has been done already or cannot be."""
+        self._retiring.pop(log.dir, None)
+        if log.failed or log.dir.name.endswith(DELETE_SUFFIX):
+            return False
+        log_dir = self.dir_of(log)
+        try:
+            log.rename_to_delete()
+        except StorageError as error:
+            self.fail_dir(log_dir, error)
+            return False
+        return True
+
+    def _delete_later(self, log: Log) -> None:
+        self.deletions.schedule(log.config.file_delete_delay_ms, str(log.dir), log.delete)
+
+    # -- failures --
+
+    def _log_failed(self, log: Log, error: Exception) -> None:
+        """From any thread."""
+        log_dir = self._dir_of.get(log.dir.parent)
+        assert log_dir is not None, f"{log.dir} is in none of the log directories"
+        if self._loop is None or self._loop.is_closed():
+            self.fail_dir(log_dir, error)
+        else:
+            self._loop.call_soon_threadsafe(self.fail_dir, log_dir, error)
+
+    def fail_dir(self, log_dir: LogDir, error: Exception) -> None:
+        """The directory is offline from now on, with every log in it. Repeated calls do nothing."""
+        if not log_dir.online:
+            return
+        log_dir.error = error
+        logger.error("log directory %s is offline: %s", log_dir.path, error)
+        self._drop_logs_of(log_dir)
+        if self.on_dir_failure is not None:
+            self.on_dir_failure(log_dir.id, error)
+        if not self.online_dirs and self.on_all_dirs_failed is not None:
+            logger.critical("all log directories have failed")
+            self.on_all_dirs_failed()
+
+    def _drop_logs_of(self, log_dir: LogDir) -> None:
+        for logs in (self._current, self._future):
+            for tp in [tp for tp, log in logs.items() if self.dir_of(log) is log_dir]:
+                log = self._remove(logs, tp)
+                assert log is not None
+                log.failed = True
+                log.close_handlers()
+                if logs is self._current:
+                    self._offline[tp] = log_dir
