@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import TopicPartition
+from ottla.model.ids import TopicPartition, Uuid
 from ottla.storage import loading
 from ottla.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from ottla.storage.deletion import remove_tree
