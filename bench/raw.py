@@ -62,21 +62,21 @@ def produce(report: Report, where: Path, quick: bool = False) -> None:
 
 
 def fetch(report: Report, where: Path, quick: bool = False) -> None:
-    """Fetch loads over a filled partition, warm in the page cache, as a consumer near the end reads."""
+    """Fetch loads over whole batches, warm in the page cache, as a consumer near the end reads."""
     with both(where / "fetch") as servers:
-        data = batch_of(16 * KB, 1000, now_ms())
-        for server in servers.values():
-            create_topic(server, "fetch")
-            with connection(server) as link:
-                link.pump(produce_frame("fetch", {0: data}), 200)
         for load in FETCH:
-            frame = fetch_frame("fetch", 0, 0, load.size_bytes)
+            topic = load.name.replace(" ", "-")
+            batches = max(1, load.size_bytes // (16 * KB))
+            data = batch_of(load.size_bytes // batches, load.record_bytes, now_ms())
+            frame = fetch_frame(topic, 0, 0, len(data) * batches)
             for server in servers.values():
+                create_topic(server, topic)
                 with connection(server) as link:
+                    link.pump(produce_frame(topic, {0: data}), batches * 2)
                     error, size = fetch_sizes(link.ask(frame))
                     assert error == 0, f"{server.kind} refuses the fetch: error {error}"
-                    assert size >= load.size_bytes // 2, f"{server.kind} answers with {size} bytes"
-            measure(report, servers, load, lambda _, f=frame: f, 0, quick)
+                    assert size == len(data) * batches, f"{server.kind} answers with {size} bytes"
+            measure(report, servers, load, lambda _, f=frame: f, len(data) * batches, quick)
 
 
 def measure(
