@@ -297,22 +297,28 @@ class Connection(asyncio.BufferedProtocol):
         except KafkaError as error:
             self.close(f"{error.code.name}: {error}")
             return
-        if isinstance(answer, Deferred) and not answer.done:
-            answer.then(self._answer_ready)
-            self._line.append(answer)
-            return
-        if isinstance(answer, Deferred):
-            answer = answer.reply
-        if answer is None:
-            return
-        if isinstance(answer, Coroutine):
+        if isinstance(answer, bytes | list):
+            self._answer(answer)
+        elif isinstance(answer, Deferred):
+            self._wait_for(answer)
+        elif answer is not None:
             self._run(answer)
-        elif self._line:
+
+    def _answer(self, reply: Reply) -> None:
+        """Send what is there already, or put it in the line behind what is not."""
+        if self._line:
             ready = Deferred()
-            ready.resolve(answer)
+            ready.resolve(reply)
             self._line.append(ready)
         elif self._output is not None:
-            self._output.write(answer)
+            self._output.write(reply)
+
+    def _wait_for(self, deferred: Deferred) -> None:
+        if not deferred.done:
+            deferred.then(self._answer_ready)
+            self._line.append(deferred)
+        elif deferred.reply is not None:
+            self._answer(deferred.reply)
 
     def _run(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
         deferred = Deferred()

@@ -46,6 +46,8 @@ class ReadableLog(LogState):
             if found is None:  # the last batches of a segment may have been compacted away
                 continue
             start, first_offset = found
+            if first_offset == offset:  # several consumers may begin here
+                segment.remember(offset, start)
             limit, next_offset = self._limit(segment, index, max_offset)
             if limit - start > max_bytes:
                 limit, next_offset = self._cut(segment, start, start + max_bytes, min_one_message)
