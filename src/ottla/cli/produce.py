@@ -131,7 +131,12 @@ def _run(args: argparse.Namespace) -> int:
 
     if not unescape(args.delimiter):
         raise UsageError("-D must not be empty")
-    fixed: dict[str, object] = {"compression_type": args.compression, "acks": args.acks}
+    # A person waits less patiently than a service for a topic that may never be there.
+    fixed: dict[str, object] = {
+        "compression_type": args.compression,
+        "acks": args.acks,
+        "max_block_ms": 10_000,
+    }
     with explained(), Producer(settings(args, **fixed)) as producer:
         sender = _Sender(args, producer)
         for count, message in enumerate(_messages(args), 1):

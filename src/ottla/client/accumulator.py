@@ -6,7 +6,8 @@ Owned by the producer core.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import takewhile
 
 from ottla.client.batch import Delivery, NewRecord, ProducerBatch
 from ottla.client.config import ProducerConfig
@@ -19,7 +20,7 @@ class Accumulator:
     def __init__(self, config: ProducerConfig, delivery_type: type[Delivery]) -> None:
         self._batch_size = config.batch_size
         self._linger_ms = config.linger_ms
-        self._buffer_memory = config.buffer_memory
+        self.buffer_memory = config.buffer_memory
         self._delivery_type = delivery_type
         # Only partitions with something in their queue: a pump looks at each of them.
         self.queues: dict[TopicPartition, deque[ProducerBatch]] = {}
@@ -29,7 +30,7 @@ class Accumulator:
         self.blocked = False  # somebody waits for room: linger does not count then either
 
     def has_room(self, size_bytes: int) -> bool:
-        return self.used_bytes + size_bytes <= self._buffer_memory
+        return self.used_bytes + size_bytes <= self.buffer_memory
 
     def fits_open_batch(self, tp: TopicPartition, size_bytes: int) -> bool:
         """Whether a record would go into a batch that is there already (or there is none to leave behind)."""
@@ -111,8 +112,9 @@ class Accumulator:
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
         """A batch was too large: its parts take its place."""
         self.release(batch)
+        # In front, because `incomplete` is in order of creation: the parts are as old as the whole.
+        self.incomplete = {**dict.fromkeys(parts), **self.incomplete}
         for part in reversed(parts):
-            self.incomplete[part] = None
             self.used_bytes += part.size_bytes
             self.put_back(part)
 
@@ -135,9 +137,9 @@ class Accumulator:
         queues = self.queues
         return [len(queues.get(TopicPartition(topic, partition), ())) for partition in partitions]
 
-    def overdue(self, created_before_ms: float) -> Iterator[ProducerBatch]:
-        """Batches whose time for delivery has run out. `incomplete` is in order of creation, but for splits."""
-        return iter([batch for batch in self.incomplete if batch.created_ms <= created_before_ms])
+    def overdue(self, created_before_ms: float) -> list[ProducerBatch]:
+        """Batches whose time for delivery has run out."""
+        return list(takewhile(lambda batch: batch.created_ms <= created_before_ms, self.incomplete))
 
 
 def _comes_before(queued: ProducerBatch, batch: ProducerBatch) -> bool:

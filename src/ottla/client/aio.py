@@ -17,12 +17,12 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
 from ottla import __version__
-from ottla.client.batch import Delivery, Headers, ProducerBatch, RecordMetadata, record_size
+from ottla.client.batch import Delivery, Headers, NewRecord, ProducerBatch, RecordMetadata, record_size
 from ottla.client.calls import Target, To
 from ottla.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from ottla.client.consumer import ConsumerCore, Records
@@ -221,12 +221,11 @@ class AsyncProducer(AsyncClient):
         """Queue a record; waits up to max_block_ms for the topic's metadata and for room in the buffer."""
         record = prepare(value, key, headers, timestamp_ms)
         delivery = self.try_send(topic, partition, record)
-        if delivery is None:
+        while delivery is None:  # more than once if others waited for the same room
             await self.wait_to_send(topic, record)
             delivery = self.try_send(topic, partition, record)
-            while delivery is None:  # others waited for the same room
-                await self.wait_to_send(topic, record)
-                delivery = self.try_send(topic, partition, record)
+        if self.driver.is_due:
+            await asyncio.sleep(0)  # a loop that only sends would never let a batch go
         assert isinstance(delivery, AsyncDelivery)
         return delivery
 
@@ -236,25 +235,11 @@ class AsyncProducer(AsyncClient):
         """Send one record and wait for its acknowledgement."""
         return await (await self.send(topic, value, key, **more))
 
-    def try_send(
-        self, topic: str, partition: int | None, record: tuple[int, bytes | None, bytes | None, Headers]
-    ) -> Delivery | None:
+    def try_send(self, topic: str, partition: int | None, record: NewRecord) -> Delivery | None:
         """Queue a record if that can be done without waiting."""
         if self._closing:
             raise Closed("the producer is closed")
-        timestamp_ms, key, value, headers = record
-        core, now = self.producer, monotonic_ms()
-        size = record_size(record)
-        info = core.topic(topic, now)
-        if info is None:
-            self.wake()
-            return None
-        core.check_size(size)
-        if not core.accumulator.has_room(size):
-            core.accumulator.blocked = True
-            self.wake()
-            return None
-        delivery, is_news = core.append(info, partition, key, value, headers, timestamp_ms, now)
+        delivery, is_news = self.producer.try_append(topic, partition, record, monotonic_ms())
         if is_news:
             self.wake()
         return delivery
@@ -262,7 +247,7 @@ class AsyncProducer(AsyncClient):
     def wake(self) -> None:
         self.driver.wake()
 
-    async def wait_to_send(self, topic: str, record: tuple[int, bytes | None, bytes | None, Headers]) -> None:
+    async def wait_to_send(self, topic: str, record: NewRecord) -> None:
         """Wait for whatever kept try_send from queueing this record."""
         core, size = self.producer, record_size(record)
         if core.topic(topic, monotonic_ms()) is None:
@@ -376,10 +361,12 @@ class AsyncConsumer(AsyncClient):
 
     def try_poll(self, max_records: int | None = None) -> Records:
         """What has arrived already."""
-        records = self.consumer.drain(max_records or self._max_poll_records)
-        if records:
+        if not self.consumer.has_data():
+            return {}
+        try:
+            return self.consumer.drain(max_records or self._max_poll_records)
+        finally:
             self._wake()  # there is room now for the next fetch
-        return records
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
         """Records by partition, waiting up to timeout_ms for the first."""
@@ -444,7 +431,7 @@ _NO_LOCK = _NoLock()
 
 def prepare(
     value: Text, key: Text, headers: Headers | Mapping[str, bytes | None], timestamp_ms: int | None
-) -> tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]:
+) -> NewRecord:
     """A record as the batch keeps it: text becomes UTF-8, the time is now unless given."""
     if type(value) is not bytes and value is not None:
         value = as_bytes(value, "value")

@@ -201,8 +201,12 @@ class ProducerBatch:
 def record_size(record: NewRecord) -> int:
     """About what a record takes in a batch."""
     _, key, value, headers = record
-    size = RECORD_OVERHEAD_BYTES + (len(key) if key is not None else 0)
-    size += len(value) if value is not None else 0
-    for name, content in headers:
-        size += HEADER_OVERHEAD_BYTES + len(name) + (len(content) if content is not None else 0)
+    size = RECORD_OVERHEAD_BYTES
+    if key is not None:
+        size += len(key)
+    if value is not None:
+        size += len(value)
+    if headers:
+        for name, content in headers:
+            size += HEADER_OVERHEAD_BYTES + len(name) + (len(content) if content is not None else 0)
     return size

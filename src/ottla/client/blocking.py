@@ -66,6 +66,9 @@ class LoopThread:
         return self._thread.is_alive()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("a callback runs in the client's own thread and cannot wait for the client")
         if not self._thread.is_alive():
             coroutine.close()
             raise Closed()

@@ -14,15 +14,16 @@ from ottla.client.calls import STALE_METADATA
 from ottla.client.config import ConsumerConfig
 from ottla.client.errors import NoOffsetForPartition, UnsupportedVersion
 from ottla.client.fanout import LeaderFanout
-from ottla.client.fetch_session import FINAL_EPOCH, FetchSession, FetchSpec, SessionRequest
+from ottla.client.fetch_session import FINAL_EPOCH, FetchSession, FetchSpec, build_fetch
 from ottla.client.fetched import ConsumerRecord, Fetched, complete_batches_end
 from ottla.client.metadata import Node, error_of
 from ottla.client.network import NetworkCore
-from ottla.client.offsets import EARLIEST, LATEST, epoch_end_question, list_offsets_question
+from ottla.client.offsets import LATEST, epoch_end_question, list_offsets_question
+from ottla.client.peers import LONG_POLL
 from ottla.client.positions import RESET_TIMESTAMPS, PartitionPosition
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
-from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from ottla.wire.messages.fetch import FetchRequest
 
 # From this version on topics go by their id (KIP-516).
 FETCH_WITH_TOPIC_IDS = 13
@@ -154,7 +155,7 @@ class ConsumerCore:
         self._look_up(now)
         self._validate(now)
         for node_id, wanted in self._fetches(now).items():
-            if self._network.ready(node_id, now):
+            if self._network.ready(node_id, now, LONG_POLL):
                 self._fetch(node_id, wanted, now)
 
     def next_deadline(self, now: float) -> float:
@@ -165,7 +166,7 @@ class ConsumerCore:
     def close(self, now: float) -> None:
         """Tell the brokers that our sessions are over; nobody waits for the answer."""
         for node_id, session in self._sessions.items():
-            if session.session_id and self._network.ready(node_id, now):
+            if session.session_id and self._network.ready(node_id, now, LONG_POLL):
                 request = FetchRequest(
                     max_wait_ms=0,
                     min_bytes=0,
@@ -173,8 +174,8 @@ class ConsumerCore:
                     session_epoch=FINAL_EPOCH,
                     topics=[],
                 )
-                version = self._network.version_for(node_id, FetchRequest)
-                self._network.send(node_id, request, version, lambda *_: None, now, 1000)
+                version = self._network.version_for(node_id, FetchRequest, channel=LONG_POLL)
+                self._network.send(node_id, request, version, lambda *_: None, now, 1000, LONG_POLL)
         self._sessions.clear()
 
     def _note_topics(self, now: float) -> None:
@@ -309,7 +310,7 @@ class ConsumerCore:
         asked = session.build(wanted)
         try:
             at_most = None if asked.by_id else FETCH_WITH_TOPIC_IDS - 1
-            version = self._network.version_for(node_id, FetchRequest, at_most)
+            version = self._network.version_for(node_id, FetchRequest, at_most, LONG_POLL)
         except UnsupportedVersion as error:
             self._errors.append(error)
             self._node_not_before[node_id] = now + self._config.retry_backoff_max_ms
@@ -327,21 +328,8 @@ class ConsumerCore:
                 self._node_failed(node_id, now)
 
         timeout_ms = self._config.request_timeout_ms + self._config.fetch_max_wait_ms
-        self._network.send(node_id, self._request(asked), version, answered, now, timeout_ms)
-
-    def _request(self, asked: SessionRequest) -> FetchRequest:
-        config = self._config
-        return FetchRequest(
-            max_wait_ms=config.fetch_max_wait_ms,
-            min_bytes=config.fetch_min_bytes,
-            max_bytes=config.fetch_max_bytes,
-            isolation_level=int(config.read_committed),
-            session_id=asked.session_id,
-            session_epoch=asked.epoch,
-            topics=_fetch_topics(asked.send),
-            forgotten_topics_data=_forgotten_topics(asked.forget),
-            rack_id=config.client_rack,
-        )
+        request = build_fetch(asked, self._config)
+        self._network.send(node_id, request, version, answered, now, timeout_ms, LONG_POLL)
 
     def _node_failed(self, node_id: int, now: float) -> None:
         failures = self._node_failures[node_id] = self._node_failures.get(node_id, 0) + 1
@@ -452,33 +440,3 @@ class ConsumerCore:
             )
             return
         state.need_reset(timestamp)
-
-
-def _fetch_topics(send: Mapping[TopicPartition, FetchSpec]) -> list[FetchTopic]:
-    topics: dict[tuple[str, Uuid], FetchTopic] = {}
-    for tp, spec in send.items():
-        key = (tp.topic, spec.topic_id)
-        if key not in topics:
-            topics[key] = FetchTopic(topic=tp.topic, topic_id=spec.topic_id, partitions=[])
-        topics[key].partitions.append(
-            FetchPartition(
-                partition=tp.partition,
-                current_leader_epoch=spec.leader_epoch,
-                fetch_offset=spec.fetch_offset,
-                partition_max_bytes=spec.max_bytes,
-            )
-        )
-    return list(topics.values())
-
-
-def _forgotten_topics(forget: Mapping[TopicPartition, Uuid]) -> list[ForgottenTopic]:
-    topics: dict[tuple[str, Uuid], ForgottenTopic] = {}
-    for tp, topic_id in forget.items():
-        key = (tp.topic, topic_id)
-        if key not in topics:
-            topics[key] = ForgottenTopic(topic=tp.topic, topic_id=topic_id, partitions=[])
-        topics[key].partitions.append(tp.partition)
-    return list(topics.values())
-
-
-__all__ = ["EARLIEST", "LATEST", "ConsumerCore", "ConsumerRecord", "Records"]

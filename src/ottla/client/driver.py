@@ -76,6 +76,11 @@ class Driver:
             self._pump_scheduled = True
             self._loop.call_soon(self._pump)
 
+    @property
+    def is_due(self) -> bool:
+        """A turn is due as soon as the loop gets to it."""
+        return self._pump_scheduled
+
     def wake_threadsafe(self) -> None:
         """The same, from any thread."""
         if not self._pump_scheduled:
@@ -223,9 +228,12 @@ class Driver:
             self._connecting.pop(action.link, None)
 
     def _on_connected(self, link: int, protocol: _Link) -> None:
-        self._links[link] = protocol
         with self.lock:
-            self.core.on_connected(link, monotonic_ms())
+            wanted = not self._closed and self.core.on_connected(link, monotonic_ms())
+        if wanted:
+            self._links[link] = protocol
+        elif protocol.transport is not None:
+            protocol.transport.close()
         self.wake()
 
     def _on_data(self, link: int, data: bytes) -> None:

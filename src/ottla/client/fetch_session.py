@@ -7,8 +7,10 @@ Whatever goes wrong ends in a new full request, never in a guess. Owned by the c
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ottla.client.config import ConsumerConfig
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import ZERO_UUID, TopicPartition, Uuid
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 NO_SESSION = 0
 FULL_EPOCH = 0
@@ -83,3 +85,45 @@ class FetchSession:
             self.session_id = NO_SESSION
         self.epoch = FULL_EPOCH
         self._partitions = {}
+
+
+def build_fetch(asked: SessionRequest, config: ConsumerConfig) -> FetchRequest:
+    """The request that says what the session has to say."""
+    return FetchRequest(
+        max_wait_ms=config.fetch_max_wait_ms,
+        min_bytes=config.fetch_min_bytes,
+        max_bytes=config.fetch_max_bytes,
+        isolation_level=int(config.read_committed),
+        session_id=asked.session_id,
+        session_epoch=asked.epoch,
+        topics=_fetch_topics(asked.send),
+        forgotten_topics_data=_forgotten_topics(asked.forget),
+        rack_id=config.client_rack,
+    )
+
+
+def _fetch_topics(send: Mapping[TopicPartition, FetchSpec]) -> list[FetchTopic]:
+    topics: dict[tuple[str, Uuid], FetchTopic] = {}
+    for tp, spec in send.items():
+        key = (tp.topic, spec.topic_id)
+        if key not in topics:
+            topics[key] = FetchTopic(topic=tp.topic, topic_id=spec.topic_id, partitions=[])
+        topics[key].partitions.append(
+            FetchPartition(
+                partition=tp.partition,
+                current_leader_epoch=spec.leader_epoch,
+                fetch_offset=spec.fetch_offset,
+                partition_max_bytes=spec.max_bytes,
+            )
+        )
+    return list(topics.values())
+
+
+def _forgotten_topics(forget: Mapping[TopicPartition, Uuid]) -> list[ForgottenTopic]:
+    topics: dict[tuple[str, Uuid], ForgottenTopic] = {}
+    for tp, topic_id in forget.items():
+        key = (tp.topic, topic_id)
+        if key not in topics:
+            topics[key] = ForgottenTopic(topic=tp.topic, topic_id=topic_id, partitions=[])
+        topics[key].partitions.append(tp.partition)
+    return list(topics.values())

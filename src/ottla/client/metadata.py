@@ -52,10 +52,13 @@ class TopicInfo:
     partitions: dict[int, PartitionInfo] = field(default_factory=dict)
     error: ErrorCode | None = None
     shape: TopicShape = EMPTY
+    # Made once: the producer needs one for every record.
+    topic_partitions: tuple[TopicPartition, ...] = ()
 
     def reshape(self) -> None:
         available = tuple(p for p, info in sorted(self.partitions.items()) if info.leader >= 0)
         self.shape = TopicShape(len(self.partitions), available)
+        self.topic_partitions = tuple(TopicPartition(self.name, p) for p in range(len(self.partitions)))
 
 
 def error_of(code: int) -> ErrorCode | None:

@@ -18,7 +18,7 @@ from ottla.client.config import ClientConfig
 from ottla.client.connection import Authenticator, Connection, OnDone, State, lost
 from ottla.client.errors import Closed, NoBrokersAvailable, TimedOut, UnsupportedVersion
 from ottla.client.metadata import ClusterMetadata, error_of
-from ottla.client.peers import Peer, Peers
+from ottla.client.peers import MAIN, Peer, Peers
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.metadata import MetadataRequest
@@ -87,10 +87,13 @@ class NetworkCore:
 
     # -- what the driver reports ----------------------------------------------------------------------
 
-    def on_connected(self, link: int, now: float) -> None:
+    def on_connected(self, link: int, now: float) -> bool:
+        """A connection stands; False if it is not wanted any more."""
         peer = self._peers.by_link(link)
-        if peer is not None and peer.connection is not None:
-            peer.connection.connected(now)
+        if peer is None or peer.connection is None:
+            return False
+        peer.connection.connected(now)
+        return True
 
     def on_data(self, link: int, data: bytes, now: float) -> None:
         peer = self._peers.by_link(link)
@@ -116,9 +119,9 @@ class NetworkCore:
 
     # -- what is asked of it --------------------------------------------------------------------------
 
-    def ready(self, node_id: int, now: float) -> bool:
+    def ready(self, node_id: int, now: float, channel: int = MAIN) -> bool:
         """Can a request go to this node now? If it is not connected, a connection is begun."""
-        peer = self._peers.get(node_id)
+        peer = self._peers.get(node_id, channel)
         if peer is None:
             self.metadata.invalidate()
             return False
@@ -128,18 +131,27 @@ class NetworkCore:
             self._connect(peer, now)
         return False
 
-    def version_for(self, node_id: int, request_type: Any, at_most: int | None = None) -> int:
+    def version_for(
+        self, node_id: int, request_type: Any, at_most: int | None = None, channel: int = MAIN
+    ) -> int:
         """The version this node and we share; only for a node that is ready."""
-        return self._connection(node_id).ranges.version_for(request_type, at_most)
+        return self._connection(node_id, channel).ranges.version_for(request_type, at_most)
 
     def send(
-        self, node_id: int, request: Any, version: int, on_done: OnDone | None, now: float, timeout_ms: float
+        self,
+        node_id: int,
+        request: Any,
+        version: int,
+        on_done: OnDone | None,
+        now: float,
+        timeout_ms: float,
+        channel: int = MAIN,
     ) -> None:
         """One request to a node that is ready: no retries, the outcome is the caller's."""
-        self._connection(node_id).send(request, version, on_done, now, timeout_ms)
+        self._connection(node_id, channel).send(request, version, on_done, now, timeout_ms)
 
-    def _connection(self, node_id: int) -> Connection:
-        peer = self._peers.get(node_id)
+    def _connection(self, node_id: int, channel: int) -> Connection:
+        peer = self._peers.get(node_id, channel)
         assert peer is not None
         assert peer.connection is not None
         return peer.connection
@@ -195,11 +207,10 @@ class NetworkCore:
         due += [call.deadline_ms for call in self._calls]
         due += [call.not_before_ms for call in self._calls]
         due += [party.next_deadline(now) for party in self.parties]
-        future = [moment for moment in due if moment > now]
         if not self._metadata_in_flight:
-            # Due but held back by nobody to ask: the peers' own deadlines stand for it.
-            future.append(max(self._metadata_due_ms(), now + 1))
-        return min(future)
+            due.append(self._metadata_due_ms())
+        # What is due already could not be done in this poll: it waits for an event, not for the time.
+        return min((moment for moment in due if moment > now), default=float("inf"))
 
     def _take_actions(self) -> list[Action]:
         actions, self._actions = self._actions, []

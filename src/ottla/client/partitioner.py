@@ -42,11 +42,11 @@ class Partitioner(Protocol):
 
     def choose(self, topic: str, key: bytes | None, shape: TopicShape) -> int: ...
 
-    def produced(self, topic: str, partition: int, size_bytes: int) -> None:
+    def produced(self, topic: str, key: bytes | None, partition: int, size_bytes: int) -> None:
         """A record of this size went to the partition."""
         ...
 
-    def batch_full(self, topic: str, partition: int) -> bool:
+    def batch_full(self, topic: str, key: bytes | None, partition: int) -> bool:
         """The record just placed does not fit the partition's open batch: is another choice wanted?"""
         ...
 
@@ -110,13 +110,13 @@ class StickyPartitioner:
             current.produced_bytes = 0
         return current.partition
 
-    def produced(self, topic: str, partition: int, size_bytes: int) -> None:
+    def produced(self, topic: str, key: bytes | None, partition: int, size_bytes: int) -> None:
         current = self._current.get(topic)
         if current is None or current.partition != partition:
             return
         current.produced_bytes += size_bytes
 
-    def batch_full(self, topic: str, partition: int) -> bool:
+    def batch_full(self, topic: str, key: bytes | None, partition: int) -> bool:
         """Move on rather than leave a batch of one record behind, if this partition had its share."""
         current = self._current.get(topic)
         if current is None or current.partition != partition or current.produced_bytes * 2 < self._batch_size:
@@ -155,11 +155,12 @@ class KeyPartitioner:
             return self._keyless.choose(topic, key, shape)
         return partition_for_key(key, shape.partition_count)
 
-    def produced(self, topic: str, partition: int, size_bytes: int) -> None:
-        self._keyless.produced(topic, partition, size_bytes)
+    def produced(self, topic: str, key: bytes | None, partition: int, size_bytes: int) -> None:
+        if key is None:
+            self._keyless.produced(topic, key, partition, size_bytes)
 
-    def batch_full(self, topic: str, partition: int) -> bool:
-        return self._keyless.batch_full(topic, partition)
+    def batch_full(self, topic: str, key: bytes | None, partition: int) -> bool:
+        return key is None and self._keyless.batch_full(topic, key, partition)
 
 
 class RoundRobinPartitioner:
@@ -175,10 +176,10 @@ class RoundRobinPartitioner:
             return shape.available[turn % len(shape.available)]
         return turn % shape.partition_count
 
-    def produced(self, topic: str, partition: int, size_bytes: int) -> None:
+    def produced(self, topic: str, key: bytes | None, partition: int, size_bytes: int) -> None:
         """Has no effect on whose turn it is."""
 
-    def batch_full(self, topic: str, partition: int) -> bool:
+    def batch_full(self, topic: str, key: bytes | None, partition: int) -> bool:
         return False
 
 
@@ -192,10 +193,10 @@ class RandomPartitioner:
         candidates: Sequence[int] = shape.available or range(shape.partition_count)
         return candidates[self._random.randrange(len(candidates))]
 
-    def produced(self, topic: str, partition: int, size_bytes: int) -> None:
+    def produced(self, topic: str, key: bytes | None, partition: int, size_bytes: int) -> None:
         """Has no effect on chance."""
 
-    def batch_full(self, topic: str, partition: int) -> bool:
+    def batch_full(self, topic: str, key: bytes | None, partition: int) -> bool:
         return False
 
 
@@ -208,10 +209,10 @@ class CallablePartitioner:
     def choose(self, topic: str, key: bytes | None, shape: TopicShape) -> int:
         return self._function(topic, key, shape.partition_count, shape.available)
 
-    def produced(self, topic: str, partition: int, size_bytes: int) -> None:
+    def produced(self, topic: str, key: bytes | None, partition: int, size_bytes: int) -> None:
         """The function is not told."""
 
-    def batch_full(self, topic: str, partition: int) -> bool:
+    def batch_full(self, topic: str, key: bytes | None, partition: int) -> bool:
         return False
 
 

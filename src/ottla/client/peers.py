@@ -12,6 +12,11 @@ from ottla.client.config import ClientConfig
 from ottla.client.connection import Connection, State
 from ottla.client.metadata import Node
 
+# A broker answers one connection in order, so a fetch that waits for records holds up what comes behind it:
+# such requests have a connection of their own.
+MAIN = 0
+LONG_POLL = 1
+
 
 class Peer:
     """One broker, connected or not."""
@@ -73,6 +78,7 @@ class Peers:
             for index, address in enumerate(config.addresses)
         }
         self._known: dict[int, Peer] = {}
+        self._long_poll: dict[int, Peer] = {}
         self._retired: list[Peer] = []
         self._by_link: dict[int, Peer] = {}
         self._next_link = 0
@@ -80,18 +86,25 @@ class Peers:
     def __iter__(self) -> Iterator[Peer]:
         yield from self._bootstrap.values()
         yield from self._known.values()
+        yield from self._long_poll.values()
 
-    def get(self, node_id: int) -> Peer | None:
-        return self._known.get(node_id) or self._bootstrap.get(node_id)
+    def get(self, node_id: int, channel: int = MAIN) -> Peer | None:
+        peer = self._known.get(node_id) or self._bootstrap.get(node_id)
+        if channel == MAIN or peer is None:
+            return peer
+        if node_id not in self._long_poll:
+            self._long_poll[node_id] = Peer(peer.node)
+        return self._long_poll[node_id]
 
     def by_link(self, link: int) -> Peer | None:
         return self._by_link.get(link)
 
     def adopt(self, nodes: dict[int, Node]) -> None:
         """The cluster's own list of brokers has come: drop those that went, note those that moved."""
-        for node_id in list(self._known):
-            if node_id not in nodes or self._known[node_id].node[1:3] != nodes[node_id][1:3]:
-                self._retired.append(self._known.pop(node_id))
+        for peers in (self._known, self._long_poll):
+            for node_id in list(peers):
+                if node_id not in nodes or peers[node_id].node[1:3] != nodes[node_id][1:3]:
+                    self._retired.append(peers.pop(node_id))
         for node_id, node in nodes.items():
             if node_id in self._known:
                 self._known[node_id].node = node

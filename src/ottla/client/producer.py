@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from ottla.client.accumulator import Accumulator
-from ottla.client.batch import Delivery, Headers, ProducerBatch, record_size
+from ottla.client.batch import Delivery, NewRecord, ProducerBatch, record_size
 from ottla.client.calls import STALE_METADATA, Call, To
 from ottla.client.config import ProducerConfig
 from ottla.client.errors import Closed, ConnectionLost, RecordTooLarge, TimedOut, UnsupportedVersion
@@ -54,6 +54,7 @@ class ProducerCore:
         self._metadata = network.metadata
         self._config = config
         self._codec = CODECS[config.compression_type]
+        self._largest_record = min(config.max_request_size, config.buffer_memory) - HEADER_SIZE
         self._acks = config.required_acks
         self.accumulator = Accumulator(config, delivery_type)
         self._partitioner = self._make_partitioner(partitioner, network.random)
@@ -85,51 +86,46 @@ class ProducerCore:
             raise KafkaError(info.error, f"topic {name!r}: {info.error.name}")
         return info if info is not None and info.partitions else None
 
-    def check_size(self, size_bytes: int) -> None:
-        """A record that can never be sent is refused at once."""
-        limit = min(self._config.max_request_size, self._config.buffer_memory)
-        if size_bytes + HEADER_SIZE > limit:
-            raise RecordTooLarge(
-                f"a record of {size_bytes} bytes is larger than max_request_size or buffer_memory ({limit})"
-            )
+    def try_append(
+        self, name: str, partition: int | None, record: NewRecord, now: float
+    ) -> tuple[Delivery | None, bool]:
+        """Queue a record if the topic is known and there is room; if not (None) the caller waits and comes again.
 
-    def append(
-        self,
-        topic: TopicInfo,
-        partition: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-        timestamp_ms: int,
-        now: float,
-    ) -> tuple[Delivery, bool]:
-        """Queue a record for which there is room; the flag says that the driver should give us a turn."""
-        if self.fatal is not None:
-            raise self.fatal
-        record = (timestamp_ms, key, value, headers)
+        The flag says that the driver should give us a turn. Every record passes here: the usual case is short.
+        """
+        topic = self._metadata.topics.get(name)
+        if topic is None or topic.error is not None or not topic.partitions:
+            topic = self.topic(name, now)
+            if topic is None:
+                return None, True
         size = record_size(record)
-        tp = TopicPartition(topic.name, self._choose(topic, partition, key, size))
-        delivery, is_news = self.accumulator.append(tp, record, size, now)
-        if partition is None:
-            self._partitioner.produced(topic.name, tp.partition, size)
+        if size > self._largest_record or self.fatal is not None:
+            raise self._refusal(size)
+        accumulator = self.accumulator
+        if not accumulator.has_room(size):
+            accumulator.blocked = True
+            return None, True
+        tp = self._choose(topic, record[1], size) if partition is None else _partition_of(topic, partition)
+        delivery, is_news = accumulator.append(tp, record, size, now)
+        if is_news:
+            self._metadata.want(name, now)  # in use, so not to be forgotten
         return delivery, is_news
 
-    def _choose(self, topic: TopicInfo, partition: int | None, key: bytes | None, size: int) -> int:
-        count = topic.shape.partition_count
-        if partition is None:
-            chosen = self._partitioner.choose(topic.name, key, topic.shape)
-            if not self.accumulator.fits_open_batch(
-                TopicPartition(topic.name, chosen), size
-            ) and self._partitioner.batch_full(topic.name, chosen):
-                chosen = self._partitioner.choose(topic.name, key, topic.shape)
-        else:
-            chosen = partition
-        if not 0 <= chosen < count:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {topic.name!r} has partitions 0 to {count - 1}, not {chosen}",
-            )
-        return chosen
+    def _refusal(self, size_bytes: int) -> KafkaError:
+        """Why a record can never be sent."""
+        return self.fatal or RecordTooLarge(
+            f"a record of {size_bytes} bytes is larger than max_request_size ({self._config.max_request_size}) "
+            f"or buffer_memory ({self._config.buffer_memory}) allows"
+        )
+
+    def _choose(self, topic: TopicInfo, key: bytes | None, size: int) -> TopicPartition:
+        """The partition for a record whose sender named none."""
+        partitioner, name = self._partitioner, topic.name
+        tp = _partition_of(topic, partitioner.choose(name, key, topic.shape))
+        if not self.accumulator.fits_open_batch(tp, size) and partitioner.batch_full(name, key, tp.partition):
+            tp = _partition_of(topic, partitioner.choose(name, key, topic.shape))
+        partitioner.produced(name, key, tp.partition, size)
+        return tp
 
     # -- the turn -------------------------------------------------------------------------------------
 
@@ -375,6 +371,15 @@ class ProducerCore:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
         deadline = now + self._config.delivery_timeout_ms
         self._network.call(Call(request, To.ANY, deadline, answered), now)
+
+
+def _partition_of(topic: TopicInfo, partition: int) -> TopicPartition:
+    if 0 <= partition < len(topic.topic_partitions):
+        return topic.topic_partitions[partition]
+    raise KafkaError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"topic {topic.name!r} has partitions 0 to {len(topic.topic_partitions) - 1}, not {partition}",
+    )
 
 
 def _explain(tp: TopicPartition, code: ErrorCode, answer: Any) -> str:

@@ -507,3 +507,13 @@ def test_an_error_for_the_whole_fetch_that_does_not_pass_is_raised() -> None:
     )
     with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
         rig.read(1)
+
+
+def test_a_fetch_that_waits_holds_up_nothing_else() -> None:
+    rig = Rig(partitions=2, fetch_max_wait_ms=20_000)
+    rig.assign(0)
+    assert rig.cluster.run(lambda: len(rig.fetches()) == 1)
+    started = rig.cluster.now
+    rig.assign(0, 1)
+    assert rig.cluster.run(lambda: rig.consumer.at(TopicPartition("t", 1)).position is not None)
+    assert rig.cluster.now - started < 100

@@ -59,7 +59,7 @@ def test_sticky_stays_until_a_batch_of_bytes_has_gone() -> None:
     stints = []
     for _ in range(300):
         partition = partitioner.choose("t", None, FOUR)
-        partitioner.produced("t", partition, 100)
+        partitioner.produced("t", None, partition, 100)
         if stints and stints[-1][0] == partition:
             stints[-1][1] += 1
         else:
@@ -75,7 +75,7 @@ def test_sticky_is_uniform_in_bytes_whatever_the_record_sizes() -> None:
     for _ in range(60_000):
         partition = partitioner.choose("t", None, FOUR)
         size = random.choice((10, 200, 5000))
-        partitioner.produced("t", partition, size)
+        partitioner.produced("t", None, partition, size)
         sent[partition] += size
     mean = sum(sent.values()) / 4
     assert all(abs(total - mean) < 0.06 * mean for total in sent.values())
@@ -94,7 +94,7 @@ def test_sticky_leans_away_from_long_queues() -> None:
     chosen: Counter[int] = Counter()
     for _ in range(4000):
         partition = partitioner.choose("t", None, FOUR)
-        partitioner.produced("t", partition, 1)
+        partitioner.produced("t", None, partition, 1)
         chosen[partition] += 1
     # Weights are (longest + 1 - length): 1, 10, 1, 1.
     assert 0.70 < chosen[1] / 4000 < 0.84
@@ -103,10 +103,10 @@ def test_sticky_leans_away_from_long_queues() -> None:
 def test_a_batch_that_is_full_sends_the_next_record_elsewhere_once_it_had_its_share() -> None:
     partitioner = StickyPartitioner(1000, Random(1))
     partition = partitioner.choose("t", None, FOUR)
-    partitioner.produced("t", partition, 400)
-    assert not partitioner.batch_full("t", partition)
-    partitioner.produced("t", partition, 400)
-    assert partitioner.batch_full("t", partition)
+    partitioner.produced("t", None, partition, 400)
+    assert not partitioner.batch_full("t", None, partition)
+    partitioner.produced("t", None, partition, 400)
+    assert partitioner.batch_full("t", None, partition)
 
 
 def test_round_robin_takes_each_available_partition_in_turn() -> None:

@@ -45,9 +45,10 @@ class Rig:
         assert self.cluster.run(lambda: self.core.metadata.topic("t") is not None)
 
     def send(self, value: bytes, key: bytes | None = None, partition: int | None = None) -> Delivery:
-        info = self.producer.topic("t", self.cluster.now)
-        assert info is not None
-        return self.producer.append(info, partition, key, value, (), 1000, self.cluster.now)[0]
+        record = (1000, key, value, ())
+        delivery, _ = self.producer.try_append("t", partition, record, self.cluster.now)
+        assert delivery is not None
+        return delivery
 
     def settle(self, deliveries: list[Delivery], limit_ms: float = 300_000) -> None:
         assert self.cluster.run(lambda: all(d.done() for d in deliveries), limit_ms)
@@ -178,9 +179,9 @@ def test_memory_is_counted_and_freed() -> None:
 
 def test_a_record_that_can_never_go_is_refused_at_once() -> None:
     rig = Rig(max_request_size=1000)
-    with pytest.raises(RecordTooLarge):
-        rig.producer.check_size(1000)
-    rig.producer.check_size(900)
+    with pytest.raises(RecordTooLarge, match="max_request_size"):
+        rig.send(b"x" * 1000)
+    rig.settle([rig.send(b"x" * 900)])
 
 
 def test_acks_0_is_done_when_it_is_sent() -> None:
@@ -204,9 +205,8 @@ def test_the_version_goes_by_names_where_ids_are_not_known() -> None:
     cluster.create("t")
     producer.topic("t", 0.0)
     assert cluster.run(lambda: producer.topic("t", cluster.now) is not None)
-    info = producer.topic("t", cluster.now)
-    assert info is not None
-    delivery, _ = producer.append(info, None, None, b"x", (), 0, cluster.now)
+    delivery, _ = producer.try_append("t", None, (0, None, b"x", ()), cluster.now)
+    assert delivery is not None
     assert cluster.run(delivery.done)
     assert delivery.exception() is None
     assert cluster.versions(ProduceRequest) == [12]
