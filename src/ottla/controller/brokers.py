@@ -27,6 +27,7 @@ from ottla.metadata.records import (
     UnregisterBrokerRecord,
 )
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import uuid_to_str
 from ottla.wire.messages import broker_lifecycle as m
 
 # BrokerRegistrationChangeRecord.fenced and .in_controlled_shutdown.
@@ -121,8 +122,10 @@ def _check_directories(rules: ClusterRules, request: m.BrokerRegistrationRequest
     if len(set(request.log_dirs)) != len(request.log_dirs):
         raise _invalid("Duplicate directory ID in request")
     for broker in rules.image.brokers.values():
-        if broker.id != request.broker_id and set(broker.directories) & set(request.log_dirs):
-            raise _invalid(f"Broker {broker.id} is already registered with one of these directories")
+        shared = set(broker.directories) & set(request.log_dirs)
+        if broker.id != request.broker_id and shared:
+            directory = uuid_to_str(min(shared))
+            raise _invalid(f"Broker {broker.id} is already registered with directory {directory}")
 
 
 def _check_features(rules: ClusterRules, request: m.BrokerRegistrationRequest, kraft_version: int) -> None:

@@ -38,7 +38,8 @@ from ottla.metadata.bootstrap import read_bootstrap
 from ottla.metadata.cluster import Endpoint
 from ottla.metadata.delta import Delta
 from ottla.metadata.features import SUPPORTED_FEATURES
-from ottla.metadata.image import ClusterImage
+from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
+from ottla.metadata.loader import MetadataLoader
 from ottla.metadata.publisher import MetadataPublisher
 from ottla.metadata.records import NoOpRecord
 from ottla.model.clock import Clock
@@ -82,7 +83,7 @@ class Controller:
         self._listeners = listeners
         self._on_failure = on_failure
         self._sources = Sources(random or Random(), new_uuid)  # placement, not security
-        self._runtime: ControllerRuntime
+        self._runtime = ControllerRuntime(raft, MetadataLoader(EMPTY_IMAGE), self.publisher, clock)
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshot: asyncio.Task[None] | None = None
         self._balance_interval_ms = settings.static["leader.imbalance.check.interval.seconds"] * 1000
@@ -100,7 +101,9 @@ class Controller:
         await self._activate()
         await self._register_itself()
         self.publisher.subscribe(self._image_published)
-        self._tasks = [asyncio.create_task(self._tick_forever(), name="controller-tick")]
+        ticking = asyncio.create_task(self._tick_forever(), name="controller-tick")
+        ticking.add_done_callback(self._ticking_ended)
+        self._tasks = [ticking]
 
     async def stop(self) -> None:
         """Stops deciding, and closes the log with everything in it on disk."""
@@ -363,6 +366,9 @@ class Controller:
     async def _write_snapshot(self) -> None:
         try:
             await self.raft.maybe_snapshot(self.image)
+        except OSError as error:
+            # The log itself is whole: the next snapshot may succeed.
+            logger.error("no metadata snapshot: %s", error)
         finally:
             self._snapshot = None
 
@@ -373,6 +379,15 @@ class Controller:
                 await self.tick()
             except KafkaError as error:
                 logger.warning("periodic work of the controller failed: %s", error)
+
+    def _ticking_ended(self, task: "asyncio.Task[None]") -> None:
+        """Nothing but stop() ends it: a controller that no longer looks after its brokers must not stay."""
+        if task.cancelled() or task.exception() is None:
+            return
+        error = task.exception()
+        assert isinstance(error, Exception)
+        logger.critical("the controller's periodic work has ended", exc_info=error)
+        self.on_failure(error)
 
     def _tick_interval_s(self) -> float:
         idle_ms = self.raft.log.config.max_idle_interval_ms
@@ -386,7 +401,7 @@ class Controller:
         await self._balance()
         await self._write_no_op()
         if self._snapshot is None:
-            await self.raft.maybe_snapshot(self.image)
+            await self._write_snapshot()
 
     async def _fence_expired(self) -> None:
         for broker_id in self.heartbeats.expired(self.image, self._clock.monotonic_ms()):

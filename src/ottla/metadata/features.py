@@ -130,6 +130,15 @@ def unmet_dependency(name: str, level: int, levels: Mapping[str, int]) -> str | 
     return f"{name} could not be set to {level} because it depends on {need[0]} level {need[1]}"
 
 
+def unsupported_level(levels: Mapping[str, int]) -> str | None:
+    """The first level in use that this release cannot run with, as a sentence; None if it can with all."""
+    for name, level in sorted(levels.items()):
+        supported = SUPPORTED_FEATURES.get(name, DISABLED)
+        if level not in supported:
+            return f"{name} is at level {level}; this release supports {supported}"
+    return None
+
+
 def metadata_changed_between(first: int, second: int) -> bool:
     """Did a record change its form between two metadata versions? Then going down would lose something."""
     low, high = sorted((first, second))

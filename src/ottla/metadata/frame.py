@@ -52,20 +52,23 @@ def encode_frame(record: MetadataRecord, version: int) -> bytes:
 
 def decode_frame(buf: Buffer) -> tuple[MetadataRecord, int]:
     """The record and its version; KafkaError CORRUPT_MESSAGE for what is not one."""
-    frame_version, pos = _read_varint(buf, 0)
+    if len(buf) > 3 and buf[0] | buf[1] | buf[2] < 0x80:  # so far always
+        frame_version, api_key, version = buf[:3]
+        pos = 3
+    else:
+        frame_version, pos = _read_varint(buf, 0)
+        api_key, pos = _read_varint(buf, pos)
+        version, pos = _read_varint(buf, pos)
     if frame_version != FRAME_VERSION:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Unknown metadata frame version {frame_version}")
-    api_key, pos = _read_varint(buf, pos)
-    version, pos = _read_varint(buf, pos)
     record_type = RECORD_TYPES.get(api_key)
     if record_type is None:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Unknown metadata record type {api_key}")
-    name = record_type.__name__
     if version not in schema_of(record_type).versions:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{name} has no version {version}")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{record_type.__name__} has no version {version}")
     record, end = decode(record_type, buf, version, pos)
     if end != len(buf):
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{len(buf) - end} bytes follow a {name}")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{len(buf) - end} bytes follow a {record_type.__name__}")
     return record, version
 
 

@@ -21,6 +21,15 @@ from ottla.wire.messages import raft as m
 
 TOPIC, PARTITION = METADATA_PARTITION
 NONE = 0
+# Kafka's own sentences for the errors that DescribeQuorum spells out.
+_SENTENCES = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: (
+        "For requests intended only for the leader, this error indicates that the broker is not the current "
+        "leader. For requests intended for any replica, this error indicates that the broker is not a replica "
+        "of the topic partition."
+    ),
+}
 # What one answer reads from the disk, whatever is asked for.
 MAX_PIECE_BYTES = 8 * 1024 * 1024
 
@@ -251,6 +260,7 @@ def _quorum_partition_error(index: int, error: ErrorCode) -> m.DescribeQuorumRes
     return m.DescribeQuorumResponsePartitionData(
         partition_index=index,
         error_code=error,
+        error_message=_SENTENCES[error],
         leader_id=0,
         leader_epoch=0,
         high_watermark=0,

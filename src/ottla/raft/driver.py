@@ -17,6 +17,7 @@ from typing import Protocol
 from ottla.metadata.batches import build_record_batch, read_record_batch
 from ottla.metadata.checkpoint import read_checkpoint
 from ottla.metadata.delta import Delta
+from ottla.metadata.features import unsupported_level
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.metadata.loader import MetadataLoader
 from ottla.model.clock import Clock
@@ -82,6 +83,7 @@ class RaftDriver:
         self._tasks: list[asyncio.Task[None]] = []
         self._loaded_bytes = 0
         self._failed: Exception | None = None
+        self._opened = False
         self._stopping = False
         self.log: MetadataLog
         self.state: QuorumState
@@ -93,7 +95,11 @@ class RaftDriver:
         """Opens the log and gives the image of all it holds; none of it counts before start() has ended."""
         options = self._options
         self.log = MetadataLog.open(options.metadata_dir, options.log_config, self._clock.now_ms())
+        self._opened = True
         loader, delta = self._load_image()
+        unsupported = unsupported_level(loader.image.features)
+        if unsupported is not None:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{options.metadata_dir}: {unsupported}")
         voters = self._voters()
         if not voters.contains(options.local.key):
             raise KafkaError(ErrorCode.INCONSISTENT_VOTER_SET, self._not_a_voter(voters))
@@ -172,10 +178,11 @@ class RaftDriver:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._fetchers.set()
-        if self._failed is None:
+        if self._opened and self._failed is None:
             await self._run(self._flush)
         self._executor.shutdown()
-        self.log.close()
+        if self._opened:
+            self.log.close()
 
     # --- elections
 

@@ -1,6 +1,7 @@
 """A whole controller in a directory: its life, its own work, and that the log says what it says."""
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
@@ -10,15 +11,16 @@ from tests.unit.controller.support import registration, settings
 from tests.unit.raft.support import LISTENERS, driver, format_directory
 from tests.unit.raft.test_driver import fetch_request
 
+from ottla.controller.channel import ControllerChannel
 from ottla.controller.controller import Controller
-from ottla.controller.result import RequestContext
+from ottla.controller.result import RequestContext, Result
 from ottla.metadata.batches import read_record_batch
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.metadata.image_records import image_records
 from ottla.metadata.loader import MetadataLoader
-from ottla.metadata.records import NoOpRecord
+from ottla.metadata.records import FeatureLevelRecord, NoOpRecord
 from ottla.model.clock import ManualClock
-from ottla.model.errors import ErrorCode
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import random_uuid
 from ottla.raft.metadata_log import MetadataLogConfig
 from ottla.wire.messages import broker_lifecycle as lifecycle
@@ -357,3 +359,53 @@ def test_after_every_cut_of_the_log_the_image_is_one_that_was(directory: Path) -
         at_least = max(n for n, (size, _) in enumerate(acknowledged) if size <= cut)
         assert found in shapes
         assert shapes.index(found) >= at_least
+
+
+def test_a_failed_snapshot_is_not_the_end(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock(1_000_000)
+
+    async def work(controller: Controller) -> None:
+        await broker_up(controller)
+
+        def full(path: Path, batches: object) -> int:
+            raise OSError("no space")
+
+        monkeypatch.setattr("ottla.raft.snapshots.write_checkpoint", full)
+        clock.advance(3_600_000)
+        await heartbeat(controller, controller.image.brokers[1].epoch)
+        await controller.tick()
+        assert len(controller.raft.log.snapshots) == 1
+        monkeypatch.undo()
+        await controller.tick()
+        assert len(controller.raft.log.snapshots) == 2
+
+    run(directory, work, clock=clock)
+
+
+def test_a_directory_of_a_newer_release_is_refused(directory: Path) -> None:
+    async def upgrade(controller: Controller) -> None:
+        newer = FeatureLevelRecord(name="metadata.version", feature_level=31)
+        await controller._runtime.submit(lambda image: Result(None, [newer]))
+
+    run(directory, upgrade)
+    with pytest.raises(KafkaError, match=r"metadata\.version is at level 31; this release supports 7-30"):
+        run(directory, nothing)
+
+
+def test_a_controller_that_never_started_can_be_stopped(tmp_path: Path) -> None:
+    controller = Controller(
+        driver(tmp_path / "none"), settings(), ManualClock(1), metadata_dir=tmp_path / "none"
+    )
+
+    async def main() -> None:
+        with pytest.raises(OSError, match="none"):
+            await controller.start()
+        await controller.stop()
+
+    asyncio.run(main())
+
+
+def test_the_controller_is_what_a_broker_needs_of_one() -> None:
+    for name, method in vars(ControllerChannel).items():
+        if inspect.iscoroutinefunction(method):
+            assert inspect.signature(getattr(Controller, name)) == inspect.signature(method)
