@@ -4,6 +4,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ottla.metadata import records as r
 from ottla.metadata.bootstrap import bootstrap_records, read_bootstrap, write_bootstrap
@@ -111,3 +113,34 @@ def test_kafkas_formatted_voters_are_read() -> None:
     voter = checkpoint.voters.voters[0]
     assert (voter.voter_id, voter.endpoints[0].name) == (1, "CONTROLLER")
     assert checkpoint.records == []
+
+
+WHOLE = b"".join(
+    batches(
+        [
+            r.FeatureLevelRecord(name="metadata.version", feature_level=30),
+            r.TopicRecord(name="t", topic_id=b"i" * 16),
+        ],
+        kraft_version=1,
+        voters=VOTERS,
+    )
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=4))
+def test_damaged_bytes_are_an_error_or_harmless(damage: list[tuple[int, int]]) -> None:
+    data = bytearray(WHOLE)
+    for position, value in damage:
+        data[position] = value
+    try:
+        found = parse_checkpoint(bytes(data))
+    except KafkaError:
+        return
+    # Only offsets and epochs lie outside of the checksums, and nobody reads those of a snapshot.
+    assert found == parse_checkpoint(WHOLE)
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_no_snapshot(data: bytes) -> None:
+    with pytest.raises(KafkaError):
+        parse_checkpoint(data)

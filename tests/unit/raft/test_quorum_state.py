@@ -1,8 +1,11 @@
 """The quorum-state file: Kafka's bytes, nothing guessed, replaced whole."""
 
+import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ottla.raft.quorum_state import ElectionState, QuorumStateError, QuorumStateFile
 from ottla.raft.voters import ReplicaKey
@@ -45,6 +48,27 @@ def test_what_is_no_quorum_state_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "quorum-state").write_text(text)
     with pytest.raises(QuorumStateError, match="quorum-state"):
         QuorumStateFile(tmp_path).read()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["leaderId", "leaderEpoch", "votedId", "votedDirectoryId", "data_version"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+def test_random_json_is_a_state_or_an_error(value: object) -> None:
+    try:
+        state = ElectionState.from_json(json.dumps(value))
+    except QuorumStateError:
+        return
+    assert isinstance(state.epoch, int)
 
 
 def test_a_write_that_fails_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
