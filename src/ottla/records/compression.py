@@ -38,12 +38,16 @@ LEVELS: Final[dict[int, LevelRange]] = {
 }
 
 _GZIP_WBITS: Final = 31
+_GZIP_HEADER: Final = b"\x1f\x8b\x08" + bytes(6) + b"\xff"
+_GZIP_TRAILER: Final = struct.Struct("<II")
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 # Magic, FLG (version 1, independent blocks: Java reads no others), BD (64 KB blocks), header checksum.
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_HEADER: Final = _LZ4_MAGIC + b"\x60\x40\x82"
+_LZ4_FLAGS: Final = 4
+_LZ4_INDEPENDENT_BLOCKS: Final = 0x20
 _LZ4_BLOCK_BYTES: Final = 64 * 1024
 _LZ4_STORED: Final = 0x80000000
 _LZ4_MAX_RATIO: Final = 255
@@ -88,6 +92,11 @@ def decompress(codec: int, data: Buffer, max_size: int) -> bytes | bytearray:
     raise unknown_codec(codec)
 
 
+def is_readable_by_java(codec: int, data: Buffer) -> bool:
+    """Java's clients read lz4 frames of independent blocks only, and are why a broker refuses others."""
+    return codec != LZ4 or len(data) <= _LZ4_FLAGS or data[_LZ4_FLAGS] & _LZ4_INDEPENDENT_BLOCKS != 0
+
+
 def unknown_codec(codec: int) -> KafkaError:
     return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown compression type id: {codec}")
 
@@ -109,8 +118,10 @@ def _library() -> Any:
 
 
 def _compress_gzip(data: Buffer, level: int) -> bytes:
-    stream = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WBITS)
-    return stream.compress(data) + stream.flush()
+    """The stream that Java writes, to the byte: it names no operating system."""
+    stream = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+    body = stream.compress(data) + stream.flush()
+    return b"".join((_GZIP_HEADER, body, _GZIP_TRAILER.pack(zlib.crc32(data), len(data) & 0xFFFFFFFF)))
 
 
 def _decompress_gzip(data: Buffer, max_size: int) -> bytes:

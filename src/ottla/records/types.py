@@ -50,6 +50,8 @@ class Problem(IntEnum):
     OLD_MAGIC = 22
     UNKNOWN_MAGIC = 23
     BAD_CRC = 24
+    # In the record section as a whole.
+    BAD_COMPRESSION = 30
 
 
 PROBLEM_TEXT: dict[int, str] = {
@@ -69,6 +71,7 @@ PROBLEM_TEXT: dict[int, str] = {
     Problem.OLD_MAGIC: "batches of magic 0 and 1 are not supported",
     Problem.UNKNOWN_MAGIC: "the batch's magic is invalid",
     Problem.BAD_CRC: "the batch's checksum does not match its content",
+    Problem.BAD_COMPRESSION: "the records cannot be decompressed",
 }
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from ottla.metadata.partition import PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, TopicPartition, Uuid
-from ottla.storage.append import AppendOrigin, AppendResult
+from ottla.storage.append import AppendOrigin, AppendResult, Inspection
 from ottla.storage.log import Log
 
 ACKS_ALL = -1
@@ -100,9 +100,10 @@ class Partition:
         acks: int,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        inspected: Inspection | None = None,
     ) -> AppendResult:
         """Append as leader and let the high watermark follow where it can."""
-        result = self.append_only(records, acks, now_ms, origin)
+        result = self.append_only(records, acks, now_ms, origin, inspected)
         self.maybe_advance_high_watermark()
         return result
 
@@ -112,6 +113,7 @@ class Partition:
         acks: int,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        inspected: Inspection | None = None,
     ) -> AppendResult:
         """Append without moving the high watermark: the caller flushes first."""
         if acks == ACKS_ALL and not self.enough_in_sync:
@@ -121,7 +123,7 @@ class Partition:
                 f"requirement of {self.min_insync_replicas} for partition {self.topic_partition}",
             )
         return self.log.append_as_leader(
-            records, self.leader_epoch, now_ms, required_acks=acks, origin=origin
+            records, self.leader_epoch, now_ms, required_acks=acks, origin=origin, inspected=inspected
         )
 
     @property

@@ -3,17 +3,14 @@
 The kernel looks at header, checksum and records in one call; here its findings become Kafka's errors, in the
 order in which Kafka finds them. Nothing here touches a log.
 
-A departure: Apache decompresses every compressed batch to check each record; here a compressed batch is checked
-by its header and checksum only, because decompressing costs more than all the rest of a produce. What can pass:
-a record without key on a compacted topic (the cleaner drops it), offset deltas that are not 0..n-1 or a count
-that is wrong (a consumer sees what the producer wrote; the log's own offsets come from the header), a timestamp
-outside the allowed range other than the header's first and largest. A header that looks wrong is decompressed
-and judged record by record. `inspect_compressed` makes the full check, for whoever wants to afford it.
+The records of a compressed batch are decompressed to be looked at (`inspect_records`), as Apache does; the server
+does that beforehand, in a thread if the batch is large, and hands the findings to the append. Offset deltas that
+are not 0..n-1 are stored as they come in a plain batch and refused in a compressed one: so does Apache.
 """
 
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP, TopicPartition
@@ -21,19 +18,25 @@ from ottla.records.batch import (
     COMPRESSION_MASK,
     CONTROL_FLAG,
     HEADER_SIZE,
+    LOG_APPEND_TIME,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
     TRANSACTIONAL_FLAG,
     BatchView,
 )
-from ottla.records.kernel import check_batch, check_records
+from ottla.records.compression import is_readable_by_java
+from ottla.records.kernel import check_batch, summarize_records
+from ottla.records.record import MAX_DECOMPRESSED_BYTES, read_records, record_section
 from ottla.records.types import PROBLEM_TEXT, Buffer, Problem, Record
-from ottla.storage.errors import RecordError, RecordValidationError
+from ottla.storage.errors import RecordError, RecordValidationError, UnacceptableRecordsError
 from ottla.storage.log_config import LogConfig
 
 MIN_LEGACY_LENGTH: Final = 14  # less than any batch Kafka ever wrote, of whatever magic
 MAX_CODEC: Final = 4
 SHOWN_RECORD_ERRORS: Final = 3
+
+# Where plain records are: buffer, start, end.
+Section: TypeAlias = tuple[Buffer, int, int]
 
 
 class AppendOrigin(IntEnum):
@@ -54,6 +57,17 @@ class AppendResult(NamedTuple):
     log_start_offset: int
     duplicate: bool
     size_bytes: int
+
+
+class Inspection(NamedTuple):
+    """What the kernel found in the records of a compressed batch."""
+
+    problem: int
+    min_timestamp: int
+    max_timestamp: int
+
+
+UNREADABLE: Final = Inspection(Problem.BAD_COMPRESSION, NO_TIMESTAMP, NO_TIMESTAMP)
 
 
 class CheckedBatch(NamedTuple):
@@ -91,20 +105,28 @@ def corrupt(message: str) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, message)
 
 
+def unacceptable(message: str) -> KafkaError:
+    return UnacceptableRecordsError(ErrorCode.INVALID_RECORD, message)
+
+
 def header_error(problem: int, length: int, partition: TopicPartition) -> KafkaError:
     """What a problem in the header is called, towards whoever sent the batch."""
     if problem == Problem.OLD_MAGIC or (problem == Problem.TORN and length >= MIN_LEGACY_LENGTH):
-        return invalid_record(f"No batch of magic 2 in the records for {partition}: {PROBLEM_TEXT[problem]}")
+        return unacceptable(f"No batch of magic 2 in the records for {partition}: {PROBLEM_TEXT[problem]}")
     return corrupt(f"Corrupt batch for {partition}: {PROBLEM_TEXT[problem]}")
 
 
 def check_client_batch(
-    buf: Buffer, config: LogConfig, now_ms: int, partition: TopicPartition
+    buf: Buffer,
+    config: LogConfig,
+    now_ms: int,
+    partition: TopicPartition,
+    inspected: Inspection | None = None,
 ) -> CheckedBatch:
     """Judges what a client sent: exactly one batch. Its max timestamp is the records' own, or the append time."""
     end = len(buf)
     if end < LOG_OVERHEAD + MIN_LEGACY_LENGTH:
-        raise invalid_record(f"No batch in the records for {partition}")
+        raise unacceptable(f"No batch in the records for {partition}")
     fields = check_batch(buf, 0, end, config.compact)
     base_offset, length, leader_epoch, _, _, attributes, last_delta = fields[:7]
     producer_id, producer_epoch, base_sequence, count, problem = fields[9:14]
@@ -122,7 +144,7 @@ def check_client_batch(
     if problem == Problem.BAD_CRC:
         raise header_error(problem, length, partition)
     _check_client_header(attributes, last_delta, count, producer_id, base_sequence, partition)
-    max_timestamp = _check_client_records(buf, fields, config, now_ms, partition)
+    max_timestamp = _check_client_records(buf, fields, config, now_ms, partition, inspected)
     return CheckedBatch(
         0, size_bytes, 0, leader_epoch, attributes, last_delta, max_timestamp, producer_id, producer_epoch,
         base_sequence,
@@ -142,7 +164,7 @@ def _check_single(buf: Buffer, size_bytes: int, partition: TopicPartition) -> No
     if length < MIN_LEGACY_LENGTH or buf[size_bytes + 16] > 2:
         raise corrupt(f"Bytes that are no batch follow the batch for {partition}")
     if rest >= LOG_OVERHEAD + length:
-        raise invalid_record(f"More than one batch for {partition} in one request")
+        raise unacceptable(f"More than one batch for {partition} in one request")
 
 
 def _check_client_header(
@@ -157,28 +179,39 @@ def _check_client_header(
     if producer_id >= 0 and sequence < 0:
         raise invalid_record(f"Producer {producer_id} sent sequence {sequence} to {partition}")
     if attributes & COMPRESSION_MASK > MAX_CODEC:
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"Unknown compression codec {attributes & COMPRESSION_MASK} in the batch for {partition}",
-        )
+        raise unreadable(f"codec {attributes & COMPRESSION_MASK} of the batch for {partition} is unknown")
+
+
+def unreadable(message: str) -> KafkaError:
+    """Kafka has no error of its own for records that it cannot decompress, or cannot number anew."""
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message)
 
 
 def _check_client_records(
-    buf: Buffer, fields: tuple[int, ...], config: LogConfig, now_ms: int, partition: TopicPartition
+    buf: Buffer,
+    fields: tuple[int, ...],
+    config: LogConfig,
+    now_ms: int,
+    partition: TopicPartition,
+    inspected: Inspection | None,
 ) -> int:
     """The largest timestamp of the batch once appended; raises what is wrong with the records."""
-    attributes, base_timestamp, header_max = fields[5], fields[7], fields[8]
-    problem, min_timestamp, max_timestamp = fields[13:16]
+    attributes = fields[5]
+    compressed = attributes & COMPRESSION_MASK != 0
+    problem, lowest, highest = fields[13:16]
+    if compressed:
+        problem, lowest, highest = inspected or inspect_records(buf, config.compact)
+    if problem == Problem.BAD_COMPRESSION:
+        raise unreadable(f"In the batch for {partition} {PROBLEM_TEXT[problem]}")
     if problem and problem not in (Problem.NO_KEY, Problem.OFFSET_DELTA):
         raise invalid_record(f"Invalid record in the batch for {partition}: {PROBLEM_TEXT[problem]}")
-    compressed = attributes & COMPRESSION_MASK != 0
-    lowest = base_timestamp if compressed else min_timestamp
-    highest = header_max if compressed else max_timestamp
-    suspicious = problem or attributes & LOG_APPEND_TIME_FLAG
+    suspicious = problem == Problem.NO_KEY or attributes & LOG_APPEND_TIME_FLAG
     if not suspicious and not config.uses_log_append_time:
         suspicious = not (_in_range(lowest, config, now_ms) and _in_range(highest, config, now_ms))
     if suspicious:
         highest = max((r.timestamp for r in judge_records(buf, config, now_ms, partition)), default=-1)
+    if compressed and problem == Problem.OFFSET_DELTA:
+        raise unreadable(f"The compressed batch for {partition} is not numbered 0..n-1")
     return now_ms if config.uses_log_append_time else highest
 
 
@@ -193,19 +226,11 @@ def _in_range(timestamp: int, config: LogConfig, now_ms: int) -> bool:
 
 def judge_records(buf: Buffer, config: LogConfig, now_ms: int, partition: TopicPartition) -> list[Record]:
     """Goes through every record of a whole batch; RecordValidationError names those that are refused."""
-    from ottla.records.record import read_records  # only when something looks wrong
-
     batch = BatchView(buf, 0)
-    offset_problems = {}
-    if not batch.compression:
-        found = check_records(buf, HEADER_SIZE, batch.end, batch.records_count, False)
-        offset_problems = {index: PROBLEM_TEXT[problem] for index, problem in found}
     records = read_records(batch)
     errors: list[tuple[ErrorCode, RecordError]] = []
     for index, record in enumerate(records):
-        if index in offset_problems:
-            errors.append((ErrorCode.INVALID_RECORD, RecordError(index, offset_problems[index])))
-        elif config.compact and record.key is None:
+        if config.compact and record.key is None:
             no_key = f"A record without key cannot be stored in the compacted topic of {partition}"
             errors.append((ErrorCode.INVALID_RECORD, RecordError(index, no_key)))
         elif (text := _timestamp_error(batch, record, config, now_ms)) is not None:
@@ -237,10 +262,36 @@ def _refusal(errors: list[tuple[ErrorCode, RecordError]]) -> RecordValidationErr
     )
 
 
-def inspect_compressed(buf: Buffer, config: LogConfig, now_ms: int, partition: TopicPartition) -> None:
-    """Makes the checks of each record that an append leaves out for compressed batches. Any thread."""
-    if check_batch(buf, 0, len(buf), False)[13] == Problem.NONE:
-        judge_records(buf, config, now_ms, partition)
+def inspect_records(buf: Buffer, require_key: bool, max_size: int = MAX_DECOMPRESSED_BYTES) -> Inspection:
+    """Looks into a compressed batch of any soundness; MESSAGE_TOO_LARGE above `max_size`. Any thread."""
+    if len(buf) < HEADER_SIZE:
+        return UNREADABLE
+    batch = BatchView(buf, 0)
+    return summarize(batch, open_records(batch, max_size), require_key)
+
+
+def open_records(batch: BatchView, max_size: int = MAX_DECOMPRESSED_BYTES) -> Section | None:
+    """The plain records of a batch, None if they cannot be decompressed."""
+    if not is_readable_by_java(batch.compression, batch.payload()):
+        return None
+    try:
+        return record_section(batch, max_size)
+    except KafkaError as error:
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+            raise
+        return None
+
+
+def summarize(batch: BatchView, section: Section | None, require_key: bool) -> Inspection:
+    """What is wrong with the records, if anything, and their lowest and highest timestamps."""
+    if section is None:
+        return UNREADABLE
+    problem, _, lowest, highest = summarize_records(
+        *section, batch.records_count, batch.base_timestamp, require_key
+    )
+    if batch.timestamp_type == LOG_APPEND_TIME:
+        lowest = highest = batch.max_timestamp
+    return Inspection(problem, lowest, highest)
 
 
 def check_trusted_batches(buf: Buffer, partition: TopicPartition) -> Iterator[CheckedBatch]:

@@ -29,6 +29,10 @@ class RecordValidationError(KafkaError):
         self.record_errors = record_errors
 
 
+class UnacceptableRecordsError(KafkaError):
+    """What a client sent is not one batch of magic 2, or one that its request may not carry: no log is asked."""
+
+
 class UnexpectedOffsetError(KafkaError):
     """A follower was given a batch that begins before the end of its log."""
 

@@ -6,6 +6,7 @@ from typing import Final
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP
 from ottla.records.batch import (
+    COMPRESSION_MASK,
     CREATE_TIME,
     HEADER_SIZE,
     LOG_APPEND_TIME,
@@ -17,6 +18,7 @@ from ottla.records.batch import (
     set_max_timestamp,
 )
 from ottla.records.kernel import check_batch
+from ottla.records.record import MAX_DECOMPRESSED_BYTES
 from ottla.records.types import Buffer
 from ottla.storage import recompression
 from ottla.storage.append import (
@@ -24,9 +26,10 @@ from ottla.storage.append import (
     AppendOrigin,
     AppendResult,
     CheckedBatch,
+    Inspection,
     check_client_batch,
     check_trusted_batches,
-    inspect_compressed,
+    inspect_records,
 )
 from ottla.storage.errors import UnexpectedOffsetError
 from ottla.storage.index import MAX_RELATIVE_OFFSET
@@ -80,13 +83,13 @@ class AppendableLog(ReadableLog):
         codec = self._codec
         return codec >= 0 and not recompression.has_codec(records, codec)
 
-    def recompress(self, records: Buffer) -> bytearray:
+    def recompress(self, records: Buffer) -> recompression.Recompressed:
         """The batch with the topic's codec. Any thread."""
         return recompression.recompress(records, self.config)
 
-    def inspect(self, records: Buffer, now_ms: int) -> None:
-        """Checks every record of a compressed batch, which an append does not. Any thread."""
-        inspect_compressed(records, self.config, now_ms, self.topic_partition)
+    def inspect(self, records: Buffer, max_size: int = MAX_DECOMPRESSED_BYTES) -> Inspection:
+        """Looks at every record of a compressed batch, for the append to judge. Any thread."""
+        return inspect_records(records, self.config.compact, max_size)
 
     # -- appends
 
@@ -99,6 +102,7 @@ class AppendableLog(ReadableLog):
         required_acks: int = 1,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         transaction_version: int = 0,
+        inspected: Inspection | None = None,
     ) -> AppendResult:
         """Checks a batch, gives it offsets and epoch in place and writes it.
 
@@ -110,11 +114,15 @@ class AppendableLog(ReadableLog):
         if origin is not AppendOrigin.CLIENT:
             return self._append_trusted(records, leader_epoch, now_ms, origin, transaction_version)
         if not HEADER_SIZE <= size <= self._plain_bytes:
-            return self._append_client(records, leader_epoch, now_ms)
+            return self._append_client(records, leader_epoch, now_ms, inspected)
         (
             base_offset, length, _, _, _, attributes, last_delta, _, header_max, producer_id, producer_epoch,
             sequence, count, problem, lowest, highest,
         ) = check_batch(records, 0, size, self._require_key)  # fmt: skip
+        if attributes & COMPRESSION_MASK and not problem:
+            if inspected is None:
+                inspected = self.inspect(records)
+            problem, lowest, highest = inspected
         if (
             problem
             or base_offset
@@ -126,13 +134,13 @@ class AppendableLog(ReadableLog):
             or lowest < now_ms - self._before_max_ms
             or highest - now_ms > self._after_max_ms
         ):
-            return self._append_client(records, leader_epoch, now_ms)
+            return self._append_client(records, leader_epoch, now_ms, inspected)
         producer = None
         if producer_id >= 0:
             producer = self._producers.entries.get(producer_id)
             in_transaction = attributes > MAX_CODEC
             if producer is None or not producer.expects(producer_epoch, sequence, in_transaction):
-                return self._append_client(records, leader_epoch, now_ms)
+                return self._append_client(records, leader_epoch, now_ms, inspected)
         offset = self.log_end_offset
         last_offset = offset + last_delta
         segment = self._active
@@ -181,9 +189,15 @@ class AppendableLog(ReadableLog):
         self._check_offsets(batches)
         return self._write(records, batches, now_ms, AppendOrigin.REPLICATION, 0, NO_TIMESTAMP)
 
-    def _append_client(self, records: bytearray | memoryview, leader_epoch: int, now_ms: int) -> AppendResult:
+    def _append_client(
+        self,
+        records: bytearray | memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        inspected: Inspection | None,
+    ) -> AppendResult:
         """The long way for a client's batch."""
-        batch = check_client_batch(records, self.config, now_ms, self.topic_partition)
+        batch = check_client_batch(records, self.config, now_ms, self.topic_partition, inspected)
         if batch.size_bytes != len(records):
             records = memoryview(records)[: batch.size_bytes]
         append_time = now_ms if self.config.uses_log_append_time else NO_TIMESTAMP

@@ -1,19 +1,22 @@
 """Giving a batch the codec its topic asks for (compression.type other than `producer`).
 
 Pure and thread-safe: the server does it in its pool before the append. The record section is decompressed and
-compressed as a whole; no record is decoded.
+compressed as a whole; records are decoded only to number them anew.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
+from ottla.model.ids import NO_TIMESTAMP
 from ottla.records.batch import COMPRESSION_MASK, CONTROL_FLAG, HEADER_SIZE, BatchView
 from ottla.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
-from ottla.records.kernel import check_batch
-from ottla.records.record import record_section, seal_batch
+from ottla.records.kernel import check_batch, decode_records, encode_records
+from ottla.records.record import seal_batch
 from ottla.records.types import Buffer, Problem
+from ottla.storage.append import Inspection, Section, open_records, summarize, unreadable
 from ottla.storage.log_config import PRODUCER_COMPRESSION, UNCOMPRESSED, LogConfig
 
 KEEP_CODEC: Final = -1
+_REWRITABLE: Final = (Problem.NONE, Problem.OFFSET_DELTA)
 
 _CODECS: Final = {
     PRODUCER_COMPRESSION: KEEP_CODEC,
@@ -47,16 +50,46 @@ def has_codec(records: Buffer, codec: int) -> bool:
     return attributes & CONTROL_FLAG != 0 or attributes & COMPRESSION_MASK == codec
 
 
-def recompress(records: Buffer, config: LogConfig) -> bytearray:
-    """The batch with the topic's codec; a batch that is not sound is returned as it came, for the append to refuse."""
-    fields = check_batch(records, 0, len(records), False)
-    if fields[13] != Problem.NONE:
-        return bytearray(records)
+class Recompressed(NamedTuple):
+    """A batch for the append, and what its records are like if somebody has looked."""
+
+    records: bytearray
+    inspected: Inspection | None
+
+
+def recompress(records: Buffer, config: LogConfig) -> Recompressed:
+    """The batch with the topic's codec; one that is not sound comes back as it is, for the append to refuse."""
+    problem = check_batch(records, 0, len(records), False)[13]
+    if problem not in _REWRITABLE or len(records) > config.max_message_bytes:
+        return Recompressed(bytearray(records), None)
     batch = BatchView(records, 0)
-    codec = target_codec(config)
-    buf, start, end = record_section(batch)
+    section = open_records(batch)
+    found = summarize(batch, section, config.compact)
+    if section is None or found.problem not in _REWRITABLE:
+        return Recompressed(bytearray(records), found)
+    if found.min_timestamp < NO_TIMESTAMP:
+        raise unreadable(f"A batch with timestamp {found.min_timestamp} cannot be written anew")
+    plain = _numbered(batch, section) if found.problem == Problem.OFFSET_DELTA else _copied(section)
+    return Recompressed(_seal(batch, plain, config), found._replace(problem=Problem.NONE))
+
+
+def _copied(section: Section) -> bytearray:
+    """A record section with room for a header before it."""
+    buf, start, end = section
     plain = bytearray(HEADER_SIZE)
     plain += memoryview(buf)[start:end]
+    return plain
+
+
+def _numbered(batch: BatchView, section: Section) -> bytearray:
+    """The same with offset deltas 0..n-1: writing a batch anew gives its records new offsets, as in Kafka."""
+    records = decode_records(*section, batch.records_count, 0, batch.base_timestamp)
+    kept = [(r.timestamp, r.key, r.value, r.headers) for r in records]
+    return encode_records(kept, batch.base_timestamp, None, HEADER_SIZE)[0]
+
+
+def _seal(batch: BatchView, plain: bytearray, config: LogConfig) -> bytearray:
+    codec = target_codec(config)
     return seal_batch(
         plain,
         base_offset=batch.base_offset,

@@ -5,6 +5,7 @@ import os
 import struct
 from pathlib import Path
 
+import cramjam
 import pytest
 from tests.unit.storage.log_support import (
     EPOCH,
@@ -18,10 +19,11 @@ from tests.unit.storage.log_support import (
 )
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.records.batch import BatchView, set_max_timestamp
+from ottla.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchView, set_max_timestamp
 from ottla.records.control import end_txn_marker
 from ottla.records.kernel import crc32c
 from ottla.records.record import build_batch, read_records
+from ottla.records.types import Problem
 from ottla.storage.append import AppendOrigin
 from ottla.storage.errors import RecordValidationError, StorageError, UnexpectedOffsetError
 from ottla.storage.log import Log
@@ -39,6 +41,11 @@ def resealed(data: bytearray) -> bytearray:
     """The batch with a right checksum over what a test changed in it."""
     struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
     return data
+
+
+def with_payload(data: bytearray, payload: bytes) -> bytearray:
+    """The batch with another record section."""
+    return changed(data[:HEADER_SIZE] + payload, 8, ">i", HEADER_SIZE + len(payload) - LOG_OVERHEAD)
 
 
 def changed(data: bytearray, position: int, form: str, value: int) -> bytearray:
@@ -105,7 +112,7 @@ def test_every_codec_is_stored_as_it_came(log: Log, compression: int) -> None:
         (changed(batch(b"a", b"b"), 57, ">i", 0), ErrorCode.INVALID_RECORD),
         (changed(batch(b"a", b"b"), 57, ">i", -5), ErrorCode.INVALID_RECORD),
         (changed(batch(), 21, ">h", 0x20), ErrorCode.INVALID_RECORD),  # control
-        (changed(batch(), 21, ">h", 0x07), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (changed(batch(), 21, ">h", 0x07), ErrorCode.UNKNOWN_SERVER_ERROR),
         (batch(producer_id=4, sequence=-1), ErrorCode.INVALID_RECORD),
         (resealed(batch(b"value")[:-3] + b"\xff\xff\xff"), ErrorCode.INVALID_RECORD),  # in a record
     ],
@@ -152,24 +159,40 @@ def test_a_compacted_topic_wants_keys(tmp_path: Path) -> None:
     append(log, b"v", key=b"")
 
 
-def test_offset_deltas_have_to_count_up(log: Log) -> None:
-    data = build_batch([(NOW, None, b"a", ()), (NOW, None, b"b", ())], offset_deltas=[0, 3])
-    error = refused(log, changed(data, 23, ">i", 1))
-    assert isinstance(error, RecordValidationError)
-    assert [record_error.batch_index for record_error in error.record_errors] == [1]
+def with_a_gap(compression: int) -> bytearray:
+    data = build_batch(
+        [(NOW, None, b"a", ()), (NOW, None, b"b", ())], offset_deltas=[0, 3], compression=compression
+    )
+    return changed(data, 23, ">i", 1)
+
+
+def test_odd_offset_deltas_stay_in_a_plain_batch(log: Log) -> None:
+    log.append_as_leader(with_a_gap(0), EPOCH, NOW)
+    assert log.log_end_offset == 2
+    assert [record.offset for view in batches_of(log) for record in read_records(view)] == [0, 3]
+
+
+def test_odd_offset_deltas_are_refused_in_a_compressed_batch(log: Log) -> None:
+    assert refused(log, with_a_gap(4)).code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_recompression_numbers_records_anew(tmp_path: Path) -> None:
+    log = open_log(tmp_path, LogConfig(compression_type="gzip"))
+    records, inspected = log.recompress(with_a_gap(0))
+    log.append_as_leader(records, EPOCH, NOW, inspected=inspected)
+    assert [record.offset for view in batches_of(log) for record in read_records(view)] == [0, 1]
 
 
 @pytest.mark.parametrize("compression", [0, 1])
 @pytest.mark.parametrize("away", [-DAY_MS - 1, 3_600_001])
 def test_timestamps_out_of_range_are_named(tmp_path: Path, compression: int, away: int) -> None:
     log = open_log(tmp_path, LogConfig(message_timestamp_before_max_ms=DAY_MS))
-    # A compressed batch is judged by its header: the first and the largest timestamp.
-    times = [NOW + away, NOW, NOW] if away < 0 else [NOW, NOW + away, NOW]
+    times = [NOW, NOW + away, NOW]
     data = build_batch([(time, None, b"v", ()) for time in times], compression=compression)
     error = refused(log, data)
     assert isinstance(error, RecordValidationError)
     assert error.code is ErrorCode.INVALID_TIMESTAMP
-    assert [record_error.batch_index for record_error in error.record_errors] == [0 if away < 0 else 1]
+    assert [record_error.batch_index for record_error in error.record_errors] == [1]
 
 
 def test_timestamps_at_the_edge_and_none_at_all_are_taken(tmp_path: Path) -> None:
@@ -213,13 +236,33 @@ def test_a_log_append_time_flag_is_cleared_on_a_create_time_topic(log: Log) -> N
     assert (view.timestamp_type, view.crc_ok()) == (0, True)
 
 
-def test_what_is_skipped_for_compressed_batches_can_be_inspected(tmp_path: Path) -> None:
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_records_of_compressed_batches_are_looked_at(tmp_path: Path, codec: int) -> None:
     log = open_log(tmp_path, LogConfig(cleanup_policy=frozenset({"compact"})))
-    data = batch(b"v", key=None, compression=4)
-    with pytest.raises(RecordValidationError):
-        log.inspect(data, NOW)
-    log.append_as_leader(data, EPOCH, NOW)  # the departure that the module names
-    log.inspect(batch(b"v", key=b"k", compression=4), NOW)
+    error = refused(log, batch(b"v", b"w", key=None, compression=codec))
+    assert isinstance(error, RecordValidationError)
+    assert [record_error.batch_index for record_error in error.record_errors] == [0, 1]
+    too_many = changed(changed(batch(b"v", compression=codec), 23, ">i", 1), 57, ">i", 2)
+    assert refused(log, too_many).code is ErrorCode.INVALID_RECORD
+    broken = with_payload(batch(b"v", compression=codec), b"nothing that this codec has written")
+    assert refused(log, broken).code is ErrorCode.UNKNOWN_SERVER_ERROR
+    append(log, b"v", compression=codec)
+    assert values_of(log) == [b"v"]
+
+
+def test_lz4_blocks_that_java_cannot_read_are_refused(log: Log) -> None:
+    data = batch(b"v" * 100, compression=3)
+    linked = bytes(cramjam.lz4.compress(bytes(cramjam.lz4.decompress(bytes(data[HEADER_SIZE:])))))
+    assert not linked[4] & 0x20
+    assert refused(log, with_payload(data, linked)).code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_what_decompresses_to_too_much_is_told_to_the_one_who_inspects(log: Log) -> None:
+    data = batch(bytes(100_000), compression=4)
+    with pytest.raises(KafkaError) as caught:
+        log.inspect(data, 50_000)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert log.inspect(data, 200_000).problem == Problem.NONE
 
 
 @pytest.mark.parametrize(
@@ -230,9 +273,9 @@ def test_recompression_gives_the_topics_codec(tmp_path: Path, compression_type: 
     for source in range(5):
         data = batch(b"x" * 300, b"y", producer_id=source, compression=source)
         assert log.needs_recompression(data) is (source != codec)
-        again = log.recompress(data)
+        again, inspected = log.recompress(data)
         assert not log.needs_recompression(again)
-        log.append_as_leader(again, EPOCH, NOW)
+        log.append_as_leader(again, EPOCH, NOW, inspected=inspected)
     assert {view.compression for view in batches_of(log)} == {codec}
     assert values_of(log) == [b"x" * 300, b"y"] * 5
     assert [producer.producer_id for producer in log.active_producers()] == [0, 1, 2, 3, 4]
@@ -242,8 +285,8 @@ def test_recompression_leaves_damage_for_the_append_to_refuse(tmp_path: Path) ->
     log = open_log(tmp_path, LogConfig(compression_type="gzip"))
     data = batch(b"x")
     data[-1] ^= 1
-    assert log.recompress(data) == data
-    assert refused(log, log.recompress(data)).code is ErrorCode.CORRUPT_MESSAGE
+    assert log.recompress(data).records == data
+    assert refused(log, log.recompress(data).records).code is ErrorCode.CORRUPT_MESSAGE
     assert not open_log(tmp_path / "other").needs_recompression(data)
 
 

@@ -1,34 +1,62 @@
 """Produce: batches from the frame into the logs, without a copy where nothing has to wait.
 
 The common case is one synchronous pass: each partition's records are validated and written where they stand in
-the connection's buffer, and the answer is bytes. Two things make a request take the slow road, as a coroutine on
-a copy: a topic that recompresses (in a thread, since that is work of milliseconds) and one that flushes before
-it acknowledges. Both hold the connection's line, so appends keep the order of arrival.
+the connection's buffer, and the answer is bytes. Three things make a request take the slow road, as a coroutine on
+a copy: a compressed batch that is too large to be looked into here and a topic that recompresses (both in a thread,
+since that is work of milliseconds), and a topic that flushes before it acknowledges. All hold the connection's
+line, so appends keep the order of arrival.
+
+An error names the log's start where Kafka's does, and has words only where single records are refused.
 """
 
 from functools import partial
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.records.batch import COMPRESSION_MASK, HEADER_SIZE, TRANSACTIONAL_FLAG
+from ottla.records.compression import ZSTD
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.server.connection import Answer, Connection, Deferred
 from ottla.server.context import Services
 from ottla.server.output import Reply
+from ottla.server.produce_survey import survey
 from ottla.server.registry import handles_raw
 from ottla.server.request_head import body_offset
-from ottla.storage.append import AppendResult
+from ottla.server.topic_names import INTERNAL_TOPICS
+from ottla.storage.append import AppendOrigin, AppendResult, Inspection
+from ottla.storage.errors import RecordValidationError, UnacceptableRecordsError
 from ottla.wire.fast_produce import Outcome, ProduceFast, decode_produce, encode_produce_response
 from ottla.wire.messages.produce import ProduceRequest
 
 TopicKey = str | bytes
 
 LEGAL_ACKS = (-1, 0, 1)
-# The first version that may carry zstd (KIP-110), and the first with topic ids (KIP-516).
+# Versions below are advertised for librdkafka's sake (KAFKA-18659) but not served; the first that may carry zstd
+# (KIP-110).
+OLDEST_VERSION = 3
 ZSTD_VERSION = 7
+# What is looked into on the loop: compressed, and decompressed. A tenth of a millisecond, more or less.
+INLINE_COMPRESSED_BYTES = 64 * 1024
+INLINE_PLAIN_BYTES = 256 * 1024
 _ATTRIBUTES_LOW_BYTE = 22
-_ZSTD = 4
-
+# The one client that may write to internal topics itself.
+_ADMIN_CLIENT = "__admin_client"
 
 _NO_RECORD_ERRORS: list[tuple[int, str | None]] = []
+_NOT_INSPECTED: dict[int, Inspection] = {}
+_NO_LOG_START = -1
+# Errors that Kafka answers without the log's start.
+_WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
 
 
 @handles_raw(ProduceRequest)
@@ -42,20 +70,49 @@ def produce(
     stop: int,
 ) -> Answer:
     """Append every partition's batch and answer when `acks` is satisfied."""
+    if version < OLDEST_VERSION:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, f"produce requests of version {version} are not served"
+        )
     offset = body_offset(view, start, stop, version >= 9)
     request = decode_produce(view, version, offset, stop)
     call = _Produce(services, connection, request, version, correlation_id)
+    try:
+        flags = survey(view, request.topics)
+        _check_transactions(request, flags)
+    except KafkaError as error:
+        return call.refuse_all(error)
     if request.acks not in LEGAL_ACKS:
-        return call.refuse_all(ErrorCode.INVALID_REQUIRED_ACKS)
-    if call.must_wait:
+        return call.refuse_all(KafkaError(ErrorCode.INVALID_REQUIRED_ACKS))
+    if call.must_wait(view, flags & COMPRESSION_MASK != 0):
         return call.append_slowly(bytearray(view[:stop]))
     return call.append_now(view)
+
+
+def _check_transactions(request: ProduceFast, flags: int) -> None:
+    """Nobody coordinates transactions yet, so that no partition can have been added to one (KIP-890)."""
+    if not flags & TRANSACTIONAL_FLAG:
+        return
+    if request.transactional_id is None:
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    raise KafkaError(
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        "Unable to verify the partition has been added to the transaction: there is no coordinator",
+    )
 
 
 class _Produce:
     """One produce request on its way."""
 
-    __slots__ = ("_connection", "_correlation_id", "_request", "_services", "_version", "_waiting_for")
+    __slots__ = (
+        "_connection",
+        "_correlation_id",
+        "_inspected",
+        "_request",
+        "_services",
+        "_version",
+        "_waiting_for",
+    )
 
     def __init__(
         self,
@@ -70,19 +127,39 @@ class _Produce:
         self._request = request
         self._version = version
         self._correlation_id = correlation_id
+        # What compressed batches were found to hold, by where they begin in the frame.
+        self._inspected = _NOT_INSPECTED
         # Partitions whose high watermark has yet to pass what was appended, and up to where.
         self._waiting_for: list[tuple[Partition, int]] = []
 
-    @property
-    def must_wait(self) -> bool:
-        """Does any partition recompress or flush before it may acknowledge?"""
+    def must_wait(self, view: memoryview, compressed: bool) -> bool:
+        """Must any batch be worked on in a thread, or be flushed before it may be acknowledged?"""
         hosted = self._services.replicas.hosted
         for topic, partitions in self._request.topics:
-            for index, _, _ in partitions:
+            for index, start, stop in partitions:
                 partition = hosted(topic, index)
-                if partition is not None and (partition.recompresses or partition.flushes_on_append):
+                if partition is None:
+                    continue
+                if partition.recompresses or partition.flushes_on_append:
+                    return True
+                if compressed and not self._look_inside(partition, view, start, stop):
                     return True
         return False
+
+    def _look_inside(self, partition: Partition, view: memoryview, start: int, stop: int) -> bool:
+        """Inspect a batch here and now if it is compressed; False if it is too large for that."""
+        if not _is_compressed(view, start, stop):
+            return True
+        if stop - start > INLINE_COMPRESSED_BYTES:
+            return False
+        try:
+            found = partition.log.inspect(view[start:stop], INLINE_PLAIN_BYTES)
+        except KafkaError:
+            return False
+        if self._inspected is _NOT_INSPECTED:
+            self._inspected = {}
+        self._inspected[start] = found
+        return True
 
     def append_now(self, view: memoryview) -> Answer:
         now_ms = self._services.clock.now_ms()
@@ -99,19 +176,26 @@ class _Produce:
         self, view: memoryview, topic: TopicKey, index: int, start: int, stop: int, now_ms: int
     ) -> Outcome:
         try:
-            partition = self._services.replicas.leader(topic, index)
+            partition = self._leader(topic, index)
             records = self._records(view, start, stop)
-            result = partition.append(records, self._request.acks, now_ms)
+            result = partition.append(
+                records, self._request.acks, now_ms, AppendOrigin.CLIENT, self._inspected.get(start)
+            )
         except KafkaError as error:
             return self._failed(topic, index, error)
         return self._appended(partition, index, result)
 
+    def _leader(self, topic: TopicKey, index: int) -> Partition:
+        partition = self._services.replicas.leader(topic, index)
+        if partition.topic_partition.topic in INTERNAL_TOPICS and self._connection.client_id != _ADMIN_CLIENT:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        return partition
+
     def _records(self, view: memoryview, start: int, stop: int) -> memoryview:
-        if stop - start <= 0:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "no records")
-        is_zstd = stop - start > _ATTRIBUTES_LOW_BYTE and view[start + _ATTRIBUTES_LOW_BYTE] & 7 == _ZSTD
-        if self._version < ZSTD_VERSION and is_zstd:
-            raise KafkaError(
+        if stop <= start:
+            raise UnacceptableRecordsError(ErrorCode.INVALID_RECORD, "no records")
+        if self._version < ZSTD_VERSION and _codec(view, start, stop) == ZSTD:
+            raise UnacceptableRecordsError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                 f"zstd needs produce requests of version {ZSTD_VERSION}, this one has {self._version}",
             )
@@ -124,22 +208,26 @@ class _Produce:
         return (index, 0, result[0], log_append_time_ms, log_start_offset, _NO_RECORD_ERRORS, None, None)
 
     def _failed(self, topic: TopicKey, index: int, error: KafkaError) -> Outcome:
-        record_errors: list[tuple[int, str | None]] = (
-            getattr(error, "record_errors", None) or _NO_RECORD_ERRORS
-        )
+        hosted = self._services.replicas.hosted(topic, index)
         current_leader: tuple[int, int] | None = None
-        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            hosted = self._services.replicas.hosted(topic, index)
-            current_leader = (hosted.leader, hosted.leader_epoch) if hosted is not None else None
-        return (index, error.code, -1, -1, -1, record_errors, error.message, current_leader)
+        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and hosted is not None:
+            current_leader = (hosted.leader, hosted.leader_epoch)
+        log_start_offset = _NO_LOG_START
+        if hosted is not None and not _is_without_log_start(error):
+            log_start_offset = hosted.log.log_start_offset
+        if isinstance(error, RecordValidationError):
+            refused: list[tuple[int, str | None]] = [*error.record_errors]
+            return (index, error.code, -1, -1, log_start_offset, refused, error.message, current_leader)
+        return (index, error.code, -1, -1, log_start_offset, _NO_RECORD_ERRORS, None, current_leader)
 
-    def refuse_all(self, code: ErrorCode) -> Answer:
-        error = KafkaError(code)
-        topics = [
-            (topic, [self._failed(topic, index, error) for index, _, _ in partitions])
+    def refuse_all(self, error: KafkaError) -> Answer:
+        """Refuse the request as a whole, in the words of the error if it has any."""
+        refusal = (error.code, -1, -1, _NO_LOG_START, _NO_RECORD_ERRORS, error.message, None)
+        topics: list[tuple[TopicKey, list[Outcome]]] = [
+            (topic, [(index, *refusal) for index, _, _ in partitions])
             for topic, partitions in self._request.topics
         ]
-        return self._encode(topics)
+        return self._answer(topics)
 
     # ---- the slow road ------------------------------------------------------------------------------------
 
@@ -162,13 +250,19 @@ class _Produce:
         run = self._services.loop.run_in_executor
         executor = self._services.executor
         try:
-            partition = self._services.replicas.leader(topic, index)
+            partition = self._leader(topic, index)
             records: memoryview | bytearray = self._records(view, start, stop)
+            inspected = self._inspected.get(start)
             if partition.log.needs_recompression(records):
-                records = await run(executor, partition.log.recompress, records)
-                partition = self._services.replicas.leader(topic, index)
+                records, inspected = await run(executor, partition.log.recompress, records)
+                partition = self._leader(topic, index)
+            elif inspected is None and _is_compressed(view, start, stop):
+                inspected = await run(executor, partition.log.inspect, records)
+                partition = self._leader(topic, index)
             now_ms = self._services.clock.now_ms()
-            result = partition.append_only(records, self._request.acks, now_ms)
+            result = partition.append_only(
+                records, self._request.acks, now_ms, AppendOrigin.CLIENT, inspected
+            )
             if partition.log.flush_needed(now_ms):
                 await run(executor, partial(partition.log.flush, now_ms=now_ms))
             partition.maybe_advance_high_watermark()
@@ -226,3 +320,15 @@ class _Produce:
 
     def _encode(self, topics: list[tuple[TopicKey, list[Outcome]]]) -> bytes:
         return encode_produce_response(self._version, self._correlation_id, topics)
+
+
+def _codec(view: memoryview, start: int, stop: int) -> int:
+    return view[start + _ATTRIBUTES_LOW_BYTE] & COMPRESSION_MASK if stop - start >= HEADER_SIZE else 0
+
+
+def _is_compressed(view: memoryview, start: int, stop: int) -> bool:
+    return _codec(view, start, stop) != 0
+
+
+def _is_without_log_start(error: KafkaError) -> bool:
+    return error.code in _WITHOUT_LOG_START or isinstance(error, UnacceptableRecordsError)
