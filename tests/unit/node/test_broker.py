@@ -97,7 +97,7 @@ def test_a_topic_s_configuration_changes_while_it_runs(broker: Broker, admin: Ad
     topic = ConfigResource(ResourceType.TOPIC, "orders")
     changed = admin.incremental_alter_configs({topic: [ConfigChange("max.message.bytes", "100")]})
     assert changed == {topic: None}
-    with pytest.raises(KafkaError, match="more than 100"):
+    with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE|larger|more than 100"):
         produce(broker, [b"x" * 1000])
     admin.incremental_alter_configs({topic: [ConfigChange("max.message.bytes", "5000")]})
     assert produce(broker, [b"x" * 1000]) == [0]
@@ -147,5 +147,5 @@ def test_a_replica_moves_to_another_directory_while_it_is_written(tmp_path: Path
 
 
 def test_a_second_broker_on_the_same_directory_is_refused(broker: Broker) -> None:
-    with pytest.raises(Exception, match="lock|use"):
+    with pytest.raises(Exception, match=r"lock|use"):
         Broker(data_dir=broker.data_dir).start()
