@@ -13,6 +13,7 @@ to stop.
 """
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic, sleep
@@ -46,7 +47,7 @@ WRITE_BUFFER_BYTES: Final = 1 << 20
 MAX_OFFSET: Final = (1 << 63) - 1
 LONGEST_SLEEP_S: Final = 0.5
 # A swap renames a group's files on the broker's loop: so many take a few milliseconds.
-MAX_SEGMENTS_A_GROUP: Final = 128
+MAX_SEGMENTS_A_GROUP: Final = 32
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 
 
@@ -75,6 +76,12 @@ class Cleaner:
         self._check = check
         self._throttle = Throttle(job.io_bytes_per_second, check)
         self._bases = [spec.base_offset for spec in job.segments] + list(job.later_base_offsets)
+        # Most segments have none: asking the file system of each for each would be quadratic.
+        self._txn_indexes = [
+            TxnIndex(path, base)
+            for base in self._bases
+            if (path := self._dir / file_name(base, TXN_INDEX_SUFFIX)).exists()
+        ]
         self.keys = DirtyKeys(
             job.first_dirty_offset, job.first_uncleanable_offset, job.map_bytes, job.map_load_factor
         )
@@ -220,17 +227,18 @@ class Cleaner:
             os.close(fd)
 
     def _aborted(self, start_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+        """Those that overlap the range, from the indexes of its own segments and of later ones."""
         found: list[AbortedTransaction] = []
-        first = max((base for base in self._bases if base <= start_offset), default=start_offset)
-        for base in self._bases:
-            if base < first:
-                continue
-            index = TxnIndex(self._dir / file_name(base, TXN_INDEX_SUFFIX), base)
+        for index in self._txn_indexes[self._first_txn_index(start_offset) :]:
             transactions, complete = index.collect(start_offset, upper_bound)
             found += transactions
             if complete:
                 break
         return found
+
+    def _first_txn_index(self, start_offset: int) -> int:
+        first_base = max((base for base in self._bases if base <= start_offset), default=start_offset)
+        return bisect_left([index.base_offset for index in self._txn_indexes], first_base)
 
 
 class _CleanedSegment:

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import Executor
 from itertools import count
+from math import inf
 from pathlib import Path
 
 from ottla.model.clock import Clock
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 # Unlinking a large file can take tens of milliseconds of disk time: a few at once do not starve the flushes.
 MAX_DELETIONS_AT_ONCE = 2
+STOP_BUDGET_MS = 1_000.0
 
 
 def remove_tree(path: Path) -> None:
@@ -59,18 +61,22 @@ class Deletions:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="log-deletions")
 
     async def stop(self) -> None:
-        """Ends the timer and deletes everything still pending."""
+        """Ends the timer and deletes what is pending, for a while: the next start deletes the rest."""
         self._stopping = True
         self._wake.set()
         if self._task is not None:
             await self._task
             self._task = None
-        await self.run_due(everything=True)
+        await self.run_due(everything=True, until_ms=self._clock.monotonic_ms() + STOP_BUDGET_MS)
 
-    async def run_due(self, everything: bool = False) -> int:
+    async def run_due(self, everything: bool = False, until_ms: float = inf) -> int:
         """Deletes what is due; how many deletions that were."""
         done = 0
-        while self._pending and (everything or self._pending[0][0] <= self._clock.now_ms()):
+        while (
+            self._pending
+            and (everything or self._pending[0][0] <= self._clock.now_ms())
+            and self._clock.monotonic_ms() < until_ms
+        ):
             batch = [
                 self._delete(*heapq.heappop(self._pending)[2:]) for _ in range(self._due_at_once(everything))
             ]

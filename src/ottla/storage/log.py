@@ -24,7 +24,7 @@ from ottla.storage.checkpoints import fsync_dir
 from ottla.storage.files import DELETED_SUFFIX, SWAP_SUFFIX, fsync_file
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.log_append import AppendableLog
-from ottla.storage.log_config import LogConfig
+from ottla.storage.log_config import MAX_LONG, LogConfig
 from ottla.storage.log_dir import delete_dir_name, parse_dir_name
 from ottla.storage.log_state import ActiveProducer
 from ottla.storage.producer_replay import rebuild_producer_state
@@ -173,30 +173,36 @@ class Log(AppendableLog):
 
     # -- deletion
 
-    def delete_old_segments(self, now_ms: int) -> list[LogSegment]:
-        """Lets go what retention does not hold: renamed now, for delete_files to unlink later."""
+    def delete_old_segments(self, now_ms: int, limit: int = MAX_LONG) -> list[LogSegment]:
+        """Lets go what retention does not hold: renamed now, for delete_files to unlink later.
+
+        At most `limit` of each kind of reason at a time: renaming thousands would hold the loop. Who gets that
+        many asks again.
+        """
         self._require_online()
         try:
-            return self._delete_old_segments(now_ms)
+            return self._delete_old_segments(now_ms, limit)
         except OSError as error:
             raise self._fail("delete segments of", error) from error
 
-    def _delete_old_segments(self, now_ms: int) -> list[LogSegment]:
-        gone = self._delete_those(segment_deletion.before_log_start(self.log_start_offset), now_ms)
+    def _delete_old_segments(self, now_ms: int, limit: int) -> list[LogSegment]:
+        gone = self._delete_those(segment_deletion.before_log_start(self.log_start_offset), now_ms, limit)
         if not self.config.delete:
             return gone
         by_size = segment_deletion.beyond_size(self._segments, self.config)
         if by_size is not None:
-            gone += self._delete_those(by_size, now_ms)
+            gone += self._delete_those(by_size, now_ms, limit)
         by_age = segment_deletion.too_old(self.config, now_ms)
         if by_age is not None:
-            gone += self._delete_those(by_age, now_ms)
+            gone += self._delete_those(by_age, now_ms, limit)
         return gone
 
-    def _delete_those(self, condition: segment_deletion.Condition, now_ms: int) -> list[LogSegment]:
+    def _delete_those(
+        self, condition: segment_deletion.Condition, now_ms: int, limit: int
+    ) -> list[LogSegment]:
         chosen = segment_deletion.deletable(
             self._segments, self.high_watermark, self.log_end_offset, condition
-        )
+        )[:limit]
         if not chosen:
             return []
         if len(chosen) == len(self._segments):

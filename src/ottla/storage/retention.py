@@ -7,6 +7,7 @@ DeleteRecords may have moved its log start offset past whole segments. Runs on t
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
@@ -15,6 +16,9 @@ from ottla.storage.log import Log
 from ottla.storage.ticks import in_slices
 
 logger = logging.getLogger(__name__)
+
+# Renaming a segment's files takes some 100 microseconds of the loop.
+SEGMENTS_AT_ONCE: Final = 32
 
 
 def has_nothing_to_retire(log: Log) -> bool:
@@ -33,18 +37,27 @@ class Retention:
         self, logs: Iterable[tuple[TopicPartition, Log]], may_touch: Callable[[TopicPartition], bool]
     ) -> None:
         """Visits a snapshot of the logs; `may_touch` is False for one the cleaner is busy with."""
+        again: list[tuple[TopicPartition, Log]] = []
 
         def visit(item: tuple[TopicPartition, Log]) -> None:
             tp, log = item
-            if not log.failed and not has_nothing_to_retire(log) and may_touch(tp):
-                self.apply(tp, log)
+            if (
+                not log.failed
+                and not has_nothing_to_retire(log)
+                and may_touch(tp)
+                and self.apply(tp, log) >= SEGMENTS_AT_ONCE
+            ):
+                again.append(item)
 
         await in_slices(list(logs), visit)
+        while again:
+            visited, again = again, []
+            await in_slices(visited, visit)
 
     def apply(self, tp: TopicPartition, log: Log) -> int:
-        """Retires one log's old segments; how many they were."""
+        """Retires some of one log's old segments; how many they were."""
         try:
-            retired = log.delete_old_segments(self._now_ms())
+            retired = log.delete_old_segments(self._now_ms(), SEGMENTS_AT_ONCE)
         except KafkaError as error:
             # The log has reported its failed disk itself; the others go on.
             logger.error("retention of %s failed: %s", tp, error)

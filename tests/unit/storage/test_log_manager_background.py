@@ -82,6 +82,29 @@ def test_segments_below_the_log_start_offset_go(dir: Path) -> None:
     run(test)
 
 
+def test_many_old_segments_go_in_one_tick_but_not_in_one_piece(dir: Path) -> None:
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        async with running(dir, clock=clock) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small(retention_ms=1))
+            fill(log, 100, roll_every=1)
+            clock.advance(1_000)
+            seen: list[int] = []
+
+            async def watch() -> None:
+                while True:
+                    seen.append(log.log_start_offset)
+                    await asyncio.sleep(0)
+
+            watcher = asyncio.create_task(watch())
+            await manager.background.retention_tick()
+            watcher.cancel()
+            assert log.log_start_offset == 100
+            assert len(set(seen)) > 2, "the loop ran in between"
+
+    run(test)
+
+
 def test_compacted_logs_are_left_to_the_cleaner(dir: Path) -> None:
     async def test() -> None:
         clock = ManualClock(NOW_MS)
@@ -262,6 +285,25 @@ def test_deletions_run_when_due_and_a_failing_one_is_passed_over() -> None:
             await eventually(lambda: "at once" in done)
             await deletions.stop()
             assert done == ["sooner", "at once", "later"]
+
+    run(test)
+
+
+def test_a_stop_spends_only_so_long_on_deletions() -> None:
+    class Slow(ManualClock):
+        """Every look at the clock takes a third of a second."""
+
+        def monotonic_ms(self) -> float:
+            self.advance(333)
+            return super().monotonic_ms()
+
+    async def test() -> None:
+        with ThreadPoolExecutor(2) as pool:
+            deletions = Deletions(Slow(0), pool)
+            for i in range(100):
+                deletions.schedule(1 << 40, str(i), lambda: None)
+            await deletions.stop()
+            assert 0 < len(deletions) < 100
 
     run(test)
 
