@@ -1,13 +1,35 @@
-"""The answer to a request that failed as a whole, in the shape its response has for that."""
+"""The answer to a request that failed as a whole, in the shape its response has for that.
 
+Most responses have an error of their own. Where only their items have one, it stands at every item asked about.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import ZERO_UUID
+from ottla.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from ottla.wire.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseTopic,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 from ottla.wire.registry import response_class
 
 
 def error_response(request: Any, version: int, code: ErrorCode, message: str | None) -> Any:
-    """A response with a top-level error; a request whose response has none closes the connection instead."""
+    """A response that says the error; a request whose response cannot closes the connection instead."""
+    shape = _SHAPES.get(type(request))
+    if shape is not None:
+        return shape(request, code)
     response = response_class(request.API_KEY)()
     if not hasattr(response, "error_code"):
         raise KafkaError(code, message)
@@ -15,3 +37,53 @@ def error_response(request: Any, version: int, code: ErrorCode, message: str | N
     if hasattr(response, "error_message"):
         response.error_message = message
     return response
+
+
+def _metadata(request: MetadataRequest, code: ErrorCode) -> MetadataResponse:
+    return MetadataResponse(
+        error_code=code,
+        brokers=[],
+        cluster_id=None,
+        controller_id=-1,
+        topics=[
+            MetadataResponseTopic(
+                error_code=code, name=topic.name or "", topic_id=topic.topic_id, partitions=[]
+            )
+            for topic in request.topics or ()
+        ],
+    )
+
+
+def _describe_topic_partitions(
+    request: DescribeTopicPartitionsRequest, code: ErrorCode
+) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponseTopic(
+                error_code=code, name=topic.name, topic_id=ZERO_UUID, is_internal=False, partitions=[]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _list_offsets(request: ListOffsetsRequest, code: ErrorCode) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=p.partition_index, error_code=code)
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+_SHAPES: dict[type, Callable[[Any, ErrorCode], Any]] = {
+    MetadataRequest: _metadata,
+    DescribeTopicPartitionsRequest: _describe_topic_partitions,
+    ListOffsetsRequest: _list_offsets,
+}

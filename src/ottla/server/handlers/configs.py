@@ -57,7 +57,7 @@ def _describe(
     result = DescribeConfigsResult(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
-        error_message=None,
+        error_message="",
         configs=[],
     )
     try:
@@ -70,7 +70,7 @@ def _describe(
         result.configs = describer(ctx, request, resource)
     except KafkaError as error:
         result.error_code = error.code
-        result.error_message = error.message
+        result.error_message = error.message or ""
     return result
 
 

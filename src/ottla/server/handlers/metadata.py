@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ottla.metadata.partition import PartitionRegistration, TopicImage
 from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import ZERO_UUID
+from ottla.model.ids import ZERO_UUID, Uuid
 from ottla.server.authorized import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, NOT_ASKED
 from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
@@ -72,13 +72,13 @@ async def metadata(ctx: Context, request: MetadataRequest) -> Encoded:
 
 
 def _check(ctx: Context, request: MetadataRequest) -> None:
-    if ctx.version >= TOPIC_IDS_VERSION:
-        return
     for topic in request.topics or ():
-        if topic.name is None or topic.topic_id != ZERO_UUID:
+        if ctx.version < TOPIC_IDS_VERSION and (topic.name is None or topic.topic_id != ZERO_UUID):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"topic ids need metadata requests of version {TOPIC_IDS_VERSION}"
             )
+        if topic.name is None and topic.topic_id == ZERO_UUID:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a topic is asked for by neither name nor id")
 
 
 def _some_controller(ctx: Context, view: View) -> int:
@@ -93,7 +93,7 @@ def _asked(ctx: Context, request: MetadataRequest, view: View) -> tuple[list[Top
     known: list[TopicImage] = []
     encoded: list[bytes] = []
     missing: list[str] = []
-    for name, topic_id in dict.fromkeys((_name(asked), asked.topic_id) for asked in request.topics):
+    for name, topic_id in _wanted(request.topics):
         topic = view.image.topic_by_id(topic_id) if name is None else view.image.topic(name)
         if topic is not None:
             known.append(topic)
@@ -104,8 +104,12 @@ def _asked(ctx: Context, request: MetadataRequest, view: View) -> tuple[list[Top
     return known, _missing(ctx, request, missing) + encoded
 
 
-def _name(asked: MetadataRequestTopic) -> str | None:
-    return None if asked.topic_id != ZERO_UUID else asked.name
+def _wanted(asked: list[MetadataRequestTopic]) -> list[tuple[str | None, Uuid]]:
+    """What is asked for, each once: where there are ids, names do not count."""
+    ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID)
+    if ids:
+        return [(None, topic_id) for topic_id in ids]
+    return [(name, ZERO_UUID) for name in dict.fromkeys(topic.name for topic in asked)]
 
 
 def _missing(ctx: Context, request: MetadataRequest, names: list[str]) -> list[bytes]:
@@ -148,18 +152,25 @@ def describe_topic_partitions(
     image = ctx.node.image()
     asked = {topic.name for topic in request.topics}
     cursor = request.cursor
+    _check_cursor(cursor, asked)
     first = cursor.topic_name if cursor is not None else ""
     names = sorted(name for name in (asked or image.topics) if name >= first)
     limit_config: int = ctx.node.config()["max.request.partition.size.limit"]
-    left = min(limit_config, request.response_partition_limit)
-    if left <= 0:
-        raise KafkaError(ErrorCode.INVALID_REQUEST)
-    page = _Page(View(image, ctx.listener_name), left)
+    page = _Page(View(image, ctx.listener_name), max(min(limit_config, request.response_partition_limit), 1))
     for name in names:
         start = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         if not page.add(name, start, reported_if_missing=bool(asked)):
             break
     return DescribeTopicPartitionsResponse(topics=page.topics, next_cursor=page.next_cursor)
+
+
+def _check_cursor(cursor: Cursor | None, asked: set[str]) -> None:
+    if cursor is None:
+        return
+    if asked and cursor.topic_name not in asked:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's topic is none of those asked for")
+    if cursor.partition_index < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's partition is negative")
 
 
 class _Page:
@@ -173,14 +184,14 @@ class _Page:
 
     def add(self, name: str, start: int, reported_if_missing: bool) -> bool:
         """False when the page is full."""
+        if self._left == 0:
+            self.next_cursor = Cursor(topic_name=name, partition_index=0)
+            return False
         topic = self._view.image.topic(name)
         if topic is None:
             if reported_if_missing:
                 self.topics.append(_described_missing(name))
             return True
-        if self._left == 0:
-            self.next_cursor = Cursor(topic_name=name, partition_index=start)
-            return False
         indexes = [index for index in topic.partitions if index >= start]
         shown, rest = indexes[: self._left], indexes[self._left :]
         self._left -= len(shown)
@@ -197,7 +208,12 @@ def _described_missing(name: str) -> DescribeTopicPartitionsResponseTopic:
         else ErrorCode.INVALID_TOPIC_EXCEPTION
     )
     return DescribeTopicPartitionsResponseTopic(
-        error_code=error, name=name, topic_id=ZERO_UUID, is_internal=name in INTERNAL_TOPICS, partitions=[]
+        error_code=error,
+        name=name,
+        topic_id=ZERO_UUID,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[],
+        topic_authorized_operations=ALL_TOPIC_OPERATIONS,
     )
 
 
