@@ -110,6 +110,8 @@ class Controller:
         for task in [*self._tasks, *([self._snapshot] if self._snapshot is not None else [])]:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        if self._runtime.active and self.raft.is_leader:
+            await self._write_snapshot(stopping=True)
         self._runtime.resign()
         await self.raft.stop()
 
@@ -363,9 +365,9 @@ class Controller:
         if self._snapshot is None and self.raft.snapshots.due(image):
             self._snapshot = asyncio.create_task(self._write_snapshot(), name="metadata-snapshot")
 
-    async def _write_snapshot(self) -> None:
+    async def _write_snapshot(self, *, stopping: bool = False) -> None:
         try:
-            await self.raft.maybe_snapshot(self.image)
+            await self.raft.maybe_snapshot(self.image, stopping=stopping)
         except OSError as error:
             # The log itself is whole: the next snapshot may succeed.
             logger.error("no metadata snapshot: %s", error)

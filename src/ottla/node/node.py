@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from ottla.config.broker import BrokerConfig
@@ -139,7 +139,9 @@ class Node:
         image = self.controller.image
         self._apply_dynamic_config(image)
         self.logs.set_topic_defaults(LogConfig.from_values(self.config.topic_defaults()))
-        await self.logs.load(partial(self._log_config, image), partial(self._is_stray, image))
+        # One configuration for all partitions of a topic: a start opens ten thousand.
+        topic_config = lru_cache(maxsize=None)(partial(self._log_config, image))
+        await self.logs.load(topic_config, partial(self._is_stray, image))
         self._restore_high_watermarks()
         self._stops[-2] = self._stop_logs
 

@@ -317,9 +317,9 @@ class RaftDriver:
             await self._run(delete)
         self.state = core.without_inactive_observers(self.state, self._clock.now_ms())
 
-    async def maybe_snapshot(self, image: ClusterImage) -> bool:
+    async def maybe_snapshot(self, image: ClusterImage, *, stopping: bool = False) -> bool:
         """Writes a snapshot of a committed image if one is due."""
-        if not self.snapshots.due(image):
+        if not self.snapshots.due(image, stopping=stopping):
             return False
         assert image.offset < self.state.high_watermark, "only what is committed goes into a snapshot"
         await self.snapshots.write(image, self.kraft_version, self.state.voters)

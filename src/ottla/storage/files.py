@@ -55,6 +55,14 @@ def read_small(path: str) -> bytes | None:
         os.close(fd)
 
 
+def file_size(path: Path) -> int | None:
+    """How large a file is; None if there is none."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return None
+
+
 def write_fully(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
     """One pwrite, and more only if the kernel took less than it was given."""
     written = os.pwrite(fd, data, position)

@@ -1,9 +1,9 @@
 """Opening every log of a directory at start: fast after a clean stop, recovered in threads after a crash.
 
-After a clean stop a log is opened from file names and checkpoints alone, so logs are opened in batches by
-one thread; after a crash each is read from its recovery point, so every log is a task of its own for
-num.recovery.threads.per.data.dir threads. The logs are handed back to the loop, which alone touches the
-manager.
+After a clean stop a log is opened from file names and checkpoints alone, so one thread does it: two would only
+wait for each other. After a crash each is read from its recovery point by num.recovery.threads.per.data.dir
+threads. Either takes logs in batches; a node has thousands, and most of them are empty. The logs are handed back
+to the loop, which alone touches the manager.
 """
 
 import asyncio
@@ -24,6 +24,8 @@ from ottla.storage.settings import LogManagerSettings
 logger = logging.getLogger(__name__)
 
 LOGS_A_BATCH: Final = 32
+# So many batches a thread at least, for a long recovery not to wait at the end of one.
+BATCHES_A_THREAD: Final = 16
 
 
 class Opened(NamedTuple):
@@ -107,7 +109,7 @@ async def open_logs(
     """Opens the logs in threads and reports each on the loop; OSError or StorageError if the disk fails."""
     to_open = [entry for entry in partition_dirs if entry.kind in (DirKind.CURRENT, DirKind.FUTURE)]
     threads = 1 if opening.clean else max(1, opening.settings.recovery_threads_per_data_dir)
-    size = LOGS_A_BATCH if opening.clean else 1
+    size = max(1, min(LOGS_A_BATCH, len(to_open) // (threads * BATCHES_A_THREAD)))
     batches = [to_open[i : i + size] for i in range(0, len(to_open), size)]
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(threads, thread_name_prefix="log-recovery") as pool:

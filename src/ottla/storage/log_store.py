@@ -122,7 +122,7 @@ class LogStore(LogRegistry):
                 self.fail_dir(log_dir, error)
                 continue
             self._add(logs, tp, log, log_dir)
-            logger.info("created log for partition %s in %s", tp, path)
+            logger.debug("created log for partition %s in %s", tp, path)
             return log
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"No log directory is available for {tp}")
 

@@ -112,10 +112,10 @@ class LogLoader:
         return found
 
     def _finish_interrupted_swaps(self, files: dict[str, int]) -> dict[str, int]:
+        if not any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in files):
+            return files
         cleaned = [name for name in files if name.endswith(CLEANED_SUFFIX)]
         swaps = [name for name in files if name.endswith(SWAP_SUFFIX)]
-        if not cleaned and not swaps:
-            return files
         first_cleaned = min((_offset(name) for name in cleaned), default=None)
         for name in cleaned:
             self._unlink(name)
@@ -207,7 +207,8 @@ class LogLoader:
         self._rebuild_producers(bases[first])
         for index in range(first, len(self._segments)):
             segment = self._segments[index]
-            logger.info("%s: recovering segment %d", self._dir, segment.base_offset)
+            if segment.size_bytes:
+                logger.info("%s: recovering segment %d", self._dir, segment.base_offset)
             if index > first:
                 self._producers.map_end_offset = segment.base_offset
                 self._producers.take_snapshot(sync=False)
@@ -234,6 +235,8 @@ class LogLoader:
 
     def _recover(self, segment: LogSegment) -> int:
         """Goes through a segment batch by batch; the number of bytes cut off its end."""
+        if not segment.size_bytes and segment.has_empty_indexes():
+            return 0
         segment.begin_recovery()
         valid, expected = 0, segment.base_offset
         try:

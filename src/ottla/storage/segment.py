@@ -36,6 +36,7 @@ from ottla.storage.files import (
     TXN_INDEX_SUFFIX,
     create_empty,
     file_name,
+    file_size,
     write_fully,
 )
 from ottla.storage.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex
@@ -185,6 +186,11 @@ class LogSegment:
         except KafkaError as error:
             logger.warning("%s: the index ends where the segment is damaged: %s", self.path, error)
         self.finish_indexes()
+
+    def has_empty_indexes(self) -> bool:
+        """Is there nothing in any of the indexes on the disk?"""
+        sizes = [file_size(self._path(kind)) for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)]
+        return sizes[0] == sizes[1] == 0 and not sizes[2]
 
     def begin_recovery(self) -> None:
         """Forgets everything but the log file, before it is read batch by batch."""
