@@ -48,6 +48,8 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
     "controller-brokers": controller.brokers,
     "controller-voters": controller.voters,
     "controller-unknown": controller.unknown,
+    # Last, because it makes the reference create its internal topics.
+    "find-coordinator": cluster.find_coordinator,
 }
 
 # The cut that CI runs.

@@ -168,3 +168,19 @@ def unregister_broker(s: Script) -> None:
     for v in s.versions(64):
         for broker in (99, -1):
             s.ask(64, v, {"broker_id": broker}, f"broker {broker}")
+
+
+def find_coordinator(s: Script) -> None:
+    """FindCoordinator: who is responsible, once the reference has made its internal topics."""
+    for kind in (0, 1):
+        first = {"key_type": kind, "coordinator_keys": ["someone"]}
+        wait_until(
+            lambda first=first: s.quiet(10, 4, first)["coordinators"][0]["error_code"] == "none",
+            60,
+            "a coordinator",
+        )
+    for v in s.versions(10):
+        for kind in (0, 1, 2, 9) if v >= 1 else (0,):
+            for key in ("someone", "", "g:AAAAAAAAAAAAAAAAAAAAAQ", "a:b:0", "g:AAAAAAAAAAAAAAAAAAAAAQ:x"):
+                keys = {"coordinator_keys": [key, "another"]} if v >= 4 else {"key": key}
+                s.ask(10, v, {"key_type": kind, **keys} if v >= 1 else keys, f"type {kind} key {key!r}")

@@ -13,6 +13,7 @@ FAMILIES = (
     "cluster",
     "log_dirs",
     "producers",
+    "coordinators",
     "reassignments",
     "features",
     "quorum",
