@@ -54,7 +54,7 @@ class LogStore(LogRegistry):
         self.previous_broker_epoch = UNKNOWN_BROKER_EPOCH
         self._loop: asyncio.AbstractEventLoop | None = None
         # Deleted, but still under their own names: whoever wants such a name renames them first.
-        self._retiring: dict[Path, Log] = {}
+        self._retiring: dict[str, Log] = {}
         self.pool = ThreadPoolExecutor(self.settings.background_threads, thread_name_prefix="storage")
         self.deletions = Deletions(clock, self.pool)
         self.cleaner = CleanerManager(self)
@@ -112,7 +112,7 @@ class LogStore(LogRegistry):
     ) -> Log:
         for log_dir in candidates:
             path = log_dir.path / name
-            predecessor = self._retiring.get(path)
+            predecessor = self._retiring.get(str(path))
             if predecessor is not None:
                 self._retire(predecessor)
             try:
@@ -179,15 +179,18 @@ class LogStore(LogRegistry):
     async def delete_all(self, tps: Iterable[TopicPartition]) -> None:
         """Removes many logs: all are gone before the first await, renamed in slices, checkpointed once."""
         doomed: list[Log] = []
+        touched: set[LogDir] = set()
         for tp in tps:
             self._offline.pop(tp, None)
             for logs in (self._current, self._future):
-                log = self._remove(logs, tp)
+                log = logs.get(tp)
                 if log is not None:
+                    touched.add(self.dir_of(log))
+                    self._remove(logs, tp)
                     doomed.append(log)
-                    self._retiring[log.dir] = log
+                    self._retiring[str(log.dir)] = log
         await in_slices(doomed, self._retire)
-        await self.background.checkpoint_dirs({self.dir_of(log) for log in doomed})
+        await self.background.checkpoint_dirs(touched)
 
     def _retire(self, log: Log) -> None:
         """Renames a log that has left the manager and lets its files go after file.delete.delay.ms."""
@@ -196,7 +199,7 @@ class LogStore(LogRegistry):
 
     def _rename_away(self, log: Log) -> bool:
         """Makes the log's name free; False if that has been done already or cannot be."""
-        self._retiring.pop(log.dir, None)
+        self._retiring.pop(str(log.dir), None)
         if log.failed or log.dir.name.endswith(DELETE_SUFFIX):
             return False
         log_dir = self.dir_of(log)
