@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 HOST = "127.0.0.1"
 REPO = Path(__file__).resolve().parents[2]
@@ -146,7 +147,7 @@ class ServerProcess:
                 start_new_session=True,
             )
 
-    def start(self) -> ServerProcess:
+    def start(self) -> Self:
         """Start and return when it serves; raises ServerDied with the end of its log otherwise."""
         self.launch()
         try:
@@ -195,12 +196,12 @@ class ServerProcess:
             os.kill(self.pid, signal.SIGKILL)
             self.wait()
 
-    def restart(self) -> ServerProcess:
+    def restart(self) -> Self:
         """A clean stop and a start."""
         self.stop()
         return self.start()
 
-    def __enter__(self) -> ServerProcess:
+    def __enter__(self) -> Self:
         if not self.is_running():
             self.start()
         return self
