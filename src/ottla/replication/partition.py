@@ -173,6 +173,10 @@ class Partition:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
         return ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
+    def has_follower(self, replica_id: int) -> bool:
+        """Is this one of the other replicas of the partition?"""
+        return replica_id in self.replicas and replica_id != self._node_id
+
     def read_bound(self, read_committed: bool) -> int:
         """The offset before which a consumer may read."""
         return self.log.last_stable_offset if read_committed else self.log.high_watermark

@@ -17,7 +17,7 @@ from ottla.metadata.partition import PartitionRegistration, TopicImage
 from ottla.model.breath import Breath
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import ZERO_UUID, NodeId, TopicPartition, Uuid
+from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.replication.dir_mover import DirMover
 from ottla.replication.partition import Partition
 from ottla.storage.log_config import LogConfig
@@ -78,10 +78,8 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         known = self._known(topic)
         if known is None:
-            unknown_id = isinstance(topic, bytes) and topic != ZERO_UUID
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
+            by_id = isinstance(topic, bytes)
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if TopicPartition(known.name, index) in self._offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{known.name}-{index} is offline")
         if index in known.partitions:

@@ -20,6 +20,7 @@ from ottla.wire.fast_fetch import Wanted
 # The kernel reads ahead in windows of this size: one resident page in it stands for the rest.
 PROBE_STRIDE_BYTES = 128 * 1024
 WARM_UP_CHUNK_BYTES = 1024 * 1024
+_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _CAN_PROBE = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
 
 
@@ -56,20 +57,25 @@ class PartitionRead(NamedTuple):
 
 
 def read_partitions(
-    replicas: ReplicaManager, wanted: list[Wanted], max_bytes: int, read_committed: bool
+    replicas: ReplicaManager, wanted: list[Wanted], max_bytes: int, read_committed: bool, replica_id: int
 ) -> tuple[list[PartitionRead], int]:
     """Read each partition in turn while the budget lasts; the reads and how many bytes they come to."""
     reads: list[PartitionRead] = []
     total = 0
     for item in wanted:
-        read = read_partition(replicas, item, max_bytes - total, read_committed, at_least_one=total == 0)
+        read = read_partition(replicas, item, max_bytes - total, read_committed, total == 0, replica_id)
         reads.append(read)
         total += read.size_bytes
     return reads, total
 
 
 def read_partition(
-    replicas: ReplicaManager, wanted: Wanted, budget_bytes: int, read_committed: bool, at_least_one: bool
+    replicas: ReplicaManager,
+    wanted: Wanted,
+    budget_bytes: int,
+    read_committed: bool,
+    at_least_one: bool,
+    replica_id: int,
 ) -> PartitionRead:
     """Read one partition; an error is a result like another."""
     try:
@@ -77,9 +83,12 @@ def read_partition(
         error = partition.check_leader(wanted.current_leader_epoch)
         if error:
             raise KafkaError(error)
+        if replica_id >= 0:
+            _require_follower(partition, wanted, replica_id)
         return _read(partition, wanted, budget_bytes, read_committed, at_least_one)
     except KafkaError as error:
-        return _failed(replicas, wanted, error)
+        # A partition that nobody knows is told with an empty list of transactions, all other errors with none.
+        return PartitionRead(wanted, error.code, aborted=[] if error.code in _UNKNOWN else None)
 
 
 def _read(
@@ -107,6 +116,13 @@ def _read(
     )
 
 
+def _require_follower(partition: Partition, wanted: Wanted, replica_id: int) -> None:
+    """A broker may only follow what is assigned to it; one that knows the epoch hears of it a moment later."""
+    if not partition.has_follower(replica_id):
+        knows_epoch = wanted.current_leader_epoch >= 0
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
 def _diverging(partition: Partition, wanted: Wanted) -> EpochEnd | None:
     end = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)
     if end is None:
@@ -115,14 +131,6 @@ def _diverging(partition: Partition, wanted: Wanted) -> EpochEnd | None:
     if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
         return EpochEnd(epoch, end_offset)
     return None
-
-
-def _failed(replicas: ReplicaManager, wanted: Wanted, error: KafkaError) -> PartitionRead:
-    current_leader: tuple[int, int] | None = None
-    if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
-        hosted = replicas.hosted(wanted.topic, wanted.index)
-        current_leader = (hosted.leader, hosted.leader_epoch) if hosted is not None else None
-    return PartitionRead(wanted, error.code, current_leader=current_leader)
 
 
 # ---- cold data ------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ class FetchSessionCache:
         return session
 
     def _open(self, wanted: list[Wanted], uses_topic_ids: bool, now_ms: int) -> FetchSession | None:
-        if not wanted or not self._make_room(now_ms):
+        if not self._make_room(now_ms):
             return None
         session = FetchSession(self._fresh_id(), uses_topic_ids, now_ms)
         session.update(wanted, ())

@@ -13,15 +13,17 @@ from ottla.server.connection import Answer, Connection, Deferred
 from ottla.server.context import Services
 from ottla.server.fetch_read import PartitionRead, is_cold, read_partitions, warm_up
 from ottla.server.fetch_sessions import FetchPlan, Watermarks
+from ottla.server.leaders import MISDIRECTED, current_leader, endpoints
 from ottla.server.output import Reply
 from ottla.server.registry import handles_raw
 from ottla.server.request_head import body_offset
 from ottla.wire.fast_fetch import FetchFast, decode_fetch, encode_fetch_response
 from ottla.wire.messages.fetch import FetchRequest
 
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 TOPIC_ID_VERSION = 13
 FLEXIBLE_VERSION = 12
+CURRENT_LEADER_VERSION = 16
 
 
 @handles_raw(FetchRequest)
@@ -37,7 +39,9 @@ def fetch(
     """Read what the session wants; answer now if there is enough, else wait for it."""
     offset = body_offset(view, start, stop, version >= FLEXIBLE_VERSION)
     request = decode_fetch(view, version, offset, stop)
-    call = _Fetch(services, request, version, correlation_id)
+    if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        return _refuse(request, version, correlation_id, ErrorCode.UNKNOWN_SERVER_ERROR)
+    call = _Fetch(services, request, version, correlation_id, connection.host.listener_name)
     try:
         call.make_plan()
     except KafkaError as error:
@@ -45,11 +49,21 @@ def fetch(
     return call.answer()
 
 
+def _refuse(request: FetchFast, version: int, correlation_id: int, code: ErrorCode) -> Reply:
+    """Refuse as a whole; clients of old versions look for it at the partitions."""
+    reads = [PartitionRead(wanted, code, aborted=[]) for wanted in request.wanted]
+    told = reads if version < TOPIC_ID_VERSION else []
+    return encode_fetch_response(version, correlation_id, code, request.session_id, told)
+
+
 class _Fetch:
     """One fetch request on its way; a Watcher of its partitions while it waits."""
 
-    def __init__(self, services: Services, request: FetchFast, version: int, correlation_id: int) -> None:
+    def __init__(
+        self, services: Services, request: FetchFast, version: int, correlation_id: int, listener_name: str
+    ) -> None:
         self._services = services
+        self._listener_name = listener_name
         self._request = request
         self._version = version
         self._correlation_id = correlation_id
@@ -80,7 +94,11 @@ class _Fetch:
 
     def _read(self) -> tuple[list[PartitionRead], int]:
         return read_partitions(
-            self._services.replicas, self._plan.wanted, self._max_bytes, self._read_committed
+            self._services.replicas,
+            self._plan.wanted,
+            self._max_bytes,
+            self._read_committed,
+            self._request.replica_id,
         )
 
     def _is_enough(self, reads: list[PartitionRead], total: int) -> bool:
@@ -169,6 +187,29 @@ class _Fetch:
                 )
             ]
             reads = said if self._plan.incremental else reads
+        if self._version >= CURRENT_LEADER_VERSION:
+            for read in reads:
+                if read.error_code in MISDIRECTED:
+                    return self._encode_with_leaders(reads)
         return encode_fetch_response(
             self._version, self._correlation_id, ErrorCode.NONE, self._plan.session_id, reads
+        )
+
+    def _encode_with_leaders(self, reads: list[PartitionRead]) -> Reply:
+        services = self._services
+        told = [
+            read._replace(current_leader=current_leader(services, read.wanted.topic, read.wanted.index))
+            if read.error_code in MISDIRECTED
+            else read
+            for read in reads
+        ]
+        leaders = [read.current_leader[0] for read in told if read.current_leader is not None]
+        to_broker = self._request.replica_id >= 0  # brokers know where the others are
+        return encode_fetch_response(
+            self._version,
+            self._correlation_id,
+            ErrorCode.NONE,
+            self._plan.session_id,
+            told,
+            node_endpoints=[] if to_broker else endpoints(services, self._listener_name, leaders),
         )

@@ -45,26 +45,31 @@ _NOWHERE = TimestampOffset(NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH)
 
 CONSUMER_REPLICA_ID = -1
 DEBUGGING_REPLICA_ID = -2
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 OFFSET_NOT_AVAILABLE_VERSION = 5
 
 
 @handles(ListOffsetsRequest)
 async def list_offsets(ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """An offset for each partition asked about."""
-    asked = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
+    if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Unknown isolation level {request.isolation_level}")
+    times_asked = Counter(
+        (topic.name, p.partition_index) for topic in request.topics for p in topic.partitions
+    )
+    by_topic: dict[str, dict[int, ListOffsetsPartition]] = {}
+    for topic in request.topics:
+        by_topic.setdefault(topic.name, {}).update((p.partition_index, p) for p in topic.partitions)
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
-                name=topic.name,
+                name=name,
                 partitions=[
-                    await _answer(
-                        ctx, request, topic.name, partition, asked[topic.name, partition.partition_index]
-                    )
-                    for partition in topic.partitions
+                    await _answer(ctx, request, name, partition, times_asked[name, index])
+                    for index, partition in partitions.items()
                 ],
             )
-            for topic in request.topics
+            for name, partitions in by_topic.items()
         ]
     )
 

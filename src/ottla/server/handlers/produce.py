@@ -17,6 +17,7 @@ from ottla.records.compression import ZSTD
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.server.connection import Answer, Connection, Deferred
 from ottla.server.context import Services
+from ottla.server.leaders import current_leader, endpoints
 from ottla.server.output import Reply
 from ottla.server.produce_survey import survey
 from ottla.server.registry import handles_raw
@@ -34,6 +35,8 @@ LEGAL_ACKS = (-1, 0, 1)
 # (KIP-110).
 OLDEST_VERSION = 3
 ZSTD_VERSION = 7
+# The first that tells where the leader is (KIP-951).
+CURRENT_LEADER_VERSION = 10
 # What is looked into on the loop: compressed, and decompressed. A tenth of a millisecond, more or less.
 INLINE_COMPRESSED_BYTES = 64 * 1024
 INLINE_PLAIN_BYTES = 256 * 1024
@@ -108,6 +111,7 @@ class _Produce:
         "_connection",
         "_correlation_id",
         "_inspected",
+        "_leaders",
         "_request",
         "_services",
         "_version",
@@ -129,6 +133,8 @@ class _Produce:
         self._correlation_id = correlation_id
         # What compressed batches were found to hold, by where they begin in the frame.
         self._inspected = _NOT_INSPECTED
+        # Who leads what others than this broker lead.
+        self._leaders: tuple[int, ...] = ()
         # Partitions whose high watermark has yet to pass what was appended, and up to where.
         self._waiting_for: list[tuple[Partition, int]] = []
 
@@ -209,16 +215,17 @@ class _Produce:
 
     def _failed(self, topic: TopicKey, index: int, error: KafkaError) -> Outcome:
         hosted = self._services.replicas.hosted(topic, index)
-        current_leader: tuple[int, int] | None = None
-        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and hosted is not None:
-            current_leader = (hosted.leader, hosted.leader_epoch)
+        leader: tuple[int, int] | None = None
+        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._version >= CURRENT_LEADER_VERSION:
+            leader = current_leader(self._services, topic, index)
+            self._leaders = (*self._leaders, leader[0])
         log_start_offset = _NO_LOG_START
         if hosted is not None and not _is_without_log_start(error):
             log_start_offset = hosted.log.log_start_offset
         if isinstance(error, RecordValidationError):
             refused: list[tuple[int, str | None]] = [*error.record_errors]
-            return (index, error.code, -1, -1, log_start_offset, refused, error.message, current_leader)
-        return (index, error.code, -1, -1, log_start_offset, _NO_RECORD_ERRORS, None, current_leader)
+            return (index, error.code, -1, -1, log_start_offset, refused, error.message, leader)
+        return (index, error.code, -1, -1, log_start_offset, _NO_RECORD_ERRORS, None, leader)
 
     def refuse_all(self, error: KafkaError) -> Answer:
         """Refuse the request as a whole, in the words of the error if it has any."""
@@ -319,7 +326,10 @@ class _Produce:
         ]
 
     def _encode(self, topics: list[tuple[TopicKey, list[Outcome]]]) -> bytes:
-        return encode_produce_response(self._version, self._correlation_id, topics)
+        if not self._leaders:
+            return encode_produce_response(self._version, self._correlation_id, topics)
+        where = endpoints(self._services, self._connection.host.listener_name, self._leaders)
+        return encode_produce_response(self._version, self._correlation_id, topics, node_endpoints=where)
 
 
 def _codec(view: memoryview, start: int, stop: int) -> int:

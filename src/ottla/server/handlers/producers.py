@@ -7,6 +7,7 @@ so with the error its client waits and retries on.
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.server.context import Context
 from ottla.server.registry import handles
+from ottla.server.topic_names import illegal_name
 from ottla.wire.messages.producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -59,8 +60,17 @@ def describe_producers(ctx: Context, request: DescribeProducersRequest) -> Descr
     )
 
 
+def _require_topic(ctx: Context, topic: str) -> None:
+    why = illegal_name(topic)
+    if why is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
+    if ctx.node.image().topic(topic) is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {topic}")
+
+
 def _describe(ctx: Context, topic: str, index: int) -> PartitionResponse:
     try:
+        _require_topic(ctx, topic)
         partition = ctx.node.replicas.leader(topic, index)
     except KafkaError as error:
         return PartitionResponse(
