@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from ottla.client.admin_types import ConfigResource as ConfigResource
     from ottla.client.admin_types import NewTopic as NewTopic
     from ottla.client.admin_types import ResourceType as ResourceType
-    from ottla.client.aio import AsyncClient as AsyncClient
     from ottla.client.aio import AsyncConsumer as AsyncConsumer
     from ottla.client.aio import AsyncProducer as AsyncProducer
+    from ottla.client.base import AsyncClient as AsyncClient
     from ottla.client.batch import RecordMetadata as RecordMetadata
     from ottla.client.blocking import Admin as Admin
     from ottla.client.blocking import Consumer as Consumer
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Admin": "ottla.client.blocking",
     "AsyncAdmin": "ottla.client.admin",
-    "AsyncClient": "ottla.client.aio",
+    "AsyncClient": "ottla.client.base",
     "AsyncConsumer": "ottla.client.aio",
     "AsyncProducer": "ottla.client.aio",
     "ConfigChange": "ottla.client.admin_types",

@@ -12,6 +12,7 @@ from itertools import takewhile
 from ottla.client.batch import Delivery, NewRecord, ProducerBatch
 from ottla.client.config import ProducerConfig
 from ottla.model.ids import TopicPartition
+from ottla.records.batch import HEADER_SIZE
 
 
 class Accumulator:
@@ -20,7 +21,7 @@ class Accumulator:
     def __init__(self, config: ProducerConfig, delivery_type: type[Delivery]) -> None:
         self._batch_size = config.batch_size
         self._linger_ms = config.linger_ms
-        self.buffer_memory = config.buffer_memory
+        self._buffer_memory = config.buffer_memory
         self._delivery_type = delivery_type
         # Only partitions with something in their queue: a pump looks at each of them.
         self.queues: dict[TopicPartition, deque[ProducerBatch]] = {}
@@ -30,7 +31,8 @@ class Accumulator:
         self.blocked = False  # somebody waits for room: linger does not count then either
 
     def has_room(self, size_bytes: int) -> bool:
-        return self.used_bytes + size_bytes <= self.buffer_memory
+        """Room for a record of this size, also if it opens a batch."""
+        return self.used_bytes + size_bytes + HEADER_SIZE <= self._buffer_memory
 
     def fits_open_batch(self, tp: TopicPartition, size_bytes: int) -> bool:
         """Whether a record would go into a batch that is there already (or there is none to leave behind)."""

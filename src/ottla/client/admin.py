@@ -24,7 +24,7 @@ from ottla.client.admin_types import (
     TopicDescription,
     TopicListing,
 )
-from ottla.client.aio import AsyncClient
+from ottla.client.base import AsyncClient
 from ottla.client.calls import ErrorOf, Target, To
 from ottla.client.config import AdminConfig
 from ottla.client.fanout import Question

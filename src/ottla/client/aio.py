@@ -1,4 +1,4 @@
-"""The asyncio clients: AsyncClient, AsyncProducer, AsyncConsumer (AsyncAdmin is in ottla.client.admin).
+"""The asyncio clients: AsyncProducer and AsyncConsumer (AsyncAdmin is in ottla.client.admin).
 
     async with AsyncProducer(bootstrap_servers="localhost:9092") as producer:
         delivery = await producer.send("topic", b"value", key=b"key")   # waits only for room in the buffer
@@ -14,159 +14,25 @@ Settings are keyword arguments under Kafka's names with underscores (ottla.clien
 """
 
 import asyncio
-import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping
-from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any
 
-from ottla import __version__
+from ottla.client.base import AsyncClient
 from ottla.client.batch import Delivery, Headers, NewRecord, ProducerBatch, RecordMetadata, record_size
-from ottla.client.calls import Target, To
-from ottla.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+from ottla.client.config import ConsumerConfig, ProducerConfig
 from ottla.client.consumer import ConsumerCore, Records
-from ottla.client.driver import Driver, monotonic_ms
+from ottla.client.driver import monotonic_ms
 from ottla.client.errors import BufferExhausted, Closed, TimedOut
-from ottla.client.fanout import LeaderFanout, Question
 from ottla.client.fetched import ConsumerRecord
-from ottla.client.metadata import TopicInfo
-from ottla.client.network import NetworkCore, timed_out_waiting
-from ottla.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets_question
+from ottla.client.network import timed_out_waiting
+from ottla.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp
 from ottla.client.partitioner import CustomPartitioner
 from ottla.client.producer import ProducerCore
-from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
 Text = bytes | str | None
-
-
-class AsyncClient:
-    """Connections, metadata, and any request to any broker; the ground the others stand on."""
-
-    CONFIG: type[ClientConfig] = ClientConfig
-
-    def __init__(
-        self,
-        settings: Mapping[str, Any] | None = None,
-        *,
-        ssl_context: ssl.SSLContext | None = None,
-        lock: AbstractContextManager[Any] | None = None,
-        **more: Any,
-    ) -> None:
-        self.config = self.CONFIG.of({**(settings or {}), **more})
-        if ssl_context is None and self.config.security_protocol == "SSL":
-            ssl_context = ssl.create_default_context()
-        self._ssl_context = ssl_context
-        self._lock = lock
-        self.core = NetworkCore(self.config, software_version=__version__)
-        self._driver: Driver | None = None
-
-    @property
-    def driver(self) -> Driver:
-        if self._driver is None:
-            raise Closed("the client is not started, or is closed")
-        return self._driver
-
-    async def start(self) -> Self:
-        """Find the cluster; NoBrokersAvailable if there is none within bootstrap_timeout_ms."""
-        if self._driver is None:
-            self._driver = Driver(self.core, ssl_context=self._ssl_context, lock=self._lock)
-            try:
-                await self._driver.bootstrap(self.config.bootstrap_timeout_ms)
-            except BaseException:
-                await self.close()
-                raise
-        return self
-
-    async def close(self) -> None:
-        driver, self._driver = self._driver, None
-        if driver is not None:
-            await driver.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def request(self, request: Any, to: Target = To.ANY, *, timeout_ms: float | None = None) -> Any:
-        """Send any request; retried while its top-level error is one that passes."""
-        return await self.driver.call(request, to, timeout_ms=timeout_ms)
-
-    async def topic(self, name: str, timeout_ms: float | None = None) -> TopicInfo:
-        """What the cluster says of a topic; UNKNOWN_TOPIC_OR_PARTITION if it does not know it in time."""
-        metadata = self.core.metadata
-        metadata.want(name, monotonic_ms())
-        asked = metadata.version
-
-        def known() -> bool:
-            info = metadata.topic(name)
-            return info is not None and (bool(info.partitions) or self._is_final(info, asked))
-
-        limit = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        if not await self.driver.until(known, limit):
-            raise self._topic_error(name)
-        info = metadata.topic(name)
-        if info is None or not info.partitions:
-            raise self._topic_error(name)
-        return info
-
-    def _is_final(self, info: TopicInfo, asked: int) -> bool:
-        """The topic's error will not go away by asking again (a missing topic, unless it is being created)."""
-        if info.error is None:
-            return False
-        missing = (
-            info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not self.config.allow_auto_create_topics
-        )
-        return self.core.metadata.version > asked and (missing or not info.error.retriable)
-
-    def _topic_error(self, name: str) -> KafkaError:
-        info = self.core.metadata.topic(name)
-        if info is not None and info.error is not None:
-            words = (
-                "does not exist" if info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else info.error.name
-            )
-            return KafkaError(info.error, f"topic {name!r}: {words}")
-        return timed_out_waiting(f"topic {name!r} was not found", self.core)
-
-    async def ask_leaders(
-        self, partitions: Iterable[TopicPartition], question: Question, timeout_ms: float | None = None
-    ) -> dict[TopicPartition, Any]:
-        """A question to the leaders of partitions; the value for a partition that failed is its KafkaError."""
-        results: dict[TopicPartition, Any] = {}
-
-        def found(tp: TopicPartition, value: Any, error: KafkaError | None, now: float) -> None:
-            results[tp] = value if error is None else error
-
-        limit = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        driver = self.driver
-        with driver.lock:
-            fanout = LeaderFanout(self.core, set(partitions), question, found, monotonic_ms() + limit)
-        driver.wake()
-        # The fanout has its own deadline and reports it for each partition: this limit is for the loop itself.
-        await driver.until(lambda: fanout.is_done, limit + 10_000)
-        return results
-
-    async def list_offsets(
-        self,
-        timestamps: Mapping[TopicPartition, int],
-        *,
-        read_committed: bool = False,
-        timeout_ms: float | None = None,
-    ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Offsets by timestamp, or by a special one (ottla.client.offsets); the first error is raised."""
-        question = list_offsets_question(
-            timestamps,
-            self.core.metadata,
-            read_committed=read_committed,
-            timeout_ms=self.config.request_timeout_ms,
-        )
-        results = await self.ask_leaders(timestamps, question, timeout_ms)
-        for result in results.values():
-            if isinstance(result, KafkaError):
-                raise result
-        return results
 
 
 class AsyncDelivery(Delivery):
@@ -296,7 +162,7 @@ class AsyncProducer(AsyncClient):
                 raise
             # The caller set the limit: what is left fails, each record with its own error.
         finally:
-            with self._lock or _NO_LOCK:
+            with self._lock:
                 self.producer.abort(Closed("the producer was closed before the record was sent"))
             await super().close()
 
@@ -418,15 +284,6 @@ class AsyncConsumer(AsyncClient):
                 self.consumer.close(monotonic_ms())
                 self._driver._perform(self.core.poll(monotonic_ms()))
         await super().close()
-
-
-class _NoLock:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-_NO_LOCK = _NoLock()
 
 
 def prepare(

@@ -32,7 +32,8 @@ from ottla.client.admin_types import (
     TopicDescription,
     TopicListing,
 )
-from ottla.client.aio import AsyncClient, AsyncConsumer, AsyncProducer, Text, prepare
+from ottla.client.aio import AsyncConsumer, AsyncProducer, Text, prepare
+from ottla.client.base import AsyncClient
 from ottla.client.batch import Delivery, Headers, RecordMetadata
 from ottla.client.calls import Target, To
 from ottla.client.consumer import Records

@@ -1,9 +1,10 @@
 """The consumer without groups: positions, sessions, resets, transactions, damage."""
 
+from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, FakeCluster, Partition
+from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWER, FakeCluster, Partition
 
 from ottla.client.config import ConsumerConfig
 from ottla.client.consumer import ConsumerCore
@@ -517,3 +518,38 @@ def test_a_fetch_that_waits_holds_up_nothing_else() -> None:
     rig.assign(0, 1)
     assert rig.cluster.run(lambda: rig.consumer.at(TopicPartition("t", 1)).position is not None)
     assert rig.cluster.now - started < 100
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_happens_each_record_is_read_once_and_in_order(seed: int) -> None:
+    rig = Rig(
+        (1, 2, 3),
+        partitions=3,
+        seed=seed,
+        request_timeout_ms=700,
+        fetch_max_wait_ms=100,
+        max_partition_fetch_bytes=300,
+        auto_offset_reset="none",
+    )
+    random = Random(seed)
+    rig.cluster.latency_ms = (0.1, 20.0)
+
+    def trouble(node: int, request: Any, version: int) -> Any:
+        roll = random.random()
+        if roll < 0.05:
+            partition = random.choice(rig.topic.partitions)
+            partition.leader, partition.epoch = random.choice((1, 2, 3)), partition.epoch + 1
+        if roll < 0.08:
+            rig.cluster.forget_sessions()
+        if isinstance(request, FetchRequest) and roll > 0.8:
+            return random.choice((LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWER, 50.0))
+        return LOSE_REQUEST if roll > 0.97 else None
+
+    rig.cluster.faults.append(trouble)
+    expected = {p: numbers(partition, 60) for p, partition in enumerate(rig.topic.partitions)}
+    rig.assign(0, 1, 2)
+    for tp in rig.consumer.assignment:
+        rig.consumer.seek(tp, 0)
+    got = rig.read(180, limit_ms=120_000, max_records=random.randrange(1, 40))
+    for p in range(3):
+        assert values([record for record in got if record.partition == p]) == expected[p]

@@ -12,7 +12,7 @@ from ottla.client.errors import Closed, RecordTooLarge, TimedOut
 from ottla.client.network import NetworkCore
 from ottla.client.producer import ProducerCore
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.records.batch import BatchView
+from ottla.records.batch import HEADER_SIZE, BatchView
 from ottla.wire.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -174,7 +174,18 @@ def test_memory_is_counted_and_freed() -> None:
     accumulator.blocked = True  # what a driver says when it has to wait: linger no longer counts
     rig.settle(deliveries)
     assert accumulator.used_bytes == 0
-    assert accumulator.has_room(1900)
+    assert accumulator.has_room(2000 - HEADER_SIZE)
+    assert not accumulator.has_room(2000 - HEADER_SIZE + 1)
+
+
+@pytest.mark.parametrize("memory", range(1000, 1700, 37))
+def test_memory_is_never_exceeded(memory: int) -> None:
+    rig = Rig(buffer_memory=memory, batch_size=300, linger_ms=1000)
+    accumulator = rig.producer.accumulator
+    while accumulator.has_room(110):
+        rig.send(b"x" * 100)
+        assert accumulator.used_bytes <= memory
+    assert len(accumulator.incomplete) > 1
 
 
 def test_a_record_that_can_never_go_is_refused_at_once() -> None:

@@ -1,0 +1,149 @@
+"""What every asyncio client stands on: a network core with its driver, metadata, any request to any broker.
+
+Owned by the loop it was started in.
+"""
+
+import ssl
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Self
+
+from ottla import __version__
+from ottla.client.calls import Target, To
+from ottla.client.config import ClientConfig
+from ottla.client.driver import Driver, monotonic_ms
+from ottla.client.errors import Closed
+from ottla.client.fanout import LeaderFanout, Question
+from ottla.client.metadata import TopicInfo
+from ottla.client.network import NetworkCore, timed_out_waiting
+from ottla.client.offsets import OffsetAndTimestamp, list_offsets_question
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+
+
+class AsyncClient:
+    """Connections, metadata, and any request to any broker; the ground the others stand on."""
+
+    CONFIG: type[ClientConfig] = ClientConfig
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+        **more: Any,
+    ) -> None:
+        self.config = self.CONFIG.of({**(settings or {}), **more})
+        if ssl_context is None and self.config.security_protocol == "SSL":
+            ssl_context = ssl.create_default_context()
+        self._ssl_context = ssl_context
+        self._lock: AbstractContextManager[Any] = lock if lock is not None else nullcontext()
+        self.core = NetworkCore(self.config, software_version=__version__)
+        self._driver: Driver | None = None
+
+    @property
+    def driver(self) -> Driver:
+        if self._driver is None:
+            raise Closed("the client is not started, or is closed")
+        return self._driver
+
+    async def start(self) -> Self:
+        """Find the cluster; NoBrokersAvailable if there is none within bootstrap_timeout_ms."""
+        if self._driver is None:
+            self._driver = Driver(self.core, ssl_context=self._ssl_context, lock=self._lock)
+            try:
+                await self._driver.bootstrap(self.config.bootstrap_timeout_ms)
+            except BaseException:
+                await self.close()
+                raise
+        return self
+
+    async def close(self) -> None:
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            await driver.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def request(self, request: Any, to: Target = To.ANY, *, timeout_ms: float | None = None) -> Any:
+        """Send any request; retried while its top-level error is one that passes."""
+        return await self.driver.call(request, to, timeout_ms=timeout_ms)
+
+    async def topic(self, name: str, timeout_ms: float | None = None) -> TopicInfo:
+        """What the cluster says of a topic; UNKNOWN_TOPIC_OR_PARTITION if it does not know it in time."""
+        metadata = self.core.metadata
+        metadata.want(name, monotonic_ms())
+        asked = metadata.version
+
+        def known() -> bool:
+            info = metadata.topic(name)
+            return info is not None and (bool(info.partitions) or self._is_final(info, asked))
+
+        limit = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        if not await self.driver.until(known, limit):
+            raise self._topic_error(name)
+        info = metadata.topic(name)
+        if info is None or not info.partitions:
+            raise self._topic_error(name)
+        return info
+
+    def _is_final(self, info: TopicInfo, asked: int) -> bool:
+        """The topic's error will not go away by asking again (a missing topic, unless it is being created)."""
+        if info.error is None:
+            return False
+        missing = (
+            info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not self.config.allow_auto_create_topics
+        )
+        return self.core.metadata.version > asked and (missing or not info.error.retriable)
+
+    def _topic_error(self, name: str) -> KafkaError:
+        info = self.core.metadata.topic(name)
+        if info is not None and info.error is not None:
+            words = (
+                "does not exist" if info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else info.error.name
+            )
+            return KafkaError(info.error, f"topic {name!r}: {words}")
+        return timed_out_waiting(f"topic {name!r} was not found", self.core)
+
+    async def ask_leaders(
+        self, partitions: Iterable[TopicPartition], question: Question, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Any]:
+        """A question to the leaders of partitions; the value for a partition that failed is its KafkaError."""
+        results: dict[TopicPartition, Any] = {}
+
+        def found(tp: TopicPartition, value: Any, error: KafkaError | None, now: float) -> None:
+            results[tp] = value if error is None else error
+
+        limit = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        driver = self.driver
+        with driver.lock:
+            fanout = LeaderFanout(self.core, set(partitions), question, found, monotonic_ms() + limit)
+        driver.wake()
+        # The fanout has its own deadline and reports it for each partition: this limit is for the loop itself.
+        await driver.until(lambda: fanout.is_done, limit + 10_000)
+        return results
+
+    async def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        read_committed: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Offsets by timestamp, or by a special one (ottla.client.offsets); the first error is raised."""
+        question = list_offsets_question(
+            timestamps,
+            self.core.metadata,
+            read_committed=read_committed,
+            timeout_ms=self.config.request_timeout_ms,
+        )
+        results = await self.ask_leaders(timestamps, question, timeout_ms)
+        for result in results.values():
+            if isinstance(result, KafkaError):
+                raise result
+        return results
