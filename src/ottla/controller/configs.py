@@ -111,7 +111,8 @@ def _new_value(
     resource: ConfigResource, name: str, operation: int, current: str | None, value: str | None
 ) -> str | None:
     if operation not in AlterOp._value2member_map_:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
+        # A broker refuses this for its own settings; a controller of Kafka's has no better word for it.
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
     return apply_operation(ConfigType(resource.type), name, AlterOp(operation), current, value)
 
 

@@ -43,7 +43,7 @@ from ottla.metadata.loader import MetadataLoader
 from ottla.metadata.publisher import MetadataPublisher
 from ottla.metadata.records import NoOpRecord
 from ottla.model.clock import Clock
-from ottla.model.errors import KafkaError
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid, random_uuid
 from ottla.raft.driver import RaftDriver
 from ottla.wire.messages import broker_lifecycle as lifecycle
@@ -190,6 +190,7 @@ class Controller:
         self, request: topic_messages.CreateTopicsRequest, context: RequestContext
     ) -> topic_messages.CreateTopicsResponse:
         try:
+            _check_time(request.timeout_ms)
             return await self._decide(topics.create_topics, request, context, self._sources)
         except KafkaError as error:
             return refusals.create_topics(request, error)
@@ -198,6 +199,7 @@ class Controller:
         self, request: topic_messages.DeleteTopicsRequest, context: RequestContext
     ) -> topic_messages.DeleteTopicsResponse:
         try:
+            _check_time(request.timeout_ms)
             return await self._decide(topic_deletion.delete_topics, request, context)
         except KafkaError as error:
             return refusals.delete_topics(request, error)
@@ -206,6 +208,7 @@ class Controller:
         self, request: topic_messages.CreatePartitionsRequest, context: RequestContext
     ) -> topic_messages.CreatePartitionsResponse:
         try:
+            _check_time(request.timeout_ms)
             return await self._decide(topics.create_partitions, request, self._sources)
         except KafkaError as error:
             return refusals.create_partitions(request, error)
@@ -342,6 +345,8 @@ class Controller:
         self, request: replication.ElectLeadersRequest, context: RequestContext
     ) -> replication.ElectLeadersResponse:
         try:
+            if request.topic_partitions != []:
+                _check_time(request.timeout_ms)
             return await self._decide(elections.elect_leaders, request)
         except KafkaError as error:
             return refusals.elect_leaders(request, error)
@@ -350,6 +355,8 @@ class Controller:
         self, request: replication.AlterPartitionReassignmentsRequest, context: RequestContext
     ) -> replication.AlterPartitionReassignmentsResponse:
         try:
+            if request.topics:
+                _check_time(request.timeout_ms)
             return await self._decide(reassignment.alter_partition_reassignments, request)
         except KafkaError as error:
             return refusals.alter_partition_reassignments(request, error)
@@ -434,3 +441,9 @@ class Controller:
         idle_ms = self._clock.monotonic_ms() - self._last_write_ms
         if self._wants_no_ops() and idle_ms >= self.raft.log.config.max_idle_interval_ms:
             await self._submit(lambda rules: Result(None, [NoOpRecord()]))
+
+
+def _check_time(timeout_ms: int) -> None:
+    """Who gives no time has run out of it before anything is done, as with Kafka."""
+    if timeout_ms <= 0:
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)

@@ -87,6 +87,8 @@ def _update(
         _check_metadata_version(current, level, kind)
     elif name == features.KRAFT_VERSION:
         return _kraft_version(level, current, kind)
+    elif name not in SUPPORTED_FEATURES:
+        raise _invalid(name, level, f"Feature {name} not found.")
     else:
         unmet = features.unmet_dependency(name, level, proposed)
         if unmet is not None:

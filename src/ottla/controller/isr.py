@@ -15,6 +15,8 @@ def alter_partition(
     rules: ClusterRules, request: m.AlterPartitionRequest, context: RequestContext
 ) -> Result[m.AlterPartitionResponse]:
     """Takes over the in-sync sets that leaders report."""
+    if not request.topics:
+        return Result(m.AlterPartitionResponse(topics=[]))
     rules.check_broker_epoch(request.broker_id, request.broker_epoch)
     records: list[MetadataRecord] = []
     topics = []

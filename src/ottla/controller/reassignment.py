@@ -18,6 +18,8 @@ def alter_partition_reassignments(
     rules: ClusterRules, request: m.AlterPartitionReassignmentsRequest
 ) -> Result[m.AlterPartitionReassignmentsResponse]:
     """Begins, changes or calls off moves."""
+    if not request.topics:
+        return Result(m.AlterPartitionReassignmentsResponse(error_message="", responses=[]))
     records: list[MetadataRecord] = []
     responses = []
     for topic in request.topics:

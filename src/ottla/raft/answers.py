@@ -51,8 +51,19 @@ def _single_partition(topics: Sequence[tuple[str, Sequence[int]]]) -> bool:
     return len(topics) == 1 and topics[0][0] == TOPIC and list(topics[0][1]) == [PARTITION]
 
 
-def _endpoints(state: QuorumState, listener: str | None) -> list[m.NodeEndpoint]:
-    """Where the leader is reached, on the listener the request came by."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a request came: in which version, by which listener."""
+
+    version: int
+    listener: str | None = None
+
+
+def _endpoints(state: QuorumState, asked: Asked, since: int = 1) -> list[m.NodeEndpoint]:
+    """Where the leader is reached, on the listener the request came by; older versions cannot say."""
+    if asked.version < since:
+        return []
+    listener = asked.listener
     return [
         m.NodeEndpoint(node_id=state.leader_id, host=e.host, port=e.port)
         for e in state.voters.listeners(state.leader_id)
@@ -64,7 +75,7 @@ def _endpoints(state: QuorumState, listener: str | None) -> list[m.NodeEndpoint]
 
 
 def vote(
-    state: QuorumState, quorum: Quorum, request: m.VoteRequest, listener: str | None = None
+    state: QuorumState, quorum: Quorum, request: m.VoteRequest, how: Asked
 ) -> tuple[QuorumState, m.VoteResponse]:
     """A candidate asks for this replica's vote, or whether it would get it."""
     if quorum.foreign(request.cluster_id):
@@ -82,7 +93,7 @@ def vote(
             error = ErrorCode.INVALID_VOTER_KEY
         else:
             state, granted = _vote(state, quorum, asked)
-    return state, _vote_response(state, error, granted, listener)
+    return state, _vote_response(state, error, granted, how)
 
 
 def _vote_error(state: QuorumState, asked: m.VoteRequestPartitionData) -> ErrorCode | None:
@@ -110,9 +121,7 @@ def _addressed_to(state: QuorumState, voter_id: int, directory_id: bytes) -> boo
     return voter_id == state.local.id and directory_id in (ZERO_UUID, state.local.directory_id)
 
 
-def _vote_response(
-    state: QuorumState, error: ErrorCode | None, granted: bool, listener: str | None
-) -> m.VoteResponse:
+def _vote_response(state: QuorumState, error: ErrorCode | None, granted: bool, how: Asked) -> m.VoteResponse:
     partition = m.VoteResponsePartitionData(
         partition_index=PARTITION,
         error_code=error or NONE,
@@ -121,7 +130,7 @@ def _vote_response(
         vote_granted=granted,
     )
     topic = m.VoteResponseTopicData(topic_name=TOPIC, partitions=[partition])
-    return m.VoteResponse(topics=[topic], node_endpoints=_endpoints(state, listener))
+    return m.VoteResponse(topics=[topic], node_endpoints=_endpoints(state, how))
 
 
 def _follow(state: QuorumState, leader_id: int, epoch: int) -> QuorumState:
@@ -134,7 +143,7 @@ def _follow(state: QuorumState, leader_id: int, epoch: int) -> QuorumState:
 
 
 def begin_quorum_epoch(
-    state: QuorumState, quorum: Quorum, request: m.BeginQuorumEpochRequest, listener: str | None = None
+    state: QuorumState, quorum: Quorum, request: m.BeginQuorumEpochRequest, how: Asked
 ) -> tuple[QuorumState, m.BeginQuorumEpochResponse]:
     """A leader says that it leads."""
     if quorum.foreign(request.cluster_id):
@@ -155,11 +164,11 @@ def begin_quorum_epoch(
         leader_epoch=state.epoch,
     )
     topic = m.BeginQuorumEpochResponseTopicData(topic_name=TOPIC, partitions=[partition])
-    return state, m.BeginQuorumEpochResponse(topics=[topic], node_endpoints=_endpoints(state, listener))
+    return state, m.BeginQuorumEpochResponse(topics=[topic], node_endpoints=_endpoints(state, how))
 
 
 def end_quorum_epoch(
-    state: QuorumState, quorum: Quorum, request: m.EndQuorumEpochRequest, listener: str | None = None
+    state: QuorumState, quorum: Quorum, request: m.EndQuorumEpochRequest, how: Asked
 ) -> tuple[QuorumState, m.EndQuorumEpochResponse]:
     """A leader steps down."""
     if quorum.foreign(request.cluster_id):
@@ -178,7 +187,7 @@ def end_quorum_epoch(
         leader_epoch=state.epoch,
     )
     topic = m.EndQuorumEpochResponseTopicData(topic_name=TOPIC, partitions=[partition])
-    return state, m.EndQuorumEpochResponse(topics=[topic], node_endpoints=_endpoints(state, listener))
+    return state, m.EndQuorumEpochResponse(topics=[topic], node_endpoints=_endpoints(state, how))
 
 
 # --- the state of the quorum
@@ -194,11 +203,11 @@ def describe_quorum(
     if not state.is_leader:
         return m.DescribeQuorumResponse(topics=[_quorum_error(ErrorCode.NOT_LEADER_OR_FOLLOWER)])
     voters = [
-        _replica_state(state, voter.key, core.progress_of(state, voter.key), now_ms)
+        _replica_state(state, voter.key, core.progress_of(state, voter.key), now_ms, version)
         for _, voter in sorted(state.voters.voters.items())
     ]
     watchers = [
-        _replica_state(state, key, progress, now_ms)
+        _replica_state(state, key, progress, now_ms, version)
         for key, progress in sorted(core.observers(state, now_ms).items())
     ]
     partition = m.DescribeQuorumResponsePartitionData(
@@ -224,12 +233,12 @@ def _nodes(state: QuorumState) -> list[m.Node]:
 
 
 def _replica_state(
-    state: QuorumState, key: ReplicaKey, progress: core.ReplicaProgress, now_ms: int
+    state: QuorumState, key: ReplicaKey, progress: core.ReplicaProgress, now_ms: int, version: int
 ) -> m.ReplicaState:
     leader = key.id == state.local.id
     return m.ReplicaState(
         replica_id=key.id,
-        replica_directory_id=key.directory_id,
+        replica_directory_id=key.directory_id if version >= 2 else ZERO_UUID,
         log_end_offset=progress.end_offset,
         last_fetch_timestamp=now_ms if leader else progress.last_fetch_ms,
         last_caught_up_timestamp=now_ms if leader else progress.last_caught_up_ms,
@@ -277,7 +286,7 @@ def fetch(
     quorum: Quorum,
     request: f.FetchRequest,
     now_ms: int,
-    listener: str | None = None,
+    how: Asked,
 ) -> tuple[QuorumState, f.FetchResponse]:
     """A follower or observer asks for what comes after its end. Waiting for more is the driver's."""
     if quorum.foreign(request.cluster_id):
@@ -286,17 +295,17 @@ def fetch(
         return state, f.FetchResponse(error_code=ErrorCode.INVALID_REQUEST, responses=[])
     asked = request.topics[0].partitions[0]
     if _malformed_fetch(request, asked):
-        return state, _fetch_response(state, quorum, ErrorCode.INVALID_REQUEST, b"", None, listener)
+        return state, _fetch_response(state, quorum, ErrorCode.INVALID_REQUEST, b"", None, how)
     error = core.leader_request_error(state, asked.current_leader_epoch)
     if error is not None:
-        return state, _fetch_response(state, quorum, error, b"", None, listener)
+        return state, _fetch_response(state, quorum, error, b"", None, how)
     valid = _validate_fetch(quorum.log, asked.fetch_offset, asked.last_fetched_epoch)
     records = b""
     if valid.kind is Validity.VALID:
         records = quorum.log.read(asked.fetch_offset, min(request.max_bytes, MAX_PIECE_BYTES))
         replica = ReplicaKey(fetching_replica(request), asked.replica_directory_id)
         state = core.replica_fetched(state, replica, asked.fetch_offset, now_ms)
-    return state, _fetch_response(state, quorum, None, records, valid, listener)
+    return state, _fetch_response(state, quorum, None, records, valid, how)
 
 
 def fetching_replica(request: f.FetchRequest) -> int:
@@ -307,8 +316,7 @@ def fetching_replica(request: f.FetchRequest) -> int:
 def _fetches_metadata(request: f.FetchRequest) -> bool:
     if len(request.topics) != 1 or [p.partition for p in request.topics[0].partitions] != [PARTITION]:
         return False
-    topic = request.topics[0]
-    return topic.topic == TOPIC or topic.topic_id == METADATA_TOPIC_ID
+    return request.topics[0].topic_id == METADATA_TOPIC_ID
 
 
 def _malformed_fetch(request: f.FetchRequest, asked: f.FetchPartition) -> bool:
@@ -334,7 +342,7 @@ def _fetch_response(
     error: ErrorCode | None,
     records: bytes,
     valid: ValidOffset | None,
-    listener: str | None,
+    how: Asked,
 ) -> f.FetchResponse:
     leading = error is None
     partition = f.PartitionData(
@@ -353,7 +361,7 @@ def _fetch_response(
     topic = f.FetchableTopicResponse(topic=TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])
     endpoints = [
         f.NodeEndpoint(node_id=e.node_id, host=e.host, port=e.port, rack=None)
-        for e in _endpoints(state, listener)
+        for e in _endpoints(state, how, since=16)
     ]
     return f.FetchResponse(responses=[topic], node_endpoints=endpoints)
 
@@ -374,7 +382,7 @@ def fetch_is_due(request: f.FetchRequest, response: f.FetchResponse) -> bool:
 
 
 def fetch_snapshot(
-    state: QuorumState, quorum: Quorum, request: m.FetchSnapshotRequest, listener: str | None = None
+    state: QuorumState, quorum: Quorum, request: m.FetchSnapshotRequest, how: Asked
 ) -> m.FetchSnapshotResponse:
     """A piece of a snapshot."""
     if quorum.foreign(request.cluster_id):
@@ -382,12 +390,13 @@ def fetch_snapshot(
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
         return m.FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST, topics=[])
     name, asked = request.topics[0].name, request.topics[0].partitions[0]
-    if (name, asked.partition) != METADATA_PARTITION:
-        answer = _snapshot_piece(asked.partition, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    else:
-        answer = _snapshot_answer(state, quorum.log, asked, request.max_bytes)
+    known = (name, asked.partition) == METADATA_PARTITION
+    if not known or asked.current_leader_epoch > state.epoch:
+        # Kafka means to name the error of the partition here, but trips over its own empty answer.
+        return m.FetchSnapshotResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, topics=[])
+    answer = _snapshot_answer(state, quorum.log, asked, request.max_bytes)
     topic = m.FetchSnapshotResponseTopicSnapshot(name=name, partitions=[answer])
-    return m.FetchSnapshotResponse(topics=[topic], node_endpoints=_endpoints(state, listener))
+    return m.FetchSnapshotResponse(topics=[topic], node_endpoints=_endpoints(state, how))
 
 
 def _snapshot_answer(

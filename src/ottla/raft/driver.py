@@ -23,6 +23,7 @@ from ottla.metadata.loader import MetadataLoader
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.raft import answers, core, voter_answers
+from ottla.raft.answers import Asked
 from ottla.raft.control import QuorumRecords, apply_control_batch, start_of_epoch_batch
 from ottla.raft.core import QuorumState
 from ottla.raft.metadata_log import MetadataLog, MetadataLogConfig
@@ -336,25 +337,25 @@ class RaftDriver:
     def _quorum(self) -> answers.Quorum:
         return answers.Quorum(self._options.cluster_id, self.log)
 
-    async def vote(self, request: m.VoteRequest, listener: str | None = None) -> m.VoteResponse:
+    async def vote(self, request: m.VoteRequest, how: Asked) -> m.VoteResponse:
         async with self._answering:
-            state, response = answers.vote(self.state, self._quorum, request, listener)
+            state, response = answers.vote(self.state, self._quorum, request, how)
             await self._after_answer(state)
         return response
 
     async def begin_quorum_epoch(
-        self, request: m.BeginQuorumEpochRequest, listener: str | None = None
+        self, request: m.BeginQuorumEpochRequest, how: Asked
     ) -> m.BeginQuorumEpochResponse:
         async with self._answering:
-            state, response = answers.begin_quorum_epoch(self.state, self._quorum, request, listener)
+            state, response = answers.begin_quorum_epoch(self.state, self._quorum, request, how)
             await self._after_answer(state)
         return response
 
     async def end_quorum_epoch(
-        self, request: m.EndQuorumEpochRequest, listener: str | None = None
+        self, request: m.EndQuorumEpochRequest, how: Asked
     ) -> m.EndQuorumEpochResponse:
         async with self._answering:
-            state, response = answers.end_quorum_epoch(self.state, self._quorum, request, listener)
+            state, response = answers.end_quorum_epoch(self.state, self._quorum, request, how)
             await self._after_answer(state)
         return response
 
@@ -374,14 +375,12 @@ class RaftDriver:
     def update_voter(self, request: m.UpdateRaftVoterRequest) -> m.UpdateRaftVoterResponse:
         return voter_answers.update_voter(self.state, self._options.cluster_id, request)
 
-    async def fetch(self, request: f.FetchRequest, listener: str | None = None) -> f.FetchResponse:
+    async def fetch(self, request: f.FetchRequest, how: Asked) -> f.FetchResponse:
         """What an observer or follower asks for; waits up to max_wait_ms for something to say."""
         deadline = self._clock.monotonic_ms() + min(request.max_wait_ms, MAX_FETCH_WAIT_MS)
         while True:
             waiter = self._fetchers
-            self.state, response = answers.fetch(
-                self.state, self._quorum, request, self._clock.now_ms(), listener
-            )
+            self.state, response = answers.fetch(self.state, self._quorum, request, self._clock.now_ms(), how)
             left_ms = deadline - self._clock.monotonic_ms()
             if self._stopping or left_ms <= 0 or answers.fetch_is_due(request, response):
                 return response
@@ -390,7 +389,5 @@ class RaftDriver:
             except TimeoutError:
                 return response
 
-    def fetch_snapshot(
-        self, request: m.FetchSnapshotRequest, listener: str | None = None
-    ) -> m.FetchSnapshotResponse:
-        return answers.fetch_snapshot(self.state, self._quorum, request, listener)
+    def fetch_snapshot(self, request: m.FetchSnapshotRequest, how: Asked) -> m.FetchSnapshotResponse:
+        return answers.fetch_snapshot(self.state, self._quorum, request, how)

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from tests.unit.controller.support import registration, settings
 from tests.unit.raft.support import LISTENERS, driver, format_directory
-from tests.unit.raft.test_driver import fetch_request
+from tests.unit.raft.test_driver import NEW, fetch_request
 
 from ottla.controller.channel import ControllerChannel
 from ottla.controller.controller import Controller
@@ -256,7 +256,7 @@ def test_an_idle_log_grows_only_if_somebody_follows_it(directory: Path) -> None:
         clock.advance(600)
         await controller.tick()
         assert controller.raft.log.end_offset == end
-        await controller.raft.fetch(fetch_request(controller.raft, end))
+        await controller.raft.fetch(fetch_request(controller.raft, end), NEW)
         clock.advance(600)
         await controller.tick()
         assert controller.raft.log.end_offset == end + 1
@@ -313,6 +313,9 @@ def test_whole_requests_are_refused_in_their_own_form(directory: Path) -> None:
         ]
         answer = await controller.create_topics(t.CreateTopicsRequest(topics=many), CONTEXT)
         assert {a.error_code for a in answer.topics} == {ErrorCode.POLICY_VIOLATION}
+        hasty = t.CreateTopicsRequest(topics=many[:1], timeout_ms=0)
+        answer = await controller.create_topics(hasty, CONTEXT)
+        assert {a.error_code for a in answer.topics} == {ErrorCode.REQUEST_TIMED_OUT}
         unknown = lifecycle.UnregisterBrokerRequest(broker_id=9)
         gone = await controller.unregister_broker(unknown, CONTEXT)
         assert gone.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED

@@ -23,11 +23,15 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID
+from ottla.raft.answers import Asked
 from ottla.raft.driver import RaftDriver
 from ottla.raft.metadata_log import MetadataLogConfig
 from ottla.raft.voters import ReplicaKey
+from ottla.wire.codec import encode
 from ottla.wire.messages import fetch as f
 from ottla.wire.messages import raft as m
+
+NEW = Asked(version=18)
 
 
 def run(work: Awaitable[None]) -> None:
@@ -284,14 +288,14 @@ def test_an_observer_follows_the_log(tmp_path: Path) -> None:
     format_directory(tmp_path)
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        answer = await raft.fetch(fetch_request(raft, 0, last_epoch=0))
+        answer = await raft.fetch(fetch_request(raft, 0, last_epoch=0), NEW)
         partition = answer.responses[0].partitions[0]
         assert partition.error_code == 0
         assert partition.records == raft.log.read(0, 1 << 20)
         assert (partition.current_leader.leader_id, partition.current_leader.leader_epoch) == (1, 1)
         assert answer.node_endpoints[0].port == LISTENERS[0].port
         end = raft.log.end_offset
-        waiting = asyncio.create_task(raft.fetch(fetch_request(raft, end, max_wait_ms=10_000)))
+        waiting = asyncio.create_task(raft.fetch(fetch_request(raft, end, max_wait_ms=10_000), NEW))
         await asyncio.sleep(0)
         assert not waiting.done()
         raft.append(frames(MV))
@@ -334,7 +338,7 @@ def test_a_fetch_that_does_not_fit_is_refused(
     format_directory(tmp_path)
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        answer = await raft.fetch(fetch_request(raft, 0, **fields))
+        answer = await raft.fetch(fetch_request(raft, 0, **fields), NEW)
         codes = [answer.error_code, *(t.partitions[0].error_code for t in answer.responses)]
         assert code in codes
 
@@ -345,7 +349,7 @@ def test_a_diverged_follower_is_sent_back(tmp_path: Path) -> None:
     format_directory(tmp_path)
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        partition = (await raft.fetch(fetch_request(raft, 100))).responses[0].partitions[0]
+        partition = (await raft.fetch(fetch_request(raft, 100), NEW)).responses[0].partitions[0]
         assert (partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset) == (
             1,
             raft.log.end_offset,
@@ -395,7 +399,7 @@ def test_a_leader_gives_no_vote(
     format_directory(tmp_path)
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        answer = await raft.vote(vote_request(epoch, **fields))
+        answer = await raft.vote(vote_request(epoch, **fields), NEW)
         assert answer.error_code == top
         if partition is not None:
             answered = answer.topics[0].partitions[0]
@@ -412,7 +416,7 @@ def test_a_higher_epoch_makes_the_sole_voter_stand_again(tmp_path: Path) -> None
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
         raft.append(frames(MV, topic("a")))
-        answer = await raft.vote(vote_request(7))
+        answer = await raft.vote(vote_request(7), NEW)
         assert answer.topics[0].partitions[0].leader_epoch == 7
         assert not answer.topics[0].partitions[0].vote_granted, "the candidate's log is behind"
         assert listener.resigned == 1
@@ -441,7 +445,7 @@ def test_who_claims_to_lead_a_past_epoch_is_fenced(tmp_path: Path) -> None:
                 ],
             )
         ]
-        answer = await raft.begin_quorum_epoch(m.BeginQuorumEpochRequest(topics=topics))
+        answer = await raft.begin_quorum_epoch(m.BeginQuorumEpochRequest(topics=topics), NEW)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
         end = m.EndQuorumEpochRequest(
             topics=[
@@ -453,7 +457,30 @@ def test_who_claims_to_lead_a_past_epoch_is_fenced(tmp_path: Path) -> None:
                 )
             ]
         )
-        assert (await raft.end_quorum_epoch(end)).error_code == ErrorCode.INVALID_REQUEST
+        assert (await raft.end_quorum_epoch(end, NEW)).error_code == ErrorCode.INVALID_REQUEST
+
+    run(with_driver(tmp_path, work))
+
+
+def test_old_versions_are_answered_in_what_they_know(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        vote = await raft.vote(vote_request(1, voter_id=-1), Asked(0))
+        assert encode(vote, 0)
+        for version in (13, 15, 16, 18):
+            fetched = await raft.fetch(fetch_request(raft, 0, last_epoch=0), Asked(version))
+            assert encode(fetched, version)
+        described = m.DescribeQuorumRequest(
+            topics=[
+                m.DescribeQuorumRequestTopicData(
+                    topic_name="__cluster_metadata",
+                    partitions=[m.DescribeQuorumRequestPartitionData(partition_index=0)],
+                )
+            ]
+        )
+        for version in (0, 1, 2):
+            assert encode(raft.describe_quorum(described, version), version)
 
     run(with_driver(tmp_path, work))
 
@@ -471,7 +498,7 @@ def test_a_snapshot_is_sent_in_pieces(tmp_path: Path) -> None:
         await raft.maybe_snapshot(loader.image)
         snapshot = raft.log.latest_snapshot
         assert snapshot is not None
-        first = (await raft.fetch(fetch_request(raft, 0, last_epoch=0))).responses[0].partitions[0]
+        first = (await raft.fetch(fetch_request(raft, 0, last_epoch=0), NEW)).responses[0].partitions[0]
         assert (first.snapshot_id.end_offset, first.snapshot_id.epoch) == snapshot
         whole = raft.log.snapshot_path(snapshot).read_bytes()
         received = b""
@@ -508,7 +535,7 @@ def snapshot_piece(
             )
         ],
     )
-    return raft.fetch_snapshot(request).topics[0].partitions[0]
+    return raft.fetch_snapshot(request, NEW).topics[0].partitions[0]
 
 
 def test_the_sole_voter_stays_the_sole_voter(tmp_path: Path) -> None:
