@@ -62,7 +62,10 @@ class LogManager(LogStore):
         self._loop = asyncio.get_running_loop()
         self.previous_broker_epoch = self._read_broker_epoch()
         config_of = topic_config or (lambda topic: self.defaults)
-        await asyncio.gather(*(self._load_dir(log_dir, config_of, is_stray) for log_dir in self.online_dirs))
+        with loading.without_gc():
+            await asyncio.gather(
+                *(self._load_dir(log_dir, config_of, is_stray) for log_dir in self.online_dirs)
+            )
 
     def _read_broker_epoch(self) -> int:
         """The epoch of the last clean stop, if every directory agrees on it (KIP-966)."""
