@@ -112,7 +112,11 @@ def compress(codec: str, data: bytes) -> bytes:
     if codec == "snappy":
         return bytes(cramjam.snappy.compress_raw(data))
     if codec == "lz4":
-        return bytes(cramjam.lz4.compress(data))
+        stream = cramjam.lz4.Compressor(
+            content_checksum=False, block_linked=False
+        )  # Java reads no linked blocks
+        stream.compress(data)
+        return bytes(stream.finish())
     if codec == "zstd":
         return bytes(cramjam.zstd.compress(data))
     return data

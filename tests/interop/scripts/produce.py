@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import cramjam
 from tests.interop.process import wait_until
 from tests.interop.scripts.batches import BASE_TIMESTAMP, CODECS, Batch, Rec, message_set_v1
 from tests.interop.scripts.entities import ZERO_ID, encode_request
@@ -100,6 +101,8 @@ def produce_good(s: Script) -> None:
         for codec in CODECS:
             batch = Batch(records=[Rec(b"v" * 100, key=b"k")] * 10, codec=codec)
             s.ask(0, v, produce_body(s, name, batch.encode()), f"codec {codec}")
+        linked = Batch(codec="lz4", raw_records=bytes(cramjam.lz4.compress(Rec().encode(0))))
+        s.ask(0, v, produce_body(s, name, linked.encode()), "lz4 with linked blocks")
         body = produce_body(s, name, Batch().encode())
         body["topic_data"][0]["partition_data"].append({"index": 1, "records": Batch().encode()})
         body["topic_data"][0]["partition_data"].append({"index": 5, "records": Batch().encode()})
