@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import lifecycle, raw, tools
+from bench import lifecycle, raw, stalls, tools
 from bench.report import HEAD, Report
 
 PARTS: dict[str, Callable[..., None]] = {
@@ -22,7 +22,7 @@ PARTS: dict[str, Callable[..., None]] = {
     "start": lifecycle.start,
     "partitions": lifecycle.partitions,
     "tools": tools.tools,
-    "stalls": lifecycle.stalls,
+    "stalls": stalls.stalls,
 }
 
 

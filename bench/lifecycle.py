@@ -1,19 +1,15 @@
-"""Start to the first acknowledged message, resident memory, ten thousand partitions, stalls of the loop."""
+"""Start to the first acknowledged message, resident memory, ten thousand partitions."""
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
-from typing import Any
 
 from tests.interop.ottla_node import LISTENING, OttlaNode
 from tests.interop.process import ServerProcess, is_serving, wait_until
-from tests.interop.scripts.batches import Batch, Rec
 from tests.interop.scripts.entities import encode_request
-from tests.interop.scripts.script import Script
 
-from bench.frames import batch_of, fetch_frame, produce_error, produce_frame
+from bench.frames import batch_of, produce_error, produce_frame
 from bench.load import connection, cpu_ns
 from bench.report import Report, Row
 from bench.servers import apache, create_topic, now_ms, ottla
@@ -116,89 +112,3 @@ def partitions(report: Report, where: Path, quick: bool = False, with_apache: bo
         ("each", "10,000 partitions: memory each", "KB", 100),
     ):
         report.add(Row(name, unit, theirs.get(key), ours[key], aim, absolute=True))
-
-
-def stalls(report: Report, where: Path, quick: bool = False) -> None:
-    """The longest stalls of Ottla's loop while it does what could block it."""
-    overrides = {
-        "log.retention.check.interval.ms": 1000,
-        "log.cleaner.backoff.ms": 500,
-        "log.segment.delete.delay.ms": 500,
-        "log.retention.ms": 604800000,
-    }
-    server = ottla(where / "stalls", overrides)
-    server.start()
-    try:
-        _recompress(server, 20 if quick else 100)
-        _clean(server, 10 if quick else 40)
-        _roll_and_delete(server, 40 if quick else 150)
-        _read_cold(server)
-        fill_partitions(server)
-        _metadata(server, 5 if quick else 30)
-    finally:
-        server.stop()
-    found = server.stalls()
-    if found is None:
-        report.add(Row("loop stall p99.9", "ms", None, None, note="the node wrote no report"))
-        return
-    for key, name in (("p50_ms", "p50"), ("p99_ms", "p99"), ("p999_ms", "p99.9"), ("max_ms", "longest")):
-        aim = 20 if key == "p999_ms" else None
-        report.add(Row(f"loop stall {name}", "ms", None, found[key], aim, absolute=True))
-
-
-def _recompress(server: ServerProcess, count: int) -> None:
-    create_topic(server, "recompress", compression_type="zstd")
-    text = (b"all work and no play makes a log a dull file " * 25)[:1000]
-    batch = Batch(records=[Rec(text + os.urandom(8)) for _ in range(900)], base_timestamp=now_ms())
-    with connection(server) as link:
-        link.pump(produce_frame("recompress", {0: batch.with_(codec="lz4").encode()}), count, 2)
-
-
-def _clean(server: ServerProcess, megabytes: int) -> None:
-    configs: dict[str, Any] = {
-        "segment_bytes": 4 * MB,
-        "min_cleanable_dirty_ratio": 0.01,
-        "cleanup_policy": "compact",
-    }
-    create_topic(server, "clean", **configs)
-    with connection(server) as link:
-        for round_ in range(megabytes):
-            records = [Rec(os.urandom(90), key=b"key-%d" % (i * 7 % 5000)) for i in range(9000)]
-            link.ask(produce_frame("clean", {0: Batch(records=records, base_timestamp=now_ms()).encode()}))
-            if round_ % 8 == 7:
-                time.sleep(1)  # give the cleaner its turns
-
-
-def _roll_and_delete(server: ServerProcess, count: int) -> None:
-    create_topic(server, "roll", segment_bytes=MB, retention_bytes=4 * MB)
-    data = batch_of(500_000, 1000, now_ms())
-    with connection(server) as link:
-        link.pump(produce_frame("roll", {0: data}), count)
-        time.sleep(2.5)  # two retention checks and the delayed deletion
-
-
-def _read_cold(server: ServerProcess) -> None:
-    create_topic(server, "cold", segment_bytes=16 * MB)
-    data = batch_of(900_000, 1000, now_ms())
-    with connection(server) as link:
-        link.pump(produce_frame("cold", {0: data}), 150)
-        for path in server.data_dir.glob("cold-0/*.log"):
-            forget_pages(path)
-        for offset in range(0, 150 * round(900_000 / 1010), 4000):
-            link.ask(fetch_frame("cold", 0, offset, MB))
-
-
-def forget_pages(path: Path) -> None:
-    """Drop a file from the page cache."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _metadata(server: ServerProcess, count: int) -> None:
-    script = Script(server, {}, {})
-    try:
-        for _ in range(count):
-            script.exchange(encode_request(3, 12, {"topics": None}))
-    finally:
-        script.close()

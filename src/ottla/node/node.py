@@ -91,7 +91,6 @@ class Node:
             raise
 
     async def _start(self) -> None:
-        self._stalls.start()
         self._stops.append(self._stop_basics)
         await self._bind()
         await self._start_controller()
@@ -186,6 +185,7 @@ class Node:
         await self.caught_up()
         await self.sockets.serve(self._services())
         self._hw_task = asyncio.get_running_loop().create_task(self._checkpoint_high_watermarks())
+        self._stalls.start()
 
     def _services(self) -> Services:
         return Services(
@@ -209,7 +209,6 @@ class Node:
     # ---- stopping -----------------------------------------------------------------------------------------
 
     async def _stop_basics(self) -> None:
-        self._stalls.stop()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _close_sockets(self) -> None:
@@ -223,6 +222,7 @@ class Node:
         await self.logs.shutdown(self._lifecycle.broker_epoch)
 
     async def _leave(self) -> None:
+        self._stalls.stop()
         if self._hw_task is not None:
             self._hw_task.cancel()
         self.sockets.close()

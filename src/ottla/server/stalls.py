@@ -3,11 +3,16 @@
 Work on the loop that takes long shows here whatever it was. The counts go into buckets, so that hours of
 running cost nothing to keep and percentiles are there at any time.
 
-Owner: the node, on the broker's loop.
+A beat is also late when the system gave the processor to somebody else. On Linux that time is known, and a report
+gives the lateness without it as well (`own_`): what is left is ours, be it computing, waiting for a disk or for the
+interpreter's lock.
+
+Owner: the node, on the broker's loop, from the moment it serves until it begins to stop.
 """
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from time import monotonic
 
@@ -15,27 +20,15 @@ from time import monotonic
 BUCKETS_MS = (0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500, 1000, 5000, float("inf"))
 IDLE_INTERVAL_S = 0.1
 WATCHFUL_INTERVAL_S = 0.002
+SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
-class StallMonitor:
-    """Counts late heartbeats of the loop."""
+class Histogram:
+    """Durations in buckets."""
 
-    def __init__(self, report: Path | None = None) -> None:
-        self._report = report
-        # Ten beats a second cost nothing; a report asks for a closer look.
-        self._interval_s = IDLE_INTERVAL_S if report is None else WATCHFUL_INTERVAL_S
+    def __init__(self) -> None:
         self._counts = [0] * len(BUCKETS_MS)
         self.max_ms = 0.0
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._beat())
-
-    async def _beat(self) -> None:
-        while True:
-            due = monotonic() + self._interval_s
-            await asyncio.sleep(self._interval_s)
-            self.note((monotonic() - due) * 1000)
 
     def note(self, late_ms: float) -> None:
         self.max_ms = max(self.max_ms, late_ms)
@@ -54,17 +47,58 @@ class StallMonitor:
                 return min(bound, self.max_ms)
         return self.max_ms
 
-    def summary(self) -> dict[str, float]:
+    def summary(self, prefix: str = "") -> dict[str, float]:
         return {
-            "count": sum(self._counts),
-            "p50_ms": self.percentile_ms(0.5),
-            "p99_ms": self.percentile_ms(0.99),
-            "p999_ms": self.percentile_ms(0.999),
-            "max_ms": self.max_ms,
+            f"{prefix}p50_ms": self.percentile_ms(0.5),
+            f"{prefix}p99_ms": self.percentile_ms(0.99),
+            f"{prefix}p999_ms": self.percentile_ms(0.999),
+            f"{prefix}max_ms": self.max_ms,
+            f"{prefix}count": sum(self._counts),
         }
 
+
+class StallMonitor:
+    """Counts late heartbeats of the loop."""
+
+    def __init__(self, report: Path | None = None) -> None:
+        self._report = report
+        # Ten beats a second cost nothing; a report asks for a closer look.
+        self._interval_s = IDLE_INTERVAL_S if report is None else WATCHFUL_INTERVAL_S
+        self.late = Histogram()
+        self._own = Histogram()
+        self._schedstat = -1
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._report is not None and os.path.exists(SCHEDSTAT):
+            self._schedstat = os.open(SCHEDSTAT, os.O_RDONLY)
+        self._task = asyncio.get_running_loop().create_task(self._beat())
+
+    async def _beat(self) -> None:
+        while True:
+            due, not_run = monotonic() + self._interval_s, self._not_run_s()
+            await asyncio.sleep(self._interval_s)
+            late = monotonic() - due
+            self.late.note(late * 1000)
+            self._own.note(max(0.0, late - (self._not_run_s() - not_run)) * 1000)
+
+    def _not_run_s(self) -> float:
+        """How long this thread has been ready to run while others did."""
+        if self._schedstat < 0:
+            return 0.0
+        return int(os.pread(self._schedstat, 128, 0).split()[1]) / 1e9
+
+    def summary(self) -> dict[str, float]:
+        return {**self.late.summary(), **self._own.summary("own_")}
+
     def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        """Ends the measurement and writes the report, once."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        self._task = None
+        if self._schedstat >= 0:
+            os.close(self._schedstat)
+            self._schedstat = -1
         if self._report is not None:
             self._report.write_text(json.dumps(self.summary()))
