@@ -191,6 +191,8 @@ class Controller:
     ) -> topic_messages.CreateTopicsResponse:
         try:
             _check_time(request.timeout_ms)
+            if request.topics:
+                _require_time(request.timeout_ms)
             return await self._decide(topics.create_topics, request, context, self._sources)
         except KafkaError as error:
             return refusals.create_topics(request, error)
@@ -200,6 +202,8 @@ class Controller:
     ) -> topic_messages.DeleteTopicsResponse:
         try:
             _check_time(request.timeout_ms)
+            if request.topics or request.topic_names:
+                _require_time(request.timeout_ms)
             return await self._decide(topic_deletion.delete_topics, request, context)
         except KafkaError as error:
             return refusals.delete_topics(request, error)
@@ -209,6 +213,8 @@ class Controller:
     ) -> topic_messages.CreatePartitionsResponse:
         try:
             _check_time(request.timeout_ms)
+            if request.topics:
+                _require_time(request.timeout_ms)
             return await self._decide(topics.create_partitions, request, self._sources)
         except KafkaError as error:
             return refusals.create_partitions(request, error)
@@ -347,6 +353,8 @@ class Controller:
         try:
             if request.topic_partitions != []:
                 _check_time(request.timeout_ms)
+            if request.topic_partitions is None or request.topic_partitions:
+                _require_time(request.timeout_ms)
             return await self._decide(elections.elect_leaders, request)
         except KafkaError as error:
             return refusals.elect_leaders(request, error)
@@ -357,6 +365,8 @@ class Controller:
         try:
             if request.topics:
                 _check_time(request.timeout_ms)
+            if request.topics:
+                _require_time(request.timeout_ms)
             return await self._decide(reassignment.alter_partition_reassignments, request)
         except KafkaError as error:
             return refusals.alter_partition_reassignments(request, error)
@@ -445,5 +455,11 @@ class Controller:
 
 def _check_time(timeout_ms: int) -> None:
     """Who gives no time has run out of it before anything is done, as with Kafka."""
+    if timeout_ms <= 0:
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+
+def _require_time(timeout_ms: int) -> None:
+    """Whoever gives no time is too late already, and nothing is decided."""
     if timeout_ms <= 0:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)

@@ -11,6 +11,8 @@ from ottla.wire.messages.cluster import (
 )
 
 BROKERS, CONTROLLERS = 1, 2
+# The first version that says whom it means (KIP-919).
+ENDPOINT_TYPE_VERSION = 1
 
 
 @handles(DescribeClusterRequest, Listener.BROKER, Listener.CONTROLLER)
@@ -33,7 +35,10 @@ def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeC
 
 def _wrong_endpoint(ctx: Context, request: DescribeClusterRequest, here: int) -> DescribeClusterResponse:
     names = {BROKERS: "BROKER", CONTROLLERS: "CONTROLLER"}
-    if request.endpoint_type not in names:
+    if ctx.version < ENDPOINT_TYPE_VERSION:
+        error = ErrorCode.INVALID_REQUEST
+        message = "Requests of version 0 are for brokers only"
+    elif request.endpoint_type not in names:
         error = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         message = f"Unsupported endpoint type {request.endpoint_type}"
     else:

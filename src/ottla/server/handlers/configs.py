@@ -220,7 +220,7 @@ class _Verdict(NamedTuple):
 _FINE = _Verdict(ErrorCode.NONE)
 
 
-@handles(AlterConfigsRequest)
+@handles(AlterConfigsRequest, Listener.BROKER, Listener.CONTROLLER)
 async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace the whole configuration of resources: the old way, kept for old clients."""
     verdicts = _preprocess(ctx, request.resources, lambda r: _check_legacy(ctx, r))
@@ -234,7 +234,7 @@ async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConf
     return AlterConfigsResponse(responses=_responses(request.resources, verdicts))
 
 
-@handles(IncrementalAlterConfigsRequest)
+@handles(IncrementalAlterConfigsRequest, Listener.BROKER, Listener.CONTROLLER)
 async def incremental_alter_configs(
     ctx: Context, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
@@ -309,6 +309,8 @@ def _refuse_nulls(names: Any) -> None:
 
 
 def _check_broker(ctx: Context, name: str, settings: dict[str, str]) -> None:
+    if ctx.connection.host.kind is Listener.CONTROLLER:
+        return  # a controller is asked about any broker, and checks what can be known of all of them
     if name:
         _check_own_id(ctx, name, f"Unexpected broker id, expected {ctx.node.node_id}, but received {name}")
     try:
