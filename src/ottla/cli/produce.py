@@ -50,18 +50,21 @@ def _is_hex(text: str) -> bool:
 
 def split_messages(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
     """The messages of a stream, as soon as each is complete; the last needs no delimiter."""
-    rest = b""
-    while True:
-        # read1 returns what is there: a line typed by hand goes out before the next one comes.
-        chunk: bytes = stream.read1(_CHUNK_BYTES)  # type: ignore[attr-defined]
-        if not chunk:
-            break
-        *messages, rest = (rest + chunk).split(delimiter)
-        yield from messages
-        if len(rest) > _MAX_MESSAGE_BYTES:
-            raise CliError(f"no delimiter in {len(rest)} bytes of input: is -D right?")
-    if rest:
-        yield rest
+    pending = bytearray()
+    # read1 returns what is there: a line typed by hand goes out before the next one comes.
+    while chunk := stream.read1(_CHUNK_BYTES):  # type: ignore[attr-defined]
+        # Only what is new is searched, so that one long message does not cost the square of its length.
+        searched = max(len(pending) - len(delimiter) + 1, 0)
+        pending += chunk
+        start = 0
+        while (end := pending.find(delimiter, max(start, searched))) >= 0:
+            yield bytes(pending[start:end])
+            start = end + len(delimiter)
+        del pending[:start]
+        if len(pending) > _MAX_MESSAGE_BYTES:
+            raise CliError(f"no delimiter in {len(pending)} bytes of input: is -D right?")
+    if pending:
+        yield bytes(pending)
 
 
 class _Sender:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from ottla.client.calls import Call, ErrorOf, Target, top_level_error
-from ottla.client.errors import Closed, NoBrokersAvailable, TimedOut
+from ottla.client.errors import Closed, NoBrokersAvailable
 from ottla.client.network import Action, Connect, Disconnect, NetworkCore, Write
 from ottla.model.errors import KafkaError
 
@@ -223,7 +223,8 @@ class Driver:
                 server_hostname=action.host if self._ssl is not None else None,
             )
         except OSError as error:  # refused, unreachable, unknown name, TLS handshake: all are OSErrors
-            self._on_disconnected(action.link, reason_of(error))
+            during = "in the TLS handshake: " if isinstance(error, ConnectionResetError) else ""
+            self._on_disconnected(action.link, during + reason_of(error))
         finally:
             self._connecting.pop(action.link, None)
 
@@ -265,16 +266,11 @@ def settle(future: "asyncio.Future[Any]") -> Callable[[Any, KafkaError | None, f
 def reason_of(error: Exception) -> str:
     """Why a connection failed, in few words."""
     if isinstance(error, ssl.SSLError):
-        return f"TLS: {error.reason or error}"
+        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
+    if isinstance(error, ConnectionResetError):
+        return "connection reset by peer"
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()  # a name that cannot be resolved has no errno
     return str(error) or type(error).__name__
-
-
-async def within(awaitable: Any, timeout_ms: float, what: str) -> Any:
-    """Await with a limit; TimedOut says what it was."""
-    try:
-        async with asyncio.timeout(timeout_ms / 1000.0):
-            return await awaitable
-    except TimeoutError:
-        raise TimedOut(f"{what} took more than {timeout_ms:g} ms") from None

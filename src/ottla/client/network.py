@@ -114,8 +114,11 @@ class NetworkCore:
     def on_disconnected(self, link: int, reason: str, now: float) -> None:
         """The connection broke, or could not be made."""
         peer = self._peers.by_link(link)
-        if peer is not None:
-            self._fail(peer, reason, now)
+        if peer is None:
+            return
+        if peer.connection is not None and peer.connection.state is State.NEGOTIATING:
+            reason += " before its first answer (a listener with TLS or SASL, or no Kafka?)"
+        self._fail(peer, reason, now)
 
     # -- what is asked of it --------------------------------------------------------------------------
 

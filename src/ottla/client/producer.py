@@ -93,14 +93,14 @@ class ProducerCore:
 
         The flag says that the driver should give us a turn. Every record passes here: the usual case is short.
         """
+        size = record_size(record)
+        if size > self._largest_record or self.fatal is not None:
+            raise self._refusal(size)
         topic = self._metadata.topics.get(name)
         if topic is None or topic.error is not None or not topic.partitions:
             topic = self.topic(name, now)
             if topic is None:
                 return None, True
-        size = record_size(record)
-        if size > self._largest_record or self.fatal is not None:
-            raise self._refusal(size)
         accumulator = self.accumulator
         if not accumulator.has_room(size):
             accumulator.blocked = True
