@@ -56,12 +56,17 @@ def load_config(args: argparse.Namespace, environ: Mapping[str, str]) -> BrokerC
 def read_settings(
     config: str | None, data_dir: str | None, overrides: Sequence[str], environ: Mapping[str, str]
 ) -> Settings:
-    """File, environment and options, in order; --data-dir is another way to say log.dirs."""
+    """File, environment and options, in order; --data-dir is another way to say log.dirs.
+
+    A log.dirs that names the directory among others says more than --data-dir does, and stands.
+    """
     from ottla.config.settings import Settings
 
     if config is not None and not Path(config).is_file():
         raise UsageError(f"--config {config}: there is no such file")
     settings = Settings.read(file=Path(config) if config else None, environ=environ, overrides=overrides)
+    if data_dir is not None and Path(data_dir).absolute() in log_dirs_of(settings):
+        return settings
     if data_dir is not None:
         settings.put("log.dirs", str(Path(data_dir).absolute()), "--data-dir")
     elif settings.text("log.dirs") is None and settings.text("log.dir") is None:

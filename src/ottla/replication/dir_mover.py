@@ -17,6 +17,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.replication.partition import Partition
 from ottla.storage.log import Log
+from ottla.storage.log_dir import LogDir
 from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger("ottla.replication")
@@ -39,15 +40,18 @@ class DirMover:
         self._on_moved = on_moved
         self._moves: dict[TopicPartition, asyncio.Task[None]] = {}
 
-    async def move(self, partition: Partition | None, topic_partition: TopicPartition, path: str) -> None:
-        """Begin a move to the directory at `path`, or end one if the replica is there already."""
+    def target(self, topic_partition: TopicPartition, path: str) -> LogDir:
+        """The directory at `path`, if a copy of the partition can be made there."""
         if len(str(topic_partition)) + _FUTURE_SUFFIX_LENGTH > MAX_DIR_NAME_LENGTH:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
         target = self._logs.dir_by_path(path)
         if not target.online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Log directory {path} is offline")
-        if partition is None:
-            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE)
+        return target
+
+    async def move(self, partition: Partition, target: LogDir) -> None:
+        """Begin a move to another directory, or end one if the replica is there already."""
+        topic_partition = partition.topic_partition
         if partition.log.failed:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Partition {topic_partition} is offline")
         copy = self._logs.get_future(topic_partition)

@@ -200,7 +200,15 @@ class ReplicaManager:
 
     async def move_to_dir(self, topic_partition: TopicPartition, path: str) -> None:
         """Move a replica to another directory of this broker; KafkaError if that cannot be."""
-        await self._mover.move(self.hosted(*topic_partition), topic_partition, path)
+        target = self._mover.target(topic_partition, path)
+        partition = self.hosted(*topic_partition)
+        if partition is None:
+            topic = self._image.topic(topic_partition.topic)
+            elsewhere = topic is not None and topic_partition.partition in topic.partitions
+            raise KafkaError(
+                ErrorCode.REPLICA_NOT_AVAILABLE if elsewhere else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        await self._mover.move(partition, target)
 
     async def stop(self) -> None:
         await self._mover.stop()

@@ -19,6 +19,11 @@ def _load(words: list[str], environ: dict[str, str] | None = None) -> BrokerConf
     return load_config(parse(COMMAND, words, "ottla serve"), environ or {})
 
 
+def test_a_list_that_names_the_data_directory_stands(tmp_path: Path) -> None:
+    config = _load(["--data-dir", str(tmp_path), "-X", f"log.dirs={tmp_path},{tmp_path / 'more'}"])
+    assert config.log_dirs == (str(tmp_path), str(tmp_path / "more"))
+
+
 def test_the_data_directory_is_another_way_to_say_log_dirs(tmp_path: Path) -> None:
     config = _load(["--data-dir", str(tmp_path), "-X", "log.dirs=/elsewhere"])
     assert config.log_dirs == (str(tmp_path),)
