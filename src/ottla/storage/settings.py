@@ -26,16 +26,14 @@ def _key(name: str, default: _D) -> _D:
 
 @dataclass(frozen=True, slots=True)
 class CleanerSettings:
-    """log.cleaner.*"""
+    """log.cleaner.*, but for io.buffer.size: segments are read in pieces of a megabyte."""
 
     enable: bool = _key("log.cleaner.enable", True)
     threads: int = _key("log.cleaner.threads", 1)
     dedupe_buffer_size_bytes: int = _key("log.cleaner.dedupe.buffer.size", 134_217_728)
-    io_buffer_size_bytes: int = _key("log.cleaner.io.buffer.size", 524_288)
     io_buffer_load_factor: float = _key("log.cleaner.io.buffer.load.factor", 0.9)
     io_max_bytes_per_second: float = _key("log.cleaner.io.max.bytes.per.second", 1.7976931348623157e308)
     backoff_ms: int = _key("log.cleaner.backoff.ms", 15_000)
-    max_message_bytes: int = _key("message.max.bytes", 1_048_588)
 
     @classmethod
     def from_values(cls, values: Mapping[str, object]) -> Self:
