@@ -22,6 +22,7 @@ from ottla.replication.dir_mover import DirMover
 from ottla.replication.partition import Partition
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_manager import LogManager
+from ottla.storage.log_store import NewLog
 
 log = logging.getLogger("ottla.replication")
 
@@ -111,21 +112,43 @@ class ReplicaManager:
     async def _apply_topic(
         self, topic: TopicImage, change: TopicChange, breath: Breath
     ) -> list[TopicPartition]:
-        config: LogConfig | None = None
+        indexes = sorted(change.partitions)
+        config = await self._create_logs(topic, indexes)
         removed: list[TopicPartition] = []
-        for index in sorted(change.partitions):
+        for index in indexes:
             registration = topic.partitions[index]
             if self._node_id not in registration.replicas:
                 removed += self._remove(TopicPartition(topic.name, index), topic.id)
                 continue
             partition = self.hosted(topic.name, index)
             if partition is None:
-                config = config or self._log_config(self._image, topic.name)
+                assert config is not None, "made for what was not hosted"
                 partition = self._host(TopicPartition(topic.name, index), topic.id, config, registration)
             if partition is not None:
                 partition.become(registration)
             await breath.take()
         return removed
+
+    async def _create_logs(self, topic: TopicImage, indexes: list[int]) -> LogConfig | None:
+        """The logs of what is to be hosted and is not yet, made in a thread; the topic's configuration if any is."""
+        missing = [
+            (index, topic.partitions[index])
+            for index in indexes
+            if self.hosted(topic.name, index) is None and self._node_id in topic.partitions[index].replicas
+        ]
+        if not missing:
+            return None
+        config = self._log_config(self._image, topic.name)
+        if not self._first:
+            wanted = [
+                NewLog(TopicPartition(topic.name, index), topic.id, config, self._directory(registration))
+                for index, registration in missing
+            ]
+            await self._logs.create_ahead(wanted)
+        return config
+
+    def _directory(self, registration: PartitionRegistration) -> Uuid:
+        return registration.directories[registration.replicas.index(self._node_id)]
 
     def _host(
         self,
@@ -134,10 +157,13 @@ class ReplicaManager:
         config: LogConfig,
         registration: PartitionRegistration,
     ) -> Partition | None:
-        directory = registration.directories[registration.replicas.index(self._node_id)]
         try:
             opened = self._logs.get_or_create(
-                topic_partition, topic_id, config, is_new=not self._first, directory_id=directory
+                topic_partition,
+                topic_id,
+                config,
+                is_new=not self._first,
+                directory_id=self._directory(registration),
             )
         except (KafkaError, OSError) as error:
             log.error("%s cannot be hosted: %s", topic_partition, error)

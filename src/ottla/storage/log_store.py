@@ -1,14 +1,17 @@
 """The life of a log in the broker: created, watched, retired, lost with its directory. LogManager builds on it.
 
-Everything here happens on the loop and at once, so that a topic may be deleted and created again under the same name
-without anybody waiting: a log that leaves is renamed before its name is used again.
+What is here happens on the loop and at once, so that a topic may be deleted and created again under the same name
+without anybody waiting: a log that leaves is renamed before its name is used again. Only `create_ahead` makes files
+in a thread: a file system's journal may let anyone wait who creates a file, and a topic has thousands.
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
@@ -23,9 +26,21 @@ from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import DELETE_SUFFIX, LogDir, dir_name, open_log_dirs
 from ottla.storage.log_registry import LogRegistry
 from ottla.storage.settings import LogManagerSettings
-from ottla.storage.ticks import in_slices
+from ottla.storage.ticks import in_slices, in_thread
 
 logger = logging.getLogger(__name__)
+
+# How many logs a thread makes before the loop takes them over.
+LOGS_AHEAD: Final = 64
+
+
+class NewLog(NamedTuple):
+    """A log that is wanted, with the directory it was assigned to if it was."""
+
+    topic_partition: TopicPartition
+    topic_id: Uuid | None
+    config: LogConfig
+    directory_id: Uuid | None
 
 
 class LogStore(LogRegistry):
@@ -92,6 +107,52 @@ class LogStore(LogRegistry):
         elif topic_id is not None and log.topic_id is None:
             log.assign_topic_id(topic_id)
         return log
+
+    async def create_ahead(self, wanted: Sequence[NewLog]) -> None:
+        """Makes logs in a thread, for get_or_create to find. One that cannot be made is left to it: it says why."""
+        for start in range(0, len(wanted), LOGS_AHEAD):
+            planned = self._plan(wanted[start : start + LOGS_AHEAD])
+            opened = await in_thread(self.pool, self._open_planned, planned)
+            for (new, log_dir), log in zip(planned, opened, strict=True):
+                if log is None:
+                    continue
+                if isinstance(log, Exception):
+                    self.fail_dir(log_dir, log)
+                elif log_dir.online:
+                    self._add(self._current, new.topic_partition, log, log_dir)
+                else:
+                    log.close_handlers()
+
+    def _plan(self, wanted: Iterable[NewLog]) -> list[tuple[NewLog, LogDir]]:
+        """Where each log goes that is not there yet; the directories fill evenly."""
+        planned: list[tuple[NewLog, LogDir]] = []
+        filling: Counter[LogDir] = Counter()
+        for new in wanted:
+            tp = new.topic_partition
+            if tp in self._current or tp in self._offline or not self.online_dirs:
+                continue
+            log_dir = self.dir_by_id(new.directory_id) if new.directory_id is not None else None
+            if log_dir is None:
+                log_dir = min(self.dirs_by_load(), key=lambda each: each.log_count + filling[each])
+            filling[log_dir] += 1
+            predecessor = self._retiring.get(str(log_dir.path / dir_name(tp)))
+            if predecessor is not None:
+                self._retire(predecessor)
+            planned.append((new, log_dir))
+        return planned
+
+    def _open_planned(self, planned: list[tuple[NewLog, LogDir]]) -> list[Log | Exception | None]:
+        opened: list[Log | Exception | None] = []
+        for new, log_dir in planned:
+            path = log_dir.path / dir_name(new.topic_partition)
+            try:
+                path.mkdir(exist_ok=True)
+                opened.append(self._open_new(path, new.topic_partition, new.topic_id, new.config))
+            except (OSError, StorageError) as error:
+                opened.append(error)
+            except KafkaError:
+                opened.append(None)  # what is there is another topic's: nothing is wrong with the disk
+        return opened
 
     def _refuse_if_maybe_offline(self, tp: TopicPartition, is_new: bool) -> None:
         if (not is_new and self.offline_dirs) or tp in self._offline:

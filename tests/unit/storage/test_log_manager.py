@@ -29,6 +29,7 @@ from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import DirKind, delete_dir_name, future_dir_name, parse_dir_name, stray_dir_name
 from ottla.storage.log_manager import DuplicateLogError
+from ottla.storage.log_store import NewLog
 from ottla.storage.meta_properties import MetaPropertiesError
 
 
@@ -531,6 +532,49 @@ def test_a_new_log_goes_to_the_next_directory_when_one_fails(tmp_path: Path) -> 
             (one / "orders-0").write_text("in the way")
             assert manager.get_or_create(TP, TOPIC_ID).dir.parent == two
             assert [d.online for d in manager.dirs] == [False, True]
+
+    run(test)
+
+
+def test_logs_made_ahead_are_the_ones_that_are_found(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+    tps = [TopicPartition("t", i) for i in range(100)]
+
+    async def test() -> None:
+        async with running(one, two) as manager:
+            there = manager.get_or_create(tps[0], TOPIC_ID, small())
+            await manager.create_ahead([NewLog(tp, TOPIC_ID, small(), None) for tp in tps])
+            assert [d.log_count for d in manager.dirs] == [50, 50]
+            made = {tp: manager.get(tp) for tp in tps}
+            assert all(log is manager.get_or_create(tp, TOPIC_ID, small()) for tp, log in made.items())
+            assert made[tps[0]] is there
+            append(manager.get_or_create(tps[99], TOPIC_ID), (b"k", b"v"))
+        async with running(one, two) as manager:
+            assert manager.get_or_create(tps[99], TOPIC_ID).log_end_offset == 1
+
+    run(test)
+
+
+def test_a_log_that_cannot_be_made_ahead_is_refused_or_goes_elsewhere_later(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+
+    async def test() -> None:
+        async with running(one, two) as manager:
+            (one / "orders-0").write_text("in the way")
+            log_dir = manager.dirs[0]
+            await manager.create_ahead([NewLog(TP, TOPIC_ID, small(), log_dir.id)])
+            assert manager.get(TP) is None
+            assert not log_dir.online
+            assert manager.get_or_create(TP, TOPIC_ID).dir.parent == two
+            other = TopicPartition("orders", 1)
+            foreign = manager.get_or_create(other, random_uuid())
+            manager._remove(manager._current, other)
+            await manager.create_ahead([NewLog(other, TOPIC_ID, small(), None)])
+            assert manager.get(other) is None
+            with pytest.raises(KafkaError) as error:
+                manager.get_or_create(other, TOPIC_ID)
+            assert error.value.code == ErrorCode.INCONSISTENT_TOPIC_ID
+            foreign.close_handlers()
 
     run(test)
 
