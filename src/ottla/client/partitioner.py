@@ -38,12 +38,10 @@ CustomPartitioner = Callable[[str, bytes | None, int, Sequence[int]], int]
 
 
 class Partitioner(Protocol):
-    """Chooses partitions, and hears what was sent where."""
+    """Chooses partitions."""
 
-    def choose(self, topic: str, key: bytes | None, shape: TopicShape) -> int: ...
-
-    def produced(self, topic: str, key: bytes | None, partition: int, size_bytes: int) -> None:
-        """A record of this size went to the partition."""
+    def choose(self, topic: str, key: bytes | None, shape: TopicShape, size_bytes: int) -> int:
+        """Where a record of about this size goes."""
         ...
 
     def batch_full(self, topic: str, key: bytes | None, partition: int) -> bool:
@@ -80,11 +78,12 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 class _Sticky:
     """Where a topic's keyless records go now, and how much went there since it was chosen."""
 
-    __slots__ = ("partition", "produced_bytes")
+    __slots__ = ("partition", "produced_bytes", "shape")
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, shape: TopicShape) -> None:
         self.partition = partition
         self.produced_bytes = 0
+        self.shape = shape
 
 
 class StickyPartitioner:
@@ -101,32 +100,30 @@ class StickyPartitioner:
         self._queue_sizes = queue_sizes
         self._current: dict[str, _Sticky] = {}
 
-    def choose(self, topic: str, key: bytes | None, shape: TopicShape) -> int:
+    def choose(self, topic: str, key: bytes | None, shape: TopicShape, size_bytes: int) -> int:
         current = self._current.get(topic)
-        if current is None or current.partition >= shape.partition_count or self._is_stranded(current, shape):
-            current = self._current[topic] = _Sticky(self._next(topic, shape))
+        if current is None or (current.shape is not shape and self._is_stranded(current, shape)):
+            current = self._current[topic] = _Sticky(self._next(topic, shape), shape)
         elif current.produced_bytes >= self._batch_size:
             current.partition = self._next(topic, shape)
             current.produced_bytes = 0
-        return current.partition
-
-    def produced(self, topic: str, key: bytes | None, partition: int, size_bytes: int) -> None:
-        current = self._current.get(topic)
-        if current is None or current.partition != partition:
-            return
         current.produced_bytes += size_bytes
+        return current.partition
 
     def batch_full(self, topic: str, key: bytes | None, partition: int) -> bool:
         """Move on rather than leave a batch of one record behind, if this partition had its share."""
-        current = self._current.get(topic)
-        if current is None or current.partition != partition or current.produced_bytes * 2 < self._batch_size:
+        current = self._current[topic]
+        if current.produced_bytes * 2 < self._batch_size:
             return False
         current.produced_bytes = self._batch_size
         return True
 
     @staticmethod
     def _is_stranded(current: _Sticky, shape: TopicShape) -> bool:
-        """The partition has lost its leader while others still have one."""
+        """The partition is no more, or has lost its leader while others still have one."""
+        current.shape = shape
+        if current.partition >= shape.partition_count:
+            return True
         return bool(shape.available) and current.partition not in shape.available
 
     def _next(self, topic: str, shape: TopicShape) -> int:
@@ -150,14 +147,10 @@ class KeyPartitioner:
     def __init__(self, keyless: Partitioner) -> None:
         self._keyless = keyless
 
-    def choose(self, topic: str, key: bytes | None, shape: TopicShape) -> int:
+    def choose(self, topic: str, key: bytes | None, shape: TopicShape, size_bytes: int) -> int:
         if key is None:
-            return self._keyless.choose(topic, key, shape)
+            return self._keyless.choose(topic, key, shape, size_bytes)
         return partition_for_key(key, shape.partition_count)
-
-    def produced(self, topic: str, key: bytes | None, partition: int, size_bytes: int) -> None:
-        if key is None:
-            self._keyless.produced(topic, key, partition, size_bytes)
 
     def batch_full(self, topic: str, key: bytes | None, partition: int) -> bool:
         return key is None and self._keyless.batch_full(topic, key, partition)
@@ -169,15 +162,12 @@ class RoundRobinPartitioner:
     def __init__(self) -> None:
         self._turn: dict[str, int] = {}
 
-    def choose(self, topic: str, key: bytes | None, shape: TopicShape) -> int:
+    def choose(self, topic: str, key: bytes | None, shape: TopicShape, size_bytes: int) -> int:
         turn = self._turn.get(topic, 0)
         self._turn[topic] = turn + 1
         if shape.available:
             return shape.available[turn % len(shape.available)]
         return turn % shape.partition_count
-
-    def produced(self, topic: str, key: bytes | None, partition: int, size_bytes: int) -> None:
-        """Has no effect on whose turn it is."""
 
     def batch_full(self, topic: str, key: bytes | None, partition: int) -> bool:
         return False
@@ -189,12 +179,9 @@ class RandomPartitioner:
     def __init__(self, random: Random) -> None:
         self._random = random
 
-    def choose(self, topic: str, key: bytes | None, shape: TopicShape) -> int:
+    def choose(self, topic: str, key: bytes | None, shape: TopicShape, size_bytes: int) -> int:
         candidates: Sequence[int] = shape.available or range(shape.partition_count)
         return candidates[self._random.randrange(len(candidates))]
-
-    def produced(self, topic: str, key: bytes | None, partition: int, size_bytes: int) -> None:
-        """Has no effect on chance."""
 
     def batch_full(self, topic: str, key: bytes | None, partition: int) -> bool:
         return False
@@ -206,11 +193,8 @@ class CallablePartitioner:
     def __init__(self, function: CustomPartitioner) -> None:
         self._function = function
 
-    def choose(self, topic: str, key: bytes | None, shape: TopicShape) -> int:
+    def choose(self, topic: str, key: bytes | None, shape: TopicShape, size_bytes: int) -> int:
         return self._function(topic, key, shape.partition_count, shape.available)
-
-    def produced(self, topic: str, key: bytes | None, partition: int, size_bytes: int) -> None:
-        """The function is not told."""
 
     def batch_full(self, topic: str, key: bytes | None, partition: int) -> bool:
         return False

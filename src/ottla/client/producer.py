@@ -121,10 +121,9 @@ class ProducerCore:
     def _choose(self, topic: TopicInfo, key: bytes | None, size: int) -> TopicPartition:
         """The partition for a record whose sender named none."""
         partitioner, name = self._partitioner, topic.name
-        tp = _partition_of(topic, partitioner.choose(name, key, topic.shape))
+        tp = _partition_of(topic, partitioner.choose(name, key, topic.shape, size))
         if not self.accumulator.fits_open_batch(tp, size) and partitioner.batch_full(name, key, tp.partition):
-            tp = _partition_of(topic, partitioner.choose(name, key, topic.shape))
-        partitioner.produced(name, key, tp.partition, size)
+            tp = _partition_of(topic, partitioner.choose(name, key, topic.shape, size))
         return tp
 
     # -- the turn -------------------------------------------------------------------------------------

@@ -50,16 +50,15 @@ def test_a_key_goes_where_other_clients_put_it() -> None:
 
 def test_a_keyed_record_ignores_which_partitions_have_a_leader() -> None:
     partitioner = make_partitioner("default", 100, Random(1))
-    everything = partitioner.choose("t", b"k", FOUR)
-    assert partitioner.choose("t", b"k", TopicShape(4, ((everything + 1) % 4,))) == everything
+    everything = partitioner.choose("t", b"k", FOUR, 1)
+    assert partitioner.choose("t", b"k", TopicShape(4, ((everything + 1) % 4,)), 1) == everything
 
 
 def test_sticky_stays_until_a_batch_of_bytes_has_gone() -> None:
     partitioner = StickyPartitioner(1000, Random(1))
     stints = []
     for _ in range(300):
-        partition = partitioner.choose("t", None, FOUR)
-        partitioner.produced("t", None, partition, 100)
+        partition = partitioner.choose("t", None, FOUR, 100)
         if stints and stints[-1][0] == partition:
             stints[-1][1] += 1
         else:
@@ -73,9 +72,8 @@ def test_sticky_is_uniform_in_bytes_whatever_the_record_sizes() -> None:
     partitioner = StickyPartitioner(16_384, random)
     sent: Counter[int] = Counter()
     for _ in range(60_000):
-        partition = partitioner.choose("t", None, FOUR)
         size = random.choice((10, 200, 5000))
-        partitioner.produced("t", None, partition, size)
+        partition = partitioner.choose("t", None, FOUR, size)
         sent[partition] += size
     mean = sum(sent.values()) / 4
     assert all(abs(total - mean) < 0.06 * mean for total in sent.values())
@@ -83,9 +81,9 @@ def test_sticky_is_uniform_in_bytes_whatever_the_record_sizes() -> None:
 
 def test_sticky_moves_on_when_its_partition_loses_its_leader() -> None:
     partitioner = StickyPartitioner(1000, Random(1))
-    first = partitioner.choose("t", None, FOUR)
+    first = partitioner.choose("t", None, FOUR, 1)
     others = tuple(p for p in range(4) if p != first)
-    assert partitioner.choose("t", None, TopicShape(4, others)) in others
+    assert partitioner.choose("t", None, TopicShape(4, others), 1) in others
 
 
 def test_sticky_leans_away_from_long_queues() -> None:
@@ -93,8 +91,7 @@ def test_sticky_leans_away_from_long_queues() -> None:
     partitioner = StickyPartitioner(1, Random(3), lambda topic, partitions: [queued[p] for p in partitions])
     chosen: Counter[int] = Counter()
     for _ in range(4000):
-        partition = partitioner.choose("t", None, FOUR)
-        partitioner.produced("t", None, partition, 1)
+        partition = partitioner.choose("t", None, FOUR, 1)
         chosen[partition] += 1
     # Weights are (longest + 1 - length): 1, 10, 1, 1.
     assert 0.70 < chosen[1] / 4000 < 0.84
@@ -102,22 +99,21 @@ def test_sticky_leans_away_from_long_queues() -> None:
 
 def test_a_batch_that_is_full_sends_the_next_record_elsewhere_once_it_had_its_share() -> None:
     partitioner = StickyPartitioner(1000, Random(1))
-    partition = partitioner.choose("t", None, FOUR)
-    partitioner.produced("t", None, partition, 400)
+    partition = partitioner.choose("t", None, FOUR, 400)
     assert not partitioner.batch_full("t", None, partition)
-    partitioner.produced("t", None, partition, 400)
+    assert partitioner.choose("t", None, FOUR, 400) == partition
     assert partitioner.batch_full("t", None, partition)
 
 
 def test_round_robin_takes_each_available_partition_in_turn() -> None:
     partitioner = make_partitioner("round_robin", 100, Random(1))
     shape = TopicShape(4, (0, 2, 3))
-    assert [partitioner.choose("t", b"k", shape) for _ in range(6)] == [0, 2, 3, 0, 2, 3]
+    assert [partitioner.choose("t", b"k", shape, 1) for _ in range(6)] == [0, 2, 3, 0, 2, 3]
 
 
 def test_a_callable_decides() -> None:
     partitioner = make_partitioner(lambda topic, key, count, available: count - 1, 100, Random(1))
-    assert partitioner.choose("t", b"k", FOUR) == 3
+    assert partitioner.choose("t", b"k", FOUR, 1) == 3
 
 
 def test_an_unknown_partitioner_is_refused() -> None:
