@@ -357,7 +357,7 @@ class Controller:
                 _require_time(request.timeout_ms)
             return await self._decide(elections.elect_leaders, request)
         except KafkaError as error:
-            return refusals.elect_leaders(request, error)
+            return refusals.elect_leaders(request, error, context.api_version)
 
     async def alter_partition_reassignments(
         self, request: replication.AlterPartitionReassignmentsRequest, context: RequestContext

@@ -5,7 +5,7 @@ Rules: pure.
 
 from collections.abc import Sequence
 
-from ottla.model.errors import KafkaError
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID
 from ottla.wire.messages import configs as c
 from ottla.wire.messages import replication as r
@@ -55,9 +55,11 @@ def resources(
     ]
 
 
-def elect_leaders(request: r.ElectLeadersRequest, error: KafkaError) -> r.ElectLeadersResponse:
+def elect_leaders(
+    request: r.ElectLeadersRequest, error: KafkaError, api_version: int
+) -> r.ElectLeadersResponse:
     return r.ElectLeadersResponse(
-        error_code=error.code,
+        error_code=error.code if api_version >= 1 else ErrorCode.NONE,
         replica_election_results=[
             r.ReplicaElectionResult(
                 topic=topic.topic,

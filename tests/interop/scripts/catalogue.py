@@ -46,6 +46,7 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
     "controller-configs": controller.controller_configs,
     "controller-raft": controller.raft,
     "controller-brokers": controller.brokers,
+    "voters": controller.change_voters,
     "controller-voters": controller.voters,
     "controller-unknown": controller.unknown,
     # Last, because it makes the reference create its internal topics.

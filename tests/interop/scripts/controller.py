@@ -115,7 +115,7 @@ def raft(s: Script) -> None:
 
 
 def _raft_fetch(s: Script) -> None:
-    for v in s.versions(1, since=12):
+    for v in s.versions(1):
         for case, (offset, epoch, cluster_id) in {
             "another cluster": (0, 0, "someone-else"),
             "an epoch ahead": (0, 9999, None),
@@ -184,6 +184,25 @@ def brokers(s: Script) -> None:
 @on_controller
 def voters(s: Script) -> None:
     """Changes of the voter set that a quorum of one must refuse."""
+    change_voters(s)
+    cluster_id = next(k for k, name in s.symbols.items() if name == "<cluster>")
+    for v in s.versions(82):
+        features = {"min_supported_version": 0, "max_supported_version": 1}
+        endpoint = {"name": "CONTROLLER", "host": "127.0.0.1", "port": 1}
+        body = {
+            "cluster_id": cluster_id,
+            "current_leader_epoch": 0,
+            "voter_id": 9,
+            "voter_directory_id": STRANGER,
+            "listeners": [endpoint],
+            "k_raft_version_feature": features,
+        }
+        s.ask(82, v, body, "update, an old epoch")
+        s.ask(82, v, {**body, "cluster_id": "someone-else"}, "update, another cluster")
+
+
+def change_voters(s: Script) -> None:
+    """Adding and removing voters, asked of either listener: a broker passes it on."""
     cluster_id = next(k for k, name in s.symbols.items() if name == "<cluster>")
     for v in s.versions(80):
         endpoint = {"name": "CONTROLLER", "host": "127.0.0.1", "port": 1}
