@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from ottla.config.alter import AlterOp, apply_operation, check_resource
 from ottla.config.types import ResourceType as ConfigType
-from ottla.controller.names import topic_name_problem
 from ottla.controller.result import OK, ApiError, RequestContext, Result, check_record_count, error_of
 from ottla.controller.rules import MIN_ISR, ClusterRules
 from ottla.metadata import features
 from ottla.metadata.image import ConfigResource, ResourceType
 from ottla.metadata.records import ClearElrRecord, ConfigRecord, MetadataRecord
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.topic_names import topic_name_problem
 from ottla.wire.messages import configs as m
 
 CORDONED_LOG_DIRS = "cordoned.log.dirs"

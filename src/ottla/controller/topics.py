@@ -17,7 +17,6 @@ from ottla.controller.assignment import (
     partition_record,
     placed_partition,
 )
-from ottla.controller.names import topic_name_problem
 from ottla.controller.placement import place_replicas, usable_brokers
 from ottla.controller.result import ApiError, RequestContext, Result, check_record_count, error_of
 from ottla.controller.rules import ClusterRules
@@ -27,6 +26,7 @@ from ottla.metadata.partition import PartitionRegistration
 from ottla.metadata.records import MetadataRecord, TopicRecord
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
+from ottla.model.topic_names import topic_name_problem
 from ottla.wire.messages import topics as m
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
@@ -157,7 +157,9 @@ def _new_partitions(
     except KafkaError as error:
         message = f"Unable to replicate the partition {factor} time(s): {error.message}"
         raise KafkaError(error.code, message) from None
-    return [placed_partition(rules, replicas) for replicas in placed]
+    # The same brokers are the same partition: thousands of partitions are a few registrations.
+    distinct = {ids: placed_partition(rules, ids) for ids in {tuple(replicas) for replicas in placed}}
+    return [distinct[tuple(replicas)] for replicas in placed]
 
 
 def _assigned_partitions(rules: ClusterRules, topic: m.CreatableTopic) -> list[PartitionRegistration]:

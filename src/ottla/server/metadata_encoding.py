@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from ottla.metadata.cluster import BrokerRegistration, Endpoint
 from ottla.metadata.image import ClusterImage
-from ottla.metadata.partition import PartitionRegistration, TopicImage
+from ottla.metadata.partition import Directories, PartitionRegistration, Replicas, TopicImage
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import ZERO_UUID
+from ottla.model.topic_names import INTERNAL_TOPICS
 from ottla.server.authorized import NOT_ASKED
-from ottla.server.topic_names import INTERNAL_TOPICS
 
 FLEXIBLE_VERSION = 9
 INTERNAL_VERSION = 1
@@ -45,9 +45,18 @@ class View:
             for broker_id, broker in image.brokers.items()
             if not broker.fenced and listener_name in broker.listeners
         }
+        self._offline: dict[tuple[Replicas, Directories], Replicas] = {}
         self._unfenced = {broker_id for broker_id, broker in image.brokers.items() if not broker.fenced}
 
-    def offline(self, partition: PartitionRegistration) -> tuple[int, ...]:
+    def offline(self, partition: PartitionRegistration) -> Replicas:
+        """Thousands of partitions have the same replicas in the same directories."""
+        key = (partition.replicas, partition.directories)
+        found = self._offline.get(key)
+        if found is None:
+            found = self._offline[key] = self._find_offline(partition)
+        return found
+
+    def _find_offline(self, partition: PartitionRegistration) -> Replicas:
         brokers = self.image.brokers
         return tuple(
             replica

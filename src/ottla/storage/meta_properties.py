@@ -6,11 +6,13 @@ directories must agree on cluster and node and differ in directory id.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from ottla.config.errors import ConfigError
+from ottla.config.properties import parse_properties
 from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID, Uuid, random_uuid, uuid_from_str, uuid_to_str
 from ottla.storage.checkpoints import write_atomically
 
@@ -53,51 +55,6 @@ def random_directory_id() -> Uuid:
     return directory_id
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """Java's properties format: comments, `=`, `:` or blank as separator, continuation lines and escapes."""
-    properties: dict[str, str] = {}
-    for line in _logical_lines(text):
-        key, value = _split_property(line)
-        properties[_unescape(key)] = _unescape(value)
-    return properties
-
-
-def _logical_lines(text: str) -> Iterator[str]:
-    pending = ""
-    for raw in re.split(r"\r\n|\r|\n", text):
-        line = raw.lstrip(" \t\f")
-        if not pending and (not line or line[0] in "#!"):
-            continue
-        backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:
-            pending += line[:-1]
-            continue
-        yield pending + line
-        pending = ""
-    if pending:
-        yield pending
-
-
-_SEPARATOR = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
-
-
-def _split_property(line: str) -> tuple[str, str]:
-    match = _SEPARATOR.fullmatch(line)
-    assert match is not None, "the pattern matches any line"
-    return match.group(1), match.group(2)
-
-
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def _unescape(text: str) -> str:
-    def replacement(match: re.Match[str]) -> str:
-        code, char = match.group(1), match.group(2)
-        return chr(int(code, 16)) if code else _ESCAPES.get(char, char)
-
-    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", replacement, text, flags=re.DOTALL)
-
-
 def _escape(text: str) -> str:
     """What Java writes so that Java reads it back."""
     escaped = re.sub(r"([\\=:#!])", r"\\\1", text)
@@ -116,7 +73,10 @@ def format_meta_properties(meta: MetaProperties) -> bytes:
 
 def parse_meta_properties(text: str, source: str) -> MetaProperties:
     """What a file says, either version; MetaPropertiesError names the file and the property."""
-    properties = parse_properties(text)
+    try:
+        properties = {key: value for key, value, _ in parse_properties(text)}
+    except ConfigError as error:
+        raise MetaPropertiesError(f"{source}: {error}") from None
     version = _int_property(properties, "version", source, default=0)
     if version not in (0, 1):
         raise MetaPropertiesError(f"{source}: version {version} is not known (0 or 1)")

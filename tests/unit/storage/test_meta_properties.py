@@ -13,7 +13,6 @@ from ottla.storage.meta_properties import (
     format_meta_properties,
     is_reserved_directory_id,
     parse_meta_properties,
-    parse_properties,
     random_directory_id,
     read_meta_properties,
     verify_ensemble,
@@ -36,21 +35,6 @@ def test_a_file_of_apache_is_read() -> None:
 
 def test_version_zero_has_a_broker_id() -> None:
     assert parse_meta_properties("broker.id=3\n", "x") == MetaProperties(None, 3, None, version=0)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a=1\r\nb : 2\rc 3\n", {"a": "1", "b": "2", "c": "3"}),
-        ("  # note\n! note\n\n  a = b c \n", {"a": "b c "}),
-        ("a=1\\\n   2\nb=\\\n", {"a": "12", "b": ""}),
-        (r"a\:b\ c=\u0041\t\\", {"a:b c": "A\t\\"}),
-        ("alone\n=novalue\n", {"alone": "", "": "novalue"}),
-        ("a==b\na2:=c", {"a": "=b", "a2": "=c"}),
-    ],
-)
-def test_javas_properties_format(text: str, expected: dict[str, str]) -> None:
-    assert parse_properties(text) == expected
 
 
 @given(st.text("abc=:#! \\\t\n\r.-", min_size=1, max_size=20), st.integers(0, 2**31 - 1))

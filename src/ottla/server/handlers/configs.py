@@ -14,12 +14,12 @@ from ottla.config.dynamic import check_broker_change
 from ottla.config.errors import ConfigError
 from ottla.metadata.image import ResourceType
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.topic_names import topic_name_problem
 from ottla.server import broker_loggers
 from ottla.server.broker_loggers import Operation
 from ottla.server.config_changes import incremental_settings
 from ottla.server.context import Context
 from ottla.server.registry import Listener, handles
-from ottla.server.topic_names import illegal_name
 from ottla.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
@@ -78,7 +78,7 @@ def _describe_topic(
     ctx: Context, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> list[DescribeConfigsResourceResult]:
     name = resource.resource_name
-    why = illegal_name(name)
+    why = topic_name_problem(name)
     if why is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
     image = ctx.node.image()

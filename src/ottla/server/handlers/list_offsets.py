@@ -6,6 +6,7 @@ Searches by timestamp read the log, so they run in a thread; everything else is 
 from collections import Counter
 from enum import IntEnum
 
+from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from ottla.replication.partition import Partition
@@ -60,12 +61,13 @@ async def list_offsets(ctx: Context, request: ListOffsetsRequest) -> ListOffsets
     by_topic: dict[str, dict[int, ListOffsetsPartition]] = {}
     for topic in request.topics:
         by_topic.setdefault(topic.name, {}).update((p.partition_index, p) for p in topic.partitions)
+    breath = Breath()
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
                 name=name,
                 partitions=[
-                    await _answer(ctx, request, name, partition, times_asked[name, index])
+                    await _answer(ctx, request, name, partition, times_asked[name, index], breath)
                     for index, partition in partitions.items()
                 ],
             )
@@ -75,8 +77,14 @@ async def list_offsets(ctx: Context, request: ListOffsetsRequest) -> ListOffsets
 
 
 async def _answer(
-    ctx: Context, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition, times_asked: int
+    ctx: Context,
+    request: ListOffsetsRequest,
+    topic: str,
+    wanted: ListOffsetsPartition,
+    times_asked: int,
+    breath: Breath,
 ) -> ListOffsetsPartitionResponse:
+    await breath.take()
     response = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
         _check(ctx.version, wanted, times_asked)

@@ -12,12 +12,12 @@ from ottla.metadata.partition import PartitionRegistration, TopicImage
 from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
+from ottla.model.topic_names import INTERNAL_TOPICS, topic_name_problem
 from ottla.server.authorized import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, NOT_ASKED
 from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.metadata_encoding import View, encode_topic, splice_topics
 from ottla.server.registry import handles
-from ottla.server.topic_names import INTERNAL_TOPICS, illegal_name
 from ottla.wire.codec import encode
 from ottla.wire.messages.metadata import (
     Cursor,
@@ -114,7 +114,7 @@ def _wanted(asked: list[MetadataRequestTopic]) -> list[tuple[str | None, Uuid]]:
 
 def _missing(ctx: Context, request: MetadataRequest, names: list[str]) -> list[bytes]:
     create = request.allow_auto_topic_creation and ctx.node.config()["auto.create.topics.enable"]
-    legal = [name for name in names if illegal_name(name) is None]
+    legal = [name for name in names if topic_name_problem(name) is None]
     if create and legal:
         _auto_create(ctx, legal)
     unknown, illegal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -204,7 +204,7 @@ class _Page:
 def _described_missing(name: str) -> DescribeTopicPartitionsResponseTopic:
     error = (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if illegal_name(name) is None
+        if topic_name_problem(name) is None
         else ErrorCode.INVALID_TOPIC_EXCEPTION
     )
     return DescribeTopicPartitionsResponseTopic(

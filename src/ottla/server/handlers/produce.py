@@ -12,6 +12,7 @@ An error names the log's start where Kafka's does, and has words only where sing
 from functools import partial
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.topic_names import INTERNAL_TOPICS
 from ottla.records.batch import COMPRESSION_MASK, HEADER_SIZE, TRANSACTIONAL_FLAG
 from ottla.records.compression import ZSTD
 from ottla.replication.partition import ACKS_ALL, Partition
@@ -22,7 +23,6 @@ from ottla.server.output import Reply
 from ottla.server.produce_survey import survey
 from ottla.server.registry import handles_raw
 from ottla.server.request_head import body_offset
-from ottla.server.topic_names import INTERNAL_TOPICS
 from ottla.storage.append import AppendOrigin, AppendResult, Inspection
 from ottla.storage.errors import RecordValidationError, UnacceptableRecordsError
 from ottla.wire.fast_produce import Outcome, ProduceFast, decode_produce, encode_produce_response

@@ -5,9 +5,9 @@ so with the error its client waits and retries on.
 """
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.topic_names import topic_name_problem
 from ottla.server.context import Context
 from ottla.server.registry import handles
-from ottla.server.topic_names import illegal_name
 from ottla.wire.messages.producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -61,7 +61,7 @@ def describe_producers(ctx: Context, request: DescribeProducersRequest) -> Descr
 
 
 def _require_topic(ctx: Context, topic: str) -> None:
-    why = illegal_name(topic)
+    why = topic_name_problem(topic)
     if why is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
     if ctx.node.image().topic(topic) is None:

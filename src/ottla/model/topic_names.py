@@ -1,14 +1,15 @@
-"""Names of topics: which are allowed, and why others are not, in Kafka's words."""
+"""What a topic may be called, why other names are refused (in Kafka's words), and the names that are Kafka's own."""
 
 import re
 
 MAX_NAME_LENGTH = 249
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Why this cannot be the name of a topic, in Kafka's words."""
+    """Why this cannot be the name of a topic; None if it can."""
     reason = None
     if not name:
         reason = "the empty string is not allowed"
