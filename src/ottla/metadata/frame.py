@@ -43,9 +43,13 @@ def _registration_change_version(record: BrokerRegistrationChangeRecord) -> int:
 
 def encode_frame(record: MetadataRecord, version: int) -> bytes:
     """A record as the value of a log record."""
-    out = bytearray()
-    for number in (FRAME_VERSION, RECORD_KEYS[type(record)], version):
-        _write_varint(out, number)
+    api_key = RECORD_KEYS[type(record)]
+    if api_key | version < 0x80:  # so far always
+        out = bytearray((FRAME_VERSION, api_key, version))
+    else:
+        out = bytearray()
+        for number in (FRAME_VERSION, api_key, version):
+            _write_varint(out, number)
     encode_into(out, record, version)
     return bytes(out)
 

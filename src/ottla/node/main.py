@@ -38,6 +38,7 @@ def _run(coroutine: Coroutine[Any, Any, int]) -> int:
 
 
 async def _serve(config: "BrokerConfig") -> int:
+    from ottla.node.garbage import ShortCollections
     from ottla.node.node import Node
 
     stop = asyncio.Event()
@@ -49,6 +50,7 @@ async def _serve(config: "BrokerConfig") -> int:
     try:
         await node.start()
         print(f"ottla {node.describe()}", flush=True)
+        ShortCollections().install()
         await stop.wait()
     finally:
         await node.stop()

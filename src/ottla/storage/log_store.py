@@ -127,17 +127,20 @@ class LogStore(LogRegistry):
         """Where each log goes that is not there yet; the directories fill evenly."""
         planned: list[tuple[NewLog, LogDir]] = []
         filling: Counter[LogDir] = Counter()
+        if not self.online_dirs:
+            return planned
         for new in wanted:
             tp = new.topic_partition
-            if tp in self._current or tp in self._offline or not self.online_dirs:
+            if tp in self._current or tp in self._offline:
                 continue
             log_dir = self.dir_by_id(new.directory_id) if new.directory_id is not None else None
             if log_dir is None:
                 log_dir = min(self.dirs_by_load(), key=lambda each: each.log_count + filling[each])
             filling[log_dir] += 1
-            predecessor = self._retiring.get(str(log_dir.path / dir_name(tp)))
-            if predecessor is not None:
-                self._retire(predecessor)
+            if self._retiring:
+                predecessor = self._retiring.get(str(log_dir.path / dir_name(tp)))
+                if predecessor is not None:
+                    self._retire(predecessor)
             planned.append((new, log_dir))
         return planned
 

@@ -1,0 +1,53 @@
+"""The collector: what has survived a slow collection is not visited again."""
+
+import gc
+import weakref
+
+import pytest
+
+from ottla.node import garbage
+from ottla.node.garbage import ShortCollections
+
+
+class Ring:
+    """Something that refers to itself."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_what_survives_a_slow_collection_is_frozen_and_later_rings_are_still_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(garbage, "SLOW_S", -1.0)  # every collection counts as slow
+    short = ShortCollections()
+    short.install()
+    try:
+        before = gc.get_freeze_count()
+        assert before > 0
+        keep = [Ring() for _ in range(1000)]
+        gc.collect()
+        assert gc.get_freeze_count() >= before + 1000
+        gone = weakref.ref(Ring())
+        gc.collect()
+        assert gone() is None
+        assert all(ring.me is ring for ring in keep)
+    finally:
+        short.remove()
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_quick_collection_freezes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(garbage, "SLOW_S", 3600.0)
+    short = ShortCollections()
+    short.install()
+    try:
+        before = gc.get_freeze_count()
+        keep = [Ring() for _ in range(1000)]
+        gc.collect()
+        assert gc.get_freeze_count() <= before
+        assert keep
+    finally:
+        short.remove()
