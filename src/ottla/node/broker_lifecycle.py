@@ -11,7 +11,7 @@ from ottla.controller.controller import Controller
 from ottla.controller.result import RequestContext
 from ottla.metadata.cluster import Endpoint
 from ottla.metadata.features import SUPPORTED_FEATURES
-from ottla.model.errors import KafkaError
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, Uuid
 from ottla.wire.messages.broker_lifecycle import (
     AssignReplicasToDirsRequest,
@@ -89,6 +89,7 @@ class BrokerLifecycle:
             previous_broker_epoch=previous_epoch,
         )
         response = await self._controller.register_broker(request, _REGISTRATION)
+        _check(response.error_code, "the controller refuses to register this broker")
         self.broker_epoch = response.broker_epoch
 
     async def unfence(self) -> None:
@@ -137,4 +138,12 @@ class BrokerLifecycle:
             want_shut_down=want_shut_down,
             offline_log_dirs=self._offline_dirs(),
         )
-        return await self._controller.broker_heartbeat(request, _HEARTBEAT)
+        response = await self._controller.broker_heartbeat(request, _HEARTBEAT)
+        _check(response.error_code, "the controller refuses a heartbeat")
+        return response
+
+
+def _check(error_code: int, what: str) -> None:
+    if error_code:
+        code = ErrorCode(error_code)
+        raise KafkaError(code, f"{what}: {code.name}")

@@ -18,6 +18,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from ottla.config.broker import BrokerConfig
+from ottla.config.errors import ConfigError
 from ottla.controller.controller import Controller
 from ottla.controller.result import RequestContext
 from ottla.metadata.delta import Delta
@@ -262,13 +263,24 @@ class Node:
         self.replicas.refresh_all_configs()
 
     def _apply_dynamic_config(self, image: ClusterImage) -> None:
-        self.config = self._static_config.with_dynamic(
-            image.config(*CLUSTER_DEFAULT),
-            image.config(ResourceType.BROKER, str(self._static_config.node_id)),
-        )
+        """Settings that this node cannot run with (another version may have written them) leave it as it is."""
+        try:
+            self.config = self._static_config.with_dynamic(
+                image.config(*CLUSTER_DEFAULT),
+                image.config(ResourceType.BROKER, str(self._static_config.node_id)),
+            )
+        except ConfigError as error:
+            log.error("dynamic broker settings are not applied: %s", error)
 
     def _log_config(self, image: ClusterImage, topic: str) -> LogConfig:
-        return LogConfig.from_values(self.config.topic_values(image.config(ResourceType.TOPIC, topic)))
+        overrides = image.config(ResourceType.TOPIC, topic)
+        try:
+            return LogConfig.from_values(self.config.topic_values(overrides))
+        except ConfigError as error:
+            # Another version may know a key that this one does not: the topic is served without it.
+            log.error("a setting of topic %s is not applied: %s", topic, error)
+            known = {name: text for name, text in overrides.items() if name != error.key}
+            return LogConfig.from_values(self.config.topic_values(known))
 
     def _is_stray(self, image: ClusterImage, found: Log) -> bool:
         """Is this a log of a partition that is not (or no longer) this broker's?"""
