@@ -1,0 +1,137 @@
+"""Kafka's own command-line tools do their work on Ottla: topics, configs, console, offsets, records, log dirs, dump."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.interop.apache import run_tool
+from tests.interop.ottla_node import OttlaNode
+from tests.interop.process import wait_until
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaNode]:
+    with OttlaNode(tmp_path_factory.mktemp("tools") / "data") as broker:
+        yield broker
+
+
+def console_produce(node: OttlaNode, topic: str, lines: str, *options: str) -> None:
+    run_tool("ConsoleProducer", "--bootstrap-server", node.address, "--topic", topic, *options, stdin=lines)
+
+
+def console_read(node: OttlaNode, topic: str, count: int, *options: str) -> list[str]:
+    """One partition from its beginning: a partition given makes the consumer assign, not subscribe."""
+    done = node.tool(
+        "ConsoleConsumer",
+        *("--topic", topic, "--partition", "0", "--offset", "earliest", "--max-messages", str(count)),
+        *("--timeout-ms", "20000", *options),
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.mark.smoke
+def test_topics(node: OttlaNode) -> None:
+    node.tool(
+        "TopicCommand", "--create", "--topic", "jt-a", "--partitions", "3", "--config", "retention.ms=60000"
+    )
+    listed = node.tool("TopicCommand", "--list").stdout.split()
+    assert "jt-a" in listed
+    shown = node.tool("TopicCommand", "--describe", "--topic", "jt-a").stdout
+    assert "PartitionCount: 3" in shown
+    assert "retention.ms=60000" in shown
+    node.tool("TopicCommand", "--alter", "--topic", "jt-a", "--partitions", "5")
+    assert "PartitionCount: 5" in node.tool("TopicCommand", "--describe", "--topic", "jt-a").stdout
+    again = node.tool("TopicCommand", "--create", "--topic", "jt-a", check=False)
+    assert again.returncode != 0
+    assert "already exists" in again.stdout + again.stderr
+    node.tool("TopicCommand", "--delete", "--topic", "jt-a")
+    wait_until(lambda: "jt-a" not in node.tool("TopicCommand", "--list").stdout.split(), 30, "jt-a to go")
+
+
+def test_configs(node: OttlaNode) -> None:
+    node.tool("TopicCommand", "--create", "--topic", "jt-conf")
+    topic = ("--entity-type", "topics", "--entity-name", "jt-conf")
+    node.tool(
+        "ConfigCommand",
+        *topic,
+        "--alter",
+        "--add-config",
+        "retention.ms=7000,cleanup.policy=[compact,delete]",
+    )
+    shown = node.tool("ConfigCommand", *topic, "--describe").stdout
+    assert "retention.ms=7000" in shown
+    assert "cleanup.policy=compact,delete" in shown
+    node.tool("ConfigCommand", *topic, "--alter", "--delete-config", "retention.ms")
+    assert "retention.ms=7000" not in node.tool("ConfigCommand", *topic, "--describe").stdout
+    bad = node.tool("ConfigCommand", *topic, "--alter", "--add-config", "retention.ms=soon", check=False)
+    assert bad.returncode != 0
+    broker = ("--entity-type", "brokers", "--entity-name", "1")
+    node.tool("ConfigCommand", *broker, "--alter", "--add-config", "log.cleaner.threads=2")
+    everything = node.tool("ConfigCommand", *broker, "--describe", "--all").stdout
+    assert "log.cleaner.threads=2" in everything
+    assert "DYNAMIC_BROKER_CONFIG:log.cleaner.threads=2" in everything
+    node.tool("ConfigCommand", *broker, "--alter", "--delete-config", "log.cleaner.threads")
+
+
+@pytest.mark.smoke
+def test_console_producer_and_consumer(node: OttlaNode) -> None:
+    node.tool("TopicCommand", "--create", "--topic", "jt-console")
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        console_produce(
+            node,
+            "jt-console",
+            f"k-{codec}\tv1-{codec}\nk-{codec}\tv2-{codec}\n",
+            *("--compression-codec", codec, "--reader-property", "parse.key=true"),
+        )
+    lines = console_read(node, "jt-console", 10, "--formatter-property", "print.key=true")
+    wanted = [f"k-{c}\tv{i}-{c}" for c in ("none", "gzip", "snappy", "lz4", "zstd") for i in (1, 2)]
+    assert lines == wanted
+
+
+def test_offsets_and_delete_records(node: OttlaNode, tmp_path: Path) -> None:
+    node.tool("TopicCommand", "--create", "--topic", "jt-offsets")
+    console_produce(node, "jt-offsets", "".join(f"m{i}\n" for i in range(10)))
+    latest = node.tool("GetOffsetShell", "--topic", "jt-offsets").stdout.split()
+    assert latest == ["jt-offsets:0:10"]
+    plan = {"partitions": [{"topic": "jt-offsets", "partition": 0, "offset": 4}], "version": 1}
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan))
+    done = node.tool("DeleteRecordsCommand", "--offset-json-file", str(path))
+    assert "low_watermark: 4" in done.stdout
+    earliest = node.tool("GetOffsetShell", "--topic", "jt-offsets", "--time", "earliest").stdout.split()
+    assert earliest == ["jt-offsets:0:4"]
+    assert console_read(node, "jt-offsets", 6) == [f"m{i}" for i in range(4, 10)]
+
+
+def test_log_dirs_and_quorum(node: OttlaNode) -> None:
+    node.tool("TopicCommand", "--create", "--topic", "jt-dirs", "--partitions", "2")
+    text = node.tool("LogDirsCommand", "--describe", "--topic-list", "jt-dirs").stdout
+    described = json.loads(text.strip().splitlines()[-1])
+    (log_dir,) = described["brokers"][0]["logDirs"]
+    assert log_dir["logDir"] == str(node.data_dir)
+    assert {p["partition"] for p in log_dir["partitions"]} == {"jt-dirs-0", "jt-dirs-1"}
+    status = node.tool("MetadataQuorumCommand", "describe", "--status").stdout
+    assert "LeaderId:" in status
+    cluster = run_tool("ClusterTool", "cluster-id", "--bootstrap-server", node.address).stdout
+    assert "Cluster ID:" in cluster
+    features = run_tool("FeatureCommand", "--bootstrap-server", node.address, "describe").stdout
+    assert "metadata.version" in features
+
+
+def test_dump_log(node: OttlaNode) -> None:
+    node.tool("TopicCommand", "--create", "--topic", "jt-dump", "--config", "index.interval.bytes=100")
+    console_produce(node, "jt-dump", "".join(f"line {i}\n" for i in range(200)), "--batch-size", "100")
+    folder = node.data_dir / "jt-dump-0"
+    log = run_tool("DumpLogSegments", "--print-data-log", "--files", str(folder / ("0" * 20 + ".log"))).stdout
+    assert log.count("payload: line") == 200
+    assert "isvalid: false" not in log
+    for ending in ("index", "timeindex"):
+        path = folder / f"{'0' * 20}.{ending}"
+        done = run_tool("DumpLogSegments", "--index-sanity-check", "--files", str(path))
+        assert "Mismatches" not in done.stdout + done.stderr
+        assert "passed sanity check" in done.stdout
