@@ -11,6 +11,7 @@ requests, always.
 
 Back-pressure. While the peer does not take its answers, or too many of them are outstanding, or a handler
 holds the line, nothing more is served and then nothing more is read: the client's socket fills, not our memory.
+A client that sends many requests at once takes turns with the others: its frames wait when its time is up.
 
 A frame is valid until the handler returns or first awaits; what is needed longer is copied by who needs it.
 
@@ -38,8 +39,11 @@ SHARED_BUFFER_BYTES = 256 * 1024
 # so that little is copied to the buffer it gets of its own.
 PEEK_BYTES = 4 * 1024
 LARGE_FRAME_BYTES = 128 * 1024
-# Kafka's clients keep 5 requests in flight; this is for those that do not.
+# Kafka's clients keep 5 requests in flight; these are for those that do not.
 MAX_OUTSTANDING = 100
+MAX_READY_BYTES = 1024 * 1024
+UNSENT_BYTES = 256 * 1024
+TURN_S = 0.005
 # The smallest request: api key, version, correlation id, and a null client id.
 MIN_FRAME_BYTES = 8
 
@@ -49,10 +53,11 @@ _SIZE = struct.Struct(">i")
 class Deferred:
     """An answer that comes later; `resolve` may be called once, from the loop."""
 
-    __slots__ = ("_then", "done", "reply")
+    __slots__ = ("_then", "done", "ready_bytes", "reply")
 
     def __init__(self) -> None:
         self.done = False
+        self.ready_bytes = 0  # what an answer that has to wait for an earlier one holds in memory
         self.reply: Reply | None = None
         self._then: Callable[[Reply | None], None] | None = None
 
@@ -112,9 +117,11 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_for_buffer = False
         self._backlog: bytearray | None = None  # whole frames that may not be served yet
         self._line: deque[Deferred] = deque()
+        self._ready_bytes = 0
         self._held = False  # a coroutine holds the line
         self._running: asyncio.Task[None] | None = None
         self._serving = False
+        self._turn_is_over = False
         self._reading_paused = False
         self._peek = False
         self._closing = False
@@ -177,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._partial is not None:
             return self._partial_view[self._filled : self._needed]
-        return self.host.shared[:PEEK_BYTES] if self._peek else self.host.shared
+        return self.host.shared[:PEEK_BYTES] if self._peek or self.host.pool.contended else self.host.shared
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self.host.monotonic()
@@ -201,6 +208,7 @@ class Connection(asyncio.BufferedProtocol):
             self._keep_rest(view, start, stop)
 
     def _serve_whole(self, view: memoryview, start: int, stop: int) -> int:
+        turn_ends = 0.0
         while stop - start >= 4 and not self._stalled:
             size = _SIZE.unpack_from(view, start)[0]
             if not self._legal(size):
@@ -211,9 +219,27 @@ class Connection(asyncio.BufferedProtocol):
             self._serve(view, start + 4, end)
             start = end
             self._peek = False
+            if start < stop:
+                turn_ends = self._between_requests(turn_ends)
         if self._output is not None:
             self._output.flush()
         return start
+
+    def _between_requests(self, turn_ends: float) -> float:
+        """More requests came in the same read: send before answers pile up, and let others have their turn."""
+        if self._output is not None and self._output.unsent_bytes >= UNSENT_BYTES:
+            self._output.flush()
+        now = self.host.monotonic()
+        if not turn_ends:
+            return now + TURN_S
+        if now > turn_ends and not self._turn_is_over:
+            self._turn_is_over = True
+            self.host.loop.call_soon(self._next_turn)
+        return turn_ends
+
+    def _next_turn(self) -> None:
+        self._turn_is_over = False
+        self._go_on()
 
     def _legal(self, size: int) -> bool:
         if MIN_FRAME_BYTES <= size <= self.host.max_frame_bytes:
@@ -287,7 +313,9 @@ class Connection(asyncio.BufferedProtocol):
         return (
             self._held
             or self._closing
+            or self._turn_is_over
             or len(self._line) >= MAX_OUTSTANDING
+            or self._ready_bytes >= MAX_READY_BYTES
             or (self._output is not None and self._output.blocked)
         )
 
@@ -309,6 +337,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._line:
             ready = Deferred()
             ready.resolve(reply)
+            ready.ready_bytes = _memory_bytes(reply)
+            self._ready_bytes += ready.ready_bytes
             self._line.append(ready)
         elif self._output is not None:
             self._output.write(reply)
@@ -348,9 +378,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         line = self._line
         while line and line[0].done:
-            reply = line.popleft().reply
-            if reply is not None:
-                output.write(reply)
+            deferred = line.popleft()
+            self._ready_bytes -= deferred.ready_bytes
+            if deferred.reply is not None:
+                output.write(deferred.reply)
         output.flush()
         self._go_on()
 
@@ -396,3 +427,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading_paused and self._transport is not None and not self._closing:
             self._reading_paused = False
             self._transport.resume_reading()
+
+
+def _memory_bytes(reply: Reply) -> int:
+    """What an answer takes of our memory; slices of files take none."""
+    if isinstance(reply, bytes):
+        return len(reply)
+    return sum(len(chunk) for chunk in reply if isinstance(chunk, bytes))

@@ -34,6 +34,8 @@ class FramePool:
         self._giant = _Budget(giant_bytes)
         # Touching fresh pages costs more than the rest of a one-megabyte append: keep a few warm.
         self._kept: dict[int, list[bytearray]] = {}
+        # While a frame waits, connections read little at a time: what they have read they must hold.
+        self.contended = False
 
     @property
     def lent_bytes(self) -> int:
@@ -52,6 +54,7 @@ class FramePool:
         budget = self._budget(size_bytes)
         if budget.waiting or not budget.has_room:
             budget.waiting.append((size_bytes, on_buffer))
+            self.contended = True
             return None
         return self._lend(budget, size_bytes)
 
@@ -59,6 +62,7 @@ class FramePool:
         """The one who waited is gone."""
         for budget in (self._ordinary, self._giant):
             budget.waiting = deque(entry for entry in budget.waiting if entry[1] != on_buffer)
+        self.contended = self.waiting > 0
 
     def release(self, buffer: bytearray) -> None:
         """Take a buffer back and hand its room to whoever waits."""
@@ -71,6 +75,7 @@ class FramePool:
                 kept.append(buffer)
         while budget.waiting and budget.has_room:
             wanted, on_buffer = budget.waiting.popleft()
+            self.contended = self.waiting > 0
             on_buffer(self._lend(budget, wanted))
 
     def _budget(self, size_bytes: int) -> "_Budget":

@@ -18,6 +18,8 @@ from typing import Protocol
 # Below this a pread and one gathered write are cheaper than a sendfile of its own (measured).
 SENDFILE_MIN_BYTES = 32 * 1024
 MAX_IOVECS = 64
+# What is read ahead of a peer that may not take it.
+MAX_GATHERED_BYTES = 256 * 1024
 
 
 class Slice(Protocol):
@@ -32,6 +34,7 @@ class Slice(Protocol):
     def read(self) -> bytes: ...
 
 
+_IN_MEMORY = (bytes, memoryview)
 Chunk = bytes | Slice
 Reply = bytes | list[Chunk]
 
@@ -42,6 +45,11 @@ class Output(Protocol):
     @property
     def blocked(self) -> bool:
         """True while the peer has not taken what was given before."""
+        ...
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much memory is given and not yet flushed."""
         ...
 
     def write(self, reply: Reply) -> None: ...
@@ -61,21 +69,24 @@ class SocketOutput:
     ) -> None:
         self._loop = loop
         self._fd = os.dup(sock.fileno())
-        self._queue: deque[bytes | memoryview | _Sending] = deque()
+        self._queue: deque[bytes | memoryview | Slice | _Sending] = deque()
         self._on_drained = on_drained
         self._on_error = on_error
         self.blocked = False
+        self.unsent_bytes = 0
         self._closed = False
 
     def write(self, reply: Reply) -> None:
         if isinstance(reply, bytes):
             self._queue.append(reply)
+            self.unsent_bytes += len(reply)
             return
         for chunk in reply:
             if isinstance(chunk, bytes):
                 self._queue.append(chunk)
+                self.unsent_bytes += len(chunk)
             elif chunk.length < SENDFILE_MIN_BYTES:
-                self._queue.append(chunk.read())
+                self._queue.append(chunk)
             else:
                 self._queue.append(_Sending(chunk))
 
@@ -83,6 +94,7 @@ class SocketOutput:
         """Send what the socket takes now; the rest goes when it is writable again."""
         if self.blocked or self._closed:
             return
+        self.unsent_bytes = 0
         try:
             if not self._send():
                 self.blocked = True
@@ -119,7 +131,7 @@ class SocketOutput:
                 if isinstance(head, _Sending):
                     head.send(self._fd)
                     queue.popleft()
-                elif len(queue) == 1:
+                elif len(queue) == 1 and isinstance(head, _IN_MEMORY):
                     sent = os.write(self._fd, head)
                     if sent == len(head):
                         queue.popleft()
@@ -132,18 +144,36 @@ class SocketOutput:
         return True
 
     def _send_gathered(self) -> None:
+        """One write of many small chunks; slices are read now and not when they are queued, because a peer
+        that does not read would otherwise hold all of them in our memory."""
         queue = self._queue
         batch: list[bytes | memoryview] = []
+        size = 0
         for chunk in queue:
-            if isinstance(chunk, _Sending) or len(batch) == MAX_IOVECS:
+            if isinstance(chunk, _Sending) or len(batch) == MAX_IOVECS or size >= MAX_GATHERED_BYTES:
                 break
-            batch.append(chunk)
+            data = chunk if isinstance(chunk, _IN_MEMORY) else _read_whole(chunk)
+            batch.append(data)
+            size += len(data)
         sent = os.writev(self._fd, batch)
-        while batch and sent >= len(queue[0]):  # type: ignore[arg-type]
-            sent -= len(queue.popleft())  # type: ignore[arg-type]
-            batch.pop()
-        if sent:
-            queue[0] = memoryview(queue[0])[sent:]  # type: ignore[arg-type]
+        for data in batch:
+            if sent < len(data):
+                queue[0] = memoryview(data)[sent:]
+                return
+            sent -= len(data)
+            queue.popleft()
+
+
+def _read_whole(chunk: Slice) -> bytes:
+    data = chunk.read()
+    if len(data) != chunk.length:
+        raise _ended_early(chunk.length - len(data))
+    return data
+
+
+def _ended_early(missing_bytes: int) -> OSError:
+    # The file is shorter than the response has promised: only closing can tell the client.
+    return ConnectionAbortedError(f"log file ended {missing_bytes} bytes early")
 
 
 class _Sending:
@@ -161,8 +191,7 @@ class _Sending:
         while self.position < self.end:
             sent = os.sendfile(fd, self.slice.fd, self.position, self.end - self.position)
             if sent == 0:
-                # The file is shorter than the response has promised: only closing can tell the client.
-                raise ConnectionAbortedError(f"log file ended {self.end - self.position} bytes early")
+                raise _ended_early(self.end - self.position)
             self.position += sent
 
 
@@ -173,6 +202,7 @@ class TransportOutput:
         self._transport = transport
         self._closed = False
         self.blocked = False
+        self.unsent_bytes = 0  # the transport counts for itself and calls pause_writing
 
     def write(self, reply: Reply) -> None:
         if self._closed:

@@ -281,3 +281,113 @@ def test_a_client_that_does_not_read_stops_being_read() -> None:
             writer.close()
 
     run(scenario())
+
+
+def test_a_flood_of_requests_takes_turns_with_other_clients() -> None:
+    async def scenario() -> None:
+        served: list[int] = []
+        clock = 0.0
+
+        def handler(body: bytes) -> Answer:
+            nonlocal clock
+            clock += 0.1  # each request takes longer than a turn
+            served.append(int.from_bytes(body[:4], "big"))
+            return frame(body)
+
+        async with serving(handler) as server:
+            server.host.monotonic = lambda: clock
+            flood_reader, flood = await server.connect()
+            reader, writer = await server.connect()
+            flood.write(b"".join(frame(request(number)) for number in range(500)))
+            writer.write(frame(request(1000)))
+            await read_answer(reader)
+            assert len(served) < 250
+            for number in range(500):
+                assert int.from_bytes((await read_answer(flood_reader))[:4], "big") == number
+            assert sorted(served) == [*range(500), 1000]
+            flood.close()
+            writer.close()
+
+    run(scenario())
+
+
+def test_answers_to_one_read_do_not_pile_up() -> None:
+    async def scenario() -> None:
+        served = 0
+
+        def handler(body: bytes) -> Answer:
+            nonlocal served
+            served += 1
+            return frame(b"y" * 100_000)
+
+        async with serving(handler) as server:
+            reader, writer = await server.connect()
+            writer.write(b"".join(frame(request(number)) for number in range(5000)))
+            await writer.drain()
+            before = -1
+            while served != before:
+                before = served
+                for _ in range(50):
+                    await asyncio.sleep(0)
+            assert served < 2500  # what the kernel's buffers take, not half a gigabyte
+            for _ in range(5000):
+                await read_answer(reader)
+            assert served == 5000
+            writer.close()
+
+    run(scenario())
+
+
+def test_answers_behind_a_long_poll_do_not_pile_up() -> None:
+    async def scenario() -> None:
+        first, served = Deferred(), 0
+
+        def handler(body: bytes) -> Answer:
+            nonlocal served
+            served += 1
+            return first if body[:4] == bytes(4) else frame(b"y" * 200_000)
+
+        async with serving(handler) as server:
+            reader, writer = await server.connect()
+            for number in range(50):
+                writer.write(frame(request(number)))
+            while served < 6:
+                await asyncio.sleep(0)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert served < 10
+            first.resolve(frame(b"at last"))
+            assert await read_answer(reader) == b"at last"
+            for _ in range(49):
+                assert len(await read_answer(reader)) == 200_000
+            assert served == 50
+            writer.close()
+
+    run(scenario())
+
+
+def test_while_frames_wait_for_memory_little_is_read() -> None:
+    async def scenario() -> None:
+        pool = FramePool(ordinary_bytes=1_000_000, giant_bytes=3_000_000)
+        async with serving(echo, pool=pool) as server:
+            _, holding = await server.connect()
+            holding.write(struct.pack(">i", 5_000_000) + b"x" * 1000)
+            while pool.lent_bytes < 5_000_000:
+                await asyncio.sleep(0)
+            assert not pool.contended
+            _, waiting = await server.connect()
+            waiting.write(struct.pack(">i", 5_000_000) + b"x" * 1000)
+            while not pool.waiting:
+                await asyncio.sleep(0)
+            assert pool.contended
+            reader, small = await server.connect()
+            small.write(frame(request(1, 20_000)))
+            assert len(await read_answer(reader)) == 20_000
+            holding.close()
+            while pool.waiting:
+                await asyncio.sleep(0)
+            assert not pool.contended
+            waiting.close()
+            small.close()
+
+    run(scenario())

@@ -1,0 +1,101 @@
+"""What goes out on a socket: order, small and large slices, and peers that do not read."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.server.output import SENDFILE_MIN_BYTES, Chunk, SocketOutput
+
+
+class FileSlice:
+    """A slice that counts how often it is read."""
+
+    def __init__(self, fd: int, position: int, length: int) -> None:
+        self.fd = fd
+        self.position = position
+        self.length = length
+        self.reads = 0
+
+    def read(self) -> bytes:
+        self.reads += 1
+        return os.pread(self.fd, self.length, self.position)
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> int:
+    path = tmp_path / "0.log"
+    path.write_bytes(os.urandom(1_000_000))
+    return os.open(path, os.O_RDONLY)
+
+
+def with_output(scenario: Callable[[SocketOutput, socket.socket, list[OSError]], None]) -> None:
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        failures: list[OSError] = []
+        output = SocketOutput(asyncio.get_running_loop(), ours, lambda: None, failures.append)
+        with ours, theirs:
+            try:
+                scenario(output, theirs, failures)
+            finally:
+                output.close()
+
+    asyncio.run(run())
+
+
+def received(sock: socket.socket, size: int) -> bytes:
+    sock.settimeout(20)
+    data = bytearray()
+    while len(data) < size:
+        data += sock.recv(size - len(data))
+    return bytes(data)
+
+
+def test_bytes_and_slices_of_both_kinds_keep_their_order(log_file: int) -> None:
+    def scenario(output: SocketOutput, peer: socket.socket, failures: list[OSError]) -> None:
+        whole = os.pread(log_file, 1_000_000, 0)
+        small, large = FileSlice(log_file, 10, 500), FileSlice(log_file, 5000, SENDFILE_MIN_BYTES)
+        reply: list[Chunk] = [b"head", small, b"", large, b"tail", FileSlice(log_file, 0, 0), small]
+        output.write(reply)
+        output.flush()
+        expected = b"head" + whole[10:510] + whole[5000 : 5000 + SENDFILE_MIN_BYTES] + b"tail" + whole[10:510]
+        assert received(peer, len(expected)) == expected
+        assert not output.blocked
+        assert not failures
+
+    with_output(scenario)
+
+
+def test_a_lone_small_slice_is_sent(log_file: int) -> None:
+    def scenario(output: SocketOutput, peer: socket.socket, failures: list[OSError]) -> None:
+        output.write([FileSlice(log_file, 3, 100)])
+        output.flush()
+        assert received(peer, 100) == os.pread(log_file, 100, 3)
+
+    with_output(scenario)
+
+
+def test_small_slices_are_not_read_for_a_peer_that_does_not_take_them(log_file: int) -> None:
+    def scenario(output: SocketOutput, peer: socket.socket, failures: list[OSError]) -> None:
+        slices = [FileSlice(log_file, n * 100, 30_000) for n in range(2000)]
+        output.write([b"head", *slices])
+        assert sum(piece.reads for piece in slices) == 0
+        output.flush()
+        assert output.blocked
+        assert sum(piece.reads for piece in slices) < 200
+
+    with_output(scenario)
+
+
+@pytest.mark.parametrize("length", [1000, SENDFILE_MIN_BYTES])
+def test_a_file_that_ends_early_is_an_error_and_not_a_short_answer(log_file: int, length: int) -> None:
+    def scenario(output: SocketOutput, peer: socket.socket, failures: list[OSError]) -> None:
+        output.write([b"head", FileSlice(log_file, 1_000_000 - 10, length)])
+        output.flush()
+        assert [type(failure) for failure in failures] == [ConnectionAbortedError]
+
+    with_output(scenario)
