@@ -123,9 +123,10 @@ def test_log_dirs_and_quorum(node: OttlaNode) -> None:
     assert "metadata.version" in features
 
 
-def test_dump_log(node: OttlaNode) -> None:
-    node.tool("TopicCommand", "--create", "--topic", "jt-dump", "--config", "index.interval.bytes=100")
-    console_produce(node, "jt-dump", "".join(f"line {i}\n" for i in range(200)), "--batch-size", "100")
+def test_dump_log(tmp_path: Path) -> None:
+    with OttlaNode(tmp_path / "data") as node:
+        node.tool("TopicCommand", "--create", "--topic", "jt-dump", "--config", "index.interval.bytes=100")
+        console_produce(node, "jt-dump", "".join(f"line {i}\n" for i in range(200)), "--batch-size", "100")
     folder = node.data_dir / "jt-dump-0"
     log = run_tool("DumpLogSegments", "--print-data-log", "--files", str(folder / ("0" * 20 + ".log"))).stdout
     assert log.count("payload: line") == 200
@@ -133,5 +134,7 @@ def test_dump_log(node: OttlaNode) -> None:
     for ending in ("index", "timeindex"):
         path = folder / f"{'0' * 20}.{ending}"
         done = run_tool("DumpLogSegments", "--index-sanity-check", "--files", str(path))
-        assert "Mismatches" not in done.stdout + done.stderr
         assert "passed sanity check" in done.stdout
+        done = run_tool("DumpLogSegments", "--verify-index-only", "--files", str(path))
+        assert "Mismatches" not in done.stdout + done.stderr
+        assert "is empty" not in done.stdout
