@@ -8,13 +8,12 @@ else on the loop.
 import logging
 import os
 import re
-import uuid
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.model.ids import TopicPartition, Uuid
+from ottla.model.ids import TopicPartition, Uuid, random_uuid
 from ottla.storage.checkpoints import (
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
@@ -84,13 +83,13 @@ def stray_dir_name(topic_partition: TopicPartition) -> str:
 
 def future_dir_name(topic_partition: TopicPartition) -> str:
     """A name for the copy that is to become the current log in another directory (KIP-113)."""
-    return f"{dir_name(topic_partition)}.{uuid.uuid4().hex}{FUTURE_SUFFIX}"
+    return f"{dir_name(topic_partition)}.{random_uuid().hex()}{FUTURE_SUFFIX}"
 
 
 def _capped_name(topic_partition: TopicPartition, suffix: str) -> str:
     # A long topic name is cut: file names end at 255, and a deleted log needs its name no longer
     # (KAFKA-5232).
-    tail = f"-{topic_partition.partition}.{uuid.uuid4().hex}{suffix}"
+    tail = f"-{topic_partition.partition}.{random_uuid().hex()}{suffix}"
     return topic_partition.topic[: MAX_FILE_NAME_LENGTH - len(tail)] + tail
 
 
