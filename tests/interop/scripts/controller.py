@@ -179,6 +179,10 @@ def brokers(s: Script) -> None:
         mine = next(k for k, name in s.symbols.items() if name == "<cluster>")
         s.ask(62, v, {**body, "cluster_id": mine}, "no features")
         s.ask(62, v, {**body, "cluster_id": mine, "broker_id": 1}, "an id that is taken")
+    for v in s.versions(70):
+        listener = {"name": "CONTROLLER", "host": "127.0.0.1", "port": 1, "security_protocol": 0}
+        body = {"controller_id": 55, "incarnation_id": STRANGER, "listeners": [listener], "features": []}
+        s.ask(70, v, body, "a controller without features")
 
 
 @on_controller
