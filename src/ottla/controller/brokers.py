@@ -205,7 +205,7 @@ def register_controller(
             for f in request.features
         ],
     )
-    return Result(m.ControllerRegistrationResponse(error_message=None), [record], atomic=True)
+    return Result(m.ControllerRegistrationResponse(error_message=""), [record], atomic=True)
 
 
 # --- heartbeats

@@ -80,7 +80,6 @@ MASKS: list[tuple[int | None, str, Mask]] = [
     # that ran before this one may have found some: the epoch counts them.
     *((key, r"topics\.partitions\.leader_epoch", present("changing", absent=(None, -1))) for key in (52, 53, 54)),
     (82, r"current_leader\.leader_epoch", present("changing", absent=(None, -1))),
-    (82, r"current_leader\.leader_epoch", present("changing", absent=(None, -1))),
     # Disks.
     (35, r"results\.(total_bytes|usable_bytes)", present("bytes")),
 ]  # fmt: skip
