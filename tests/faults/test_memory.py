@@ -1,0 +1,203 @@
+"""Clients that would have the broker hold their bytes: memory stays within the bound that is stated.
+
+The bound (docs/architecture.md): 128 MiB for frames up to 2 MiB and 256 MiB for larger ones, each overdrawn by
+one frame at most. Beside it there is what the process itself needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from tests.faults.conftest import MakeNode
+from tests.interop.ottla_node import OttlaNode
+from tests.interop.process import wait_until
+from tests.interop.scripts.batches import Batch, Rec
+from tests.interop.scripts.entities import encode_request
+from tests.support.control import ControlClient
+from tests.support.raw_client import API_VERSIONS, RawClient, produce_frame
+
+MIB = 1024 * 1024
+FRAME_BYTES = 100_000_000
+BOUND_BYTES = (128 + 256 + 2) * MIB + FRAME_BYTES
+OWN_BYTES = 32 * MIB  # growth of the process that has nothing to do with frames
+PRODUCE_HEAD = struct.pack(">hhih", 0, 9, 1, -1) + b"\x00"
+
+
+@contextlib.contextmanager
+def halfway(node: OttlaNode, count: int, frame_bytes: int) -> Iterator[list[socket.socket]]:
+    """Connections, each of which has sent half of a frame, or as much of it as the broker takes."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(node.connect()) for _ in range(count)]
+        head = struct.pack(">i", frame_bytes) + PRODUCE_HEAD
+        for sock in sockets:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
+            sock.sendall(head)
+        push(sockets, frame_bytes // 2 - len(head))
+        yield sockets
+
+
+def push(sockets: list[socket.socket], size: int) -> None:
+    """Send until every connection has sent its part or nobody is read any more."""
+    left = {sock.fileno(): size for sock in sockets}
+    by_fd = {sock.fileno(): sock for sock in sockets}
+    filling = memoryview(bytes(MIB))
+    with contextlib.closing(select.epoll()) as epoll:
+        for sock in sockets:
+            sock.setblocking(False)
+            epoll.register(sock.fileno(), select.EPOLLOUT)
+        while left and (writable := epoll.poll(0.3)):
+            for fd, _ in writable:
+                with contextlib.suppress(BlockingIOError):
+                    left[fd] -= by_fd[fd].send(filling[: min(left[fd], len(filling))])
+                if not left[fd]:
+                    epoll.unregister(fd)
+                    del left[fd]
+
+
+@pytest.mark.parametrize(("count", "frame_bytes"), [(1000, FRAME_BYTES), (1000, 2 * MIB - 4)])
+def test_a_thousand_half_frames(make_node: MakeNode, count: int, frame_bytes: int) -> None:
+    with make_node() as node, ControlClient(node) as control:
+        control.still_works()
+        before = node.rss_bytes()
+        with halfway(node, count, frame_bytes):
+            control.still_works()
+            assert node.peak_rss_bytes() - before <= BOUND_BYTES + OWN_BYTES
+            assert node.peak_rss_bytes() - before >= frame_bytes  # otherwise nothing was tried
+        # Kept are at most eight buffers of each size up to 2 MiB.
+        kept = 8 * 4 * MIB
+        wait_until(lambda: node.rss_bytes() - before <= kept + OWN_BYTES, 20, "the memory to be released")
+        control.still_works()
+        with RawClient(node) as client:
+            large = Batch([Rec(b"x" * 900_000)]).encode()
+            assert client.produce(client.create_topic("after"), 0, large)["error_code"] == "none"
+
+
+def test_a_smaller_bound_may_be_set(make_node: MakeNode) -> None:
+    settings = {"queued.max.request.bytes": 24 * MIB, "socket.request.max.bytes": 20 * MIB}
+    with make_node(settings) as node, ControlClient(node) as control:
+        control.still_works()
+        before = node.rss_bytes()
+        with halfway(node, 100, 20 * MIB):
+            control.still_works()
+            assert node.peak_rss_bytes() - before <= (24 + 20 + 2) * MIB + OWN_BYTES
+
+
+def test_frames_that_stand_still_are_given_up_and_others_go_on(make_node: MakeNode) -> None:
+    """While others wait for memory, a frame that brings nothing for five seconds loses its place."""
+    with make_node() as node, ControlClient(node) as control:
+        with halfway(node, 20, FRAME_BYTES) as stuck:
+            patient = RawClient(node, timeout_s=60)
+            topic = patient.create_topic("patient", max_message_bytes=10_000_000)
+            wait_until(lambda: "no progress" in node.log_text(), 60, "the first one to be given up")
+            with RawClient(node, timeout_s=60) as late:
+                body = Batch([Rec(b"x" * 5_000_000)]).encode()
+                assert late.produce(topic, 0, body)["error_code"] == "none"
+            given_up = [line for line in node.log_text().splitlines() if "no progress" in line]
+            ports = {f":{sock.getsockname()[1]} " for sock in stuck}
+            assert all(sum(port in line for line in given_up) <= 1 for port in ports)
+            patient.close()
+        control.still_works()
+
+
+# -- clients that do not read
+
+
+def flood(node: OttlaNode, frame: bytes, connections: int, repeats: int) -> list[socket.socket]:
+    """Connections that send the same request over and over and never read."""
+    sockets = [node.connect() for _ in range(connections)]
+    for sock in sockets:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+        sock.setblocking(False)
+    for sock in sockets:
+        with contextlib.suppress(BlockingIOError):
+            sock.send(frame * repeats)
+    return sockets
+
+
+def fetch_frame(topic: str, max_bytes: int) -> bytes:
+    wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": max_bytes}]
+    body = {"max_wait": 0, "min_bytes": 1, "max_bytes": max_bytes}
+    return encode_request(1, 11, {**body, "topics": [{"topic": topic, "partitions": wanted}]})
+
+
+@pytest.mark.parametrize("what", ["large fetches", "small fetches", "configurations"])
+def test_readers_that_do_not_read(make_node: MakeNode, what: str) -> None:
+    with make_node() as node, ControlClient(node) as control:
+        with RawClient(node) as client:
+            topic = client.create_topic("read-me")
+            for _ in range(5):
+                client.write(topic, 0, [b"x" * 900_000])
+            small = client.create_topic("read-me-too")
+            for _ in range(40):
+                client.write(small, 0, [b"x" * 25_000])
+        resource = {"resource_type": 4, "resource_name": "1", "configuration_keys": None}
+        frame = {
+            "large fetches": fetch_frame(topic, 5_000_000),
+            "small fetches": fetch_frame(small, 30_000),
+            "configurations": encode_request(32, 4, {"resources": [resource], "include_documentation": True}),
+        }[what]
+        control.still_works()
+        before = node.rss_bytes()
+        # A configuration takes milliseconds to write down: fewer of these keep the others busy enough.
+        connections = 10 if what == "configurations" else 50
+        sockets = flood(node, frame, connections, repeats=1500)
+        control.still_works(5)
+        assert node.peak_rss_bytes() - before <= connections * MIB + OWN_BYTES
+        for sock in sockets:
+            sock.close()
+        control.still_works()
+
+
+def test_a_slow_reader_gets_everything_in_the_end(make_node: MakeNode) -> None:
+    with make_node() as node:
+        with RawClient(node) as client:
+            topic = client.create_topic("slow")
+            for n in range(4):
+                client.write(topic, 0, [bytes([n]) * 900_000])
+            client.send(fetch_frame(topic, 4_000_000) * 20)
+            with RawClient(node) as other:  # when others are answered, the answers above are stuck
+                for _ in range(3):
+                    other.send(struct.pack(">ihhih", 10, API_VERSIONS, 0, 1, -1))
+                    other.receive()
+            answers = {client.receive() for _ in range(20)}
+        assert len(answers) == 1
+        assert len(answers.pop()) > 3_500_000
+
+
+# -- how many may come
+
+
+@pytest.mark.parametrize("key", ["max.connections", "max.connections.per.ip"])
+def test_connections_are_counted(make_node: MakeNode, key: str) -> None:
+    with make_node({key: 10}) as node:
+        wait_until(lambda: _admitted(node), 20, "the runner's own connections to go")
+        friends = [RawClient(node) for _ in range(10)]
+        assert all(_answers(friend) for friend in friends)
+        for _ in range(5):
+            with RawClient(node) as stranger:
+                assert not _answers(stranger)
+        assert all(_answers(friend) for friend in friends)
+        friends.pop().close()
+        wait_until(lambda: _admitted(node), 20, "the place of one who left")
+        for friend in friends:
+            friend.close()
+        refusals = [line for line in node.log_text().splitlines() if f"{key} is 10" in line]
+        assert len(refusals) == 1, refusals
+
+
+def _admitted(node: OttlaNode) -> bool:
+    with RawClient(node) as client:
+        return _answers(client)
+
+
+def _answers(client: RawClient) -> bool:
+    try:
+        client.send(produce_frame("nobody", 0, Batch().encode()))
+        return len(client.receive()) > 0
+    except ConnectionError:
+        return False
