@@ -97,7 +97,7 @@ def test_a_topic_s_configuration_changes_while_it_runs(broker: Broker, admin: Ad
     topic = ConfigResource(ResourceType.TOPIC, "orders")
     changed = admin.incremental_alter_configs({topic: [ConfigChange("max.message.bytes", "100")]})
     assert changed == {topic: None}
-    with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE|larger|more than 100"):
+    with pytest.raises(KafkaError, match=r"MESSAGE_TOO_LARGE|larger|more than 100"):
         produce(broker, [b"x" * 1000])
     admin.incremental_alter_configs({topic: [ConfigChange("max.message.bytes", "5000")]})
     assert produce(broker, [b"x" * 1000]) == [0]
