@@ -27,10 +27,11 @@ class ShortCollections:
         self._thresholds = gc.get_threshold()
 
     def install(self) -> None:
-        """From now on; what is there already is not visited any more."""
+        """From now on the collector runs, and what is there already is not visited any more."""
         gc.freeze()
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._heard)
+        gc.enable()
 
     def remove(self) -> None:
         """As before, for whoever uses the process after the node."""

@@ -1,6 +1,7 @@
 """Running a node as a process: the loop, signals, the one line that says where, and the way out."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -25,6 +26,7 @@ def serve(config: "BrokerConfig") -> int:
         format="%(asctime)s %(levelname)s %(message)s (%(name)s)",
     )
     _raise_file_limit()
+    gc.disable()  # a start makes much and drops nothing; ShortCollections lets it go on
     return _run(_serve(config))
 
 

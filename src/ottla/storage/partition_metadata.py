@@ -10,7 +10,7 @@ from typing import Final
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid, uuid_from_str, uuid_to_str
 from ottla.storage.errors import StorageError
-from ottla.storage.files import read_small, write_new
+from ottla.storage.files import read_small, write_in_place
 
 FILE_NAME: Final = "partition.metadata"
 
@@ -37,8 +37,8 @@ def read_topic_id(dir: Path) -> Uuid | None:
 
 
 def write_topic_id(dir: Path, topic_id: Uuid) -> None:
-    """Writes the file; it waits for the disk with the next flush of the log."""
-    write_new(dir / FILE_NAME, f"version: 0\ntopic_id: {uuid_to_str(topic_id)}".encode())
+    """Writes the file where there was none, or an empty one; it waits for the disk with the next flush of the log."""
+    write_in_place(f"{dir}/{FILE_NAME}", f"version: 0\ntopic_id: {uuid_to_str(topic_id)}".encode())
 
 
 def agree(known: Uuid | None, given: Uuid | None, partition: object) -> Uuid | None:
