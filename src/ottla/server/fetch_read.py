@@ -20,7 +20,7 @@ from ottla.wire.fast_fetch import Wanted
 # The kernel reads ahead in windows of this size: one resident page in it stands for the rest.
 PROBE_STRIDE_BYTES = 128 * 1024
 WARM_UP_CHUNK_BYTES = 1024 * 1024
-_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _CAN_PROBE = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
 
 
@@ -88,7 +88,7 @@ def read_partition(
         return _read(partition, wanted, budget_bytes, read_committed, at_least_one)
     except KafkaError as error:
         # A partition that nobody knows is told with an empty list of transactions, all other errors with none.
-        return PartitionRead(wanted, error.code, aborted=[] if error.code in _UNKNOWN else None)
+        return PartitionRead(wanted, error.code, aborted=[] if error.code in UNKNOWN else None)
 
 
 def _read(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.interop.scripts import cluster, configs, controller, fetch, garbage, produce, topics
+from tests.interop.scripts import cluster, configs, controller, fetch, garbage, produce, topics, waiting
 from tests.interop.scripts.script import Script
 
 SCRIPTS: dict[str, Callable[[Script], None]] = {
@@ -38,6 +38,14 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
     "move-between-dirs": cluster.move_between_dirs,
     "update-features": cluster.features,
     "unregister-broker": cluster.unregister_broker,
+    "long-polls": waiting.long_polls,
+    "internal-topics": waiting.internal_topics,
+    "too-few-replicas": waiting.too_few_replicas,
+    "tagged-fields": waiting.tagged_fields,
+    "all-topics": waiting.all_topics,
+    "client-ids": waiting.client_ids,
+    "half-closed": waiting.half_closed,
+    "unknown-topic-id": waiting.unknown_topic_id,
     "frames": garbage.frames,
     "headers": garbage.headers,
     "bodies": garbage.bodies,

@@ -11,7 +11,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.replication.partition import Partition
 from ottla.server.connection import Answer, Connection, Deferred
 from ottla.server.context import Services
-from ottla.server.fetch_read import PartitionRead, is_cold, read_partitions, warm_up
+from ottla.server.fetch_read import UNKNOWN, PartitionRead, is_cold, read_partitions, warm_up
 from ottla.server.fetch_sessions import FetchPlan, Watermarks
 from ottla.server.leaders import MISDIRECTED, current_leader, endpoints
 from ottla.server.output import Reply
@@ -54,6 +54,16 @@ def _refuse(request: FetchFast, version: int, correlation_id: int, code: ErrorCo
     reads = [PartitionRead(wanted, code, aborted=[]) for wanted in request.wanted]
     told = reads if version < TOPIC_ID_VERSION else []
     return encode_fetch_response(version, correlation_id, code, request.session_id, told)
+
+
+def _after_waiting(reads: list[PartitionRead]) -> list[PartitionRead]:
+    """A partition that was there when the wait began and is gone has lost its log, not its name."""
+    return [
+        PartitionRead(read.wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if read.error_code in UNKNOWN
+        else read
+        for read in reads
+    ]
 
 
 class _Fetch:
@@ -134,11 +144,11 @@ class _Fetch:
             return
         reads, total = self._read()
         if self._is_enough(reads, total):
-            self._complete(reads)
+            self._complete(_after_waiting(reads))
 
     def _finish(self) -> None:
         if self._deferred is not None and not self._deferred.done:
-            self._complete(self._read()[0])
+            self._complete(_after_waiting(self._read()[0]))
 
     def _complete(self, reads: list[PartitionRead]) -> None:
         assert self._deferred is not None

@@ -26,6 +26,7 @@ from ottla.server.request_head import body_offset
 from ottla.storage.append import AppendOrigin, AppendResult, Inspection
 from ottla.storage.errors import RecordValidationError, UnacceptableRecordsError
 from ottla.wire.fast_produce import Outcome, ProduceFast, decode_produce, encode_produce_response
+from ottla.wire.header import decode_request_header
 from ottla.wire.messages.produce import ProduceRequest
 
 TopicKey = str | bytes
@@ -79,7 +80,7 @@ def produce(
         )
     offset = body_offset(view, start, stop, version >= 9)
     request = decode_produce(view, version, offset, stop)
-    call = _Produce(services, connection, request, version, correlation_id)
+    call = _Produce(services, connection, request, version, correlation_id, start)
     try:
         flags = survey(view, request.topics)
         _check_transactions(request, flags)
@@ -114,6 +115,7 @@ class _Produce:
         "_leaders",
         "_request",
         "_services",
+        "_start",
         "_version",
         "_waiting_for",
     )
@@ -125,8 +127,10 @@ class _Produce:
         request: ProduceFast,
         version: int,
         correlation_id: int,
+        start: int,
     ) -> None:
         self._services = services
+        self._start = start
         self._connection = connection
         self._request = request
         self._version = version
@@ -182,7 +186,7 @@ class _Produce:
         self, view: memoryview, topic: TopicKey, index: int, start: int, stop: int, now_ms: int
     ) -> Outcome:
         try:
-            partition = self._leader(topic, index)
+            partition = self._leader(view, topic, index)
             records = self._records(view, start, stop)
             result = partition.append(
                 records, self._request.acks, now_ms, AppendOrigin.CLIENT, self._inspected.get(start)
@@ -191,10 +195,12 @@ class _Produce:
             return self._failed(topic, index, error)
         return self._appended(partition, index, result)
 
-    def _leader(self, topic: TopicKey, index: int) -> Partition:
+    def _leader(self, view: memoryview, topic: TopicKey, index: int) -> Partition:
         partition = self._services.replicas.leader(topic, index)
-        if partition.topic_partition.topic in INTERNAL_TOPICS and self._connection.client_id != _ADMIN_CLIENT:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if partition.topic_partition.topic in INTERNAL_TOPICS:
+            header, _ = decode_request_header(view, self._start, len(view))
+            if header.client_id != _ADMIN_CLIENT:
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         return partition
 
     def _records(self, view: memoryview, start: int, stop: int) -> memoryview:
@@ -257,15 +263,15 @@ class _Produce:
         run = self._services.loop.run_in_executor
         executor = self._services.executor
         try:
-            partition = self._leader(topic, index)
+            partition = self._leader(view, topic, index)
             records: memoryview | bytearray = self._records(view, start, stop)
             inspected = self._inspected.get(start)
             if partition.log.needs_recompression(records):
                 records, inspected = await run(executor, partition.log.recompress, records)
-                partition = self._leader(topic, index)
+                partition = self._leader(view, topic, index)
             elif inspected is None and _is_compressed(view, start, stop):
                 inspected = await run(executor, partition.log.inspect, records)
-                partition = self._leader(topic, index)
+                partition = self._leader(view, topic, index)
             now_ms = self._services.clock.now_ms()
             result = partition.append_only(
                 records, self._request.acks, now_ms, AppendOrigin.CLIENT, inspected

@@ -5,6 +5,7 @@ topic and uses it at once finds it.
 """
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.topic_names import INTERNAL_TOPICS
 from ottla.server.context import Context
 from ottla.server.registry import Listener, handles
 from ottla.wire.messages.topics import (
@@ -80,6 +81,8 @@ async def _delete_records(
 
 
 def _move_start(ctx: Context, topic: str, asked: DeleteRecordsPartition) -> int:
+    if topic in INTERNAL_TOPICS:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     partition = ctx.node.replicas.leader(topic, asked.partition_index)
     log = partition.log
     if "delete" not in log.config.cleanup_policy:
