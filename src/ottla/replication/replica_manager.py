@@ -144,6 +144,7 @@ class ReplicaManager:
                 NewLog(TopicPartition(topic.name, index), topic.id, config, self._directory(registration))
                 for index, registration in missing
             ]
+            log.info("%s: %d new partitions", topic.name, len(wanted))
             await self._logs.create_ahead(wanted)
         return config
 
