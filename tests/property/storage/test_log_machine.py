@@ -125,7 +125,10 @@ class LogMachine(RuleBasedStateMachine):
         self.cut_model(offset)
 
     def cut_model(self, end: int) -> None:
+        whole = self.sent[end].batch_start if end < len(self.sent) else end
         del self.sent[end:]
+        # A batch goes whole: what of it lies below the log's start leaves no producer behind.
+        self.sent[whole:] = [sent._replace(producer_id=-1, sequence=-1) for sent in self.sent[whole:]]
         self.epoch += 1  # a log is truncated on behalf of a new leader; a restart brings a new epoch too
 
     # -- what happens to a broker
