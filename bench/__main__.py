@@ -7,7 +7,10 @@ a fraction of the time, `--apache-partitions` to put Apache through the ten thou
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -38,16 +41,26 @@ def main() -> None:
     options = parser.parse_args()
     where = Path(tempfile.mkdtemp(prefix="ottla-bench-", dir=options.dir))
     report = Report()
-    print(HEAD)
+    failed: list[str] = []
+    print(
+        f"load of the machine before: {os.getloadavg()[0]:.1f}; only ratios from one run mean anything\n{HEAD}"
+    )
     try:
         for name in options.parts or PARTS:
             more = {"with_apache": options.apache_partitions} if name == "partitions" else {}
-            PARTS[name](report, where / name, quick=options.quick, **more)
+            try:
+                PARTS[name](report, where / name, quick=options.quick, **more)
+            except (AssertionError, OSError, subprocess.SubprocessError) as error:
+                # The other parts are still worth their figures; the run as a whole has failed.
+                failed.append(name)
+                print(f"{name} failed: {error}", file=sys.stderr)
             shutil.rmtree(where / name, ignore_errors=True)
     finally:
         shutil.rmtree(where, ignore_errors=True)
         if report.rows:
             print(f"kept in {report.save()}")
+    if failed:
+        sys.exit(f"failed: {' '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.interop.apache import run_tool
+from tests.interop.apache import ApacheKafka, run_tool, write_properties
 from tests.interop.ottla_node import OttlaNode
 from tests.interop.process import wait_until
 
@@ -138,3 +138,47 @@ def test_dump_log(tmp_path: Path) -> None:
         done = run_tool("DumpLogSegments", "--verify-index-only", "--files", str(path))
         assert "Mismatches" not in done.stdout + done.stderr
         assert "is empty" not in done.stdout
+
+
+def test_tools_that_ask_about_the_cluster(node: OttlaNode) -> None:
+    node.tool("TopicCommand", "--create", "--topic", "jt-ask", "--partitions", "2")
+    ranges = node.tool("BrokerApiVersionsCommand").stdout
+    assert "Produce(0): 0 to 13" in ranges
+    assert "UNKNOWN" not in ranges
+    elected = node.tool(
+        "LeaderElectionCommand", "--election-type", "preferred", "--topic", "jt-ask", "--partition", "0"
+    ).stdout
+    assert "Valid replica already elected for partitions jt-ask-0" in elected
+    moves = node.tool("ReassignPartitionsCommand", "--list").stdout
+    assert "No partition reassignments found" in moves
+    replicas = node.tool("MetadataQuorumCommand", "describe", "--replication").stdout
+    assert "Leader" in replicas
+
+
+def test_storage_tool_knows_the_directory(tmp_path: Path) -> None:
+    with OttlaNode(tmp_path / "data") as node:
+        node_id = node.tool("ConfigCommand", "--entity-type", "brokers", "--describe", "--all").stdout
+    assert "node.id=1" in node_id
+    path = tmp_path / "server.properties"
+    write_properties(path, ApacheKafka(tmp_path / "data").settings())
+    info = run_tool("StorageTool", "info", "-c", str(path)).stdout
+    assert "Found log directory" in info
+    assert "Found metadata" in info
+    assert "problem" not in info.lower()
+
+
+def test_verifiable_producer(node: OttlaNode) -> None:
+    run_tool(
+        "VerifiableProducer",
+        *(
+            "--bootstrap-server",
+            node.address,
+            "--topic",
+            "jt-verified",
+            "--max-messages",
+            "1000",
+            "--acks",
+            "-1",
+        ),
+    )
+    assert node.tool("GetOffsetShell", "--topic", "jt-verified").stdout.split() == ["jt-verified:0:1000"]
