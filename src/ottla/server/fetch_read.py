@@ -4,7 +4,8 @@ As in Kafka the first partition that has anything gives at least one batch even 
 limit, so that a consumer always gets on; after that the limits are hard.
 
 A slice may lie in pages that are not in memory. Sending it would stall the loop on the disk, so a range that is
-not warm is first read in a thread (`warm_up`), and then sent from the page cache like any other.
+not warm is first read in a thread (`warm_up`), and then sent from the page cache like any other. The same goes for
+the batch headers by which a slice is found (`ColdReadError`).
 """
 
 import os
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.storage.slices import LogSlice
+from ottla.storage.slices import ColdSliceError, LogSlice
 from ottla.storage.txnindex import AbortedTransaction
 from ottla.wire.fast_fetch import Wanted
 
@@ -29,6 +30,14 @@ class EpochEnd(NamedTuple):
 
     epoch: int
     end_offset: int
+
+
+class ColdReadError(Exception):
+    """A fetch cannot be answered without waiting for the disk; `slices` are to be warmed up before the next try."""
+
+    def __init__(self, slices: list[LogSlice]) -> None:
+        super().__init__(f"{len(slices)} reads are cold")
+        self.slices = slices
 
 
 class PartitionRead(NamedTuple):
@@ -57,15 +66,32 @@ class PartitionRead(NamedTuple):
 
 
 def read_partitions(
-    replicas: ReplicaManager, wanted: list[Wanted], max_bytes: int, read_committed: bool, replica_id: int
+    replicas: ReplicaManager,
+    wanted: list[Wanted],
+    max_bytes: int,
+    read_committed: bool,
+    replica_id: int,
+    wait: bool = True,
 ) -> tuple[list[PartitionRead], int]:
-    """Read each partition in turn while the budget lasts; the reads and how many bytes they come to."""
+    """Read each partition in turn while the budget lasts; the reads and how many bytes they come to.
+
+    Without `wait` ColdReadError has what must be in memory first, if anything.
+    """
     reads: list[PartitionRead] = []
+    cold: list[LogSlice] = []
     total = 0
     for item in wanted:
-        read = read_partition(replicas, item, max_bytes - total, read_committed, total == 0, replica_id)
+        try:
+            read = read_partition(
+                replicas, item, max_bytes - total, read_committed, total == 0, replica_id, wait
+            )
+        except ColdSliceError as error:
+            cold.append(error.slice)
+            continue
         reads.append(read)
         total += read.size_bytes
+    if cold:
+        raise ColdReadError(cold)
     return reads, total
 
 
@@ -76,6 +102,7 @@ def read_partition(
     read_committed: bool,
     at_least_one: bool,
     replica_id: int,
+    wait: bool = True,
 ) -> PartitionRead:
     """Read one partition; an error is a result like another."""
     try:
@@ -85,14 +112,19 @@ def read_partition(
             raise KafkaError(error)
         if replica_id >= 0:
             _require_follower(partition, wanted, replica_id)
-        return _read(partition, wanted, budget_bytes, read_committed, at_least_one)
+        return _read(partition, wanted, budget_bytes, read_committed, at_least_one, wait)
     except KafkaError as error:
         # A partition that nobody knows is told with an empty list of transactions, all other errors with none.
         return PartitionRead(wanted, error.code, aborted=[] if error.code in UNKNOWN else None)
 
 
 def _read(
-    partition: Partition, wanted: Wanted, budget_bytes: int, read_committed: bool, at_least_one: bool
+    partition: Partition,
+    wanted: Wanted,
+    budget_bytes: int,
+    read_committed: bool,
+    at_least_one: bool,
+    wait: bool,
 ) -> PartitionRead:
     log = partition.log
     diverging = _diverging(partition, wanted) if wanted.last_fetched_epoch >= 0 else None
@@ -105,7 +137,7 @@ def _read(
     size = min(wanted.max_bytes, budget_bytes)
     found: LogSlice | None = None
     if diverging is None and offset < bound and (size > 0 or at_least_one):
-        found = log.read(offset, max(size, 0), bound, min_one_message=at_least_one)
+        found = log.read(offset, max(size, 0), bound, min_one_message=at_least_one, wait=wait)
         if found.length == 0:
             found = None
     aborted: list[AbortedTransaction] | None = None

@@ -2,11 +2,12 @@
 
 Rules: nothing is read beyond the end the caller gives (a segment's size in memory, not the file's, so that half
 a write is never seen), and no length is believed before it has been checked. Pure functions over a descriptor:
-any thread may call them.
+any thread may call them. Who must not wait for the disk gives `pread_warm`, and learns from ColdDataError what to
+read in a thread first.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from ottla.model.errors import ErrorCode, KafkaError
@@ -35,18 +36,46 @@ LAST_DELTA: Final = 6
 MAX_TIMESTAMP: Final = 8
 
 _unpack = BATCH_HEADER.unpack_from
+_RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+
+Pread: TypeAlias = Callable[[int, int, int], bytes | bytearray]
 
 
-def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, Header]]:
+class ColdDataError(Exception):
+    """What is needed next is not in the page cache."""
+
+    def __init__(self, position: int, length: int) -> None:
+        super().__init__(f"{length} bytes at position {position} are not in memory")
+        self.position = position
+        self.length = length
+
+
+def pread_warm(fd: int, size: int, position: int) -> bytes | bytearray:
+    """os.pread of what is in memory; ColdDataError if not even a header of it is. A plain pread on macOS."""
+    if not _RWF_NOWAIT:
+        return os.pread(fd, size, position)
+    buf = bytearray(size)
+    try:
+        got = os.preadv(fd, [buf], position, _RWF_NOWAIT)
+    except BlockingIOError:
+        raise ColdDataError(position, size) from None
+    except OSError:  # a file system that knows no such flag
+        return os.pread(fd, size, position)
+    if got < min(size, HEADER_SIZE):
+        raise ColdDataError(position, size)
+    return buf[:got] if got < size else buf
+
+
+def scan_headers(fd: int, position: int, end: int, pread: Pread = os.pread) -> Iterator[tuple[int, Header]]:
     """(position, header) of every whole batch between two positions; CORRUPT_MESSAGE where none can be."""
-    buf = b""
+    buf: bytes | bytearray = b""
     start = position
     while position + HEADER_SIZE <= end:
         relative = position - start
         if relative + HEADER_SIZE > len(buf):
             # A batch longer than the window left: the next are likely as long, and only headers are wanted.
             wanted = SCAN_BYTES if relative - len(buf) < SCAN_BYTES else HEADER_SIZE
-            buf = os.pread(fd, min(wanted, end - position), position)
+            buf = pread(fd, min(wanted, end - position), position)
             start, relative = position, 0
             if len(buf) < HEADER_SIZE:
                 return
@@ -60,9 +89,9 @@ def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, Header
         position = following
 
 
-def read_base_offset(fd: int, position: int) -> int:
+def read_base_offset(fd: int, position: int, pread: Pread = os.pread) -> int:
     """The base offset of the batch at a position; CORRUPT_MESSAGE if there is none."""
-    buf = os.pread(fd, HEADER_SIZE, position)
+    buf = pread(fd, HEADER_SIZE, position)
     if len(buf) < HEADER_SIZE or buf[MAGIC_OFFSET] != MAGIC:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"No batch at position {position}")
     return int.from_bytes(buf[:8], "big")

@@ -23,6 +23,7 @@ from ottla.storage.batch_scan import (
     LENGTH,
     MAX_TIMESTAMP,
     Header,
+    Pread,
     read_base_offset,
     read_batches,
     scan_headers,
@@ -310,22 +311,22 @@ class LogSegment:
 
     # -- finding
 
-    def locate(self, offset: int) -> tuple[int, int] | None:
+    def locate(self, offset: int, pread: Pread = os.pread) -> tuple[int, int] | None:
         """(position, base offset) of the first batch that ends at or after offset; None past the last."""
         position = self._positions.get(offset)
         if position is not None:
             return (position, offset) if position < self.size_bytes else None
         try:
-            return self._search(offset)
+            return self._search(offset, pread)
         except KafkaError as error:
             logger.warning("%s: %s; making its indexes anew", self.path, error)
             self.rebuild_indexes()
-            return self._search(offset)
+            return self._search(offset, pread)
 
-    def _search(self, offset: int) -> tuple[int, int] | None:
+    def _search(self, offset: int, pread: Pread) -> tuple[int, int] | None:
         """From the index on. CORRUPT_MESSAGE if the index leads where no batch is, or beyond the right one."""
         indexed, start = self.offset_index.lookup(offset)
-        for position, header in self.headers(start):
+        for position, header in self.headers(start, pread):
             base = header[BASE_OFFSET]
             if position == start and start and base > indexed:
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Index entry {indexed} leads to offset {base}")
@@ -333,7 +334,7 @@ class LogSegment:
                 return position, base
         return None
 
-    def boundary(self, start: int, limit: int) -> tuple[int, int]:
+    def boundary(self, start: int, limit: int, pread: Pread = os.pread) -> tuple[int, int]:
         """(end, next offset) of whole batches between two positions; (start, -1) if there are none.
 
         Several consumers ask for the same stretches, so the last answers are remembered. An indexed batch
@@ -342,18 +343,18 @@ class LogSegment:
         asked = (start, limit)
         known = self._boundaries.get(asked)
         if known is None:
-            known = self._find_boundary(start, limit)
+            known = self._find_boundary(start, limit, pread)
             if len(self._boundaries) >= REMEMBERED_POSITIONS:
                 del self._boundaries[next(iter(self._boundaries))]
             self._boundaries[asked] = known
         return known
 
-    def _find_boundary(self, start: int, limit: int) -> tuple[int, int]:
+    def _find_boundary(self, start: int, limit: int, pread: Pread) -> tuple[int, int]:
         end, next_offset = start, -1
         indexed = self.offset_index.lookup_position(limit)
         if indexed > start and (limit - indexed) * 8 <= limit - start:
-            return indexed, read_base_offset(self.file().fd, indexed)
-        for position, header in self.headers(max(start, indexed)):
+            return indexed, read_base_offset(self.file().fd, indexed, pread)
+        for position, header in self.headers(max(start, indexed), pread):
             following = position + LOG_OVERHEAD + header[LENGTH]
             if following > limit:
                 # The indexed batch may be the one that is cut: what lies before it ends where it begins.
@@ -361,9 +362,9 @@ class LogSegment:
             end, next_offset = following, header[BASE_OFFSET] + header[LAST_DELTA] + 1
         return end, next_offset
 
-    def end_of_batch(self, position: int) -> tuple[int, int]:
+    def end_of_batch(self, position: int, pread: Pread = os.pread) -> tuple[int, int]:
         """(end, next offset) of the batch at a position."""
-        for start, header in self.headers(position):
+        for start, header in self.headers(position, pread):
             return start + LOG_OVERHEAD + header[LENGTH], header[BASE_OFFSET] + header[LAST_DELTA] + 1
         return position, -1
 
@@ -378,9 +379,9 @@ class LogSegment:
         self._positions.clear()
         self._boundaries.clear()
 
-    def headers(self, position: int = 0) -> Iterator[tuple[int, Header]]:
+    def headers(self, position: int = 0, pread: Pread = os.pread) -> Iterator[tuple[int, Header]]:
         """(position, header) of the batches from a position on."""
-        return scan_headers(self.file().fd, position, self.size_bytes)
+        return scan_headers(self.file().fd, position, self.size_bytes, pread)
 
     def batches(self, position: int = 0) -> Iterator[tuple[int, "BatchView"]]:
         """(position, batch) of the batches from a position on. Any thread."""

@@ -71,6 +71,14 @@ class LogSlice:
         return f"LogSlice(offsets=[{self.first_offset}, {self.next_offset}), {self.length} bytes)"
 
 
+class ColdSliceError(Exception):
+    """A read would have had to wait for the disk; `slice` is what to warm up in a thread before the next try."""
+
+    def __init__(self, needed: LogSlice) -> None:
+        super().__init__(str(needed))
+        self.slice = needed
+
+
 class TimestampOffset(NamedTuple):
     """The answer to a search by timestamp."""
 

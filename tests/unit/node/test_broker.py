@@ -1,5 +1,6 @@
 """A whole node in this process, used through our own client: what only shows when all parts work together."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from ottla.client.admin_types import ConfigChange, ConfigResource, NewTopic, Res
 from ottla.client.blocking import Admin, Consumer, Producer
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.storage import log_read
+from ottla.storage.batch_scan import ColdDataError
 from ottla.testing import Broker
 from ottla.wire.messages.log_dirs import (
     AlterReplicaLogDir,
@@ -149,3 +152,25 @@ def test_a_replica_moves_to_another_directory_while_it_is_written(tmp_path: Path
 def test_a_second_broker_on_the_same_directory_is_refused(broker: Broker) -> None:
     with pytest.raises(Exception, match=r"lock|use"):
         Broker(data_dir=broker.data_dir).start()
+
+
+def test_data_that_is_not_in_memory_is_found_in_a_thread_first(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [b"%d" % number for number in range(300)]
+    produce(broker, values[:150])
+    produce(broker, values[150:])
+    asked: set[int] = set()
+
+    def cold_once(fd: int, size: int, position: int) -> bytes:
+        if position not in asked:
+            asked.add(position)
+            raise ColdDataError(position, size)
+        return os.pread(fd, size, position)
+
+    monkeypatch.setattr(log_read, "pread_warm", cold_once)
+    log = broker.node.logs.get(TOPIC)
+    assert log is not None
+    log.active_segment._forget_positions()
+    assert consume(broker, 300) == values
+    assert asked

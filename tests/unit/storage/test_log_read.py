@@ -9,8 +9,11 @@ from tests.unit.storage.log_support import NOW, append, open_log, records_of
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import iter_batches
 from ottla.records.record import build_batch
+from ottla.storage import batch_scan, log_read
+from ottla.storage.batch_scan import ColdDataError
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.slices import ColdSliceError, LogSlice
 
 SMALL = LogConfig(segment_bytes=700, index_interval_bytes=150)
 
@@ -138,3 +141,71 @@ def test_an_empty_log_has_no_timestamps(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert log.offset_for_timestamp(0) is None
     assert log.offset_of_max_timestamp() is None
+
+
+class ColdDisk:
+    """A page cache that has a place only after it was asked for once, as if a thread had read it meanwhile."""
+
+    def __init__(self) -> None:
+        self.warm: set[tuple[int, int]] = set()
+        self.times_cold = 0
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        if (fd, position) not in self.warm:
+            self.warm.add((fd, position))
+            self.times_cold += 1
+            raise ColdDataError(position, size)
+        return os.pread(fd, size, position)
+
+
+def read_at_last(log: Log, offset: int, max_bytes: int) -> tuple[LogSlice, list[LogSlice]]:
+    needed: list[LogSlice] = []
+    while True:
+        try:
+            return log.read(offset, max_bytes, log.log_end_offset, wait=False), needed
+        except ColdSliceError as cold:
+            needed.append(cold.slice)
+
+
+def test_a_read_that_must_not_wait_says_what_to_warm_up(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = ColdDisk()
+    monkeypatch.setattr(log_read, "pread_warm", disk.pread)
+    for max_bytes in (1, 100, 230):
+        for offset in range(0, log.log_end_offset, 3):
+            piece, needed = read_at_last(log, offset, max_bytes)
+            assert all(slice_.read() for slice_ in needed)
+            expected = log.read(offset, max_bytes, log.log_end_offset)
+            assert (piece.position, piece.length, piece.first_offset) == (
+                expected.position,
+                expected.length,
+                expected.first_offset,
+            )
+    assert disk.times_cold > 10
+
+
+def test_what_is_in_memory_is_read_without_waiting(log: Log) -> None:
+    for offset in range(log.log_end_offset):
+        found = log.read(offset, 200, log.log_end_offset, wait=False)
+        assert found.read() == log.read(offset, 200, log.log_end_offset).read()
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system cannot tell")
+def test_pages_that_are_not_there_are_told(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    fd = log.segments[0].file().fd
+
+    def nothing(fd: int, buffers: list[bytearray], position: int, flags: int) -> int:
+        raise BlockingIOError
+
+    def little(fd: int, buffers: list[bytearray], position: int, flags: int) -> int:
+        return 10
+
+    def unsupported(fd: int, buffers: list[bytearray], position: int, flags: int) -> int:
+        raise OSError(95, "Operation not supported")
+
+    for preadv in (nothing, little):
+        monkeypatch.setattr(os, "preadv", preadv)
+        with pytest.raises(ColdDataError) as cold:
+            batch_scan.pread_warm(fd, 100, 0)
+        assert (cold.value.position, cold.value.length) == (0, 100)
+    monkeypatch.setattr(os, "preadv", unsupported)
+    assert batch_scan.pread_warm(fd, 100, 0) == os.pread(fd, 100, 0)

@@ -11,12 +11,20 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.replication.partition import Partition
 from ottla.server.connection import Answer, Connection, Deferred
 from ottla.server.context import Services
-from ottla.server.fetch_read import UNKNOWN, PartitionRead, is_cold, read_partitions, warm_up
+from ottla.server.fetch_read import (
+    UNKNOWN,
+    ColdReadError,
+    PartitionRead,
+    is_cold,
+    read_partitions,
+    warm_up,
+)
 from ottla.server.fetch_sessions import FetchPlan, Watermarks
 from ottla.server.leaders import MISDIRECTED, current_leader, endpoints
 from ottla.server.output import Reply
 from ottla.server.registry import handles_raw
 from ottla.server.request_head import body_offset
+from ottla.storage.slices import LogSlice
 from ottla.wire.fast_fetch import FetchFast, decode_fetch, encode_fetch_response
 from ottla.wire.messages.fetch import FetchRequest
 
@@ -24,6 +32,9 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 TOPIC_ID_VERSION = 13
 FLEXIBLE_VERSION = 12
 CURRENT_LEADER_VERSION = 16
+# How often the headers of one fetch are warmed up: memory may be too short to keep them, and then the disk is
+# waited for.
+MAX_WARMINGS = 8
 
 
 @handles_raw(FetchRequest)
@@ -83,6 +94,7 @@ class _Fetch:
         self._watched: list[Partition] = []
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
+        self._warmings = 0
         self._plan: FetchPlan
 
     def make_plan(self) -> None:
@@ -96,19 +108,42 @@ class _Fetch:
             self._services.clock.now_ms(),
         )
 
-    def answer(self) -> Answer:
-        reads, total = self._read()
+    def answer(self) -> Reply | Deferred:
+        try:
+            reads, total = self._read(wait=self._warmings >= MAX_WARMINGS)
+        except ColdReadError as error:
+            return self._warm_up_first(error.slices)
         if self._is_enough(reads, total):
             return self._reply(reads)
         return self._wait()
 
-    def _read(self) -> tuple[list[PartitionRead], int]:
+    def _warm_up_first(self, cold: list[LogSlice]) -> Deferred:
+        """The headers by which the answer is found are not in memory: read them in a thread and try again."""
+        self._warmings += 1
+        deferred = Deferred()
+
+        def again(done: "asyncio.Future[None]") -> None:
+            if done.cancelled():  # the node stops
+                return
+            if done.exception() is not None:
+                self._warmings = MAX_WARMINGS  # the read itself will say what is wrong
+            answer = self.answer()
+            if isinstance(answer, Deferred):
+                answer.then(deferred.resolve)
+            else:
+                deferred.resolve(answer)
+
+        self._services.loop.run_in_executor(self._services.executor, warm_up, cold).add_done_callback(again)
+        return deferred
+
+    def _read(self, wait: bool = True) -> tuple[list[PartitionRead], int]:
         return read_partitions(
             self._services.replicas,
             self._plan.wanted,
             self._max_bytes,
             self._read_committed,
             self._request.replica_id,
+            wait,
         )
 
     def _is_enough(self, reads: list[PartitionRead], total: int) -> bool:
