@@ -58,8 +58,10 @@ class Report:
         rows = [{**asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in self.rows]
         machine = {
             "machine": platform.machine(),
+            "cores": os.cpu_count(),
             "python": platform.python_version(),
             "system": platform.release(),
+            "load": os.getloadavg(),
         }
         path.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
         return path
