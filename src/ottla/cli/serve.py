@@ -91,7 +91,10 @@ def _node_id_of(settings: Settings) -> int | None:
     from ottla.storage.meta_properties import read_meta_properties
 
     for directory in log_dirs_of(settings):
-        meta = read_meta_properties(directory)
+        try:
+            meta = read_meta_properties(directory)
+        except OSError:
+            continue  # the node knows what to do about a disk that failed
         if meta is None or meta.node_id is None:
             continue
         for key in ("node.id", "broker.id"):

@@ -5,6 +5,7 @@ Apache Kafka formatted are taken as they are. With `controller.quorum.voters` th
 the configuration; without, the directory itself names its voters (kraft.version 1).
 """
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,12 +15,16 @@ from ottla.metadata.cluster import Endpoint
 from ottla.model.ids import random_uuid, uuid_to_str
 from ottla.raft.formatting import format_metadata, standalone_voters
 from ottla.storage.meta_properties import (
+    META_PROPERTIES_FILE,
     MetaProperties,
+    MetaPropertiesError,
     random_directory_id,
     read_meta_properties,
     verify_ensemble,
     write_meta_properties,
 )
+
+log = logging.getLogger("ottla.node")
 
 
 def ensure_formatted(
@@ -28,14 +33,18 @@ def ensure_formatted(
     now_ms: int,
     cluster_id: str | None = None,
 ) -> MetaProperties:
-    """Format what is empty; what the metadata directory says of itself."""
+    """Format what is empty; what the metadata directory says of itself.
+
+    A directory that cannot be read is left to the LogManager, which takes it offline (KIP-112): only the metadata
+    log is something no node can do without.
+    """
     metadata_dir = Path(config.metadata_log_dir).absolute()
     dirs = _dirs(config)
-    found = {directory: read_meta_properties(directory) for directory in dirs}
+    found = _read_usable(dirs, metadata_dir)
     known = {directory: meta for directory, meta in found.items() if meta is not None}
     verify_ensemble(known)
-    if known:
-        cluster_id = next(iter(known.values())).cluster_id
+    for directory, meta in known.items():
+        cluster_id = _cluster_id_of(directory, meta)
     cluster_id = cluster_id or uuid_to_str(random_uuid())
     for directory in [d for d, meta in found.items() if meta is None]:
         known[directory] = format_directory(
@@ -76,6 +85,28 @@ def format_directory(
     meta = MetaProperties(cluster_id=cluster_id, node_id=config.node_id, directory_id=directory_id)
     write_meta_properties(directory, meta)
     return meta
+
+
+def _read_usable(dirs: list[Path], metadata_dir: Path) -> dict[Path, MetaProperties | None]:
+    found: dict[Path, MetaProperties | None] = {}
+    for directory in dirs:
+        try:
+            found[directory] = read_meta_properties(directory)
+        except OSError as error:
+            if directory == metadata_dir:
+                raise
+            log.error("log directory %s cannot be read: %s", directory, error)
+    return found
+
+
+def _cluster_id_of(directory: Path, meta: MetaProperties) -> str:
+    """An empty or damaged file reads as one of version 0, where everything may be missing."""
+    if meta.cluster_id is None:
+        raise MetaPropertiesError(
+            f"{directory / META_PROPERTIES_FILE}: cluster.id was not found; the file is damaged, or of a broker "
+            "that used ZooKeeper"
+        )
+    return meta.cluster_id
 
 
 def _dirs(config: BrokerConfig) -> list[Path]:

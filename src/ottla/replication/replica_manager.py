@@ -113,7 +113,7 @@ class ReplicaManager:
         self, topic: TopicImage, change: TopicChange, breath: Breath
     ) -> list[TopicPartition]:
         indexes = sorted(change.partitions)
-        config = await self._create_logs(topic, indexes)
+        config = await self._create_logs(topic, change, indexes)
         removed: list[TopicPartition] = []
         for index in indexes:
             registration = topic.partitions[index]
@@ -123,13 +123,26 @@ class ReplicaManager:
             partition = self.hosted(topic.name, index)
             if partition is None:
                 assert config is not None, "made for what was not hosted"
-                partition = self._host(TopicPartition(topic.name, index), topic.id, config, registration)
+                is_new = self._is_new(change, index)
+                partition = self._host(
+                    TopicPartition(topic.name, index), topic.id, config, registration, is_new
+                )
             if partition is not None:
                 partition.become(registration)
             await breath.take()
         return removed
 
-    async def _create_logs(self, topic: TopicImage, indexes: list[int]) -> LogConfig | None:
+    def _is_new(self, change: TopicChange, index: int) -> bool:
+        """Has this broker never had the partition? Then, and only then, an empty log is the right one.
+
+        What it had before and does not host now lies in a directory that is offline.
+        """
+        before = None if change.before is None else change.before.partitions.get(index)
+        return not self._first and (before is None or self._node_id not in before.replicas)
+
+    async def _create_logs(
+        self, topic: TopicImage, change: TopicChange, indexes: list[int]
+    ) -> LogConfig | None:
         """The logs of what is to be hosted and is not yet, made in a thread; the topic's configuration if any is."""
         missing = [
             (index, topic.partitions[index])
@@ -139,11 +152,12 @@ class ReplicaManager:
         if not missing:
             return None
         config = self._log_config(self._image, topic.name)
-        if not self._first:
-            wanted = [
-                NewLog(TopicPartition(topic.name, index), topic.id, config, self._directory(registration))
-                for index, registration in missing
-            ]
+        wanted = [
+            NewLog(TopicPartition(topic.name, index), topic.id, config, self._directory(registration))
+            for index, registration in missing
+            if self._is_new(change, index)
+        ]
+        if wanted:
             log.info("%s: %d new partitions", topic.name, len(wanted))
             await self._logs.create_ahead(wanted)
         return config
@@ -157,17 +171,19 @@ class ReplicaManager:
         topic_id: Uuid,
         config: LogConfig,
         registration: PartitionRegistration,
+        is_new: bool,
     ) -> Partition | None:
         try:
             opened = self._logs.get_or_create(
                 topic_partition,
                 topic_id,
                 config,
-                is_new=not self._first,
+                is_new=is_new,
                 directory_id=self._directory(registration),
             )
         except (KafkaError, OSError) as error:
-            log.error("%s cannot be hosted: %s", topic_partition, error)
+            if topic_partition not in self._offline:
+                log.error("%s cannot be hosted: %s", topic_partition, error)
             self._offline[topic_partition] = str(error)
             return None
         partition = Partition(topic_partition, topic_id, opened, self._node_id)
