@@ -1,0 +1,65 @@
+"""The list of keys that have an effect against the code: whoever reads a key names it.
+
+A key counts as read if a module beyond the checks and tables of `config` names it, or if it is the default of a
+topic key whose field of LogConfig is read.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import ottla
+from ottla.config.definitions import BROKER_KEYS, TOPIC_KEYS
+from ottla.config.effective import EFFECTIVE, without_effect
+from ottla.config.synonyms import synonyms_of
+
+PACKAGE = Path(ottla.__file__).parent
+# These only check, describe or fill in a value.
+TABLES = {
+    *("alter", "definitions", "describe", "dynamic", "effective", "rules", "settings", "standalone"),
+    *("synonyms", "types", "validators", "values"),
+}
+# Read through a name that is put together, or there for its check alone.
+ALSO_READ = {"controller.quorum.bootstrap.servers"}
+# The metadata log of a broker knows cordoned directories; nothing cordons one yet.
+ONLY_CHECKED = {"cordoned.log.dirs"}
+
+
+@cache
+def _sources() -> tuple[str, ...]:
+    config = PACKAGE / "config"
+    passed_over = {config / f"{name}.py" for name in TABLES}
+    found = [p for p in PACKAGE.rglob("*.py") if p not in passed_over]
+    return tuple(
+        p.read_text() for p in found if config / "keys" not in p.parents and config / "docs" not in p.parents
+    )
+
+
+def _named(key: str) -> bool:
+    return any(f'"{key}"' in text for text in _sources())
+
+
+def _topic_field_read(key: str) -> bool:
+    for topic_key in TOPIC_KEYS.values():
+        if topic_key.synonym is not None and key in synonyms_of(topic_key.synonym):
+            field = re.compile(rf"\.{topic_key.name.replace('.', '_')}\b")
+            if any(field.search(text) for text in _sources()):
+                return True
+    return False
+
+
+def _is_read(key: str) -> bool:
+    return _named(key) or _topic_field_read(key) or key in ALSO_READ
+
+
+def test_every_effective_key_is_read_somewhere() -> None:
+    assert [key for key in sorted(EFFECTIVE) if not _is_read(key)] == []
+
+
+def test_every_key_that_is_read_is_called_effective() -> None:
+    read = {key for key in BROKER_KEYS if _named(key)}
+    assert sorted(read - EFFECTIVE - ONLY_CHECKED) == []
+
+
+def test_what_does_nothing_is_named() -> None:
+    assert without_effect(["log.preallocate", "socket.send.buffer.bytes"]) == ["log.preallocate"]
