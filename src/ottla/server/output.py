@@ -109,6 +109,8 @@ class SocketOutput:
         if self.blocked:
             self._loop.remove_writer(self._fd)
         self._queue.clear()
+        # A ring of connection and output would wait for the garbage collector.
+        self._on_drained = self._on_error = _nobody
         os.close(self._fd)
 
     def _on_writable(self) -> None:
@@ -162,6 +164,10 @@ class SocketOutput:
                 return
             sent -= len(data)
             queue.popleft()
+
+
+def _nobody(*_: object) -> None:
+    """Whom a closed output tells."""
 
 
 def _read_whole(chunk: Slice) -> bytes:

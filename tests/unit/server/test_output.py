@@ -1,8 +1,10 @@
 """What goes out on a socket: order, small and large slices, and peers that do not read."""
 
 import asyncio
+import gc
 import os
 import socket
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,3 +101,27 @@ def test_a_file_that_ends_early_is_an_error_and_not_a_short_answer(log_file: int
         assert [type(failure) for failure in failures] == [ConnectionAbortedError]
 
     with_output(scenario)
+
+
+def test_a_closed_output_lets_its_connection_go_without_the_garbage_collector() -> None:
+    class Owner:
+        def __init__(self, sock: socket.socket) -> None:
+            self.output = SocketOutput(loop, sock, self.drained, self.failed)
+
+        def drained(self) -> None: ...
+
+        def failed(self, error: OSError) -> None: ...
+
+    loop = asyncio.new_event_loop()
+    here, there = socket.socketpair()
+    with here, there:
+        gc.disable()
+        try:
+            owner = Owner(here)
+            gone = weakref.ref(owner)
+            owner.output.close()
+            del owner
+            assert gone() is None
+        finally:
+            gc.enable()
+            loop.close()
