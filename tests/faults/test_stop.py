@@ -19,6 +19,10 @@ from tests.support.log_files import disk_batches
 from tests.support.raw_client import RawClient
 
 MARKER = ".kafka_cleanshutdown"
+# Under nohup the tests, and with them the broker, are to outlive the terminal.
+SIGNALS = [signal.SIGTERM, signal.SIGINT] + (
+    [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+)
 
 
 class BusyWriter:
@@ -42,7 +46,7 @@ class BusyWriter:
         self._client.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_clean_stop_under_load(make_node: MakeNode, number: signal.Signals) -> None:
     node = make_node()
     node.start()

@@ -62,8 +62,13 @@ def read_settings(
     """
     from ottla.config.settings import Settings
 
-    if config is not None and not Path(config).is_file():
+    # A pipe will do: --config <(envsubst < server.properties).
+    if config is not None and not Path(config).exists():
         raise UsageError(f"--config {config}: there is no such file")
+    if config is not None and Path(config).is_dir():
+        raise UsageError(f"--config {config}: this is a directory, not a file")
+    if data_dir is not None and not data_dir.strip():
+        raise UsageError("--data-dir: the name is empty")
     settings = Settings.read(file=Path(config) if config else None, environ=environ, overrides=overrides)
     if data_dir is not None and Path(data_dir).absolute() in log_dirs_of(settings):
         return settings
@@ -121,27 +126,40 @@ def report_without_effect(config: BrokerConfig) -> None:
 def _serve(args: argparse.Namespace) -> int:
     config = load_config(args, os.environ)
     report_without_effect(config)
-    _settle_cluster_id(config, args.cluster_id, os.environ.get("CLUSTER_ID"))
+    _require_both_roles(config)
+    cluster_id = _wanted_cluster_id(config, args.cluster_id, os.environ.get("CLUSTER_ID"))
     from ottla.node.main import serve
 
-    return serve(config)
+    return serve(config, cluster_id)
 
 
-def _settle_cluster_id(config: BrokerConfig, asked: str | None, from_environment: str | None) -> None:
-    """Format empty directories with the cluster id somebody chose; the node chooses one where nobody did."""
-    if not (asked or from_environment):
-        return
-    from ottla.cli.storage import directories, format_one
-    from ottla.metadata.features import LATEST_METADATA_VERSION
+def _require_both_roles(config: BrokerConfig) -> None:
+    """One process is the whole cluster for now; half a node would wait for another that cannot exist."""
+    if len(config.process_roles) != 2:
+        roles = ",".join(config.process_roles)
+        raise ConfigError(
+            f"process.roles={roles}: this version runs only as broker and controller in one "
+            "(process.roles=broker,controller)",
+            "process.roles",
+        )
+
+
+def _wanted_cluster_id(config: BrokerConfig, asked: str | None, from_environment: str | None) -> str | None:
+    """The cluster id somebody chose for empty directories; what formatted ones say stands."""
+    wanted = asked or from_environment
+    if not wanted:
+        return None
     from ottla.storage.meta_properties import read_meta_properties
 
-    found = {directory: read_meta_properties(directory) for directory in directories(config)}
-    known = [meta.cluster_id for meta in found.values() if meta is not None]
-    if asked and known and known[0] != asked:
-        raise UsageError(f"--cluster-id {asked}: {config.log_dirs[0]} belongs to cluster {known[0]}")
-    if not known:
-        for directory in found:
-            format_one(config, directory, asked or from_environment or "", LATEST_METADATA_VERSION, {})
+    for directory in map(Path, config.log_dirs):
+        meta = read_meta_properties(directory)
+        if meta is None or meta.cluster_id == wanted:
+            continue
+        if asked:
+            raise UsageError(f"--cluster-id {asked}: {directory} belongs to cluster {meta.cluster_id}")
+        say(f"ottla: CLUSTER_ID={wanted} is not used: {directory} belongs to cluster {meta.cluster_id}")
+        break
+    return wanted
 
 
 _DETAILS = """\

@@ -14,6 +14,7 @@ from ottla.metadata import features
 from ottla.metadata.cluster import Endpoint
 from ottla.model.ids import random_uuid, uuid_to_str
 from ottla.raft.formatting import format_metadata, standalone_voters
+from ottla.raft.metadata_log import DIRECTORY_NAME as METADATA_DIRECTORY
 from ottla.storage.meta_properties import (
     META_PROPERTIES_FILE,
     MetaProperties,
@@ -25,6 +26,9 @@ from ottla.storage.meta_properties import (
 )
 
 log = logging.getLogger("ottla.node")
+
+# A file system's own, and what a broker that was refused leaves.
+LEFT_BY_OTHERS = ("lost+found", ".lock", ".DS_Store")
 
 
 def ensure_formatted(
@@ -46,7 +50,10 @@ def ensure_formatted(
     for directory, meta in known.items():
         cluster_id = _cluster_id_of(directory, meta)
     cluster_id = cluster_id or uuid_to_str(random_uuid())
-    for directory in [d for d, meta in found.items() if meta is None]:
+    empty = [directory for directory, meta in found.items() if meta is None]
+    for directory in empty:
+        _require_empty(directory)
+    for directory in empty:
         known[directory] = format_directory(
             directory,
             config,
@@ -97,6 +104,30 @@ def _read_usable(dirs: list[Path], metadata_dir: Path) -> dict[Path, MetaPropert
                 raise
             log.error("log directory %s cannot be read: %s", directory, error)
     return found
+
+
+def _require_empty(directory: Path) -> None:
+    """What somebody keeps here is theirs: a home directory, or logs whose meta.properties is lost.
+
+    What an interrupted formatting, a mount or a lock leaves behind does not count.
+    """
+    if not directory.is_dir():
+        return
+    names = sorted(entry.name for entry in directory.iterdir() if not _may_be_in_an_empty_one(entry))
+    if names:
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise MetaPropertiesError(
+            f"{directory} has no {META_PROPERTIES_FILE}, but it is not empty ({shown}); choose an empty directory, "
+            "or make it this node's with `ottla storage format`"
+        )
+
+
+def _may_be_in_an_empty_one(entry: Path) -> bool:
+    if entry.name == METADATA_DIRECTORY:
+        return not any(name.suffix == ".log" for name in entry.iterdir())
+    return entry.name in LEFT_BY_OTHERS or entry.name.startswith(
+        ("bootstrap.checkpoint", META_PROPERTIES_FILE)
+    )
 
 
 def _cluster_id_of(directory: Path, meta: MetaProperties) -> str:

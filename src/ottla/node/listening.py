@@ -5,6 +5,7 @@ Owner: the node, on its loop.
 
 import errno
 import logging
+import os
 import socket
 from collections.abc import Iterable
 from functools import partial
@@ -147,7 +148,13 @@ def _not_yet(connection: Connection, view: memoryview, start: int, stop: int) ->
 
 
 def _cannot_listen(listener: ListenerConfig, error: OSError) -> str:
-    reason = "the address is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        reason = "the address is in use"
+    elif error.errno is not None and error.errno in errno.errorcode:
+        # asyncio wraps the reason in a sentence that says the address once more.
+        reason = os.strerror(error.errno).lower()
+    else:
+        reason = error.strerror or str(error)
     return f"cannot listen on {listener}: {reason}"
 
 

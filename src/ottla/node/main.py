@@ -18,8 +18,8 @@ log = logging.getLogger("ottla.node")
 STALL_REPORT_VARIABLE = "OTTLA_STALL_REPORT"
 
 
-def serve(config: "BrokerConfig") -> int:
-    """Run a node until SIGTERM or SIGINT; the exit status."""
+def serve(config: "BrokerConfig", cluster_id: str | None = None) -> int:
+    """Run a node until it is told to stop; the exit status. Empty directories get this cluster id, or a new one."""
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,
@@ -27,7 +27,7 @@ def serve(config: "BrokerConfig") -> int:
     )
     _raise_file_limit()
     gc.disable()  # a start makes much and drops nothing; ShortCollections lets it go on
-    return _run(_serve(config))
+    return _run(_serve(config, cluster_id))
 
 
 def _run(coroutine: Coroutine[Any, Any, int]) -> int:
@@ -39,16 +39,19 @@ def _run(coroutine: Coroutine[Any, Any, int]) -> int:
         return runner.run(coroutine)
 
 
-async def _serve(config: "BrokerConfig") -> int:
+async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
     from ottla.node.garbage import ShortCollections
     from ottla.node.node import Node
 
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    _stop_on_signals(stop)
     report = os.environ.get(STALL_REPORT_VARIABLE)
-    node = Node(config, on_fatal=lambda error: stop.set(), stall_report=Path(report) if report else None)
+    node = Node(
+        config,
+        cluster_id=cluster_id,
+        on_fatal=lambda error: stop.set(),
+        stall_report=Path(report) if report else None,
+    )
     try:
         await node.start()
         print(f"ottla {node.describe()}", flush=True)
@@ -57,6 +60,22 @@ async def _serve(config: "BrokerConfig") -> int:
     finally:
         await node.stop()
     return 1 if node.failed else 0
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    """SIGTERM, SIGINT and, as Java does, SIGHUP; a broker under nohup outlives its terminal."""
+    loop = asyncio.get_running_loop()
+
+    def told(name: str) -> None:
+        if not stop.is_set():
+            log.info("stopping on %s", name)
+        stop.set()
+
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, told, number.name)
 
 
 def _raise_file_limit() -> None:

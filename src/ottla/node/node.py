@@ -320,9 +320,9 @@ class Node:
 
     def describe(self) -> str:
         """Where the node is: the line that `ottla serve` prints."""
-        broker = next(iter(self.config.broker_listeners))
-        host, port = self.sockets.address(broker.name)
-        return f"node {self.node_id} of cluster {self.cluster_id} listening on {host}:{port}"
+        addresses = (self.sockets.address(listener.name) for listener in self.config.broker_listeners)
+        where = ", ".join(f"{host}:{port}" for host, port in addresses)
+        return f"node {self.node_id} of cluster {self.cluster_id} listening on {where}"
 
     @property
     def bootstrap_servers(self) -> str:

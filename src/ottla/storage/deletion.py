@@ -95,7 +95,7 @@ class Deletions:
         except (OSError, KafkaError) as error:
             logger.error("cannot delete %s: %s", what, error)
         else:
-            logger.info("deleted %s", what)
+            logger.debug("deleted %s", what)
 
     async def _run(self) -> None:
         while not self._stopping:

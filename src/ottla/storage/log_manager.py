@@ -91,7 +91,7 @@ class LogManager(LogStore):
             self.fail_dir(log_dir, error)
             return
         log_dir.loaded = True
-        how = "after a clean stop" if opening.clean else "with recovery"
+        how = "after a clean stop" if opening.clean else "with recovery" if found else "(it is new)"
         took_ms = self.clock.monotonic_ms() - begin_ms
         logger.info("loaded %d logs from %s %s in %d ms", log_dir.log_count, log_dir.path, how, took_ms)
 

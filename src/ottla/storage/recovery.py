@@ -208,7 +208,7 @@ class LogLoader:
         for index in range(first, len(self._segments)):
             segment = self._segments[index]
             if segment.size_bytes:
-                logger.info("%s: recovering segment %d", self._dir, segment.base_offset)
+                logger.debug("%s: recovering segment %d", self._dir, segment.base_offset)
             if index > first:
                 self._producers.map_end_offset = segment.base_offset
                 self._producers.take_snapshot(sync=False)

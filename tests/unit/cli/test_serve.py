@@ -1,6 +1,8 @@
 """What `ottla serve` makes of its command line before a node starts, and `ottla storage`."""
 
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from ottla.cli.main import main
 from ottla.cli.serve import COMMAND, default_data_dir, load_config, read_settings, report_without_effect
 from ottla.config.broker import BrokerConfig
 from ottla.config.errors import ConfigError
+from ottla.node.formatting import ensure_formatted
 from ottla.storage.meta_properties import read_meta_properties
 
 Capture = pytest.CaptureFixture[str]
@@ -165,3 +168,69 @@ def test_a_cluster_id_that_contradicts_the_directory(tmp_path: Path, capsys: Cap
     capsys.readouterr()
     assert main(["serve", "-d", str(tmp_path), "--cluster-id", "d"]) == 2
     assert capsys.readouterr().err == f"ottla: --cluster-id d: {tmp_path} belongs to cluster c\n"
+
+
+def test_a_cluster_id_in_the_environment_gives_way(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["storage", "format", "-d", str(tmp_path), "-t", "c"])
+    capsys.readouterr()
+    monkeypatch.setenv("CLUSTER_ID", "d")
+    monkeypatch.setattr("ottla.node.main.serve", lambda config, cluster_id: 0)
+    assert main(["serve", "-d", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == f"ottla: CLUSTER_ID=d is not used: {tmp_path} belongs to cluster c\n"
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_half_a_node_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: Capture, role: str
+) -> None:
+    data = tmp_path / "data"
+    options = ["-X", f"process.roles={role}", "-X", "controller.listener.names=CONTROLLER"]
+    if role == "broker":
+        options += ["-X", "controller.quorum.bootstrap.servers=127.0.0.1:9093"]
+    assert main(["serve", "-d", str(data), *options]) == 2
+    assert f"process.roles={role}: this version runs only as" in capsys.readouterr().err
+    assert not data.exists()
+
+
+@pytest.mark.parametrize("kept", ["notes.txt", "orders-0/00000000000000000000.log"])
+def test_a_directory_that_holds_something_else_is_left_alone(
+    tmp_path: Path, capsys: Capture, kept: str
+) -> None:
+    (tmp_path / kept).parent.mkdir(exist_ok=True)
+    (tmp_path / kept).write_text("mine")
+    assert main(["serve", "-d", str(tmp_path), "-X", "listeners=PLAINTEXT://127.0.0.1:0"]) == 1
+    name = kept.partition("/")[0]
+    assert f"has no meta.properties, but it is not empty ({name})" in capsys.readouterr().err
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_a_directory_half_formatted_counts_as_empty(tmp_path: Path) -> None:
+    config = BrokerConfig.of({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"})
+    (tmp_path / "lost+found").mkdir()
+    ensure_formatted(config, (), 0)
+    (tmp_path / "meta.properties").unlink()
+    assert ensure_formatted(config, (), 0).node_id == 1
+
+
+def test_an_address_that_is_not_ours_is_told_once(tmp_path: Path, capsys: Capture) -> None:
+    # 192.0.2.0/24 is for documentation (RFC 5737).
+    assert main(["serve", "-d", str(tmp_path / "d"), "-X", "listeners=PLAINTEXT://192.0.2.1:9092"]) == 2
+    words = "ottla: cannot listen on PLAINTEXT://192.0.2.1:9092: cannot assign requested address\n"
+    assert capsys.readouterr().err == words
+
+
+def test_an_empty_data_directory_name_is_not_the_working_directory() -> None:
+    with pytest.raises(UsageError, match="the name is empty"):
+        read_settings(None, "", [], {})
+
+
+def test_a_pipe_is_a_file_too(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("num.partitions=7\n",))
+    writer.start()
+    settings = read_settings(str(pipe), str(tmp_path), [], {})
+    writer.join()
+    assert settings.text("num.partitions") == "7"
