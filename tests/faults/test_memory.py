@@ -7,11 +7,13 @@ one frame at most. Beside it there is what the process itself needs.
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import struct
 from collections.abc import Iterator
 
+import cramjam
 import pytest
 from tests.faults.conftest import MakeNode
 from tests.interop.ottla_node import OttlaNode
@@ -24,7 +26,9 @@ from tests.support.raw_client import API_VERSIONS, RawClient, produce_frame
 MIB = 1024 * 1024
 FRAME_BYTES = 100_000_000
 BOUND_BYTES = (128 + 256 + 2) * MIB + FRAME_BYTES
+UNPACKED_BYTES = 256 * MIB  # the largest batch that is unpacked at all
 OWN_BYTES = 32 * MIB  # growth of the process that has nothing to do with frames
+HELLO = struct.pack(">ihhih", 10, API_VERSIONS, 0, 1, -1)
 PRODUCE_HEAD = struct.pack(">hhih", 0, 9, 1, -1) + b"\x00"
 
 
@@ -39,6 +43,10 @@ def halfway(node: OttlaNode, count: int, frame_bytes: int) -> Iterator[list[sock
             sock.sendall(head)
         push(sockets, frame_bytes // 2 - len(head))
         yield sockets
+
+
+def open_files(node: OttlaNode) -> int:
+    return len(os.listdir(f"/proc/{node.pid}/fd"))
 
 
 def push(sockets: list[socket.socket], size: int) -> None:
@@ -72,6 +80,7 @@ def test_a_thousand_half_frames(make_node: MakeNode, count: int, frame_bytes: in
         kept = 8 * 4 * MIB
         wait_until(lambda: node.rss_bytes() - before <= kept + OWN_BYTES, 20, "the memory to be released")
         control.still_works()
+        wait_until(lambda: open_files(node) < 100, 20, "the sockets to be closed")
         with RawClient(node) as client:
             large = Batch([Rec(b"x" * 900_000)]).encode()
             assert client.produce(client.create_topic("after"), 0, large)["error_code"] == "none"
@@ -162,14 +171,75 @@ def test_a_slow_reader_gets_everything_in_the_end(make_node: MakeNode) -> None:
             client.send(fetch_frame(topic, 4_000_000) * 20)
             with RawClient(node) as other:  # when others are answered, the answers above are stuck
                 for _ in range(3):
-                    other.send(struct.pack(">ihhih", 10, API_VERSIONS, 0, 1, -1))
+                    other.send(HELLO)
                     other.receive()
             answers = {client.receive() for _ in range(20)}
         assert len(answers) == 1
         assert len(answers.pop()) > 3_500_000
 
 
-# -- how many may come
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_small_batch_that_unpacks_to_much(make_node: MakeNode, codec: str) -> None:
+    """Where a topic wants another codec the broker has to unpack: only so far."""
+    giant = 600 * MIB
+    packed = {
+        "gzip": lambda: bytes(cramjam.gzip.compress(bytes(giant))),
+        "snappy": lambda: varint_bytes(giant) + b"\x00" * 1000,  # claims a size that it does not have
+        "lz4": lambda: bytes(cramjam.lz4.compress(bytes(giant))),
+        "zstd": lambda: bytes(cramjam.zstd.compress(bytes(giant))),
+    }[codec]()
+    with make_node() as node, ControlClient(node) as control:
+        with RawClient(node) as client:
+            other = "gzip" if codec != "gzip" else "lz4"
+            topic = client.create_topic("bombs", compression_type=other, max_message_bytes=8 * MIB)
+            control.still_works()
+            before = node.rss_bytes()
+            bomb = Batch(codec=codec, raw_records=packed).encode()
+            assert len(bomb) < 8 * MIB
+            assert client.produce(topic, 0, bomb)["error_code"] != "none"
+            assert client.end_offset(topic) == 0
+            assert node.peak_rss_bytes() - before <= UNPACKED_BYTES + OWN_BYTES
+        control.still_works()
+
+
+def varint_bytes(value: int) -> bytes:
+    """Unsigned, as snappy begins."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def test_storms_leave_nothing_behind(make_node: MakeNode) -> None:
+    """Thousands of connections that come, misbehave and go: no memory, no descriptors stay."""
+    storm = [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x40half", b"", HELLO, HELLO * 3 + b"\xff" * 9]
+    with make_node() as node:
+
+        def blow(times: int) -> None:
+            for n in range(times):
+                with RawClient(node) as client:
+                    client.send(storm[n % len(storm)])
+
+        blow(500)
+        wait_until(lambda: open_files(node) < 60, 20, "the first sockets to be closed")
+        before = node.rss_bytes()
+        blow(5000)
+        wait_until(lambda: open_files(node) < 60, 20, "the sockets to be closed")
+        assert node.rss_bytes() - before <= 8 * MIB
+
+
+# -- how many may come, and how long they may stay
+
+
+def test_idle_connections_are_closed_and_busy_ones_are_not(make_node: MakeNode) -> None:
+    with make_node({"connections.max.idle.ms": 1000}) as node, ControlClient(node) as control:
+        with RawClient(node) as idle:
+            assert idle.is_closed()
+            assert [
+                line for line in node.log_text().splitlines() if f":{idle.port} " in line and "idle" in line
+            ]
+        control.still_works()
 
 
 @pytest.mark.parametrize("key", ["max.connections", "max.connections.per.ip"])
