@@ -112,7 +112,7 @@ def test_configs_of_a_topic(admin: AdminClient, make_topic: MakeTopic) -> None:
     assert after["retention.ms"].is_default
     assert after["max.message.bytes"].value == "2000"
     assert set(after["cleanup.policy"].value.split(",")) == {"delete", "compact"}
-    with pytest.warns(DeprecationWarning):  # the old API, which replaces everything, is still served
+    with pytest.warns(DeprecationWarning, match="incremental"):  # the old way, which replaces all
         only(admin.alter_configs([ConfigResource(ResourceType.TOPIC, topic, {"segment.ms": "5000"})]))
     replaced = described(admin, ResourceType.TOPIC, topic)
     assert replaced["segment.ms"].value == "5000"

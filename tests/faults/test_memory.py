@@ -26,7 +26,7 @@ from tests.support.raw_client import API_VERSIONS, RawClient, produce_frame
 MIB = 1024 * 1024
 FRAME_BYTES = 100_000_000
 BOUND_BYTES = (128 + 256 + 2) * MIB + FRAME_BYTES
-UNPACKED_BYTES = 256 * MIB  # the largest batch that is unpacked at all
+UNPACKED_BYTES = 2 * 128 * MIB  # the largest batch that is unpacked, twice while it is put together
 OWN_BYTES = 32 * MIB  # growth of the process that has nothing to do with frames
 HELLO = struct.pack(">ihhih", 10, API_VERSIONS, 0, 1, -1)
 PRODUCE_HEAD = struct.pack(">hhih", 0, 9, 1, -1) + b"\x00"
