@@ -7,7 +7,6 @@ generator may be plain Python.
 from __future__ import annotations
 
 import contextlib
-import socket
 import struct
 import time
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from pathlib import Path
 from tests.interop.process import ServerProcess, receive_frame
 
 IN_FLIGHT = 5
-SOCKET_BUFFER_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,6 @@ class Connection:
 
     def __init__(self, server: ServerProcess) -> None:
         self.sock = server.connect(timeout_s=60)
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            self.sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
         self._buffer = bytearray(1 << 20)
         self._view = memoryview(self._buffer)
         self._have = 0

@@ -28,9 +28,11 @@ def apache(where: Path, overrides: Mapping[str, object] | None = None) -> Apache
     return ApacheKafka(where / "apache", {**QUIET, **(overrides or {})}, jvm=SERVER_JVM)
 
 
-def ottla(where: Path, overrides: Mapping[str, object] | None = None) -> OttlaNode:
+def ottla(
+    where: Path, overrides: Mapping[str, object] | None = None, *, watch_stalls: bool = False
+) -> OttlaNode:
     """Ottla as a user starts it."""
-    return OttlaNode(where / "ottla", {**QUIET, **(overrides or {})})
+    return OttlaNode(where / "ottla", {**QUIET, **(overrides or {})}, watch_stalls=watch_stalls)
 
 
 @contextlib.contextmanager

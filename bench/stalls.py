@@ -40,8 +40,8 @@ SETTINGS = {
 def stalls(report: Report, where: Path, quick: bool = False) -> None:
     """Every scenario with a broker of its own."""
     for name, scenario in SCENARIOS.items():
-        loaded = ottla(where / scenario.__name__, SETTINGS)
-        idle = ottla(where / f"{scenario.__name__}-idle")
+        loaded = ottla(where / scenario.__name__, SETTINGS, watch_stalls=True)
+        idle = ottla(where / f"{scenario.__name__}-idle", watch_stalls=True)
         with running([loaded, idle]), light_load(loaded):
             scenario(loaded, quick)
         report.add(row_of(name, loaded.stalls(), idle.stalls()))

@@ -43,6 +43,7 @@ class OttlaNode(ServerProcess):
         work_dir: Path | None = None,
         prefix: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        watch_stalls: bool = False,
     ) -> None:
         super().__init__(data_dir, work_dir=work_dir)
         self.wanted_port = port
@@ -51,6 +52,9 @@ class OttlaNode(ServerProcess):
         self.log_dirs = list(log_dirs or [self.data_dir])
         self.prefix = tuple(prefix)  # e.g. a shell that sets limits before it becomes the server
         self.env = dict(env or {})
+        self.watch_stalls = (
+            watch_stalls  # a heartbeat of two milliseconds: it costs, so only where it is read
+        )
 
     def settings(self) -> dict[str, object]:
         """What is given with -X: listeners, then the caller's overrides."""
@@ -69,7 +73,8 @@ class OttlaNode(ServerProcess):
 
     def environment(self) -> dict[str, str]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("KAFKA_")}
-        return {**inherited, "OTTLA_STALL_REPORT": str(self.stall_path), "PYTHONUNBUFFERED": "1", **self.env}
+        watch = {"OTTLA_STALL_REPORT": str(self.stall_path)} if self.watch_stalls else {}
+        return {**inherited, **watch, "PYTHONUNBUFFERED": "1", **self.env}
 
     @property
     def stall_path(self) -> Path:
