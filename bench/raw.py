@@ -37,9 +37,9 @@ PRODUCE = [
     Load("produce 1 MB batch", 1, 1_000_000, 1000, 150, 300, 0.65),
 ]
 FETCH = [
-    Load("fetch 20 KB", 1, 20 * KB, 1000, 6000, 20000, 0.5),
-    Load("fetch 66 KB", 1, 66 * KB, 1000, 4000, 8000, 0.5),
-    Load("fetch 1 MB", 1, MB, 1000, 600, 1000, 0.5),
+    Load("fetch 20 KB", 1, 20 * KB, 1000, 6000, 50000, 0.5),
+    Load("fetch 66 KB", 1, 66 * KB, 1000, 4000, 20000, 0.5),
+    Load("fetch 1 MB", 1, MB, 1000, 600, 2000, 0.5),
 ]
 
 
