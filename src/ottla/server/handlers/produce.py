@@ -9,6 +9,7 @@ line, so appends keep the order of arrival.
 An error names the log's start where Kafka's does, and has words only where single records are refused.
 """
 
+import asyncio
 from functools import partial
 
 from ottla.model.errors import ErrorCode, KafkaError
@@ -276,12 +277,30 @@ class _Produce:
             result = partition.append_only(
                 records, self._request.acks, now_ms, AppendOrigin.CLIENT, inspected
             )
-            if partition.log.flush_needed(now_ms):
-                await run(executor, partial(partition.log.flush, now_ms=now_ms))
-            partition.maybe_advance_high_watermark()
+            await self._commit(partition, now_ms)
         except KafkaError as error:
             return self._failed(topic, index, error)
         return self._appended(partition, index, result)
+
+    async def _commit(self, partition: Partition, now_ms: int) -> None:
+        """Flush if the topic wants it, and let others see what was appended: also when the client is gone by then."""
+        if not partition.log.flush_needed(now_ms):
+            partition.maybe_advance_high_watermark()
+            return
+        flushing = self._services.loop.create_task(self._flush(partition, now_ms))
+        self._services.background.add(flushing)
+        flushing.add_done_callback(self._flushed)
+        await asyncio.shield(flushing)
+
+    async def _flush(self, partition: Partition, now_ms: int) -> None:
+        flush = partial(partition.log.flush, now_ms=now_ms)
+        await self._services.loop.run_in_executor(self._services.executor, flush)
+        partition.maybe_advance_high_watermark()
+
+    def _flushed(self, task: "asyncio.Task[None]") -> None:
+        self._services.background.discard(task)
+        if not task.cancelled():
+            task.exception()  # the log that failed has said so itself, and there may be nobody left to tell
 
     # ---- answering ----------------------------------------------------------------------------------------
 
