@@ -191,3 +191,24 @@ def test_errors_are_one_line_that_helps(cli: Cli) -> None:
     assert cli("produce", "-t", "x", "/no/such/file", code=1)[1] == (
         "ottla: /no/such/file: No such file or directory\n"
     )
+
+
+def test_a_broker_that_is_not_there_is_not_waited_for(cli: Cli) -> None:
+    for words in (("describe", "broker", "77"), ("set", "broker", "77", "log.cleaner.threads=2")):
+        _, err = cli("config", *words, code=1)
+        assert err == "ottla: there is no broker 77 in the cluster; it has 1\n"
+
+
+def test_null_is_shown_as_kcat_shows_it(cli: Cli) -> None:
+    cli("topic", "create", "no-values")
+    _, err = cli("produce", "-t", "no-values", "-K", ":", "-Z", stdin=b"k:\n")
+    assert err == "1 record sent to no-values\n"
+    assert cli("consume", "-t", "no-values", "-Z", "-e")[0] == "NULL\n"
+    assert cli("consume", "-t", "no-values", "-Z", "-", "-e")[0] == "-\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_nobody_elses(cli: Cli, closed: str) -> None:
+    words = f"{sys.executable} -m ottla.cli.main topic list {closed}"
+    done = subprocess.run(["sh", "-c", words], env=cli.environment, timeout=60, capture_output=True)
+    assert done.returncode == 0, done.stderr

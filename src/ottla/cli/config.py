@@ -61,10 +61,24 @@ def _entries(
 ) -> dict[str, ConfigEntry]:
     from ottla.model.errors import KafkaError
 
+    _require_broker(client, resource)
     found = client.describe_configs([resource], keys=keys, **more)[resource]
     if isinstance(found, KafkaError):
         raise found
     return found
+
+
+def _require_broker(client: Admin, resource: ConfigResource) -> None:
+    """A request to a broker that is not there would wait for it to come."""
+    from ottla.client.admin_types import ResourceType
+
+    if resource.resource_type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) or not resource.name:
+        return
+    ids = [node.node_id for node in client.describe_cluster().nodes]
+    if int(resource.name) not in ids:
+        raise CliError(
+            f"there is no broker {resource.name} in the cluster; it has {', '.join(map(str, ids))}"
+        )
 
 
 def _is_set(entry: ConfigEntry, resource: ConfigResource) -> bool:
@@ -133,6 +147,7 @@ def _row(entry: ConfigEntry) -> dict[str, object]:
 
 def _change(args: argparse.Namespace, resource: ConfigResource, changes: Iterable[ConfigChange]) -> int:
     with admin(args) as client:
+        _require_broker(client, resource)
         results = client.incremental_alter_configs(
             {resource: list(changes)}, validate_only=args.validate_only
         )

@@ -212,7 +212,13 @@ COMMAND = Command(
         help="what to print after a record (default: \\n)",
     ),
     argument(
-        "-Z", "--null", default="", metavar="TEXT", help="how to print a null key or value (default: nothing)"
+        "-Z",
+        "--null",
+        nargs="?",
+        const="NULL",
+        default="",
+        metavar="TEXT",
+        help="how to print a null key or value (-Z alone: NULL; without: nothing)",
     ),
     switch("-u", "--unbuffered", help="write each record out at once"),
     switch("-q", "--quiet", help="do not say when an end is reached"),

@@ -85,8 +85,7 @@ def _report_log(
     file: Path, args: argparse.Namespace, left: int, trouble: str | None, gaps: list[tuple[int, int]]
 ) -> bool:
     if left > 0:
-        message = f"Found {left} invalid bytes at the end of {file.name}"
-        say(message) if args.output == "json" else print(message)
+        _tell(f"Found {left} invalid bytes at the end of {file.name}", args)
     if trouble:
         say(f"{file}: {trouble}")
     # A segment begins anywhere, and compaction leaves gaps: Kafka's tool tells of them, but they are no damage.
@@ -130,10 +129,10 @@ def _dump_offset_index(file: Path, args: argparse.Namespace) -> bool:
 
     _number(file.stem, file)
     if file.stat().st_size < OFFSET_ENTRY.size:
-        print(f"{file} is empty.")
+        _tell(f"{file} is empty.", args)
         return False
     if args.index_sanity_check:
-        return _sanity(file, OFFSET_ENTRY.size)
+        return _sanity(file, OFFSET_ENTRY.size, args)
     check = OffsetIndexCheck(file)
     for offset, position in check.entries():
         if not args.verify_index_only:
@@ -150,7 +149,7 @@ def _dump_time_index(file: Path, args: argparse.Namespace) -> bool:
 
     _number(file.stem, file)
     if args.index_sanity_check:
-        return _sanity(file, TIME_ENTRY.size)
+        return _sanity(file, TIME_ENTRY.size, args)
     check = TimeIndexCheck(file)
     for timestamp, offset in check.entries():
         if not args.verify_index_only:
@@ -174,15 +173,20 @@ def _dump_time_index(file: Path, args: argparse.Namespace) -> bool:
     return any(pairs for _, _, pairs in complaints)
 
 
-def _sanity(file: Path, entry_size: int) -> bool:
+def _sanity(file: Path, entry_size: int, args: argparse.Namespace) -> bool:
     from ottla.cli.dump_indexes import sanity_problem
 
     problem = sanity_problem(file, entry_size)
     if problem:
         say(f"{file}: {problem}; a broker would rebuild it")
         return True
-    print(f"{file} passed sanity check.")
+    _tell(f"{file} passed sanity check.", args)
     return False
+
+
+def _tell(message: str, args: argparse.Namespace) -> None:
+    """A line of kafka-dump-log's that is no data: between lines of JSON it would be in the way."""
+    say(message) if args.output == "json" else print(message)
 
 
 def _print_fields(rows: Iterable[Mapping[str, int | None]], args: argparse.Namespace) -> bool:

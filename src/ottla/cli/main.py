@@ -74,6 +74,7 @@ _TAIL = """options:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_standard_streams()
     try:
         code = _dispatch(words)
         sys.stdout.flush()
@@ -90,6 +91,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else arguments.EXIT_OK
     except Exception as error:  # noqa: BLE001 - the last line of defence: a user sees a sentence, never a stack
         return _report(error)
+
+
+def _open_standard_streams() -> None:
+    """A stream the caller closed (`>&-`) would be the number of the next socket or log file, and be written to."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is given out: this one.
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(number, mode))
 
 
 def _dispatch(words: list[str]) -> int:

@@ -19,6 +19,11 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def emit(rows: Sequence[Mapping[str, object]], columns: Sequence[str], output: str) -> None:
     """Print rows: as an aligned table with these columns, or whole as one JSON array."""
     if output == "json":

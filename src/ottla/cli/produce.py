@@ -9,7 +9,7 @@ import sys
 
 from ottla.cli.args import BOOTSTRAP, CliError, Command, UsageError, argument, switch
 from ottla.cli.client import PROPERTY, explained, line, settings
-from ottla.cli.output import say
+from ottla.cli.output import counted, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _run(args: argparse.Namespace) -> int:
     if sender.failed:
         raise CliError(f"{sender.failed} of {sender.sent} records were not delivered: {sender.first_error}")
     if not args.quiet:
-        say(f"{sender.sent} records sent to {args.topic}")
+        say(f"{counted(sender.sent, 'record')} sent to {args.topic}")
     return 0
 
 

@@ -126,15 +126,20 @@ def report_without_effect(config: BrokerConfig) -> None:
 def _serve(args: argparse.Namespace) -> int:
     config = load_config(args, os.environ)
     report_without_effect(config)
-    _require_both_roles(config)
+    _require_alone(config)
     cluster_id = _wanted_cluster_id(config, args.cluster_id, os.environ.get("CLUSTER_ID"))
     from ottla.node.main import serve
 
     return serve(config, cluster_id)
 
 
-def _require_both_roles(config: BrokerConfig) -> None:
+def _require_alone(config: BrokerConfig) -> None:
     """One process is the whole cluster for now; half a node would wait for another that cannot exist."""
+    if len(config.quorum_voters) > 1:
+        raise ConfigError(
+            f"controller.quorum.voters names {len(config.quorum_voters)} voters: this version runs a quorum of one",
+            "controller.quorum.voters",
+        )
     if len(config.process_roles) != 2:
         roles = ",".join(config.process_roles)
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ottla.cli.args import BOOTSTRAP, OUTPUT, Command, UsageError, argument, switch
 from ottla.cli.client import admin, pairs, report
-from ottla.cli.output import emit, emit_json, say
+from ottla.cli.output import counted, emit, emit_json, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ def _create(args: argparse.Namespace) -> int:
     for name, result in results.items():
         if not isinstance(result, KafkaError):
             verb = "could be created" if args.validate_only else "created"
-            say(f"{name} {verb} ({result.num_partitions} partitions, {result.replication_factor} replicas)")
+            partitions = counted(result.num_partitions, "partition")
+            say(f"{name} {verb} ({partitions}, {counted(result.replication_factor, 'replica')})")
         elif not (args.if_not_exists and result.code is ErrorCode.TOPIC_ALREADY_EXISTS):
             errors.append(result)
     return report(errors)

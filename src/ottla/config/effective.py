@@ -104,13 +104,20 @@ EFFECTIVE = frozenset(
 )
 
 
+# Those that may also be set for one listener: listener.name.<listener>.<key>.
+PER_LISTENER = frozenset(
+    {"socket.receive.buffer.bytes", "socket.request.max.bytes", "socket.send.buffer.bytes"}
+)
+
+
 def without_effect(names: Iterable[str]) -> list[str]:
-    """Those among the keys somebody set that do nothing yet; a listener's own key counts as its base."""
+    """Those among the keys somebody set that do nothing yet."""
+    return sorted(name for name in names if not _has_effect(name))
+
+
+def _has_effect(name: str) -> bool:
     from ottla.config.settings import base_key
 
-    idle = []
-    for name in names:
-        key = base_key(name)
-        if (key.name if key is not None else name) not in EFFECTIVE:
-            idle.append(name)
-    return sorted(idle)
+    key = base_key(name)
+    base = key.name if key is not None else name
+    return base in (EFFECTIVE if base == name else PER_LISTENER)

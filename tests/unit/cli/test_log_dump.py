@@ -306,3 +306,11 @@ def test_no_damage_is_a_bug(
         code, _, err = _dump(capsys, tmp_path / name, *options)
         assert code in (0, 1)
         assert "internal error" not in err
+
+
+def test_talk_does_not_mix_with_json(tmp_path: Path, capsys: Capture) -> None:
+    index = tmp_path / "00000000000000000000.index"
+    index.touch()
+    assert main(["log", "dump", "-o", "json", str(index)]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"{index} is empty.\n")

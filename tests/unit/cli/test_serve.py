@@ -194,6 +194,14 @@ def test_half_a_node_is_refused_before_anything_is_written(
     assert not data.exists()
 
 
+def test_a_larger_quorum_is_refused_before_anything_is_written(tmp_path: Path, capsys: Capture) -> None:
+    data = tmp_path / "data"
+    voters = "controller.quorum.voters=1@127.0.0.1:9093,2@127.0.0.1:9094"
+    assert main(["serve", "-d", str(data), "-X", voters]) == 2
+    assert "names 2 voters" in capsys.readouterr().err
+    assert not data.exists()
+
+
 @pytest.mark.parametrize("kept", ["notes.txt", "orders-0/00000000000000000000.log"])
 def test_a_directory_that_holds_something_else_is_left_alone(
     tmp_path: Path, capsys: Capture, kept: str

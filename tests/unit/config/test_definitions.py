@@ -190,8 +190,13 @@ def test_keys_without_effect_are_named() -> None:
         "num.io.threads",
         "listener.name.a.ssl.keystore.type",
         "listener.name.a.max.connections",
+        "listener.name.a.socket.request.max.bytes",
     ]
-    assert without_effect(names) == ["listener.name.a.ssl.keystore.type", "num.io.threads"]
+    assert without_effect(names) == [
+        "listener.name.a.max.connections",
+        "listener.name.a.ssl.keystore.type",
+        "num.io.threads",
+    ]
 
 
 def test_broker_quotas_are_no_part_of_a_file() -> None:

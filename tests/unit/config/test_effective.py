@@ -10,7 +10,7 @@ from pathlib import Path
 
 import ottla
 from ottla.config.definitions import BROKER_KEYS, TOPIC_KEYS
-from ottla.config.effective import EFFECTIVE, without_effect
+from ottla.config.effective import EFFECTIVE, PER_LISTENER, without_effect
 from ottla.config.synonyms import synonyms_of
 
 PACKAGE = Path(ottla.__file__).parent
@@ -59,6 +59,17 @@ def test_every_effective_key_is_read_somewhere() -> None:
 def test_every_key_that_is_read_is_called_effective() -> None:
     read = {key for key in BROKER_KEYS if _named(key)}
     assert sorted(read - EFFECTIVE - ONLY_CHECKED) == []
+
+
+def test_listeners_own_keys_are_those_read_for_a_listener() -> None:
+    read = {key for key in BROKER_KEYS if any(_read_for_listener(key, text) for text in _sources())}
+    assert read == PER_LISTENER
+
+
+def _read_for_listener(key: str, text: str) -> bool:
+    return (
+        f'"{key}"' in text and "for_listener(" in text and key.startswith("socket.") and "backlog" not in key
+    )
 
 
 def test_what_does_nothing_is_named() -> None:
