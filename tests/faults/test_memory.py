@@ -229,6 +229,33 @@ def test_storms_leave_nothing_behind(make_node: MakeNode) -> None:
         assert node.rss_bytes() - before <= 8 * MIB
 
 
+def test_long_polls_of_clients_that_left(make_node: MakeNode) -> None:
+    with make_node() as node, RawClient(node) as client:
+        topic = client.create_topic("quiet")
+        weeks = encode_request(
+            1,
+            11,
+            {
+                "max_wait": 2**31 - 1,
+                "min_bytes": 1,
+                "max_bytes": 1000,
+                "topics": [{"topic": topic, "partitions": [{"partition": 0, "partition_max_bytes": 1000}]}],
+            },
+        )
+
+        def ask_and_leave(times: int) -> None:
+            for _ in range(times):
+                with RawClient(node) as impatient:
+                    impatient.send(weeks)
+            wait_until(lambda: open_files(node) < 60, 20, "the sockets to be closed")
+
+        ask_and_leave(200)
+        before = node.rss_bytes()
+        ask_and_leave(3000)
+        assert node.rss_bytes() - before <= 6 * MIB
+        assert client.write(topic, 0, [b"at last"]) == 0
+
+
 # -- how many may come, and how long they may stay
 
 

@@ -53,13 +53,14 @@ _SIZE = struct.Struct(">i")
 class Deferred:
     """An answer that comes later; `resolve` may be called once, from the loop."""
 
-    __slots__ = ("_then", "done", "ready_bytes", "reply")
+    __slots__ = ("_then", "done", "on_abandoned", "ready_bytes", "reply")
 
     def __init__(self) -> None:
         self.done = False
         self.ready_bytes = 0  # what an answer that has to wait for an earlier one holds in memory
         self.reply: Reply | None = None
         self._then: Callable[[Reply | None], None] | None = None
+        self.on_abandoned: Callable[[], None] | None = None
 
     def resolve(self, reply: Reply | None) -> None:
         assert not self.done, "an answer is given once"
@@ -71,6 +72,12 @@ class Deferred:
     def then(self, callback: Callable[[Reply | None], None]) -> None:
         """Whom to tell when it is there."""
         self._then = callback
+
+    def abandon(self) -> None:
+        """The client is gone: whoever waits on its behalf may stop, and so give back what the wait holds."""
+        self._then = None
+        if not self.done and self.on_abandoned is not None:
+            self.on_abandoned()
 
 
 Answer = Reply | Deferred | Coroutine[Any, Any, Reply | None] | None
@@ -152,6 +159,8 @@ class Connection(asyncio.BufferedProtocol):
             self._output.close()
         self._give_back()
         self._backlog = None
+        for deferred in self._line:
+            deferred.abandon()
         self._line.clear()
         if self._running is not None:
             self._running.cancel()

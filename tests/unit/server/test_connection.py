@@ -391,3 +391,31 @@ def test_while_frames_wait_for_memory_little_is_read() -> None:
             small.close()
 
     run(scenario())
+
+
+def test_who_waits_for_a_client_is_told_when_it_is_gone() -> None:
+    async def scenario() -> None:
+        waits: list[Deferred] = []
+        abandoned: list[int] = []
+
+        def handler(body: bytes) -> Answer:
+            deferred = Deferred()
+            number = len(waits)
+            deferred.on_abandoned = lambda: abandoned.append(number)
+            waits.append(deferred)
+            return deferred
+
+        async with serving(handler) as server:
+            _, writer = await server.connect()
+            for number in range(3):
+                writer.write(frame(request(number)))
+            while len(waits) < 3:
+                await asyncio.sleep(0)
+            waits[1].resolve(frame(b"too early"))
+            writer.close()
+            while not abandoned:
+                await asyncio.sleep(0)
+            assert abandoned == [0, 2]
+            waits[0].resolve(frame(b"too late"))  # harmless
+
+    run(scenario())

@@ -129,6 +129,7 @@ class _Fetch:
                 self._warmings = MAX_WARMINGS  # the read itself will say what is wrong
             answer = self.answer()
             if isinstance(answer, Deferred):
+                deferred.on_abandoned = answer.abandon
                 answer.then(deferred.resolve)
             else:
                 deferred.resolve(answer)
@@ -159,6 +160,7 @@ class _Fetch:
 
     def _wait(self) -> Deferred:
         self._deferred = Deferred()
+        self._deferred.on_abandoned = self._stop_waiting
         hosted = self._services.replicas.hosted
         for wanted in self._plan.wanted:
             partition = hosted(wanted.topic, wanted.index)
@@ -186,17 +188,22 @@ class _Fetch:
             self._complete(_after_waiting(self._read()[0]))
 
     def _complete(self, reads: list[PartitionRead]) -> None:
-        assert self._deferred is not None
+        deferred = self._deferred
+        assert deferred is not None
+        self._stop_waiting()
+        answer = self._reply(reads)
+        if isinstance(answer, Deferred):
+            answer.then(deferred.resolve)
+        else:
+            deferred.resolve(answer)
+
+    def _stop_waiting(self) -> None:
+        self._deferred = None
         if self._timer is not None:
             self._timer.cancel()
         for partition in self._watched:
             partition.watchers.discard(self)
         self._watched.clear()
-        answer = self._reply(reads)
-        if isinstance(answer, Deferred):
-            answer.then(self._deferred.resolve)
-        else:
-            self._deferred.resolve(answer)
 
     # ---- answering ----------------------------------------------------------------------------------------
 
