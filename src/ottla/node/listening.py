@@ -27,6 +27,7 @@ log = logging.getLogger("ottla.node")
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 SERVED_PROTOCOLS = ("PLAINTEXT",)
 ANY_HOST = ("", "0.0.0.0", "::")
+LOOPBACK = "127.0.0.1"
 
 
 class Sockets:
@@ -111,8 +112,17 @@ class Sockets:
     def _advertise(self, listener: ListenerConfig) -> Endpoint:
         bound = self._hosts[listener.name].address
         host = listener.host
-        if host in ANY_HOST:
-            host = _own_name() if listener.host == "" else "127.0.0.1"
+        if host == "":
+            host = _own_name()
+        elif host in ANY_HOST:
+            host = LOOPBACK
+            if self._hosts[listener.name].kind is Listener.BROKER:
+                log.warning(
+                    "listener %s is told to clients as %s, which only this machine reaches: set advertised.listeners "
+                    "if others are to use it",
+                    listener.name,
+                    host,
+                )
         protocol = SECURITY_PROTOCOLS[listener.security_protocol]
         return Endpoint(listener.name, host, listener.port or bound[1], protocol)
 

@@ -1,5 +1,6 @@
 """What `ottla serve` makes of its command line before a node starts, and `ottla storage`."""
 
+import asyncio
 import json
 import os
 import threading
@@ -13,6 +14,7 @@ from ottla.cli.serve import COMMAND, default_data_dir, load_config, read_setting
 from ottla.config.broker import BrokerConfig
 from ottla.config.errors import ConfigError
 from ottla.node.formatting import ensure_formatted
+from ottla.node.listening import Sockets
 from ottla.storage.meta_properties import read_meta_properties
 
 Capture = pytest.CaptureFixture[str]
@@ -242,3 +244,21 @@ def test_a_pipe_is_a_file_too(tmp_path: Path) -> None:
     settings = read_settings(str(pipe), str(tmp_path), [], {})
     writer.join()
     assert settings.text("num.partitions") == "7"
+
+
+async def _advertised(listeners: str, caplog: pytest.LogCaptureFixture) -> tuple[list[str], list[str]]:
+    config = BrokerConfig.of({"log.dirs": "/nowhere", "listeners": listeners})
+    sockets = Sockets(config)
+    await sockets.bind()
+    hosts = [endpoint.host for endpoint in sockets.advertised(config.advertised_broker_listeners)]
+    sockets.close()
+    return hosts, [record.getMessage() for record in caplog.records]
+
+
+def test_an_address_nobody_else_can_use_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    hosts, warnings = asyncio.run(_advertised("PLAINTEXT://0.0.0.0:0", caplog))
+    assert hosts == ["127.0.0.1"]
+    assert len(warnings) == 1
+    assert "set advertised.listeners" in warnings[0]
+    caplog.clear()
+    assert asyncio.run(_advertised("PLAINTEXT://127.0.0.1:0", caplog)) == (["127.0.0.1"], [])
