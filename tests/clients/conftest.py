@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-
 from tests.clients.adapters import CLIENTS, KafkaClient
 from tests.interop.ottla_node import OttlaNode
 
