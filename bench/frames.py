@@ -11,7 +11,6 @@ import struct
 from tests.interop.scripts.batches import Batch, Rec
 from tests.interop.scripts.entities import encode_request
 
-NOW_PLACEHOLDER_MS = 1_900_000_000_000
 PRODUCE_VERSION = 11
 FETCH_VERSION = 11  # the newest that names topics, so that one frame fits both brokers
 

@@ -7,7 +7,6 @@ kafka-python's own parser, so neither broker's record code is trusted.
 from __future__ import annotations
 
 import time
-import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -242,8 +241,3 @@ def repeated_offset(server: ServerProcess, sequence: int) -> int:
         return int(s.produce("idempotent", 0, sequenced(sequence))["base_offset"])
     finally:
         s.close()
-
-
-def topic_id(world: World, name: str) -> uuid.UUID:
-    """A topic's id in a world."""
-    return uuid.UUID(world.topics[name]["id"])

@@ -33,7 +33,7 @@ def apache(where: Path, ports: list[int], **more: object) -> ApacheKafka:
     return ApacheKafka(where / "data", SETTINGS, port=ports[0], controller_port=ports[1], **more)  # type: ignore[arg-type]
 
 
-def ottla(where: Path, ports: list[int], static_voters: bool = False) -> OttlaNode:
+def ottla(where: Path, ports: list[int]) -> OttlaNode:
     return OttlaNode(where / "data", SETTINGS, port=ports[0], controller_port=ports[1])
 
 

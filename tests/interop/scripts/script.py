@@ -8,7 +8,6 @@ through the script and replaced by a name before it is recorded.
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -169,8 +168,3 @@ def api_ranges(server: ServerProcess) -> Ranges:
             rows = decode_response(API_VERSIONS, 0, receive_frame(sock))["api_keys"]
         ranges[listener] = {row["api_key"]: (row["min_version"], row["max_version"]) for row in rows}
     return ranges
-
-
-def pack_frame_length(length: int) -> bytes:
-    """A frame's length prefix, whatever it claims."""
-    return struct.pack(">i", length)
