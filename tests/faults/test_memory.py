@@ -23,7 +23,7 @@ from tests.interop.process import wait_until
 from tests.interop.scripts.batches import Batch, Rec
 from tests.interop.scripts.entities import encode_request
 from tests.support.control import ControlClient
-from tests.support.raw_client import API_VERSIONS, RawClient, produce_frame
+from tests.support.raw_client import API_VERSIONS, METADATA, RawClient, produce_frame
 
 MIB = 1024 * 1024
 FRAME_BYTES = 100_000_000
@@ -323,3 +323,15 @@ def _answers(client: RawClient) -> bool:
         return len(client.receive()) > 0
     except ConnectionError:
         return False
+
+
+def test_one_request_that_asks_for_very_much(make_node: MakeNode) -> None:
+    """What it costs grows with what it asks for, and no faster."""
+    with make_node() as node, ControlClient(node) as control, RawClient(node, timeout_s=60) as client:
+        names = [{"name": f"nobody-{n}"} for n in range(100_000)]
+        client.send(encode_request(METADATA, 9, {"topics": names, "allow_auto_topic_creation": False}))
+        assert len(client.receive()) > 1_000_000
+        resources = [{"resource_type": 4, "resource_name": "1", "configuration_keys": None}] * 300
+        client.send(encode_request(32, 4, {"resources": resources}))
+        assert len(client.receive()) > 1_000_000
+        control.still_works()

@@ -13,6 +13,7 @@ from ottla.config.describe import Described
 from ottla.config.dynamic import check_broker_change
 from ottla.config.errors import ConfigError
 from ottla.metadata.image import ResourceType
+from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.topic_names import topic_name_problem
 from ottla.server import broker_loggers
@@ -44,11 +45,14 @@ DYNAMIC_BROKER_LOGGER_CONFIG = 6
 
 
 @handles(DescribeConfigsRequest, Listener.BROKER, Listener.CONTROLLER)
-def describe_configs(ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+async def describe_configs(ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """The configuration of each resource, with where every value comes from."""
-    return DescribeConfigsResponse(
-        results=[_describe(ctx, request, resource) for resource in request.resources]
-    )
+    results = []
+    breath = Breath()  # tools ask for all topics at once
+    for resource in request.resources:
+        results.append(_describe(ctx, request, resource))
+        await breath.take()
+    return DescribeConfigsResponse(results=results)
 
 
 def _describe(

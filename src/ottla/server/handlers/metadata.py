@@ -114,9 +114,9 @@ def _wanted(asked: list[MetadataRequestTopic]) -> list[tuple[str | None, Uuid]]:
 
 def _missing(ctx: Context, request: MetadataRequest, names: list[str]) -> list[bytes]:
     create = request.allow_auto_topic_creation and ctx.node.config()["auto.create.topics.enable"]
-    legal = [name for name in names if topic_name_problem(name) is None]
+    legal = {name: None for name in names if topic_name_problem(name) is None}  # in order, and found at once
     if create and legal:
-        _auto_create(ctx, legal)
+        _auto_create(ctx, list(legal))
     unknown, illegal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION
     return [encode_topic(ctx.version, unknown if name in legal else illegal, name) for name in names]
 
