@@ -21,7 +21,7 @@ from tests.faults.conftest import MakeNode
 from tests.interop.ottla_node import OttlaNode
 from tests.interop.process import wait_until
 from tests.interop.scripts.batches import Batch, Rec
-from tests.interop.scripts.entities import encode_request
+from tests.interop.scripts.entities import encode_request, frame, header_bytes
 from tests.support.control import ControlClient
 from tests.support.raw_client import API_VERSIONS, METADATA, RawClient, produce_frame
 
@@ -132,7 +132,7 @@ def test_frames_that_stand_still_are_given_up_and_others_go_on(make_node: MakeNo
 # -- clients that do not read
 
 
-def flood(node: OttlaNode, frame: bytes, connections: int, repeats: int) -> list[socket.socket]:
+def flood(node: OttlaNode, request: bytes, connections: int, repeats: int) -> list[socket.socket]:
     """Connections that send the same request over and over and never read."""
     sockets = [node.connect() for _ in range(connections)]
     for sock in sockets:
@@ -140,7 +140,7 @@ def flood(node: OttlaNode, frame: bytes, connections: int, repeats: int) -> list
         sock.setblocking(False)
     for sock in sockets:
         with contextlib.suppress(BlockingIOError):
-            sock.send(frame * repeats)
+            sock.send(request * repeats)
     return sockets
 
 
@@ -161,7 +161,7 @@ def test_readers_that_do_not_read(make_node: MakeNode, what: str) -> None:
             for _ in range(40):
                 client.write(small, 0, [b"x" * 25_000])
         resource = {"resource_type": 4, "resource_name": "1", "configuration_keys": None}
-        frame = {
+        request = {
             "large fetches": fetch_frame(topic, 5_000_000),
             "small fetches": fetch_frame(small, 30_000),
             "configurations": encode_request(32, 4, {"resources": [resource], "include_documentation": True}),
@@ -170,7 +170,7 @@ def test_readers_that_do_not_read(make_node: MakeNode, what: str) -> None:
         before = node.rss_bytes()
         # A configuration takes milliseconds to write down: fewer of these keep the others busy enough.
         connections = 10 if what == "configurations" else 50
-        sockets = flood(node, frame, connections, repeats=1500)
+        sockets = flood(node, request, connections, repeats=1500)
         control.still_works(5)
         assert node.peak_rss_bytes() - before <= connections * MIB + OWN_BYTES
         for sock in sockets:
@@ -335,3 +335,31 @@ def test_one_request_that_asks_for_very_much(make_node: MakeNode) -> None:
         client.send(encode_request(32, 4, {"resources": resources}))
         assert len(client.receive()) > 1_000_000
         control.still_works()
+
+
+@pytest.mark.parametrize(("key", "version"), [(METADATA, 9), (1, 12)])
+def test_a_request_of_millions_of_elements(make_node: MakeNode, key: int, version: int) -> None:
+    """As objects it would be twenty times its size: it is refused before it becomes any."""
+    with make_node() as node, ControlClient(node) as control:
+        control.still_works()
+        before = node.rss_bytes()
+        with RawClient(node) as client:
+            elements = b"\x02a\x00" * 10_000_000
+            client.send(frame(header_bytes(key, version, 1, "x", True) + elements))
+            assert client.is_closed()
+            lines = [line for line in node.log_text().splitlines() if f":{client.port} " in line]
+        assert len(lines) == 1, lines
+        assert node.peak_rss_bytes() - before <= 2 * len(elements) + OWN_BYTES
+        control.still_works()
+
+
+def test_a_large_request_is_answered_in_its_turn(make_node: MakeNode) -> None:
+    """What is decoded in a thread keeps its place between the requests before and after it."""
+    names = [{"name": f"nobody-{n}"} for n in range(30_000)]
+    large = encode_request(
+        METADATA, 9, {"topics": names, "allow_auto_topic_creation": False}, correlation_id=2
+    )
+    with make_node() as node, RawClient(node) as client:
+        small = [encode_request(METADATA, 9, {"topics": []}, correlation_id=n) for n in (1, 3)]
+        client.send(small[0] + large + small[1])
+        assert [struct.unpack(">i", client.receive()[:4])[0] for _ in range(3)] == [1, 2, 3]

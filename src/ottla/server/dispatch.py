@@ -18,6 +18,7 @@ from ottla.server.context import Context, Services
 from ottla.server.errors import error_response
 from ottla.server.output import Reply
 from ottla.server.registry import Listener, Route, routes
+from ottla.server.request_head import check_size
 from ottla.wire.codec import decode
 from ottla.wire.framing import encode_response
 from ottla.wire.header import RequestHeader, decode_request_header, encode_response_header
@@ -25,6 +26,8 @@ from ottla.wire.header import RequestHeader, decode_request_header, encode_respo
 log = logging.getLogger("ottla.server")
 
 API_VERSIONS_KEY = 18
+# Decoding more than this takes longer than a few milliseconds and is done in a thread.
+INLINE_REQUEST_BYTES = 64 * 1024
 _HEAD = struct.Struct(">hhi")
 
 
@@ -72,10 +75,23 @@ class Dispatcher:
     def _decoded(
         self, connection: Connection, route: Route, view: memoryview, start: int, stop: int
     ) -> Answer:
-        header, offset = decode_request_header(view, start, stop)
-        request, end = decode(route.request, view[:stop], header.api_version, offset)
-        if end != stop:
-            log.debug("%d bytes after the end of a %s", stop - end, route.request.__name__)
+        if stop - start <= INLINE_REQUEST_BYTES:
+            return self._handle(connection, route, *_parse(route, view, start, stop))
+        check_size(stop - start)
+        return self._decoded_in_thread(connection, route, memoryview(bytes(view[start:stop])))
+
+    async def _decoded_in_thread(
+        self, connection: Connection, route: Route, frame: memoryview
+    ) -> Reply | None:
+        parsing = self._services.loop.run_in_executor(
+            self._services.executor, _parse, route, frame, 0, len(frame)
+        )
+        answer = self._handle(connection, route, *await parsing)
+        return await answer if isinstance(answer, Coroutine) else answer
+
+    def _handle(
+        self, connection: Connection, route: Route, header: RequestHeader, request: Any
+    ) -> Reply | Coroutine[Any, Any, Reply | None] | None:
         connection.client_id = header.client_id
         assert route.handler is not None
         context = self._context(connection, header)
@@ -89,6 +105,14 @@ class Dispatcher:
 
     def _context(self, connection: Connection, header: RequestHeader) -> Context:
         return Context(self._services, connection, header, self._services.clock.now_ms())
+
+
+def _parse(route: Route, view: memoryview, start: int, stop: int) -> tuple[RequestHeader, Any]:
+    header, offset = decode_request_header(view, start, stop)
+    request, end = decode(route.request, view[:stop], header.api_version, offset)
+    if end != stop:
+        log.debug("%d bytes after the end of a %s", stop - end, route.request.__name__)
+    return header, request
 
 
 async def _awaited(

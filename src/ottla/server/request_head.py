@@ -5,6 +5,10 @@ import struct
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.header import decode_request_header
 
+# A request becomes objects, twenty times its size if its elements are small: what no client has reason to send is
+# refused. Only Produce, whose records stay bytes, may be as large as socket.request.max.bytes.
+MAX_DECODED_BYTES = 16 * 1024 * 1024
+
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 _CLIENT_ID = 10
 
@@ -22,3 +26,11 @@ def body_offset(view: memoryview, start: int, stop: int, flexible: bool) -> int:
     if view[offset] == 0:
         return int(offset) + 1
     return decode_request_header(view, start, stop)[1]
+
+
+def check_size(size_bytes: int) -> None:
+    """INVALID_REQUEST for a request that is not Produce and larger than any client's."""
+    if size_bytes > MAX_DECODED_BYTES:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"a request of {size_bytes} bytes, allowed are {MAX_DECODED_BYTES}"
+        )

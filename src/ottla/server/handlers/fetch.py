@@ -23,7 +23,7 @@ from ottla.server.fetch_sessions import FetchPlan, Watermarks
 from ottla.server.leaders import MISDIRECTED, current_leader, endpoints
 from ottla.server.output import Reply
 from ottla.server.registry import handles_raw
-from ottla.server.request_head import body_offset
+from ottla.server.request_head import body_offset, check_size
 from ottla.storage.slices import LogSlice
 from ottla.wire.fast_fetch import FetchFast, decode_fetch, encode_fetch_response
 from ottla.wire.messages.fetch import FetchRequest
@@ -48,6 +48,7 @@ def fetch(
     stop: int,
 ) -> Answer:
     """Read what the session wants; answer now if there is enough, else wait for it."""
+    check_size(stop - start)
     offset = body_offset(view, start, stop, version >= FLEXIBLE_VERSION)
     request = decode_fetch(view, version, offset, stop)
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
