@@ -18,8 +18,8 @@ from ottla.storage.slices import ColdSliceError, LogSlice
 from ottla.storage.txnindex import AbortedTransaction
 from ottla.wire.fast_fetch import Wanted
 
-# The kernel reads ahead in windows of this size: one resident page in it stands for the rest.
-PROBE_STRIDE_BYTES = 128 * 1024
+# The kernel reads ahead in windows about this large: one resident page in it stands for the rest.
+PROBE_STRIDE_BYTES = 256 * 1024
 WARM_UP_CHUNK_BYTES = 1024 * 1024
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _CAN_PROBE = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")

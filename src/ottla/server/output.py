@@ -83,8 +83,9 @@ class SocketOutput:
             return
         for chunk in reply:
             if isinstance(chunk, bytes):
-                self._queue.append(chunk)
-                self.unsent_bytes += len(chunk)
+                if chunk:  # what follows the last slice may be nothing
+                    self._queue.append(chunk)
+                    self.unsent_bytes += len(chunk)
             elif chunk.length < SENDFILE_MIN_BYTES:
                 self._queue.append(chunk)
             else:

@@ -71,7 +71,10 @@ class SparseIndex:
 
     @property
     def full(self) -> bool:
-        return self.entries >= self.max_bytes // self.ENTRY.size - self.RESERVED
+        if self._written < 0:
+            self._load()
+        size = self.ENTRY.size
+        return self._written + len(self._pending) // size >= self.max_bytes // size - self.RESERVED
 
     def entry(self, slot: int) -> tuple[int, int]:
         """The raw entry in that slot."""
@@ -247,8 +250,11 @@ class OffsetIndex(SparseIndex):
 
     def append(self, offset: int, position: int) -> None:
         """Adds an entry; both numbers must grow."""
-        entries = self.entries
-        assert entries == 0 or offset > self.last_offset, f"{self.path}: {offset} after {self.last_offset}"
+        assert offset > self.last_offset or self.entries == 0, (
+            f"{self.path}: {offset} after {self.last_offset}"
+        )
+        if self._written < 0:
+            self._load()
         with self._lock:
             self._append(offset - self.base_offset, position)
         self.last_offset = offset
