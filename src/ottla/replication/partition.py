@@ -15,6 +15,7 @@ from typing import Protocol
 from ottla.metadata.partition import PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, TopicPartition, Uuid
+from ottla.model.topic_names import INTERNAL_TOPICS
 from ottla.storage.append import AppendOrigin, AppendResult, Inspection
 from ottla.storage.log import Log
 
@@ -38,6 +39,7 @@ class Partition:
         "_awaiting_high_watermark",
         "_node_id",
         "flushes_on_append",
+        "is_internal",
         "is_leader",
         "isr",
         "leader",
@@ -56,6 +58,7 @@ class Partition:
     def __init__(self, topic_partition: TopicPartition, topic_id: Uuid, log: Log, node_id: NodeId) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
+        self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.log = log
         self._node_id = node_id
         self.leader = -1

@@ -38,7 +38,7 @@ SHARED_BUFFER_BYTES = 256 * 1024
 # After a large frame the next one is probably large too: read only its first bytes into the shared buffer,
 # so that little is copied to the buffer it gets of its own.
 PEEK_BYTES = 4 * 1024
-LARGE_FRAME_BYTES = 128 * 1024
+LARGE_FRAME_BYTES = SHARED_BUFFER_BYTES
 # Kafka's clients keep 5 requests in flight; these are for those that do not.
 MAX_OUTSTANDING = 100
 MAX_READY_BYTES = 1024 * 1024

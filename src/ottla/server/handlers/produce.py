@@ -13,7 +13,6 @@ import asyncio
 from functools import partial
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.topic_names import INTERNAL_TOPICS
 from ottla.records.batch import COMPRESSION_MASK, HEADER_SIZE, TRANSACTIONAL_FLAG
 from ottla.records.compression import ZSTD
 from ottla.replication.partition import ACKS_ALL, Partition
@@ -198,7 +197,7 @@ class _Produce:
 
     def _leader(self, view: memoryview, topic: TopicKey, index: int) -> Partition:
         partition = self._services.replicas.leader(topic, index)
-        if partition.topic_partition.topic in INTERNAL_TOPICS:
+        if partition.is_internal:
             header, _ = decode_request_header(view, self._start, len(view))
             if header.client_id != _ADMIN_CLIENT:
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
