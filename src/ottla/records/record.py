@@ -1,7 +1,7 @@
 """Reading the records of a batch, and building batches from records.
 
 Rules: any codec, bounded; what is built is what Java's MemoryRecordsBuilder builds from the same records,
-byte for byte where nothing is compressed. Pure; a BatchBuilder belongs to whoever made it.
+byte for byte where nothing is compressed. Pure.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,11 @@ from typing import Final
 from ottla.records import batch as _batch
 from ottla.records.batch import HEADER_SIZE, BatchView
 from ottla.records.compression import compress, decompress
-from ottla.records.kernel import decode_records, encode_record, encode_records
+from ottla.records.kernel import decode_records, encode_records
 from ottla.records.types import Buffer, Headers, InvalidRecordError, NewRecord, Problem, Record
 
 __all__ = [
     "MAX_DECOMPRESSED_BYTES",
-    "BatchBuilder",
     "Headers",
     "InvalidRecordError",
     "NewRecord",
@@ -28,9 +27,6 @@ __all__ = [
 
 # What a batch may decompress to where the caller says nothing: a hundred times the default max.message.bytes.
 MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
-# Length, attributes, timestamp delta, offset delta, key and value lengths, header count at their longest.
-_MAX_RECORD_OVERHEAD: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
-_MAX_VARINT_BYTES: Final = 5
 
 HeaderSequence = Sequence[tuple[str | bytes, Buffer | None]]
 
@@ -166,92 +162,3 @@ def seal_batch(
         leader_epoch=leader_epoch,
     )
     return out
-
-
-def record_size_bound(key: Buffer | None, value: Buffer | None, headers: HeaderSequence = ()) -> int:
-    """No record of this content is larger, whatever its deltas."""
-    size = _MAX_RECORD_OVERHEAD + len(key or b"") + len(value or b"")
-    for name, content in headers:
-        size += (
-            2 * _MAX_VARINT_BYTES
-            + len(name.encode() if isinstance(name, str) else name)
-            + len(content or b"")
-        )
-    return size
-
-
-class BatchBuilder:
-    """A batch that grows record by record and knows its size: what a producer fills for a partition."""
-
-    __slots__ = (
-        "_base_timestamp",
-        "_max_timestamp",
-        "_plain",
-        "compression",
-        "level",
-        "records_count",
-        "size_limit",
-    )
-
-    def __init__(self, size_limit: int, compression: int = 0, level: int | None = None) -> None:
-        self.size_limit = size_limit
-        self.compression = compression
-        self.level = level
-        self.records_count = 0
-        self._plain = bytearray(HEADER_SIZE)
-        self._base_timestamp = _batch.NO_TIMESTAMP
-        self._max_timestamp = _batch.NO_TIMESTAMP
-
-    @property
-    def size_bytes(self) -> int:
-        """With the header, before compression."""
-        return len(self._plain)
-
-    def has_room_for(self, key: Buffer | None, value: Buffer | None, headers: HeaderSequence = ()) -> bool:
-        """Surely room, that is: an estimate from above. An empty batch takes a record of any size."""
-        if self.records_count == 0:
-            return True
-        return len(self._plain) + record_size_bound(key, value, headers) <= self.size_limit
-
-    def try_append(
-        self, timestamp: int, key: Buffer | None, value: Buffer | None, headers: HeaderSequence = ()
-    ) -> int | None:
-        """The record's offset delta, or None if there is no room for it."""
-        delta = self.records_count
-        base_timestamp = self._base_timestamp if delta else timestamp
-        record = encode_record(delta, timestamp - base_timestamp, key, value, headers)
-        if delta and len(self._plain) + len(record) > self.size_limit:
-            return None
-        self._plain += record
-        self._base_timestamp = base_timestamp
-        if timestamp > self._max_timestamp:
-            self._max_timestamp = timestamp
-        self.records_count = delta + 1
-        return delta
-
-    def build(
-        self,
-        *,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-        base_sequence: int = -1,
-        transactional: bool = False,
-    ) -> bytearray:
-        """The finished batch; may be called again with other producer fields, to retry under a new epoch."""
-        assert self.records_count, "a batch holds at least one record"
-        assert not transactional or producer_id >= 0, "a transactional batch has a producer id"
-        return seal_batch(
-            bytearray(self._plain),
-            base_offset=0,
-            last_offset_delta=self.records_count - 1,
-            compression=self.compression,
-            level=self.level,
-            attributes=batch_attributes(self.compression, transactional=transactional),
-            base_timestamp=self._base_timestamp,
-            max_timestamp=self._max_timestamp,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            records_count=self.records_count,
-            leader_epoch=-1,
-        )

@@ -27,8 +27,8 @@ NEVER_FLUSH = 2**63 - 1
 class Watcher(Protocol):
     """Someone who waits for a partition to have more to read."""
 
-    def progressed(self, partition: "Partition", size_bytes: int) -> None:
-        """`size_bytes` more may be readable; 0 when something other than data changed."""
+    def progressed(self) -> None:
+        """More may be readable, or it may be somebody else's to read: look again."""
         ...
 
 
@@ -93,7 +93,7 @@ class Partition:
             self.log.assign_epoch_start(self.leader_epoch, self.log.log_end_offset)
         if self.is_leader:
             self.maybe_advance_high_watermark()
-        self._tell_watchers(0)
+        self._tell_watchers()
 
     # ---- leading ------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class Partition:
             return
         log.update_high_watermark(log.log_end_offset)
         if self.watchers:
-            self._tell_watchers(1)
+            self._tell_watchers()
         while self._awaiting_high_watermark and self._awaiting_high_watermark[0][0] <= log.high_watermark:
             self._awaiting_high_watermark.popleft()[1]()
 
@@ -157,13 +157,13 @@ class Partition:
 
     def gone(self) -> None:
         """This replica is hosted no more: whoever waits for it finds that out by asking again."""
-        self._tell_watchers(0)
+        self._tell_watchers()
         while self._awaiting_high_watermark:
             self._awaiting_high_watermark.popleft()[1]()
 
-    def _tell_watchers(self, size_bytes: int) -> None:
+    def _tell_watchers(self) -> None:
         for watcher in list(self.watchers):
-            watcher.progressed(self, size_bytes)
+            watcher.progressed()
 
     # ---- asking -------------------------------------------------------------------------------------------
 

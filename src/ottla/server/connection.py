@@ -114,7 +114,6 @@ class Connection(asyncio.BufferedProtocol):
         self.client_id: str | None = None
         self.software = ("unknown", "unknown")
         self.last_active = host.monotonic()
-        self.attributes: dict[str, Any] = {}
         self._transport: asyncio.Transport | None = None
         self._output: Output | None = None
         self._partial: bytearray | None = None  # the frame being gathered, size prefix included

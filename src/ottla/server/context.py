@@ -72,10 +72,6 @@ class Context:
     def listener_name(self) -> str:
         return self.connection.host.listener_name
 
-    @property
-    def client_host(self) -> str:
-        return self.connection.peer[0]
-
     async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run what may wait on a disk outside the loop."""
         return await self.node.loop.run_in_executor(self.node.executor, function, *args)

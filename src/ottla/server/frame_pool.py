@@ -42,10 +42,6 @@ class FramePool:
         return self._ordinary.lent_bytes + self._giant.lent_bytes
 
     @property
-    def bound_bytes(self) -> int:
-        return self._ordinary.limit_bytes + self._giant.limit_bytes
-
-    @property
     def waiting(self) -> int:
         return len(self._ordinary.waiting) + len(self._giant.waiting)
 

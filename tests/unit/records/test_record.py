@@ -6,9 +6,9 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from tests.unit.records.java_vectors import JAVA, RECORDS
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.records.batch import BatchView, iter_batches
+from ottla.records.batch import BatchView
 from ottla.records.compression import CODECS
-from ottla.records.record import BatchBuilder, InvalidRecordError, Record, build_batch, read_records
+from ottla.records.record import InvalidRecordError, build_batch, read_records
 
 JAVA_FIELDS = {"base_offset": 42, "producer_id": 7, "producer_epoch": 3, "leader_epoch": 9}
 pytestmark = pytest.mark.usefixtures("on_kernel")
@@ -102,39 +102,3 @@ def test_broken_records_raise_with_their_index() -> None:
     with pytest.raises(InvalidRecordError, match="bytes remain") as caught:
         read_records(BatchView(data))
     assert caught.value.index == 4
-
-
-class TestBatchBuilder:
-    def test_is_build_batch_bit_by_bit(self) -> None:
-        builder = BatchBuilder(1 << 20)
-        for index, record in enumerate(RECORDS):
-            assert builder.try_append(*record) == index
-        assert builder.records_count == len(RECORDS)
-        built = builder.build(producer_id=7, producer_epoch=3, base_sequence=10)
-        assert built == build_batch(RECORDS, producer_id=7, producer_epoch=3, base_sequence=10)
-        assert builder.size_bytes == len(built)
-
-    def test_knows_when_it_is_full(self) -> None:
-        builder = BatchBuilder(1000)
-        appended = 0
-        while builder.try_append(5, b"key", b"v" * 100) is not None:
-            appended += 1
-        assert 5 < appended < 10
-        assert builder.size_bytes <= 1000
-        assert not builder.has_room_for(b"key", b"v" * 100, [("h", b"x")])
-        assert BatchView(builder.build()).records_count == appended
-
-    def test_takes_one_record_of_any_size(self) -> None:
-        builder = BatchBuilder(1000)
-        assert builder.try_append(5, None, b"v" * 5000) == 0
-        assert builder.try_append(5, None, b"") is None
-
-    def test_may_be_built_again_for_a_retry(self) -> None:
-        builder = BatchBuilder(1000, compression=CODECS["lz4"])
-        builder.try_append(5, b"k", b"v")
-        first = builder.build(producer_id=1, producer_epoch=0, base_sequence=0)
-        second = builder.build(producer_id=1, producer_epoch=1, base_sequence=0, transactional=True)
-        assert [BatchView(data).producer_epoch for data in (first, second)] == [0, 1]
-        [batch] = iter_batches(second)
-        assert batch.is_transactional
-        assert read_records(batch) == [Record(0, 5, b"k", b"v", (), 0)]

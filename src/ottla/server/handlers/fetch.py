@@ -171,7 +171,7 @@ class _Fetch:
         self._timer = self._services.loop.call_later(self._request.max_wait_ms / 1000, self._finish)
         return self._deferred
 
-    def progressed(self, partition: Partition, size_bytes: int) -> None:
+    def progressed(self) -> None:
         if not self._woken:
             self._woken = True
             self._services.loop.call_soon(self._look_again)
