@@ -29,7 +29,6 @@ from ottla.storage.batch_scan import (
     scan_headers,
 )
 from ottla.storage.files import (
-    FILE_MODE,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -131,11 +130,14 @@ class LogSegment:
         return self._path(LOG_SUFFIX)
 
     def file(self) -> SegmentFile:
-        """The open log file."""
-        file = self._file
-        if file is None:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-            file = self._file = SegmentFile(fd)
+        """The open log file. Any thread; never makes one, since a name may be the one from before a rename."""
+        while (file := self._file) is None:
+            path = self.path
+            try:
+                self._file = SegmentFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+            except FileNotFoundError:
+                if self._file is None and path == self.path:
+                    raise
         return file
 
     @property
@@ -446,6 +448,7 @@ class LogSegment:
 
     def change_suffix(self, suffix: str) -> None:
         """Renames the files; who has the log file open keeps it."""
+        self.file()  # a flush in another thread must not look for it under a name that is going
         for kind in SEGMENT_SUFFIXES:
             old, new = self._path(kind), self._dir / (file_name(self.base_offset, kind) + suffix)
             try:
