@@ -224,3 +224,22 @@ def test_renamed_and_deleted_files_stay_readable_for_who_has_them(segment: LogSe
     del file
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
+
+
+def test_opening_during_a_rename_finds_the_file_and_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = LogSegment.create(tmp_path, 0, LogConfig(), now_ms=0, suffix=".swap")
+    really_open = os.open
+    renamed = False
+
+    def open_after_a_rename(path: Path, *how: int) -> int:
+        nonlocal renamed
+        if not renamed:
+            renamed = True
+            segment.change_suffix("")
+        return really_open(path, *how)
+
+    monkeypatch.setattr("ottla.storage.segment.os.open", open_after_a_rename)
+    assert os.fstat(segment.file().fd).st_ino == segment.path.stat().st_ino
+    assert not list(tmp_path.glob("*.log.swap"))
