@@ -65,8 +65,10 @@ class Described:
 
     @property
     def documentation(self) -> str | None:
-        """A sentence about the key, None if nobody knows it."""
-        return None if self.key is None else self.key.doc
+        """A sentence about the key; Kafka has none for a listener's own key or a quota of a broker."""
+        if self.key is None or self.key.name != self.name or self.name in BROKER_QUOTA_KEYS:
+            return None
+        return self.key.doc
 
 
 def describe_broker(config: BrokerConfig, names: Iterable[str] | None = None) -> list[Described]:
