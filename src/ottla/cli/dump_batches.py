@@ -65,10 +65,12 @@ class BatchPrinter:
         """The batch's line and, deep, those of its records."""
         print(batch_line(batch))
         for record in self.records(batch):
-            parts = [record_line(batch, record)] if self._metadata else []
-            if self._contents and not batch.is_control:
-                parts += self._content(record, "|" if not parts else "")
-            print(" ".join(part for part in parts if part))
+            parts = self._content(record) if self._contents and not batch.is_control else []
+            if self._metadata:
+                parts.insert(0, record_line(batch, record))
+            elif parts:
+                parts.insert(0, "|")
+            print(" ".join(parts))
 
     def batch_json(self, batch: BatchView) -> None:
         """The same as one JSON object on a line."""
@@ -95,9 +97,9 @@ class BatchPrinter:
             self._last_offset = record.offset
         return records
 
-    def _content(self, record: Record, indent: str) -> list[str]:
+    def _content(self, record: Record) -> list[str]:
         key, payload = self._decoder(record)
-        parts = [indent] if indent else []
+        parts = []
         if key is not None:
             parts.append(f"key: {key}")
         if payload is not None:

@@ -22,13 +22,37 @@ if TYPE_CHECKING:
 _SHORT = struct.Struct(">h")
 
 
-def plain(record: Record) -> tuple[str | None, str | None]:
-    """Key and value as text."""
-    return _text(record.key), _text(record.value)
+def plain(key_class: str, value_class: str) -> Decoder:
+    """Keys and values as one of Kafka's decoder classes reads them; the package may be left out."""
+    key, value = PLAIN[key_class.rpartition(".")[2]], PLAIN[value_class.rpartition(".")[2]]
+
+    def decode(record: Record) -> tuple[str | None, str | None]:
+        return (
+            None if record.key is None else key(record.key),
+            None if record.value is None else value(record.value),
+        )
+
+    return decode
 
 
-def _text(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.decode("utf-8", "replace")
+def _number(layout: str) -> Callable[[bytes], str]:
+    number = struct.Struct(layout)
+
+    def decode(raw: bytes) -> str:
+        if len(raw) < number.size:
+            return f"Error: {len(raw)} bytes are too few for a number of {number.size}"
+        return str(number.unpack_from(raw)[0])
+
+    return decode
+
+
+# Kafka's DefaultDecoder prints an array's address, which helps nobody.
+PLAIN: dict[str, Callable[[bytes], str]] = {
+    "StringDecoder": lambda raw: raw.decode("utf-8", "replace"),
+    "IntegerDecoder": _number(">i"),
+    "LongDecoder": _number(">q"),
+    "DefaultDecoder": lambda raw: raw.hex(),
+}
 
 
 def cluster_metadata(record: Record) -> tuple[str | None, str | None]:

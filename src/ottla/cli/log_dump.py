@@ -9,7 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.cli.args import EXIT_FAILED, EXIT_OK, Argument, CliError, Command, UsageError, argument, switch
+from ottla.cli.args import (
+    EXIT_FAILED,
+    EXIT_OK,
+    Argument,
+    CliError,
+    Command,
+    UsageError,
+    argument,
+    switch,
+    unknown,
+)
 from ottla.cli.output import say
 
 if TYPE_CHECKING:
@@ -19,6 +29,7 @@ if TYPE_CHECKING:
     from ottla.cli.dump_decoders import Decoder
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+DECODERS = ("StringDecoder", "IntegerDecoder", "LongDecoder", "DefaultDecoder")
 
 
 def _dump(args: argparse.Namespace) -> int:
@@ -59,12 +70,12 @@ def _dump_file(file: Path, args: argparse.Namespace) -> bool:
 def _dump_log(file: Path, args: argparse.Namespace) -> bool:
     from ottla.cli.dump_batches import BatchPrinter, mapped, walk
 
-    contents = args.contents or args.decoder is not None
+    contents = args.contents or any((args.decoder, args.key_decoder_class, args.value_decoder_class))
     printer = BatchPrinter(
         deep=args.deep or contents,
         contents=contents,
         metadata=not args.skip_record_metadata,
-        decoder=_decoder(args.decoder),
+        decoder=_decoder(args),
     )
     as_json = args.output == "json"
     if not as_json:
@@ -110,18 +121,22 @@ def _number(text: str, file: Path) -> int:
     return int(text)
 
 
-def _decoder(name: str | None) -> Decoder:
+def _decoder(args: argparse.Namespace) -> Decoder:
     from ottla.cli import dump_decoders
 
-    if name is None:
-        return dump_decoders.plain
-    if name == "cluster-metadata":
+    if args.decoder is None:
+        classes = [args.key_decoder_class or DECODERS[0], args.value_decoder_class or DECODERS[0]]
+        for name in classes:
+            if name.rpartition(".")[2] not in DECODERS:
+                raise unknown("decoder class", name, DECODERS, "ottla log dump --help")
+        return dump_decoders.plain(*classes)
+    if args.decoder == "cluster-metadata":
         return dump_decoders.cluster_metadata
     return {
         "offsets": dump_decoders.offsets,
         "transactions": dump_decoders.transactions,
         "share-state": dump_decoders.share_state,
-    }[name]()
+    }[args.decoder]()
 
 
 def _dump_offset_index(file: Path, args: argparse.Namespace) -> bool:
@@ -211,6 +226,11 @@ def _java(name: str, value: int | None) -> str:
     return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
 
 
+def _decoder_class(what: str) -> Argument:
+    choice = ", ".join(DECODERS)
+    return argument(f"--{what}-decoder-class", metavar="CLASS", help=f"how to read a {what}: {choice}")
+
+
 def _decoder_switch(flag: str, name: str, what: str) -> Argument:
     return argument(
         flag, dest="decoder", action="store_const", const=name, help=f"read the records as {what}"
@@ -234,6 +254,8 @@ DUMP = Command(
     argument("--max-bytes", type=int, default=0, metavar="N", help="look only at so much of a log"),
     switch("--index-sanity-check", help="only say whether a broker would rebuild an index"),
     switch("--verify-index-only", help="check an index against its log without printing it"),
+    _decoder_class("key"),
+    _decoder_class("value"),
     _decoder_switch("--cluster-metadata-decoder", "cluster-metadata", "those of __cluster_metadata"),
     _decoder_switch("--offsets-decoder", "offsets", "those of __consumer_offsets"),
     _decoder_switch("--transaction-log-decoder", "transactions", "those of __transaction_state"),

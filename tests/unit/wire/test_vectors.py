@@ -94,6 +94,22 @@ VECTORS: list[tuple[Any, int, str]] = [
         # A nullable struct in a tag has a varint before it that says whether it is there.
         "00 00 02 63 02 68 02 02 74 00 00000009 00 01 00 0c 01 0000000a 02 02 70 02 64 00 00",
     ),
+    (
+        ConsumerGroupMemberMetadataValue(
+            instance_id=None,
+            rack_id=None,
+            client_id="c",
+            client_host="h",
+            subscribed_topic_names=["t"],
+            subscribed_topic_regex=None,
+            rebalance_timeout_ms=9,
+            server_assignor=None,
+            classic_member_metadata=None,
+        ),
+        0,
+        # Kafka writes the null: an empty one would be the default.
+        "00 00 02 63 02 68 02 02 74 00 00000009 00 01 00 01 00",
+    ),
     (TransactionLogKey(transactional_id="x"), 0, "0001 78"),
     (
         TransactionLogValue(

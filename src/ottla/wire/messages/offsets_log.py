@@ -175,7 +175,8 @@ class ConsumerGroupMemberMetadataValue:
     subscribed_topic_regex: NullableString
     rebalance_timeout_ms: Int32 = -1
     server_assignor: NullableString
-    classic_member_metadata: ClassicMemberMetadata | None = tagged(0, default=None)
+    # Kafka writes a null here: the default is an empty one, which no member has.
+    classic_member_metadata: ClassicMemberMetadata | None = tagged(0, default=ClassicMemberMetadata)
 
 
 @data(versions="0", api_key=6)
@@ -230,7 +231,7 @@ class TopicPartitions:
 
     topic_id: UuidField
     partitions: list[Int32]
-    assignment_epochs: list[Int32] | None = tagged(0, default=None)
+    assignment_epochs: list[Int32] | None = tagged(0, default=[])
 
 
 @data(versions="0", flexible="0+", api_key=8)

@@ -28,7 +28,7 @@ class StreamsGroupMetadataValue:
     epoch: Int32
     metadata_hash: Int64
     validated_topology_epoch: Int32 = tagged(0, default=-1)
-    last_assignment_configs: list[LastAssignmentConfig] | None = tagged(1, default=None)
+    last_assignment_configs: list[LastAssignmentConfig] | None = tagged(1, default=[])
     stored_description_topology_epoch: Int32 = tagged(2, default=-1)
     failed_description_topology_epoch: Int32 = tagged(3, default=-1)
 
@@ -126,7 +126,7 @@ class StreamsGroupCurrentMemberAssignmentValueTaskIds:
 
     subtopology_id: String
     partitions: list[Int32]
-    assignment_epochs: list[Int32] | None = tagged(0, default=None)
+    assignment_epochs: list[Int32] | None = tagged(0, default=[])
 
 
 @data(versions="0", flexible="0+", api_key=22)
