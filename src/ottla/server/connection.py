@@ -48,6 +48,7 @@ TURN_S = 0.005
 MIN_FRAME_BYTES = 8
 
 _SIZE = struct.Struct(">i")
+_READY = (bytes, bytearray, list)
 
 
 class Deferred:
@@ -333,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
         except KafkaError as error:
             self.close(f"{error.code.name}: {error}")
             return
-        if isinstance(answer, bytes | list):
+        if isinstance(answer, _READY):
             self._answer(answer)
         elif isinstance(answer, Deferred):
             self._wait_for(answer)
@@ -439,6 +440,6 @@ class Connection(asyncio.BufferedProtocol):
 
 def _memory_bytes(reply: Reply) -> int:
     """What an answer takes of our memory; slices of files take none."""
-    if isinstance(reply, bytes):
+    if not isinstance(reply, list):
         return len(reply)
     return sum(len(chunk) for chunk in reply if isinstance(chunk, bytes))

@@ -15,6 +15,8 @@ from ottla.server.registry import Listener
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
     from ottla.controller.controller import Controller
+    from ottla.coordinator.group.machine import GroupMachine
+    from ottla.coordinator.runtime import CoordinatorRuntime
     from ottla.metadata.image import ClusterImage
     from ottla.replication.replica_manager import ReplicaManager
     from ottla.server.connection import Connection
@@ -42,6 +44,7 @@ class Services:
     fetch_sessions: "FetchSessionCache"
     # Waits until this broker shows what the controller has committed by now.
     caught_up: Callable[[], Awaitable[None]]
+    groups: "CoordinatorRuntime[GroupMachine]"
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
     background: set["asyncio.Task[Any]"] = field(default_factory=set)
 

@@ -13,12 +13,13 @@ from inspect import iscoroutine
 from typing import Any
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.server.connection import Answer, Connection
+from ottla.model.pending import Pending
+from ottla.server.connection import Answer, Connection, Deferred
 from ottla.server.context import Context, Services
 from ottla.server.errors import error_response
 from ottla.server.output import Reply
 from ottla.server.registry import Listener, Route, routes
-from ottla.server.request_head import check_size
+from ottla.server.request_head import check_elements, check_size
 from ottla.wire.codec import decode
 from ottla.wire.framing import encode_response
 from ottla.wire.header import RequestHeader, decode_request_header, encode_response_header
@@ -78,20 +79,23 @@ class Dispatcher:
         if stop - start <= INLINE_REQUEST_BYTES:
             return self._handle(connection, route, *_parse(route, view, start, stop))
         check_size(stop - start)
-        return self._decoded_in_thread(connection, route, memoryview(bytes(view[start:stop])))
+        return self._large(connection, route, memoryview(bytes(view[start:stop])))
 
-    async def _decoded_in_thread(
-        self, connection: Connection, route: Route, frame: memoryview
-    ) -> Reply | None:
-        parsing = self._services.loop.run_in_executor(
-            self._services.executor, _parse, route, frame, 0, len(frame)
-        )
-        answer = self._handle(connection, route, *await parsing)
-        return await answer if isinstance(answer, Coroutine) else answer
+    async def _large(self, connection: Connection, route: Route, frame: memoryview) -> Reply | None:
+        """A request whose decoding and whose answer's encoding would hold the loop: both are done in a thread."""
+        run, executor = self._services.loop.run_in_executor, self._services.executor
+        header, request = await run(executor, _parse_large, route, frame)
+        connection.client_id = header.client_id
+        assert route.handler is not None
+        try:
+            result = route.handler(self._context(connection, header), request)
+            if iscoroutine(result):
+                result = await result
+        except Exception as error:  # noqa: BLE001 - a broker never dies of a request
+            return await run(executor, _failed, route, request, header, error)
+        return await run(executor, _encode, result, header)
 
-    def _handle(
-        self, connection: Connection, route: Route, header: RequestHeader, request: Any
-    ) -> Reply | Coroutine[Any, Any, Reply | None] | None:
+    def _handle(self, connection: Connection, route: Route, header: RequestHeader, request: Any) -> Answer:
         connection.client_id = header.client_id
         assert route.handler is not None
         context = self._context(connection, header)
@@ -99,6 +103,8 @@ class Dispatcher:
             result = route.handler(context, request)
         except Exception as error:  # noqa: BLE001 - a broker never dies of a request
             return _failed(route, request, header, error)
+        if isinstance(result, Pending):
+            return _answered(route, request, header, result)
         if iscoroutine(result):
             return _awaited(route, request, header, result)
         return _encode(result, header)
@@ -115,6 +121,12 @@ def _parse(route: Route, view: memoryview, start: int, stop: int) -> tuple[Reque
     return header, request
 
 
+def _parse_large(route: Route, frame: memoryview) -> tuple[RequestHeader, Any]:
+    header, request = _parse(route, frame, 0, len(frame))
+    check_elements(request, route.max_elements)
+    return header, request
+
+
 async def _awaited(
     route: Route, request: Any, header: RequestHeader, coroutine: Coroutine[Any, Any, Any]
 ) -> Reply | None:
@@ -123,6 +135,21 @@ async def _awaited(
     except Exception as error:  # noqa: BLE001 - a broker never dies of a request
         return _failed(route, request, header, error)
     return _encode(result, header)
+
+
+def _answered(route: Route, request: Any, header: RequestHeader, pending: Pending[Any]) -> Answer:
+    """A coordinator's answer: it may be there already, and otherwise does not hold the connection's line."""
+    if pending.done:
+        return _reply(route, request, header, pending)
+    deferred = Deferred()
+    pending.then(lambda done: deferred.resolve(_reply(route, request, header, done)))
+    return deferred
+
+
+def _reply(route: Route, request: Any, header: RequestHeader, pending: Pending[Any]) -> Reply | None:
+    if pending.error is not None:
+        return _failed(route, request, header, pending.error)
+    return _encode(pending.result(), header)
 
 
 def _encode(result: Any, header: RequestHeader) -> Reply | None:

@@ -72,14 +72,14 @@ def read_partitions(
     read_committed: bool,
     replica_id: int,
     wait: bool = True,
+    total: int = 0,
 ) -> tuple[list[PartitionRead], int]:
-    """Read each partition in turn while the budget lasts; the reads and how many bytes they come to.
+    """Read each partition in turn while the budget lasts; the reads, and `total` with how many bytes they come to.
 
     Without `wait` ColdReadError has what must be in memory first, if anything.
     """
     reads: list[PartitionRead] = []
     cold: list[LogSlice] = []
-    total = 0
     for item in wanted:
         try:
             read = read_partition(

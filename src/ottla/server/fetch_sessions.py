@@ -2,7 +2,8 @@
 
 A full fetch opens a session; each incremental one names the session and the epoch it expects, tells what to
 add, change or forget, and gets back only the partitions that have data, an error, or a moved watermark. When the
-cache is full a session that has been silent long enough makes room, else the new consumer simply gets none.
+cache is full a session that has been silent long enough makes room, else the new consumer simply gets none. A session
+that grows beyond what one request may name is closed.
 
 Owner: the broker's loop; one cache serves all listeners.
 """
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.fast_fetch import Wanted
+from ottla.wire.fast_produce import MAX_PARTITIONS
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -125,6 +127,9 @@ class FetchSessionCache:
             return FetchPlan(wanted, session, incremental=False)
         session = self._resume(session_id, epoch, uses_topic_ids)
         session.update(wanted, forgotten)
+        if len(session.partitions) > MAX_PARTITIONS:
+            del self._sessions[session_id]
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.partitions:
             del self._sessions[session_id]
             return FetchPlan([], None, incremental=False)
@@ -132,6 +137,13 @@ class FetchSessionCache:
         session.epoch = next_epoch(session.epoch)
         self._sessions.move_to_end(session_id)
         return FetchPlan([cached.wanted for cached in session.partitions.values()], session, incremental=True)
+
+    def is_only(self, session_id: int, epoch: int, topic: TopicKey, index: int) -> bool:
+        """Is this the epoch that the session expects, and the partition its only one?"""
+        session = self._sessions.get(session_id)
+        if session is None or session.epoch != epoch or len(session.partitions) != 1:
+            return False
+        return session.uses_topic_ids == isinstance(topic, bytes) and (topic, index) in session.partitions
 
     def _resume(self, session_id: int, epoch: int, uses_topic_ids: bool) -> FetchSession:
         session = self._sessions.get(session_id)

@@ -34,9 +34,10 @@ class Slice(Protocol):
     def read(self) -> bytes: ...
 
 
-_IN_MEMORY = (bytes, memoryview)
+_IN_MEMORY = (bytes, bytearray, memoryview)
+_FRAME = (bytes, bytearray)
 Chunk = bytes | Slice
-Reply = bytes | list[Chunk]
+Reply = bytes | bytearray | list[Chunk]
 
 
 class Output(Protocol):
@@ -69,7 +70,7 @@ class SocketOutput:
     ) -> None:
         self._loop = loop
         self._fd = os.dup(sock.fileno())
-        self._queue: deque[bytes | memoryview | Slice | _Sending] = deque()
+        self._queue: deque[bytes | bytearray | memoryview | Slice | _Sending] = deque()
         self._on_drained = on_drained
         self._on_error = on_error
         self.blocked = False
@@ -77,7 +78,7 @@ class SocketOutput:
         self._closed = False
 
     def write(self, reply: Reply) -> None:
-        if isinstance(reply, bytes):
+        if isinstance(reply, _FRAME):
             self._queue.append(reply)
             self.unsent_bytes += len(reply)
             return
@@ -150,7 +151,7 @@ class SocketOutput:
         """One write of many small chunks; slices are read now and not when they are queued, because a peer
         that does not read would otherwise hold all of them in our memory."""
         queue = self._queue
-        batch: list[bytes | memoryview] = []
+        batch: list[bytes | bytearray | memoryview] = []
         size = 0
         for chunk in queue:
             if isinstance(chunk, _Sending) or len(batch) == MAX_IOVECS or size >= MAX_GATHERED_BYTES:
@@ -214,7 +215,7 @@ class TransportOutput:
     def write(self, reply: Reply) -> None:
         if self._closed:
             return
-        if isinstance(reply, bytes):
+        if isinstance(reply, _FRAME):
             self._transport.write(reply)
             return
         for chunk in reply:

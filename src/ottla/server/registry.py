@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from ottla.server.request_head import MAX_ELEMENTS
+
 if TYPE_CHECKING:
     from ottla.server.connection import Answer, Connection
     from ottla.server.context import Context, Services
@@ -74,16 +76,17 @@ class Route:
     request: type[Any]
     handler: Handler | None
     raw: RawHandler | None
+    max_elements: int
 
 
 _routes: dict[Listener, dict[int, Route]] = {Listener.BROKER: {}, Listener.CONTROLLER: {}}
 
 
-def handles(request: type[Any], *listeners: Listener) -> Callable[[H], H]:
+def handles(request: type[Any], *listeners: Listener, max_elements: int = MAX_ELEMENTS) -> Callable[[H], H]:
     """Register a handler of decoded requests; on the broker's listeners if none are named."""
 
     def register(handler: H) -> H:
-        _add(request, listeners, handler, None)
+        _add(request, listeners, handler, None, max_elements)
         return handler
 
     return register
@@ -105,10 +108,14 @@ def routes(listener: Listener) -> dict[int, Route]:
 
 
 def _add(
-    request: type[Any], listeners: tuple[Listener, ...], handler: Handler | None, raw: RawHandler | None
+    request: type[Any],
+    listeners: tuple[Listener, ...],
+    handler: Handler | None,
+    raw: RawHandler | None,
+    max_elements: int = MAX_ELEMENTS,
 ) -> None:
     low, high = ADVERTISED[request.API_KEY]
     for listener in listeners or (Listener.BROKER,):
         table = _routes[listener]
         assert request.API_KEY not in table, f"{request.__name__} has two handlers on {listener}"
-        table[request.API_KEY] = Route(request.API_KEY, low, high, request, handler, raw)
+        table[request.API_KEY] = Route(request.API_KEY, low, high, request, handler, raw, max_elements)

@@ -4,7 +4,8 @@ Purpose: a fetch names up to thousands of partitions, many times a second; each 
 by one `unpack_from`, and nothing else. It reads what `ottla.wire.messages.fetch` declares, and a test holds it to
 that. The answer's road is `ottla.wire.fast_fetch_response`.
 
-Rules: every count and length is checked against the end of the frame; what does not fit is a WireError.
+Rules: every count and length is checked against the end of the frame, and a count against MAX_PARTITIONS; what does
+not fit is a WireError.
 Stateless.
 """
 
@@ -13,8 +14,9 @@ from struct import Struct
 from struct import error as StructError
 
 from ottla.model.ids import ZERO_UUID
+from ottla.wire.fast_fetch_one import One, read_one
 from ottla.wire.fast_fetch_response import encode_fetch_response
-from ottla.wire.fast_produce import TopicKey
+from ottla.wire.fast_produce import MAX_PARTITIONS, TopicKey
 from ottla.wire.primitives import (
     Buffer,
     WireError,
@@ -87,19 +89,11 @@ _PARTITION_V12 = Struct(">iiqiqiB").unpack_from
 _PARTITION_V12_BYTES = 33
 
 
-# A consumer's request for one partition, whole: the head, one topic, one partition; no tags, nothing forgotten,
-# no rack. Nothing else has these values in these places.
-_ONE = Struct(">iiibiiB16sBiiqiqiBBBBB")
-_ONE_TOPIC = _ONE_PARTITION = 2  # counts are stored plus one
-_ONE_TAIL = [0, 0, 1, 1, 0]  # partition's tags, topic's tags, forgotten topics, rack, request's tags
-
-
 def decode_fetch(buf: Buffer, version: int, offset: int, end: int) -> FetchFast:
     """Reads the body of a fetch request that lies in buf[offset:end]."""
-    if end - offset == _ONE.size and version >= REPLICA_STATE_VERSION:
-        one = _decode_one(buf, offset)
-        if one is not None:
-            return one
+    one = read_one(buf, version, offset, end)
+    if one is not None:
+        return _from_one(one, version)
     read = _decode_flexible if version >= FLEXIBLE_VERSION else _decode_old
     try:
         request, p = read(buf, version, offset, end)
@@ -110,8 +104,8 @@ def decode_fetch(buf: Buffer, version: int, offset: int, end: int) -> FetchFast:
     return request
 
 
-def _decode_one(buf: Buffer, p: int) -> FetchFast | None:
-    """The common request in one step; None sends any other down the general road."""
+def _from_one(one: One, version: int) -> FetchFast:
+    """The request for one partition, as everybody else has it."""
     r = _new(FetchFast)
     w = _new(Wanted)
     (
@@ -121,19 +115,15 @@ def _decode_one(buf: Buffer, p: int) -> FetchFast | None:
         r.isolation_level,
         r.session_id,
         r.session_epoch,
-        topics,
-        w.topic,
-        partitions,
+        topic,
         w.index,
         w.current_leader_epoch,
         w.fetch_offset,
         w.last_fetched_epoch,
         w.log_start_offset,
         w.max_bytes,
-        *tail,
-    ) = _ONE.unpack_from(buf, p)
-    if topics != _ONE_TOPIC or partitions != _ONE_PARTITION or tail != _ONE_TAIL:
-        return None
+    ) = one
+    w.topic = topic if version >= TOPIC_ID_VERSION else str(topic, "utf-8", "replace")
     w.replica_directory_id = ZERO_UUID
     w.high_watermark = NO_HIGH_WATERMARK
     r.replica_id = r.replica_epoch = -1
@@ -290,7 +280,7 @@ def _compact_count(buf: Buffer, p: int, end: int, smallest: int) -> tuple[int, i
         count, p = uvarint_rest(buf, p, count)
     if count == 0:
         raise WireError("a list may not be null in this version")
-    if (count - 1) * smallest > end - p:
+    if (count - 1) * smallest > end - p or count > MAX_PARTITIONS:
         raise too_many(count - 1, end - p)
     return count - 1, p
 
@@ -373,7 +363,7 @@ def _old_count(buf: Buffer, p: int, end: int, smallest: int) -> tuple[int, int]:
     p += 4
     if count < 0:
         raise WireError("a list may not be null in this version")
-    if count * smallest > end - p:
+    if count * smallest > end - p or count > MAX_PARTITIONS:
         raise too_many(count, end - p)
     return count, p
 

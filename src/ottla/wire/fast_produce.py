@@ -33,6 +33,8 @@ RecordError: TypeAlias = tuple[int, str | None]  # index in the batch, message
 Outcome: TypeAlias = tuple[int, int, int, int, int, Sequence[RecordError], str | None, tuple[int, int] | None]
 Endpoint: TypeAlias = tuple[int, str, int, str | None]  # node id, host, port, rack
 
+# Topics and partitions of one request: ten times what a broker is made for.
+MAX_PARTITIONS = 100_000
 DEFAULT_PAIR = (-1, -1)  # a tagged leader, epoch end or snapshot of this value is not sent
 
 TRANSACTIONAL_VERSION = 3
@@ -40,6 +42,10 @@ RECORD_ERRORS_VERSION = 8
 FLEXIBLE_VERSION = 9
 LEADER_VERSION = 10
 TOPIC_ID_VERSION = 13
+
+
+class ManyPartitionsError(WireError):
+    """The request names more topics and partitions than the caller wants to read at once."""
 
 
 class ProduceFast(NamedTuple):
@@ -70,8 +76,14 @@ _THREE_TAG_SECTIONS = Struct(">HB").unpack_from
 _NO_TAGS = (0, 0)
 
 
-def decode_produce(buf: Buffer, version: int, offset: int, end: int) -> ProduceFast:
-    """Reads the body of a produce request that lies in buf[offset:end]."""
+def decode_produce(
+    buf: Buffer, version: int, offset: int, end: int, max_partitions: int = MAX_PARTITIONS
+) -> ProduceFast:
+    """Reads the body of a produce request that lies in buf[offset:end].
+
+    ManyPartitionsError if its topics and partitions are more than `max_partitions`: an element may be as small as six
+    bytes, so that the size of a request does not say how long it takes to read.
+    """
     try:
         one = _decode_one(buf, version, offset, end)
     except (IndexError, StructError):
@@ -80,7 +92,7 @@ def decode_produce(buf: Buffer, version: int, offset: int, end: int) -> ProduceF
         return one
     try:
         read = _decode_flexible if version >= FLEXIBLE_VERSION else _decode_old
-        request, p = read(buf, version, offset, end)
+        request, p = read(buf, version, offset, end, max_partitions)
     except (IndexError, StructError):
         raise WireError(f"ProduceRequest v{version} ends before it is complete") from None
     if p > end:
@@ -130,7 +142,7 @@ def _decode_one_old(buf: Buffer, version: int, p: int, end: int) -> ProduceFast 
     return _new(ProduceFast, (None, acks, timeout_ms, [(topic, [(index, p, q)])]))
 
 
-def _decode_flexible(buf: Buffer, version: int, p: int, end: int) -> tuple[ProduceFast, int]:
+def _decode_flexible(buf: Buffer, version: int, p: int, end: int, left: int) -> tuple[ProduceFast, int]:
     transactional_id = None
     n, p = read_uvarint(buf, p)
     if n:
@@ -139,7 +151,7 @@ def _decode_flexible(buf: Buffer, version: int, p: int, end: int) -> tuple[Produ
     p += 7
     if count > 127:
         count, p = uvarint_rest(buf, p, count)
-    _check_count(count - 1, end - p)
+    left -= _checked_count(count - 1, end - p, left)
     topics: list[tuple[TopicKey, list[Span]]] = []
     for _ in range(count - 1):
         topic: TopicKey
@@ -149,7 +161,8 @@ def _decode_flexible(buf: Buffer, version: int, p: int, end: int) -> tuple[Produ
         else:
             n, p = read_uvarint(buf, p)
             topic, p = _compact_string(buf, p, n, end)
-        spans, p = _compact_spans(buf, p, end)
+        spans, p = _compact_spans(buf, p, end, left)
+        left -= len(spans)
         topics.append((topic, spans))
         tags = buf[p]
         p += 1
@@ -170,13 +183,13 @@ def _compact_string(buf: Buffer, p: int, n: int, end: int) -> tuple[str, int]:
     return str(buf[p:q], "utf-8", "replace"), q
 
 
-def _compact_spans(buf: Buffer, p: int, end: int) -> tuple[list[Span], int]:
+def _compact_spans(buf: Buffer, p: int, end: int, left: int) -> tuple[list[Span], int]:
     """The partitions of a topic: where their records are."""
     count = buf[p]
     p += 1
     if count > 127:
         count, p = uvarint_rest(buf, p, count)
-    _check_count(count - 1, end - p)
+    _checked_count(count - 1, end - p, left)
     spans: list[Span] = []
     for _ in range(count - 1):
         index, n = _IB(buf, p)
@@ -198,19 +211,20 @@ def _compact_spans(buf: Buffer, p: int, end: int) -> tuple[list[Span], int]:
     return spans, p
 
 
-def _decode_old(buf: Buffer, version: int, p: int, end: int) -> tuple[ProduceFast, int]:
+def _decode_old(buf: Buffer, version: int, p: int, end: int, left: int) -> tuple[ProduceFast, int]:
     transactional_id = None
     if version >= TRANSACTIONAL_VERSION:
         transactional_id, p = _old_string(buf, p, end)
     acks, timeout_ms, count = _HII(buf, p)
     p += 10
-    _check_count(count, end - p)
+    left -= _checked_count(count, end - p, left)
     topics: list[tuple[TopicKey, list[Span]]] = []
     for _ in range(count):
         topic, p = _old_string(buf, p, end)
         if topic is None:
             raise WireError("a topic without a name")
-        spans, p = _old_spans(buf, p, end)
+        spans, p = _old_spans(buf, p, end, left)
+        left -= len(spans)
         topics.append((topic, spans))
     return _new(ProduceFast, (transactional_id, acks, timeout_ms, topics)), p
 
@@ -226,10 +240,10 @@ def _old_string(buf: Buffer, p: int, end: int) -> tuple[str | None, int]:
     return str(buf[p:q], "utf-8", "replace"), q
 
 
-def _old_spans(buf: Buffer, p: int, end: int) -> tuple[list[Span], int]:
+def _old_spans(buf: Buffer, p: int, end: int, left: int) -> tuple[list[Span], int]:
     (count,) = _I(buf, p)
     p += 4
-    _check_count(count, end - p)
+    _checked_count(count, end - p, left)
     spans: list[Span] = []
     for _ in range(count):
         index, n = _II(buf, p)
@@ -245,9 +259,14 @@ def _old_spans(buf: Buffer, p: int, end: int) -> tuple[list[Span], int]:
     return spans, p
 
 
-def _check_count(count: int, left: int) -> None:
-    if count < 0 or count > left:
-        raise WireError("a list may not be null in this version") if count < 0 else too_many(count, left)
+def _checked_count(count: int, left_bytes: int, left: int) -> int:
+    if count < 0 or count > left_bytes:
+        raise (
+            WireError("a list may not be null in this version") if count < 0 else too_many(count, left_bytes)
+        )
+    if count > left:
+        raise ManyPartitionsError(f"{count} topics or partitions, {left} more are allowed")
+    return count
 
 
 # ---- the response ----

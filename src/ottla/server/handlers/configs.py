@@ -21,6 +21,7 @@ from ottla.server.broker_loggers import Operation
 from ottla.server.config_changes import incremental_settings
 from ottla.server.context import Context
 from ottla.server.registry import Listener, handles
+from ottla.server.request_head import MAX_DECIDED_ELEMENTS
 from ottla.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
@@ -224,7 +225,7 @@ class _Verdict(NamedTuple):
 _FINE = _Verdict(ErrorCode.NONE)
 
 
-@handles(AlterConfigsRequest, Listener.BROKER, Listener.CONTROLLER)
+@handles(AlterConfigsRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
 async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace the whole configuration of resources: the old way, kept for old clients."""
     verdicts = _preprocess(ctx, request.resources, lambda r: _check_legacy(ctx, r))
@@ -238,7 +239,9 @@ async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConf
     return AlterConfigsResponse(responses=_responses(request.resources, verdicts))
 
 
-@handles(IncrementalAlterConfigsRequest, Listener.BROKER, Listener.CONTROLLER)
+@handles(
+    IncrementalAlterConfigsRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS
+)
 async def incremental_alter_configs(
     ctx: Context, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:

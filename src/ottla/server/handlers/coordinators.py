@@ -8,6 +8,7 @@ asked to compress as it is.
 
 import re
 
+from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode
 from ottla.server.context import Context
 from ottla.server.registry import handles
@@ -21,12 +22,15 @@ SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:\d+")
 
 
 @handles(FindCoordinatorRequest)
-def find_coordinator(ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+async def find_coordinator(ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """This broker, for every key that could have a coordinator."""
     if ctx.version >= FIRST_BATCHED_VERSION:
-        return FindCoordinatorResponse(
-            coordinators=[_coordinator(ctx, request.key_type, key) for key in request.coordinator_keys]
-        )
+        breath = Breath()
+        coordinators = []
+        for key in request.coordinator_keys:
+            coordinators.append(_coordinator(ctx, request.key_type, key))
+            await breath.take()
+        return FindCoordinatorResponse(coordinators=coordinators)
     found = _coordinator(ctx, request.key_type, request.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,

@@ -3,14 +3,19 @@
 A fetch that finds less than `min_bytes` waits at its partitions; whatever moves one of them lets it look again,
 and after `max_wait_ms` it answers with what there is. Several small appends within one turn of the loop wake it
 once.
+
+A fetch of very many partitions is decoded and encoded in a thread and reads in slices, so that it does not hold the
+loop; it holds its connection's line instead.
 """
 
 import asyncio
+from collections.abc import Coroutine
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.replication.partition import Partition
 from ottla.server.connection import Answer, Connection, Deferred
 from ottla.server.context import Services
+from ottla.server.fetch_lane import answer_one
 from ottla.server.fetch_read import (
     UNKNOWN,
     ColdReadError,
@@ -25,7 +30,8 @@ from ottla.server.output import Reply
 from ottla.server.registry import handles_raw
 from ottla.server.request_head import body_offset, check_size
 from ottla.storage.slices import LogSlice
-from ottla.wire.fast_fetch import FetchFast, decode_fetch, encode_fetch_response
+from ottla.wire.fast_fetch import FetchFast, Wanted, decode_fetch, encode_fetch_response
+from ottla.wire.fast_produce import MAX_PARTITIONS
 from ottla.wire.messages.fetch import FetchRequest
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
@@ -35,6 +41,9 @@ CURRENT_LEADER_VERSION = 16
 # How often the headers of one fetch are warmed up: memory may be too short to keep them, and then the disk is
 # waited for.
 MAX_WARMINGS = 8
+# Partitions that are read, and bytes that are decoded, in one go: a few milliseconds.
+INLINE_PARTITIONS = 500
+INLINE_REQUEST_BYTES = 64 * 1024
 
 
 @handles_raw(FetchRequest)
@@ -50,15 +59,48 @@ def fetch(
     """Read what the session wants; answer now if there is enough, else wait for it."""
     check_size(stop - start)
     offset = body_offset(view, start, stop, version >= FLEXIBLE_VERSION)
-    request = decode_fetch(view, version, offset, stop)
+    listener_name = connection.host.listener_name
+    if stop - start > INLINE_REQUEST_BYTES:
+        frame = memoryview(bytes(view[start:stop]))
+        return _fetch_many(services, listener_name, frame, version, correlation_id, offset - start)
+    return _serve(services, listener_name, decode_fetch(view, version, offset, stop), version, correlation_id)
+
+
+async def _fetch_many(
+    services: Services, listener_name: str, frame: memoryview, version: int, correlation_id: int, offset: int
+) -> Reply | None:
+    request = await services.loop.run_in_executor(
+        services.executor, decode_fetch, frame, version, offset, len(frame)
+    )
+    if len(request.wanted) > MAX_PARTITIONS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a fetch of {len(request.wanted)} partitions")
+    answer = _serve(services, listener_name, request, version, correlation_id)
+    if isinstance(answer, Deferred):
+        return await _resolved(services, answer)
+    return await answer if isinstance(answer, Coroutine) else answer
+
+
+async def _resolved(services: Services, deferred: Deferred) -> Reply | None:
+    done: asyncio.Future[Reply | None] = services.loop.create_future()
+    deferred.then(done.set_result)
+    try:
+        return await done
+    finally:
+        if not deferred.done:
+            deferred.abandon()
+
+
+def _serve(
+    services: Services, listener_name: str, request: FetchFast, version: int, correlation_id: int
+) -> Answer:
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return _refuse(request, version, correlation_id, ErrorCode.UNKNOWN_SERVER_ERROR)
-    call = _Fetch(services, request, version, correlation_id, connection.host.listener_name)
+    call = _Fetch(services, request, version, correlation_id, listener_name)
     try:
-        call.make_plan()
+        partitions = call.make_plan()
     except KafkaError as error:
         return encode_fetch_response(version, correlation_id, error.code, 0, [])
-    return call.answer()
+    return call.answer() if partitions <= INLINE_PARTITIONS else call.answer_in_slices()
 
 
 def _refuse(request: FetchFast, version: int, correlation_id: int, code: ErrorCode) -> Reply:
@@ -74,6 +116,13 @@ def _after_waiting(reads: list[PartitionRead]) -> list[PartitionRead]:
         PartitionRead(read.wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if read.error_code in UNKNOWN
         else read
+        for read in reads
+    ]
+
+
+def _unreadable(reads: list[PartitionRead]) -> list[PartitionRead]:
+    return [
+        PartitionRead(read.wanted, ErrorCode.KAFKA_STORAGE_ERROR) if read.slice is not None else read
         for read in reads
     ]
 
@@ -95,10 +144,12 @@ class _Fetch:
         self._watched: list[Partition] = []
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
+        self._moved: asyncio.Future[None] | None = None
         self._warmings = 0
         self._plan: FetchPlan
 
-    def make_plan(self) -> None:
+    def make_plan(self) -> int:
+        """Find out what to read: how many partitions."""
         request = self._request
         self._plan = self._services.fetch_sessions.plan(
             request.session_id,
@@ -108,10 +159,11 @@ class _Fetch:
             self._version >= TOPIC_ID_VERSION,
             self._services.clock.now_ms(),
         )
+        return len(self._plan.wanted)
 
     def answer(self) -> Reply | Deferred:
         try:
-            reads, total = self._read(wait=self._warmings >= MAX_WARMINGS)
+            reads, total = self._read(self._plan.wanted, wait=self._warmings >= MAX_WARMINGS)
         except ColdReadError as error:
             return self._warm_up_first(error.slices)
         if self._is_enough(reads, total):
@@ -138,14 +190,17 @@ class _Fetch:
         self._services.loop.run_in_executor(self._services.executor, warm_up, cold).add_done_callback(again)
         return deferred
 
-    def _read(self, wait: bool = True) -> tuple[list[PartitionRead], int]:
+    def _read(
+        self, wanted: list[Wanted], wait: bool = True, total: int = 0
+    ) -> tuple[list[PartitionRead], int]:
         return read_partitions(
             self._services.replicas,
-            self._plan.wanted,
+            wanted,
             self._max_bytes,
             self._read_committed,
             self._request.replica_id,
             wait,
+            total,
         )
 
     def _is_enough(self, reads: list[PartitionRead], total: int) -> bool:
@@ -162,17 +217,25 @@ class _Fetch:
     def _wait(self) -> Deferred:
         self._deferred = Deferred()
         self._deferred.on_abandoned = self._stop_waiting
+        self._watch()
+        self._timer = self._services.loop.call_later(self._request.max_wait_ms / 1000, self._finish)
+        return self._deferred
+
+    def _watch(self) -> None:
+        if self._watched:
+            return
         hosted = self._services.replicas.hosted
         for wanted in self._plan.wanted:
             partition = hosted(wanted.topic, wanted.index)
             if partition is not None:
                 partition.watchers.add(self)
                 self._watched.append(partition)
-        self._timer = self._services.loop.call_later(self._request.max_wait_ms / 1000, self._finish)
-        return self._deferred
 
     def progressed(self) -> None:
-        if not self._woken:
+        if self._moved is not None:
+            if not self._moved.done():
+                self._moved.set_result(None)
+        elif not self._woken:
             self._woken = True
             self._services.loop.call_soon(self._look_again)
 
@@ -180,13 +243,13 @@ class _Fetch:
         self._woken = False
         if self._deferred is None or self._deferred.done:
             return
-        reads, total = self._read()
+        reads, total = self._read(self._plan.wanted)
         if self._is_enough(reads, total):
             self._complete(_after_waiting(reads))
 
     def _finish(self) -> None:
         if self._deferred is not None and not self._deferred.done:
-            self._complete(_after_waiting(self._read()[0]))
+            self._complete(_after_waiting(self._read(self._plan.wanted)[0]))
 
     def _complete(self, reads: list[PartitionRead]) -> None:
         deferred = self._deferred
@@ -206,6 +269,51 @@ class _Fetch:
             partition.watchers.discard(self)
         self._watched.clear()
 
+    # ---- very many partitions -----------------------------------------------------------------------------
+
+    async def answer_in_slices(self) -> Reply | None:
+        loop, executor = self._services.loop, self._services.executor
+        deadline = loop.time() + self._request.max_wait_ms / 1000
+        waited = False
+        try:
+            while True:
+                self._watch()
+                self._moved = loop.create_future()
+                reads, total = await self._read_in_slices()
+                if self._is_enough(reads, total) or loop.time() >= deadline:
+                    break
+                await asyncio.wait([self._moved], timeout=deadline - loop.time())
+                waited = True
+        finally:
+            self._stop_waiting()
+        reads = self._worth_saying(_after_waiting(reads) if waited else reads)
+        cold = [read.slice for read in reads if read.slice is not None and is_cold(read.slice)]
+        if cold:
+            try:
+                await loop.run_in_executor(executor, warm_up, cold)
+            except OSError:
+                reads = _unreadable(reads)
+        return await loop.run_in_executor(executor, self._encode_said, reads)
+
+    async def _read_in_slices(self) -> tuple[list[PartitionRead], int]:
+        """As `_read`, and nobody waits for it longer than for a slice, nor for the disk."""
+        reads: list[PartitionRead] = []
+        total = 0
+        wanted = self._plan.wanted
+        for start in range(0, len(wanted), INLINE_PARTITIONS):
+            found, total = await self._read_slice(wanted[start : start + INLINE_PARTITIONS], total)
+            reads += found
+            await asyncio.sleep(0)
+        return reads, total
+
+    async def _read_slice(self, wanted: list[Wanted], total: int) -> tuple[list[PartitionRead], int]:
+        for warmings in range(MAX_WARMINGS + 1):
+            try:
+                return self._read(wanted, wait=warmings == MAX_WARMINGS, total=total)
+            except ColdReadError as error:
+                await self._services.loop.run_in_executor(self._services.executor, warm_up, error.slices)
+        raise AssertionError("the last try waits for the disk")
+
     # ---- answering ----------------------------------------------------------------------------------------
 
     def _reply(self, reads: list[PartitionRead]) -> Reply | Deferred:
@@ -218,28 +326,31 @@ class _Fetch:
         return deferred
 
     def _warmed(self, done: "asyncio.Future[None]", reads: list[PartitionRead], deferred: Deferred) -> None:
-        error = done.exception()
-        if error is not None:
-            reads = [
-                PartitionRead(read.wanted, ErrorCode.KAFKA_STORAGE_ERROR) if read.slice is not None else read
-                for read in reads
-            ]
+        if done.exception() is not None:
+            reads = _unreadable(reads)
         deferred.resolve(self._encode(reads))
 
     def _encode(self, reads: list[PartitionRead]) -> Reply:
+        return self._encode_said(self._worth_saying(reads))
+
+    def _worth_saying(self, reads: list[PartitionRead]) -> list[PartitionRead]:
+        """What the session has not been told already."""
         session = self._plan.session
-        if session is not None:
-            said = [
-                read
-                for read in reads
-                if session.told(
-                    read.wanted,
-                    read.error_code,
-                    Watermarks(read.high_watermark, read.log_start_offset),
-                    read.slice is not None or read.diverging is not None,
-                )
-            ]
-            reads = said if self._plan.incremental else reads
+        if session is None:
+            return reads
+        said = [
+            read
+            for read in reads
+            if session.told(
+                read.wanted,
+                read.error_code,
+                Watermarks(read.high_watermark, read.log_start_offset),
+                read.slice is not None or read.diverging is not None,
+            )
+        ]
+        return said if self._plan.incremental else reads
+
+    def _encode_said(self, reads: list[PartitionRead]) -> Reply:
         if self._version >= CURRENT_LEADER_VERSION:
             for read in reads:
                 if read.error_code in MISDIRECTED:

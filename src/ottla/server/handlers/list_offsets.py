@@ -162,22 +162,26 @@ def _partition(ctx: Context, topic: str, index: int, replica_id: int, current_le
 
 
 @handles(OffsetForLeaderEpochRequest)
-def offset_for_leader_epoch(
+async def offset_for_leader_epoch(
     ctx: Context, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """Where each epoch ended, so that a client finds out whether its log was truncated (KIP-320)."""
+    breath = Breath()
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_epoch_end(ctx, topic.topic, partition) for partition in topic.partitions],
+                partitions=[await _epoch_end(ctx, topic.topic, asked, breath) for asked in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _epoch_end(ctx: Context, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+async def _epoch_end(
+    ctx: Context, topic: str, asked: OffsetForLeaderPartition, breath: Breath
+) -> EpochEndOffset:
+    await breath.take()
     response = EpochEndOffset(partition=asked.partition)
     try:
         partition = _partition(ctx, topic, asked.partition, CONSUMER_REPLICA_ID, asked.current_leader_epoch)

@@ -1,5 +1,6 @@
 """DescribeLogDirs and AlterReplicaLogDirs: what lies in which directory, and moving it (KIP-113)."""
 
+from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.server.context import Context
@@ -54,9 +55,11 @@ async def alter_replica_log_dirs(
 ) -> AlterReplicaLogDirsResponse:
     """Start moving replicas to other directories of this broker; the copying goes on in the background."""
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    breath = Breath()
     for wanted in request.dirs:
         for topic in wanted.topics:
             for index in topic.partitions:
+                await breath.take()
                 code = await _move(ctx, TopicPartition(topic.name, index), wanted.path)
                 results.setdefault(topic.name, []).append(
                     AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)

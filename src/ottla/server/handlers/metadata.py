@@ -18,6 +18,7 @@ from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.metadata_encoding import View, encode_topic, splice_topics
 from ottla.server.registry import handles
+from ottla.server.request_head import MAX_DECIDED_ELEMENTS
 from ottla.wire.codec import encode
 from ottla.wire.messages.metadata import (
     Cursor,
@@ -49,7 +50,7 @@ async def metadata(ctx: Context, request: MetadataRequest) -> Encoded:
         wanted: Iterable[TopicImage] = image.topics.values()
         topics: list[bytes] = []
     else:
-        wanted, topics = _asked(ctx, request, view)
+        wanted, topics = await _asked(ctx, request, view)
     breath = Breath()
     for topic in wanted:
         topics.append(ctx.node.topic_encoder.encode(view, topic, ctx.version, operations))
@@ -87,12 +88,13 @@ def _some_controller(ctx: Context, view: View) -> int:
     return node_id if node_id in view.alive else next(iter(view.alive), -1)
 
 
-def _asked(ctx: Context, request: MetadataRequest, view: View) -> tuple[list[TopicImage], list[bytes]]:
+async def _asked(ctx: Context, request: MetadataRequest, view: View) -> tuple[list[TopicImage], list[bytes]]:
     """The topics asked for that exist, and the others, encoded with what is wrong with them."""
     assert request.topics is not None
     known: list[TopicImage] = []
     encoded: list[bytes] = []
     missing: list[str] = []
+    breath = Breath()
     for name, topic_id in _wanted(request.topics):
         topic = view.image.topic_by_id(topic_id) if name is None else view.image.topic(name)
         if topic is not None:
@@ -101,7 +103,8 @@ def _asked(ctx: Context, request: MetadataRequest, view: View) -> tuple[list[Top
             encoded.append(encode_topic(ctx.version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id))
         else:
             missing.append(name)
-    return known, _missing(ctx, request, missing) + encoded
+        await breath.take()
+    return known, await _missing(ctx, request, missing, breath) + encoded
 
 
 def _wanted(asked: list[MetadataRequestTopic]) -> list[tuple[str | None, Uuid]]:
@@ -112,13 +115,19 @@ def _wanted(asked: list[MetadataRequestTopic]) -> list[tuple[str | None, Uuid]]:
     return [(name, ZERO_UUID) for name in dict.fromkeys(topic.name for topic in asked)]
 
 
-def _missing(ctx: Context, request: MetadataRequest, names: list[str]) -> list[bytes]:
-    create = request.allow_auto_topic_creation and ctx.node.config()["auto.create.topics.enable"]
-    legal = {name: None for name in names if topic_name_problem(name) is None}  # in order, and found at once
-    if create and legal:
-        _auto_create(ctx, list(legal))
-    unknown, illegal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION
-    return [encode_topic(ctx.version, unknown if name in legal else illegal, name) for name in names]
+async def _missing(ctx: Context, request: MetadataRequest, names: list[str], breath: Breath) -> list[bytes]:
+    legal: list[str] = []
+    encoded: list[bytes] = []
+    for name in names:
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
+        if topic_name_problem(name) is None:
+            legal.append(name)
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        encoded.append(encode_topic(ctx.version, error, name))
+        await breath.take()
+    if legal and request.allow_auto_topic_creation and ctx.node.config()["auto.create.topics.enable"]:
+        _auto_create(ctx, legal[:MAX_DECIDED_ELEMENTS])
+    return encoded
 
 
 def _auto_create(ctx: Context, names: list[str]) -> None:
@@ -145,7 +154,7 @@ def _auto_created(ctx: Context, done: "asyncio.Task[object]") -> None:
 
 
 @handles(DescribeTopicPartitionsRequest)
-def describe_topic_partitions(
+async def describe_topic_partitions(
     ctx: Context, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Topics with their partitions page by page, in the order of names."""
@@ -157,7 +166,9 @@ def describe_topic_partitions(
     names = sorted(name for name in (asked or image.topics) if name >= first)
     limit_config: int = ctx.node.config()["max.request.partition.size.limit"]
     page = _Page(View(image, ctx.listener_name), max(min(limit_config, request.response_partition_limit), 1))
+    breath = Breath()
     for name in names:
+        await breath.take()
         start = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         if not page.add(name, start, reported_if_missing=bool(asked)):
             break

@@ -1,10 +1,11 @@
 """Produce: batches from the frame into the logs, without a copy where nothing has to wait.
 
 The common case is one synchronous pass: each partition's records are validated and written where they stand in
-the connection's buffer, and the answer is bytes. Three things make a request take the slow road, as a coroutine on
+the connection's buffer, and the answer is bytes. Four things make a request take the slow road, as a coroutine on
 a copy: a compressed batch that is too large to be looked into here and a topic that recompresses (both in a thread,
-since that is work of milliseconds), and a topic that flushes before it acknowledges. All hold the connection's
-line, so appends keep the order of arrival.
+since that is work of milliseconds), a topic that flushes before it acknowledges, and more partitions than the loop has
+time for (decoded and answered in a thread, appended in slices). All hold the connection's line, so appends keep the
+order of arrival.
 
 An error names the log's start where Kafka's does, and has words only where single records are refused.
 """
@@ -12,6 +13,7 @@ An error names the log's start where Kafka's does, and has words only where sing
 import asyncio
 from functools import partial
 
+from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import COMPRESSION_MASK, HEADER_SIZE, TRANSACTIONAL_FLAG
 from ottla.records.compression import ZSTD
@@ -25,7 +27,13 @@ from ottla.server.registry import handles_raw
 from ottla.server.request_head import body_offset
 from ottla.storage.append import AppendOrigin, AppendResult, Inspection
 from ottla.storage.errors import RecordValidationError, UnacceptableRecordsError
-from ottla.wire.fast_produce import Outcome, ProduceFast, decode_produce, encode_produce_response
+from ottla.wire.fast_produce import (
+    ManyPartitionsError,
+    Outcome,
+    ProduceFast,
+    decode_produce,
+    encode_produce_response,
+)
 from ottla.wire.header import decode_request_header
 from ottla.wire.messages.produce import ProduceRequest
 
@@ -41,6 +49,8 @@ CURRENT_LEADER_VERSION = 10
 # What is looked into on the loop: compressed, and decompressed. A tenth of a millisecond, more or less.
 INLINE_COMPRESSED_BYTES = 64 * 1024
 INLINE_PLAIN_BYTES = 256 * 1024
+# Topics and partitions that are served in one go: a few milliseconds.
+INLINE_PARTITIONS = 500
 _ATTRIBUTES_LOW_BYTE = 22
 # The one client that may write to internal topics itself.
 _ADMIN_CLIENT = "__admin_client"
@@ -79,7 +89,11 @@ def produce(
             ErrorCode.UNSUPPORTED_VERSION, f"produce requests of version {version} are not served"
         )
     offset = body_offset(view, start, stop, version >= 9)
-    request = decode_produce(view, version, offset, stop)
+    try:
+        request = decode_produce(view, version, offset, stop, INLINE_PARTITIONS)
+    except ManyPartitionsError:
+        frame = bytearray(view[:stop])
+        return _produce_many(services, connection, frame, version, correlation_id, start, offset)
     call = _Produce(services, connection, request, version, correlation_id, start)
     try:
         flags = survey(view, request.topics)
@@ -91,6 +105,29 @@ def produce(
     if call.must_wait(view, flags & COMPRESSION_MASK != 0):
         return call.append_slowly(bytearray(view[:stop]))
     return call.append_now(view)
+
+
+async def _produce_many(
+    services: Services,
+    connection: Connection,
+    frame: bytearray,
+    version: int,
+    correlation_id: int,
+    start: int,
+    offset: int,
+) -> Reply | None:
+    """The same for a request of very many partitions, without holding the loop."""
+    view = memoryview(frame)
+    run = services.loop.run_in_executor
+    request = await run(services.executor, decode_produce, view, version, offset, len(frame))
+    call = _Produce(services, connection, request, version, correlation_id, start, many=True)
+    try:
+        _check_transactions(request, await run(services.executor, survey, view, request.topics))
+    except KafkaError as error:
+        return await call.refuse_many(error)
+    if request.acks not in LEGAL_ACKS:
+        return await call.refuse_many(KafkaError(ErrorCode.INVALID_REQUIRED_ACKS))
+    return await call.append_slowly(frame)
 
 
 def _check_transactions(request: ProduceFast, flags: int) -> None:
@@ -113,6 +150,7 @@ class _Produce:
         "_correlation_id",
         "_inspected",
         "_leaders",
+        "_many",
         "_request",
         "_services",
         "_start",
@@ -128,6 +166,7 @@ class _Produce:
         version: int,
         correlation_id: int,
         start: int,
+        many: bool = False,
     ) -> None:
         self._services = services
         self._start = start
@@ -135,6 +174,8 @@ class _Produce:
         self._request = request
         self._version = version
         self._correlation_id = correlation_id
+        # Are there so many partitions that even the answer is not to be written on the loop?
+        self._many = many
         # What compressed batches were found to hold, by where they begin in the frame.
         self._inspected = _NOT_INSPECTED
         # Who leads what others than this broker lead.
@@ -224,7 +265,8 @@ class _Produce:
         leader: tuple[int, int] | None = None
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._version >= CURRENT_LEADER_VERSION:
             leader = current_leader(self._services, topic, index)
-            self._leaders = (*self._leaders, leader[0])
+            if leader[0] not in self._leaders:
+                self._leaders = (*self._leaders, leader[0])
         log_start_offset = _NO_LOG_START
         if hosted is not None and not _is_without_log_start(error):
             log_start_offset = hosted.log.log_start_offset
@@ -235,21 +277,37 @@ class _Produce:
 
     def refuse_all(self, error: KafkaError) -> Answer:
         """Refuse the request as a whole, in the words of the error if it has any."""
+        return self._answer(self._refused(error))
+
+    async def refuse_many(self, error: KafkaError) -> Reply | None:
+        refused = await self._services.loop.run_in_executor(self._services.executor, self._refused, error)
+        return await self._answer_many(refused)
+
+    def _refused(self, error: KafkaError) -> list[tuple[TopicKey, list[Outcome]]]:
         refusal = (error.code, -1, -1, _NO_LOG_START, _NO_RECORD_ERRORS, error.message, None)
-        topics: list[tuple[TopicKey, list[Outcome]]] = [
+        return [
             (topic, [(index, *refusal) for index, _, _ in partitions])
             for topic, partitions in self._request.topics
         ]
-        return self._answer(topics)
 
     # ---- the slow road ------------------------------------------------------------------------------------
 
     async def append_slowly(self, frame: bytearray) -> Reply | None:
         view = memoryview(frame)
+        breath = Breath()
         topics: list[tuple[TopicKey, list[Outcome]]] = []
         for topic, partitions in self._request.topics:
-            outcomes = [await self._append_slowly(view, topic, *where) for where in partitions]
+            outcomes = []
+            for where in partitions:
+                outcomes.append(await self._append_slowly(view, topic, *where))
+                await breath.take()
+            await breath.take()  # it may have no partitions
             topics.append((topic, outcomes))
+        return await self._answer_many(topics)
+
+    async def _answer_many(self, topics: list[tuple[TopicKey, list[Outcome]]]) -> Reply | None:
+        if self._many and self._request.acks and not self._waiting_for:
+            return await self._services.loop.run_in_executor(self._services.executor, self._encode, topics)
         answer = self._answer(topics)
         if not isinstance(answer, Deferred):
             return answer  # type: ignore[return-value]

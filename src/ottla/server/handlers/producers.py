@@ -4,6 +4,7 @@ A transactional id needs the transaction coordinator, which this broker does not
 so with the error its client waits and retries on.
 """
 
+from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.topic_names import topic_name_problem
 from ottla.server.context import Context
@@ -47,13 +48,14 @@ def _refusal(request: InitProducerIdRequest) -> ErrorCode | None:
 
 
 @handles(DescribeProducersRequest)
-def describe_producers(ctx: Context, request: DescribeProducersRequest) -> DescribeProducersResponse:
+async def describe_producers(ctx: Context, request: DescribeProducersRequest) -> DescribeProducersResponse:
     """The producers that partitions remember (KIP-664)."""
+    breath = Breath()
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
                 name=topic.name,
-                partitions=[_describe(ctx, topic.name, index) for index in topic.partition_indexes],
+                partitions=[await _describe(ctx, topic.name, i, breath) for i in topic.partition_indexes],
             )
             for topic in request.topics
         ]
@@ -68,7 +70,8 @@ def _require_topic(ctx: Context, topic: str) -> None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {topic}")
 
 
-def _describe(ctx: Context, topic: str, index: int) -> PartitionResponse:
+async def _describe(ctx: Context, topic: str, index: int, breath: Breath) -> PartitionResponse:
+    await breath.take()
     try:
         _require_topic(ctx, topic)
         partition = ctx.node.replicas.leader(topic, index)

@@ -2,6 +2,7 @@
 
 from ottla.server.context import Context
 from ottla.server.registry import Listener, handles
+from ottla.server.request_head import MAX_DECIDED_ELEMENTS
 from ottla.wire.messages.replication import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -14,7 +15,7 @@ from ottla.wire.messages.replication import (
 )
 
 
-@handles(ElectLeadersRequest, Listener.BROKER, Listener.CONTROLLER)
+@handles(ElectLeadersRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
 async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """Choose leaders anew, the preferred ones or, if need be, any."""
     response = await ctx.node.controller.elect_leaders(request, ctx.decision)
@@ -22,7 +23,12 @@ async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLead
     return response
 
 
-@handles(AlterPartitionReassignmentsRequest, Listener.BROKER, Listener.CONTROLLER)
+@handles(
+    AlterPartitionReassignmentsRequest,
+    Listener.BROKER,
+    Listener.CONTROLLER,
+    max_elements=MAX_DECIDED_ELEMENTS,
+)
 async def alter_partition_reassignments(
     ctx: Context, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
@@ -32,7 +38,9 @@ async def alter_partition_reassignments(
     return response
 
 
-@handles(ListPartitionReassignmentsRequest, Listener.BROKER, Listener.CONTROLLER)
+@handles(
+    ListPartitionReassignmentsRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS
+)
 async def list_partition_reassignments(
     ctx: Context, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
@@ -40,7 +48,7 @@ async def list_partition_reassignments(
     return await ctx.node.controller.list_partition_reassignments(request, ctx.decision)
 
 
-@handles(AlterPartitionRequest, Listener.CONTROLLER)
+@handles(AlterPartitionRequest, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
 async def alter_partition(ctx: Context, request: AlterPartitionRequest) -> AlterPartitionResponse:
     """A leader changes the set of in-sync replicas."""
     return await ctx.node.controller.alter_partition(request, ctx.decision)

@@ -4,10 +4,12 @@ What the controller decided is waited for here until this broker has it too, so 
 topic and uses it at once finds it.
 """
 
+from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.topic_names import INTERNAL_TOPICS
 from ottla.server.context import Context
 from ottla.server.registry import Listener, handles
+from ottla.server.request_head import MAX_DECIDED_ELEMENTS
 from ottla.wire.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -26,7 +28,7 @@ HIGH_WATERMARK = -1
 INVALID_LOW_WATERMARK = -1
 
 
-@handles(CreateTopicsRequest, Listener.BROKER, Listener.CONTROLLER)
+@handles(CreateTopicsRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
 async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """New topics, each with its own success or error."""
     response = await ctx.node.controller.create_topics(request, ctx.decision)
@@ -34,7 +36,7 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
     return response
 
 
-@handles(DeleteTopicsRequest, Listener.BROKER, Listener.CONTROLLER)
+@handles(DeleteTopicsRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
 async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Topics by name or id; their files go in the background."""
     if not ctx.node.config()["delete.topic.enable"]:
@@ -45,7 +47,7 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
     return response
 
 
-@handles(CreatePartitionsRequest, Listener.BROKER, Listener.CONTROLLER)
+@handles(CreatePartitionsRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
 async def create_partitions(ctx: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """More partitions for topics that exist."""
     response = await ctx.node.controller.create_partitions(request, ctx.decision)
@@ -56,11 +58,12 @@ async def create_partitions(ctx: Context, request: CreatePartitionsRequest) -> C
 @handles(DeleteRecordsRequest)
 async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Move the start of partitions forward; the segments below it go with the next retention run."""
+    breath = Breath()
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=[await _delete_records(ctx, topic.name, asked) for asked in topic.partitions],
+                partitions=[await _delete_records(ctx, topic.name, p, breath) for p in topic.partitions],
             )
             for topic in request.topics
         ]
@@ -68,8 +71,9 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
 
 
 async def _delete_records(
-    ctx: Context, topic: str, asked: DeleteRecordsPartition
+    ctx: Context, topic: str, asked: DeleteRecordsPartition, breath: Breath
 ) -> DeleteRecordsPartitionResult:
+    await breath.take()
     result = DeleteRecordsPartitionResult(
         partition_index=asked.partition_index, low_watermark=INVALID_LOW_WATERMARK
     )
