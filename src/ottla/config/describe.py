@@ -21,6 +21,7 @@ from ottla.config.values import parse_value, to_text
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
     from ottla.config.broker import BrokerConfig
     from ottla.config.types import ConfigKey
@@ -98,6 +99,11 @@ def describe_group(
 ) -> list[Described]:
     """A group, given its own settings (KIP-848)."""
     return [_group_entry(config, name, overrides) for name in _wanted(GROUP_KEYS.keys(), names)]
+
+
+def group_values(config: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Any]:
+    """The typed settings of a group: its own, or what the broker says for all groups."""
+    return {name: _group_value(config, name, overrides) for name in GROUP_KEYS}
 
 
 def describe_client_metrics(
@@ -198,14 +204,20 @@ def _topic_entry(config: BrokerConfig, name: str, overrides: Mapping[str, str]) 
 
 def _group_entry(config: BrokerConfig, name: str, overrides: Mapping[str, str]) -> Described:
     key = GROUP_KEYS[name]
-    default = key.default if key.synonym is None else config.values[key.synonym]
-    value = to_text(key, parse_value(key, overrides[name]) if name in overrides else default)
+    value = to_text(key, _group_value(config, name, overrides))
     found = [Synonym(name, value, Source.GROUP_CONFIG)] if name in overrides else []
     if key.synonym is not None:
         found += broker_synonyms(config, key.synonym, synonyms_of(key.synonym))
     else:
         found.append(Synonym(name, to_text(key, key.default), Source.DEFAULT_CONFIG))
     return Described(name, value, key, found)
+
+
+def _group_value(config: BrokerConfig, name: str, overrides: Mapping[str, str]) -> Any:
+    key = GROUP_KEYS[name]
+    if name in overrides:
+        return parse_value(key, overrides[name])
+    return key.default if key.synonym is None else config.values[key.synonym]
 
 
 def _is_sensitive(key: ConfigKey | None) -> bool:

@@ -27,6 +27,7 @@ from ottla.model.clock import Clock, SystemClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, Uuid, random_uuid
 from ottla.node.broker_lifecycle import BrokerLifecycle
+from ottla.node.coordinators import Coordinators
 from ottla.node.formatting import ensure_formatted
 from ottla.node.listening import Sockets
 from ottla.node.publisher import Publisher
@@ -79,6 +80,7 @@ class Node:
         self.controller: Controller
         self.logs: LogManager
         self.replicas: ReplicaManager
+        self.coordinators: Coordinators
         self._lifecycle: BrokerLifecycle
 
     # ---- life ---------------------------------------------------------------------------------------------
@@ -158,6 +160,11 @@ class Node:
         self._stops.append(self.replicas.stop)
         self._publisher.follow(self._follow_config)
         self._publisher.follow(self.replicas.apply)
+        self.coordinators = Coordinators(
+            self.replicas, self._executor, self._clock, lambda: self.config, lambda: self._publisher.image
+        )
+        self._stops.append(self.coordinators.stop)
+        self._publisher.follow(self.coordinators.apply)
         self._publisher.begin()
         self._lifecycle = BrokerLifecycle(
             self.controller,
@@ -205,6 +212,7 @@ class Node:
                 self.config["max.incremental.fetch.session.cache.slots"],
             ),
             caught_up=self.caught_up,
+            groups=self.coordinators.groups,
         )
 
     # ---- stopping -----------------------------------------------------------------------------------------

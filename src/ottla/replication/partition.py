@@ -104,9 +104,10 @@ class Partition:
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         inspected: Inspection | None = None,
+        transaction_version: int = 0,
     ) -> AppendResult:
         """Append as leader and let the high watermark follow where it can."""
-        result = self.append_only(records, acks, now_ms, origin, inspected)
+        result = self.append_only(records, acks, now_ms, origin, inspected, transaction_version)
         self.maybe_advance_high_watermark()
         return result
 
@@ -117,6 +118,7 @@ class Partition:
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         inspected: Inspection | None = None,
+        transaction_version: int = 0,
     ) -> AppendResult:
         """Append without moving the high watermark: the caller flushes first."""
         if acks == ACKS_ALL and not self.enough_in_sync:
@@ -126,7 +128,13 @@ class Partition:
                 f"requirement of {self.min_insync_replicas} for partition {self.topic_partition}",
             )
         return self.log.append_as_leader(
-            records, self.leader_epoch, now_ms, required_acks=acks, origin=origin, inspected=inspected
+            records,
+            self.leader_epoch,
+            now_ms,
+            required_acks=acks,
+            origin=origin,
+            transaction_version=transaction_version,
+            inspected=inspected,
         )
 
     @property

@@ -1,0 +1,153 @@
+"""The coordinators of this broker: their shards come and go with the leadership of the internal topics' partitions.
+
+A shard is loaded in the background: its partition is read in a thread and replayed in slices. It answers once
+everything it found is replayed and committed.
+
+Owner: the node, on the broker's loop; a follower of the metadata log, after the replicas.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from typing import Any
+
+from ottla.config.broker import BrokerConfig
+from ottla.config.describe import group_values
+from ottla.coordinator.group.context import GroupContext
+from ottla.coordinator.group.machine import GroupMachine
+from ottla.coordinator.group.record_types import GROUP_RECORDS
+from ottla.coordinator.loading import replay_batches
+from ottla.coordinator.ports import Handle
+from ottla.coordinator.runtime import CoordinatorRuntime
+from ottla.coordinator.shard import Shard, ShardState
+from ottla.coordinator.timeline import Timeline
+from ottla.metadata.delta import Delta
+from ottla.metadata.image import ClusterImage, ResourceType
+from ottla.model.breath import Breath
+from ottla.model.clock import Clock
+from ottla.model.errors import KafkaError
+from ottla.model.ids import random_uuid
+from ottla.model.pending import Pending
+from ottla.replication.partition import Partition
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.server.shard_log import PartitionLog
+from ottla.storage.log import Log
+
+log = logging.getLogger("ottla.coordinator")
+
+GROUPS_TOPIC = "__consumer_offsets"
+
+
+class LoopScheduler:
+    """Time and turns of the event loop."""
+
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.now_ms = clock.now_ms
+        self.call_soon = loop.call_soon
+
+    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Handle:
+        return self._loop.call_later(delay_ms / 1000, call)
+
+
+class Coordinators:
+    """See the module."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        executor: Executor,
+        clock: Clock,
+        config: Callable[[], BrokerConfig],
+        image: Callable[[], ClusterImage],
+    ) -> None:
+        self._replicas = replicas
+        self._executor = executor
+        self._config = config
+        self._image = image
+        self._tasks: set[asyncio.Task[None]] = set()
+        scheduler = LoopScheduler(clock, asyncio.get_running_loop())
+        self.groups = CoordinatorRuntime(
+            GROUPS_TOPIC,
+            self._group_machine,
+            GROUP_RECORDS,
+            scheduler,
+            lambda: self._partitions(GROUPS_TOPIC, "offsets.topic.num.partitions"),
+            lambda: int(config()["offsets.topic.compression.codec"]),
+        )
+        self._runtimes: dict[str, CoordinatorRuntime[Any]] = {GROUPS_TOPIC: self.groups}
+
+    # ---- making machines ----------------------------------------------------------------------------------
+
+    def _group_machine(self, timeline: Timeline, partition: int, epoch: int) -> GroupMachine:
+        return GroupMachine(GroupContext(timeline, self._config, self._group_config, random_uuid))
+
+    def _group_config(self, group_id: str) -> Mapping[str, Any]:
+        return group_values(self._config(), self._image().config(ResourceType.GROUP, group_id))
+
+    def _partitions(self, topic: str, key: str) -> int:
+        """How many partitions the topic has, or will have once somebody needs it."""
+        found = self._image().topic(topic)
+        return int(self._config()[key]) if found is None else len(found.partitions)
+
+    # ---- following the metadata log -----------------------------------------------------------------------
+
+    async def apply(self, delta: Delta) -> None:
+        """Take up what this broker leads now, and lay down what it leads no more."""
+        for change in delta.topics.values():
+            topic = change.after or change.before
+            runtime = None if topic is None else self._runtimes.get(topic.name)
+            if runtime is not None:
+                for partition in change.partitions or (change.before.partitions if change.before else ()):
+                    self._follow(runtime, partition)
+        for runtime in self._runtimes.values():
+            runtime.on_image(delta.after, delta)
+
+    def _follow(self, runtime: CoordinatorRuntime[Any], index: int) -> None:
+        partition = self._replicas.hosted(runtime.topic, index)
+        if partition is None or not partition.is_leader:
+            runtime.resign(index)
+            return
+        shard = runtime.elect(index, partition.leader_epoch, PartitionLog(partition))
+        if shard is not None:
+            task = asyncio.get_running_loop().create_task(self._load(runtime, shard, partition))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    # ---- loading ------------------------------------------------------------------------------------------
+
+    async def _load(self, runtime: CoordinatorRuntime[Any], shard: Shard[Any], partition: Partition) -> None:
+        try:
+            await self._replay(shard, partition.log)
+            committed: Pending[None] = Pending()
+            partition.when_committed(partition.log.log_end_offset, lambda: committed.resolve(None))
+            await committed
+            runtime.loaded(shard)
+        except (KafkaError, OSError) as error:
+            log.error("%s cannot be loaded: %s", shard.topic_partition, error)
+            if shard.state is ShardState.LOADING:
+                shard.fail()
+
+    async def _replay(self, shard: Shard[Any], found: Log) -> None:
+        breath = Breath()
+        offset = found.log_start_offset
+        size_bytes = self._config()["offsets.load.buffer.size"]
+        run = asyncio.get_running_loop().run_in_executor
+        while offset < found.log_end_offset and shard.state is ShardState.LOADING:
+            data = await run(self._executor, _read, found, offset, size_bytes)
+            for replayed in replay_batches(shard, data):
+                offset = replayed
+                if shard.state is not ShardState.LOADING:
+                    return
+                await breath.take()
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        for runtime in self._runtimes.values():
+            runtime.stop()
+
+
+def _read(found: Log, offset: int, size_bytes: int) -> bytes:
+    return found.read(offset, size_bytes, found.log_end_offset).read()
