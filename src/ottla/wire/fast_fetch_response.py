@@ -13,6 +13,7 @@ from itertools import groupby
 from struct import Struct
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from ottla.wire.fast_fetch_one import answer_head, answer_tail
 from ottla.wire.fast_produce import DEFAULT_PAIR, Endpoint, TopicKey, put_node_endpoints
 from ottla.wire.primitives import put_string_length, put_tag, put_uvarint
 
@@ -79,12 +80,6 @@ _PLAIN_0 = Struct(f">{_PLAIN}").pack
 _PLAIN_1 = Struct(f">{_PLAIN}B").pack
 _PLAIN_2 = Struct(f">{_PLAIN}2B").pack
 _PLAIN_3 = Struct(f">{_PLAIN}3B").pack
-# The same with all that comes before it in the answer of one partition: size, correlation id, tags, throttle
-# time, error, session, one topic, its id, one partition.
-_ONE = f"iixihiB16sB{_PLAIN}"
-_ONE_2 = Struct(f">{_ONE}2B")
-_ONE_3 = Struct(f">{_ONE}3B")
-_THREE_TAG_SECTIONS = bytes(3)
 
 
 def encode_fetch_response(
@@ -97,8 +92,8 @@ def encode_fetch_response(
     node_endpoints: Sequence[Endpoint] = (),
 ) -> list[bytes | SliceT]:
     """The whole frame of a response, in chunks: never two slices without bytes between them."""
-    if len(reads) == 1 and version >= TOPIC_ID_VERSION and not node_endpoints:
-        one = _encode_one(correlation_id, throttle_ms, error_code, session_id, reads[0])
+    if len(reads) == 1 and version >= TOPIC_ID_VERSION and not (error_code or throttle_ms or node_endpoints):
+        one = _encode_one(version, correlation_id, session_id, reads[0])
         if one is not None:
             return one
     chunks: list[Any] = []
@@ -118,38 +113,33 @@ def encode_fetch_response(
 
 
 def _encode_one(
-    correlation_id: int, throttle_ms: int, error_code: int, session_id: int, read: Found[SliceT]
+    version: int, correlation_id: int, session_id: int, read: Found[SliceT]
 ) -> list[bytes | SliceT] | None:
     """The common answer, one partition with records, in one step; None sends any other down the general road."""
     wanted, error, high, stable, start, aborted, diverging, slice_, leader, preferred, snapshot = read
-    if slice_ is None or aborted or diverging is not None or leader is not None or snapshot is not None:
+    if slice_ is None or not slice_.length or error or aborted or preferred != -1:
         return None
-    n = slice_.length + 1
-    if 0x80 <= n < 0x4000:
-        shape, length = _ONE_2, (n & 0x7F | 0x80, n >> 7)
-    elif 0x4000 <= n < 0x20_0000:
-        shape, length = _ONE_3, (n & 0x7F | 0x80, n >> 7 & 0x7F | 0x80, n >> 14)  # type: ignore[assignment]
-    else:
+    if (
+        diverging is not None
+        or leader is not None
+        or snapshot is not None
+        or not isinstance(wanted.topic, bytes)
+    ):
         return None
-    head = shape.pack(
-        shape.size + n - 2,  # without the size itself; n - 1 bytes of records and three of tags follow
+    committed = aborted is not None
+    head = answer_head(
+        version,
         correlation_id,
-        throttle_ms,
-        error_code,
         session_id,
-        2,
         wanted.topic,
-        2,
         wanted.index,
-        error,
         high,
         stable,
         start,
-        0 if aborted is None else 1,
-        preferred,
-        *length,
+        committed,
+        slice_.length,
     )
-    return [head, slice_, _THREE_TAG_SECTIONS]
+    return None if head is None else [head, slice_, answer_tail(version)]
 
 
 def _finish(chunks: list[Any]) -> list[Any]:

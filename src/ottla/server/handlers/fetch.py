@@ -59,6 +59,9 @@ def fetch(
     """Read what the session wants; answer now if there is enough, else wait for it."""
     check_size(stop - start)
     offset = body_offset(view, start, stop, version >= FLEXIBLE_VERSION)
+    plain = answer_one(services, view, version, correlation_id, offset, stop)
+    if plain is not None:
+        return plain
     listener_name = connection.host.listener_name
     if stop - start > INLINE_REQUEST_BYTES:
         frame = memoryview(bytes(view[start:stop]))
