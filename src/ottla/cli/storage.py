@@ -1,7 +1,7 @@
 """`ottla storage`: format data directories before a node starts, or say what is in them.
 
 `ottla serve` formats an empty directory by itself; this is for those who want to choose the cluster id, the
-release or a feature's level, and to look before they leap. Nothing here touches a directory in use.
+release, the voters or the first users, and to look before they leap. Nothing here touches a directory in use.
 """
 
 from __future__ import annotations
@@ -10,119 +10,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, switch
-from ottla.cli.output import emit, say
-from ottla.cli.serve import CONFIG, DATA_DIR, SETTINGS, load_config, log_dirs_of, read_settings
+from ottla.cli.args import OUTPUT, CliError, Command
+from ottla.cli.output import emit
+from ottla.cli.serve import CONFIG, DATA_DIR, SETTINGS, log_dirs_of, read_settings
+from ottla.cli.storage_features import FEATURE_DEPENDENCIES, VERSION_MAPPING
+from ottla.cli.storage_format import FORMAT
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
-
-    from ottla.config.broker import BrokerConfig
-    from ottla.metadata.cluster import Endpoint
-
-
-def _format(args: argparse.Namespace) -> None:
-    from ottla.metadata import features
-    from ottla.model.ids import random_uuid, uuid_to_str
-
-    config = load_config(args, os.environ)
-    try:
-        version = features.metadata_version_from_release(
-            args.release_version or features.release_name(_latest())
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    levels = feature_levels(args.feature)
-    version = levels.pop(features.METADATA_VERSION, version)
-    asked = args.cluster_id or os.environ.get("CLUSTER_ID")
-    empty, existing = _directories_to_format(config, args.ignore_formatted, asked)
-    cluster_id = asked or existing or uuid_to_str(random_uuid())
-    for directory in empty:
-        format_one(config, directory, cluster_id, version, levels)
-        say(f"formatted {directory} for node {config.node_id} of cluster {cluster_id}")
-    if not empty:
-        say("every directory is formatted already")
-
-
-def _latest() -> int:
-    from ottla.metadata.features import LATEST_METADATA_VERSION
-
-    return LATEST_METADATA_VERSION
-
-
-def feature_levels(pairs: Sequence[str]) -> dict[str, int]:
-    """NAME=LEVEL, as often as given."""
-    levels = {}
-    for pair in pairs:
-        name, _, level = pair.partition("=")
-        if not level.strip().isdecimal():
-            raise UsageError(f"--feature {pair}: expected NAME=LEVEL, such as group.version=1")
-        levels[name.strip()] = int(level)
-    return levels
-
-
-def directories(config: BrokerConfig) -> list[Path]:
-    """The log directories and, where it is another one, that of the metadata log."""
-    return [Path(path) for path in dict.fromkeys([*config.log_dirs, config.metadata_log_dir])]
-
-
-def _directories_to_format(
-    config: BrokerConfig, ignore_formatted: bool, cluster_id: str | None
-) -> tuple[list[Path], str | None]:
-    """The empty directories, and the cluster that the others belong to."""
-    from ottla.storage.meta_properties import read_meta_properties
-
-    empty = []
-    for directory in directories(config):
-        meta = read_meta_properties(directory)
-        if meta is None:
-            empty.append(directory)
-        elif not ignore_formatted:
-            raise CliError(f"{directory} is formatted already; --ignore-formatted passes over it")
-        elif cluster_id is not None and meta.cluster_id != cluster_id:
-            raise CliError(f"{directory} belongs to cluster {meta.cluster_id}, not {cluster_id}")
-        else:
-            cluster_id = meta.cluster_id
-    return empty, cluster_id
-
-
-def format_one(
-    config: BrokerConfig, directory: Path, cluster_id: str, metadata_version: int, levels: Mapping[str, int]
-) -> None:
-    """Format one directory of this node."""
-    from ottla.model.clock import SystemClock
-    from ottla.node.formatting import format_directory
-
-    try:
-        format_directory(
-            directory,
-            config,
-            cluster_id=cluster_id,
-            controller_endpoints=_controller_endpoints(config),
-            now_ms=SystemClock().now_ms(),
-            is_metadata_directory=directory == Path(config.metadata_log_dir),
-            metadata_version=metadata_version,
-            feature_levels=levels,
-        )
-    except ValueError as error:
-        raise CliError(str(error)) from None
-
-
-def _controller_endpoints(config: BrokerConfig) -> tuple[Endpoint, ...]:
-    """Where the controller will be; a port of 0 is known only to the node that binds it."""
-    from ottla.config.validators import SECURITY_PROTOCOLS
-    from ottla.metadata.cluster import Endpoint
-
-    return tuple(
-        Endpoint(
-            listener.name,
-            listener.host if listener.host not in ("", "0.0.0.0", "::") else "localhost",
-            listener.port,
-            SECURITY_PROTOCOLS.index(listener.security_protocol),
-        )
-        for listener in config.advertised_controller_listeners
-    )
 
 
 def _info(args: argparse.Namespace) -> None:
@@ -201,33 +97,10 @@ COMMAND = Command(
     "storage",
     "format a data directory, or say what is in one",
     commands=(
-        Command(
-            "format",
-            "make empty directories a node's own",
-            CONFIG,
-            DATA_DIR,
-            SETTINGS,
-            argument(
-                "-t",
-                "--cluster-id",
-                metavar="ID",
-                help="the cluster's id (default: $CLUSTER_ID or a new one)",
-            ),
-            argument(
-                "-r", "--release-version", metavar="RELEASE", help="such as 4.2 or 4.2-IV1 (default: 4.3-IV0)"
-            ),
-            argument(
-                "-f",
-                "--feature",
-                action="append",
-                default=[],
-                metavar="NAME=LEVEL",
-                help="the level of one feature; may be given many times",
-            ),
-            switch("-g", "--ignore-formatted", help="pass over directories that are formatted"),
-            run=_format,
-        ),
+        FORMAT,
         Command("info", "what directories say of themselves", CONFIG, DATA_DIR, SETTINGS, OUTPUT, run=_info),
+        VERSION_MAPPING,
+        FEATURE_DEPENDENCIES,
         Command("random-uuid", "print an id that a cluster could have", run=_random_uuid),
     ),
 )

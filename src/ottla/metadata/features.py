@@ -87,6 +87,16 @@ _DEFAULT_LEVELS: Mapping[str, tuple[tuple[int, int], ...]] = {
     TRANSACTION_VERSION: ((1, 24), (2, 24)),
 }
 
+_LISTED = (
+    TRANSACTION_VERSION,
+    GROUP_VERSION,
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+)
+# The raft layer takes its level from the way a cluster is formatted; this is what a release could do.
+_KRAFT_SINCE = 21
+
 # What a level of a feature needs of another one.
 _DEPENDENCIES: Mapping[tuple[str, int], tuple[str, int]] = {
     (ELIGIBLE_LEADER_REPLICAS_VERSION, 1): (METADATA_VERSION, 23),
@@ -122,9 +132,23 @@ def default_levels(metadata_version: int) -> dict[str, int]:
     return levels
 
 
+def version_mapping(metadata_version: int) -> dict[str, int]:
+    """Every feature's level in a release, those that are off too, in the order in which Kafka lists them."""
+    levels = default_levels(metadata_version)
+    return {
+        KRAFT_VERSION: int(metadata_version >= _KRAFT_SINCE),
+        **{name: levels.get(name, 0) for name in _LISTED},
+    }
+
+
+def dependency_of(name: str, level: int) -> tuple[str, int] | None:
+    """The level of another feature that this one needs."""
+    return _DEPENDENCIES.get((name, level))
+
+
 def unmet_dependency(name: str, level: int, levels: Mapping[str, int]) -> str | None:
     """Why the level cannot be set beside the others, or None."""
-    need = _DEPENDENCIES.get((name, level))
+    need = dependency_of(name, level)
     if need is None or levels.get(need[0], 0) >= need[1]:
         return None
     return f"{name} could not be set to {level} because it depends on {need[0]} level {need[1]}"

@@ -6,15 +6,17 @@ the configuration; without, the directory itself names its voters (kraft.version
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ottla.config.broker import BrokerConfig
 from ottla.metadata import features
 from ottla.metadata.cluster import Endpoint
-from ottla.model.ids import random_uuid, uuid_to_str
+from ottla.metadata.records import UserScramCredentialRecord
+from ottla.model.ids import Uuid, random_uuid, uuid_to_str
 from ottla.raft.formatting import format_metadata, standalone_voters
 from ottla.raft.metadata_log import DIRECTORY_NAME as METADATA_DIRECTORY
+from ottla.raft.voters import VoterSet
 from ottla.storage.meta_properties import (
     META_PROPERTIES_FILE,
     MetaProperties,
@@ -54,42 +56,45 @@ def ensure_formatted(
     for directory in empty:
         _require_empty(directory)
     for directory in empty:
+        directory_id = random_directory_id()
         known[directory] = format_directory(
             directory,
-            config,
-            cluster_id=cluster_id,
-            controller_endpoints=controller_endpoints,
+            MetaProperties(cluster_id=cluster_id, node_id=config.node_id, directory_id=directory_id),
             now_ms=now_ms,
+            voters=_own_voters(config, directory_id, controller_endpoints),
             is_metadata_directory=directory == metadata_dir,
         )
     return known[metadata_dir]
 
 
+def _own_voters(config: BrokerConfig, directory_id: Uuid, listeners: tuple[Endpoint, ...]) -> VoterSet | None:
+    """A controller that is told of no others is a quorum by itself."""
+    if config.quorum_voters or "controller" not in config.process_roles:
+        return None
+    return standalone_voters(config.node_id, directory_id, listeners)
+
+
 def format_directory(
     directory: Path,
-    config: BrokerConfig,
+    meta: MetaProperties,
     *,
-    cluster_id: str,
-    controller_endpoints: tuple[Endpoint, ...],
     now_ms: int,
     is_metadata_directory: bool,
+    voters: VoterSet | None = None,
     metadata_version: int = features.LATEST_METADATA_VERSION,
     feature_levels: Mapping[str, int] | None = None,
+    credentials: Sequence[UserScramCredentialRecord] = (),
 ) -> MetaProperties:
-    """Format one directory for this node."""
-    directory_id = random_directory_id()
-    voters = None
-    if not config.quorum_voters and "controller" in config.process_roles:
-        voters = standalone_voters(config.node_id, directory_id, controller_endpoints)
+    """Format one directory for a node."""
     format_metadata(
         directory,
         now_ms=now_ms,
         metadata_version=metadata_version,
         feature_levels=feature_levels,
         voters=voters,
+        credentials=credentials,
         is_metadata_directory=is_metadata_directory,
     )
-    meta = MetaProperties(cluster_id=cluster_id, node_id=config.node_id, directory_id=directory_id)
     write_meta_properties(directory, meta)
     return meta
 

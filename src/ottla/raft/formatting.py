@@ -4,13 +4,16 @@ Rules: blocking, run before a node starts; the caller writes meta.properties las
 directory count as formatted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+from itertools import pairwise
 from pathlib import Path
 
 from ottla.metadata import features
 from ottla.metadata.bootstrap import bootstrap_records, write_bootstrap
 from ottla.metadata.checkpoint import BOOTSTRAP_SNAPSHOT_ID, checkpoint_batches, write_checkpoint
 from ottla.metadata.cluster import Endpoint
+from ottla.metadata.records import UserScramCredentialRecord
 from ottla.model.ids import Uuid, uuid_from_str
 from ottla.raft.metadata_log import DIRECTORY_NAME
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
@@ -23,14 +26,18 @@ def format_metadata(
     metadata_version: int = features.LATEST_METADATA_VERSION,
     feature_levels: Mapping[str, int] | None = None,
     voters: VoterSet | None = None,
+    credentials: Sequence[UserScramCredentialRecord] = (),
     is_metadata_directory: bool = True,
 ) -> None:
     """Writes bootstrap.checkpoint and, given voters, the snapshot that names them (kraft.version 1).
 
-    Without voters the quorum is the static one of controller.quorum.voters (kraft.version 0). ValueError for
-    feature levels that do not exist or do not go together.
+    Without voters the quorum is the static one of controller.quorum.voters (kraft.version 0), or one that this
+    node joins later. ValueError for feature levels that do not exist or do not go together.
     """
     records = bootstrap_records(metadata_version, feature_levels)
+    if credentials and not features.scram_supported(metadata_version):
+        raise ValueError("SCRAM is only supported in metadata.version 3.5-IV2 or later.")
+    records += credentials
     directory.mkdir(parents=True, exist_ok=True)
     write_bootstrap(directory, records, now_ms)
     if voters is None or not is_metadata_directory:
@@ -56,15 +63,31 @@ def standalone_voters(node_id: int, directory_id: Uuid, listeners: tuple[Endpoin
 
 def initial_voters(text: str, listener_name: str) -> VoterSet:
     """From `id@host:port:directory-id,...`, as --initial-controllers gives them; ValueError for anything else."""
-    return VoterSet.of(*(_initial_voter(part.strip(), listener_name) for part in text.split(",")))
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    voters = sorted((_initial_voter(part, listener_name) for part in parts), key=lambda voter: voter.key.id)
+    if not voters:
+        raise ValueError("No voters given.")
+    for before, after in pairwise(voters):
+        if before.key.id == after.key.id:
+            raise ValueError(f"Node id {after.key.id} was specified more than once.")
+    return VoterSet.of(*voters)
 
 
 def _initial_voter(text: str, listener_name: str) -> VoterNode:
     node, at, rest = text.partition("@")
     address, _, directory = rest.rpartition(":")
     host, _, port = address.rpartition(":")
-    if not at or not node.isdecimal() or not port.isdecimal() or not 0 < int(port) <= 65535:
-        raise ValueError(f"'{text}' is not a voter: expected id@host:port:directory-id")
     host = host.removeprefix("[").removesuffix("]")
-    endpoint = Endpoint(listener_name, host, int(port))
+    if not (at and host and node.isdecimal() and port.isdecimal() and int(port) <= 65535):
+        raise ValueError(f"'{text}' is not a voter: expected id@host:port:directory-id")
+    endpoint = Endpoint(listener_name.upper(), _as_java_writes(host), int(port))
     return VoterNode(ReplicaKey(int(node), uuid_from_str(directory)), (endpoint,), SUPPORTED_KRAFT_VERSIONS)
+
+
+def _as_java_writes(host: str) -> str:
+    """An address of IPv6 with all its groups: every node must write the same voters, whoever formats it."""
+    try:
+        groups = ip_address(host).exploded.split(":")
+    except ValueError:
+        return host
+    return ":".join(f"{int(group, 16):x}" for group in groups) if len(groups) == 8 else host

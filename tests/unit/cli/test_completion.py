@@ -31,7 +31,10 @@ def test_the_shell_can_read_its_script(shell: str) -> None:
     ("typed", "offered"),
     [
         (["se"], ["serve"]),
-        (["storage", ""], ["format", "info", "random-uuid", "--help"]),
+        (
+            ["storage", ""],
+            ["format", "info", "version-mapping", "feature-dependencies", "random-uuid", "--help"],
+        ),
         (["storage", "format", "--cl"], ["--cluster-id"]),
         (["serve", "-X", "log.segment."], ["log.segment.bytes=", "log.segment.delete.delay.ms="]),
         (["log", "dump", "-o", ""], ["table", "json"]),
