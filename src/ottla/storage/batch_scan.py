@@ -2,8 +2,9 @@
 
 Rules: nothing is read beyond the end the caller gives (a segment's size in memory, not the file's, so that half
 a write is never seen), and no length is believed before it has been checked. Pure functions over a descriptor:
-any thread may call them. Who must not wait for the disk gives `pread_warm`, and learns from ColdDataError what to
-read in a thread first.
+any thread may call them. A descriptor that is closed meanwhile may be another file's by the next read, so whoever owns
+it is given as `keep` and lives as long as the walk. Who must not wait for the disk gives `pread_warm`, and learns from
+ColdDataError what to read in a thread first.
 """
 
 import os
@@ -66,7 +67,9 @@ def pread_warm(fd: int, size: int, position: int) -> bytes | bytearray:
     return buf[:got] if got < size else buf
 
 
-def scan_headers(fd: int, position: int, end: int, pread: Pread = os.pread) -> Iterator[tuple[int, Header]]:
+def scan_headers(
+    fd: int, position: int, end: int, pread: Pread = os.pread, keep: object = None
+) -> Iterator[tuple[int, Header]]:
     """(position, header) of every whole batch between two positions; CORRUPT_MESSAGE where none can be."""
     buf: bytes | bytearray = b""
     start = position
@@ -97,7 +100,7 @@ def read_base_offset(fd: int, position: int, pread: Pread = os.pread) -> int:
     return int.from_bytes(buf[:8], "big")
 
 
-def read_batches(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchView]]:
+def read_batches(fd: int, position: int, end: int, keep: object = None) -> Iterator[tuple[int, BatchView]]:
     """(position, batch) of every whole batch, its bytes in memory; CORRUPT_MESSAGE at garbage."""
     while position < end:
         buf = os.pread(fd, min(CHUNK_BYTES, end - position), position)

@@ -131,14 +131,21 @@ class LogSegment:
 
     def file(self) -> SegmentFile:
         """The open log file. Any thread; never makes one, since a name may be the one from before a rename."""
-        while (file := self._file) is None:
-            path = self.path
-            try:
-                self._file = SegmentFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
-            except FileNotFoundError:
-                if self._file is None and path == self.path:
-                    raise
-        return file
+        file = self._file
+        return self._open_file() if file is None else file
+
+    def _open_file(self) -> SegmentFile:
+        """Under a lock: of two that open at once, the first would see its descriptor closed by the second."""
+        with _opening:
+            while (file := self._file) is None:
+                path = self.path
+                try:
+                    file = self._file = SegmentFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+                    break
+                except FileNotFoundError:
+                    if path == self.path:
+                        raise
+            return file
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -246,7 +253,7 @@ class LogSegment:
     def first_batch_timestamp(self) -> int | None:
         """The max timestamp of the first batch, which ages the segment; None while it is empty."""
         if self._first_timestamp is None and self.size_bytes:
-            for _, header in scan_headers(self.file().fd, 0, self.size_bytes):
+            for _, header in self.headers():
                 self._first_timestamp = header[MAX_TIMESTAMP]
                 break
         return self._first_timestamp
@@ -263,6 +270,8 @@ class LogSegment:
         self, data: bytearray | memoryview | bytes, size: int, last_offset: int, max_timestamp: int
     ) -> None:
         """Writes one batch of a given size; OSError leaves the segment as it was."""
+        if self._max_timestamp is None:
+            self._load_max_timestamp()  # opens the indexes: after the write there may be nothing left to go wrong
         position = self.size_bytes
         self.write(data, size)
         self.note_batch(position, size, last_offset, max_timestamp)
@@ -270,7 +279,8 @@ class LogSegment:
     def write(self, data: bytearray | memoryview | bytes, size: int) -> None:
         """One pwrite at the end of the segment, taken back if it fails."""
         position = self.size_bytes
-        fd = (self._file or self.file()).fd
+        file = self._file or self._open_file()  # held until it is written
+        fd = file.fd
         try:
             if os.pwrite(fd, data, position) != size:
                 write_fully(fd, data, position)
@@ -355,7 +365,8 @@ class LogSegment:
         end, next_offset = start, -1
         indexed = self.offset_index.lookup_position(limit)
         if indexed > start and (limit - indexed) * 8 <= limit - start:
-            return indexed, read_base_offset(self.file().fd, indexed, pread)
+            file = self.file()
+            return indexed, read_base_offset(file.fd, indexed, pread)
         for position, header in self.headers(max(start, indexed), pread):
             following = position + LOG_OVERHEAD + header[LENGTH]
             if following > limit:
@@ -383,11 +394,13 @@ class LogSegment:
 
     def headers(self, position: int = 0, pread: Pread = os.pread) -> Iterator[tuple[int, Header]]:
         """(position, header) of the batches from a position on."""
-        return scan_headers(self.file().fd, position, self.size_bytes, pread)
+        file = self.file()
+        return scan_headers(file.fd, position, self.size_bytes, pread, file)
 
     def batches(self, position: int = 0) -> Iterator[tuple[int, "BatchView"]]:
         """(position, batch) of the batches from a position on. Any thread."""
-        return read_batches(self.file().fd, position, self.size_bytes)
+        file = self.file()
+        return read_batches(file.fd, position, self.size_bytes, file)
 
     def read_end(self) -> tuple[int, int]:
         """(next offset, position) after the last whole batch, found from the last index entry on."""
@@ -419,7 +432,8 @@ class LogSegment:
     def truncate_to_position(self, position: int) -> int:
         removed = self.size_bytes - position
         if removed > 0:
-            os.ftruncate(self.file().fd, position)
+            file = self.file()
+            os.ftruncate(file.fd, position)
             self.size_bytes = position
             self._forget_positions()
         return removed

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -243,3 +244,42 @@ def test_opening_during_a_rename_finds_the_file_and_makes_none(
     monkeypatch.setattr("ottla.storage.segment.os.open", open_after_a_rename)
     assert os.fstat(segment.file().fd).st_ino == segment.path.stat().st_ino
     assert not list(tmp_path.glob("*.log.swap"))
+
+
+# ---- descriptors -------------------------------------------------------------------------------------------------
+
+
+def test_two_that_open_at_once_share_a_descriptor(
+    segment: LogSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise one of them writes to a descriptor that is closed, or by then somebody else's."""
+    found = []
+    other = threading.Thread(target=lambda: found.append(segment.file()))
+    real_open = os.open
+
+    def slow_open(path: Path, flags: int) -> int:
+        fd = real_open(path, flags)
+        if not other.ident:
+            other.start()
+            other.join(0.2)  # it has to wait for us, or comes first
+        return fd
+
+    monkeypatch.setattr(os, "open", slow_open)
+    mine = segment.file()
+    other.join()
+    assert found == [mine]
+
+
+@pytest.mark.parametrize("walk", ["headers", "batches"])
+def test_a_walk_goes_on_when_the_segment_lets_go_of_its_file(
+    segment: LogSegment, walk: str, tmp_path: Path
+) -> None:
+    for n in range(40):
+        add(segment, BASE + n, b"x" * 60_000)
+    positions = [position for position, _ in getattr(segment, walk)()]
+    walking = getattr(segment, walk)()
+    seen = [next(walking)[0]]
+    segment.close_handlers()
+    with (tmp_path / "other").open("wb"):  # takes the descriptor, were it free
+        seen += [position for position, _ in walking]
+    assert seen == positions
