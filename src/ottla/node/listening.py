@@ -6,6 +6,7 @@ Owner: the node, on its loop.
 import errno
 import logging
 import os
+import resource
 import socket
 from collections.abc import Iterable
 from functools import partial
@@ -28,6 +29,8 @@ SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL":
 SERVED_PROTOCOLS = ("PLAINTEXT",)
 ANY_HOST = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
+_RESERVED_DESCRIPTORS = 1000
+_UNLIMITED = 2**31 - 1
 
 
 class Sockets:
@@ -141,7 +144,14 @@ def limits_of(config: BrokerConfig) -> ConnectionLimits:
         max_per_ip=config["max.connections.per.ip"],
         per_ip_overrides=config.max_connections_per_ip_overrides,
         max_idle_ms=config["connections.max.idle.ms"],
+        max_descriptor=_highest_descriptor(),
     )
+
+
+def _highest_descriptor() -> int:
+    """Up to where connections may use descriptors up: a quarter, 1000 at most, is left to logs and the rest."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _UNLIMITED if soft == resource.RLIM_INFINITY else soft - min(soft // 4, _RESERVED_DESCRIPTORS)
 
 
 def pool_of(config: BrokerConfig) -> FramePool:

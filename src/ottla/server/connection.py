@@ -144,7 +144,10 @@ class Connection(asyncio.BufferedProtocol):
             self._closing = True
             transport.abort()
             return
-        self._output = self._make_output(transport)
+        try:
+            self._output = self._make_output(transport)
+        except OSError as error:  # no descriptor is left for it
+            self.close(f"cannot be served: {error}")
 
     def _make_output(self, transport: asyncio.Transport) -> Output:
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
@@ -175,6 +178,12 @@ class Connection(asyncio.BufferedProtocol):
             log.info("closing connection %s:%d on %s: %s", *self.peer, self.host.listener_name, reason)
         if self._transport is not None:
             self._transport.abort()
+
+    @property
+    def descriptor(self) -> int:
+        """Of the socket; -1 if it is not known."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        return -1 if sock is None else sock.fileno()
 
     @property
     def is_idle(self) -> bool:

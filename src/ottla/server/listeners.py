@@ -32,6 +32,9 @@ class ConnectionLimits:
     max_per_ip: int = 2**31 - 1
     per_ip_overrides: dict[str, int] = field(default_factory=dict)
     max_idle_ms: int = 600_000
+    # Connections whose descriptor is higher are refused: the system gives the lowest that is free, and the logs need
+    # some too.
+    max_descriptor: int = 2**31 - 1
 
     def for_ip(self, address: str) -> int:
         return self.per_ip_overrides.get(address, self.max_per_ip)
@@ -61,6 +64,8 @@ class Connections:
             return self._refuse(connection, f"max.connections is {self.limits.max_connections}")
         if self._per_ip[address] >= self.limits.for_ip(address):
             return self._refuse(connection, f"max.connections.per.ip is {self.limits.for_ip(address)}")
+        if connection.descriptor > self.limits.max_descriptor:
+            return self._refuse(connection, "too few files may be open (ulimit -n)")
         self._open.add(connection)
         self._per_ip[address] += 1
         return True

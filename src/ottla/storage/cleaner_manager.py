@@ -29,6 +29,7 @@ from ottla.storage.cleaner_job import (
     CleaningStats,
     Runner,
 )
+from ottla.storage.errors import OutOfFilesError, is_out_of_files
 from ottla.storage.files import CLEANED_SUFFIX
 from ottla.storage.loading import read_or_empty
 from ottla.storage.log import Log
@@ -273,6 +274,10 @@ class CleanerManager:
         except OSError as error:
             await self._disk_failed(cleaning, error)
             return False
+        except OutOfFilesError as error:
+            logger.error("%s cannot be cleaned now; it will be tried again: %s", tp, error)
+            await self._discard(cleaning)
+            return False
         except (KafkaError, ValueError, CleaningFailedError) as error:
             logger.warning("%s cannot be cleaned and is left as it is: %s", tp, error)
             self._uncleanable.add(tp)
@@ -370,8 +375,8 @@ class CleanerManager:
         tp = cleaning.target.topic_partition
         if cleaning.aborted:
             logger.info("cleaning of %s was aborted: %s", tp, error)
-        elif error.errno in OUT_OF_SPACE:
-            logger.error("no space to clean %s; it will be tried again: %s", tp, error)
+        elif error.errno in OUT_OF_SPACE or is_out_of_files(error):
+            logger.error("no room to clean %s; it will be tried again: %s", tp, error)
             await self._discard(cleaning)
         else:
             self._manager.fail_dir(self._manager.dir_of(cleaning.log), error)

@@ -1,5 +1,6 @@
 """What can go wrong with a log beyond a plain KafkaError: a failed disk, and records refused one by one."""
 
+import errno
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,20 @@ class StorageError(KafkaError):
     def __init__(self, log_dir: Path, message: str) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
         self.log_dir = log_dir
+
+
+class OutOfFilesError(KafkaError):
+    """The process has no descriptor left (EMFILE, ENFILE). The disk is well and nothing was changed: try again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+
+def is_out_of_files(error: Exception) -> bool:
+    """Is it for want of descriptors, which says nothing about the disk?"""
+    return isinstance(error, OutOfFilesError) or (
+        isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+    )
 
 
 class RecordError(NamedTuple):

@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar, Final
 
+from ottla.storage.errors import is_out_of_files
 from ottla.storage.files import create_empty, fsync_file, write_fully
 
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
@@ -152,7 +153,11 @@ class SparseIndex:
                 self._fences[1].append(second)
         pending += self.ENTRY.pack(first, second)
         if len(pending) >= WRITE_OUT_BYTES:
-            self._write_out()
+            try:
+                self._write_out()
+            except OSError as error:
+                if not is_out_of_files(error):  # else it is written with the next
+                    raise
 
     def write_out(self) -> None:
         """Brings the file up to date, in the page cache."""

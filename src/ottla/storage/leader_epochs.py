@@ -192,7 +192,11 @@ class LeaderEpochs:
         """Waits for the disk if anything changed. Any thread."""
         if self._unflushed:
             self._unflushed = False
-            fsync_file(self._dir / FILE_NAME)
+            try:
+                fsync_file(self._dir / FILE_NAME)
+            except OSError:
+                self._unflushed = True
+                raise
 
     def move(self, dir: Path) -> None:
         """The directory was renamed."""

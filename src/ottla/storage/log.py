@@ -133,7 +133,7 @@ class Log(AppendableLog):
                 self._flush_small_files()
                 self._flush_segments(start, target)
         except FileNotFoundError as error:
-            if self.dir == dir:  # else it was renamed, to be deleted
+            if not self._was_moved_from(dir):  # to be deleted
                 raise self._fail("flush", error) from error
         except OSError as error:
             raise self._fail("flush", error) from error
@@ -146,9 +146,14 @@ class Log(AppendableLog):
         """Epochs, topic id and snapshots."""
         with self._lock:
             unsynced, self._unsynced = self._unsynced, []
-        for path in unsynced:
-            fsync_file(path)
-        self._epochs.flush()
+        try:
+            for path in unsynced:
+                fsync_file(path)
+            self._epochs.flush()
+        except OSError:
+            with self._lock:
+                self._unsynced += unsynced  # the next flush tries again
+            raise
 
     def _flush_segments(self, start: int, target: int) -> None:
         segments = tuple(self._segments)
@@ -205,6 +210,7 @@ class Log(AppendableLog):
         )[:limit]
         if not chosen:
             return []
+        _open_all(chosen)
         if len(chosen) == len(self._segments):
             self._roll(self.log_end_offset, now_ms)  # there is always a segment to append to
         self.maybe_increment_log_start_offset(self._bases[len(chosen)], "segment deletion")
@@ -234,6 +240,10 @@ class Log(AppendableLog):
         self._require_online()
         old_bases = {segment.base_offset for segment in old if segment in self._segments}
         try:
+            _open_all([*new, *old])
+        except OSError as error:
+            raise self._fail("replace segments of", error) from error
+        try:
             for segment in sorted(new, key=lambda segment: -segment.base_offset):
                 segment.change_suffix(SWAP_SUFFIX)
             gone = [segment for segment in self._segments if segment.base_offset in old_bases]
@@ -247,7 +257,7 @@ class Log(AppendableLog):
             for segment in sorted(new, key=lambda segment: segment.base_offset):
                 segment.change_suffix("")
         except OSError as error:
-            raise self._fail("replace segments of", error) from error
+            raise self._fail_for_good("replace segments of", error) from error
         return gone
 
     # -- truncation
@@ -265,7 +275,7 @@ class Log(AppendableLog):
         try:
             self._truncate_to(offset, now_ms)
         except OSError as error:
-            raise self._fail("truncate", error) from error
+            raise self._fail_for_good("truncate", error) from error
         return True
 
     def _truncate_to(self, offset: int, now_ms: int) -> None:
@@ -303,7 +313,7 @@ class Log(AppendableLog):
             self._epochs.clear()
             self._producers.truncate_fully_and_start_at(offset)
         except OSError as error:
-            raise self._fail("truncate", error) from error
+            raise self._fail_for_good("truncate", error) from error
         self.log_end_offset = offset
         self.log_start_offset = offset if log_start_offset is None else log_start_offset
         self.high_watermark = offset
@@ -313,13 +323,13 @@ class Log(AppendableLog):
 
     def rename_dir(self, new_dir: Path) -> None:
         """Moves the log to another name in the same log directory."""
-        try:
-            os.replace(self.dir, new_dir)
-        except OSError as error:
-            raise self._fail("rename the directory of", error) from error
-        with self._lock:
+        with self._lock:  # a thread that misses a file asks whether this is why
+            try:
+                os.replace(self.dir, new_dir)
+            except OSError as error:
+                raise self._fail("rename the directory of", error) from error
             self._unsynced = [new_dir / path.name for path in self._unsynced]
-        self.dir = new_dir
+            self.dir = new_dir
         self._epochs.move(new_dir)
         self._producers.move(new_dir)
         for segment in self._segments:
@@ -363,3 +373,9 @@ class Log(AppendableLog):
             f"Log({self.dir}, log_start_offset={self.log_start_offset}, "
             f"log_end_offset={self.log_end_offset}, high_watermark={self.high_watermark})"
         )
+
+
+def _open_all(segments: Sequence[LogSegment]) -> None:
+    """Renaming needs them open; for want of a descriptor this fails before anything is begun."""
+    for segment in segments:
+        segment.file()

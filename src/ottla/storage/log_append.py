@@ -297,7 +297,11 @@ class AppendableLog(ReadableLog):
                 self._assign_epoch(batch.leader_epoch, batch.base_offset)
         try:
             position = segment.size_bytes
+            _ = segment.max_timestamp_so_far  # opens the indexes before anything is written
             segment.write(records if size == len(records) else memoryview(records)[:size], size)
+        except OSError as error:
+            raise self._fail("append to", error) from error
+        try:
             for batch in batches:
                 segment.note_batch(
                     position + batch.position, batch.size_bytes, batch.last_offset, batch.max_timestamp
@@ -305,7 +309,7 @@ class AppendableLog(ReadableLog):
             self.log_end_offset = last_offset + 1
             self._apply(update, segment)
         except OSError as error:
-            raise self._fail("append to", error) from error
+            raise self._fail_for_good("append to", error) from error
         return AppendResult(first_offset, last_offset, append_time, self.log_start_offset, False, size)
 
     def _duplicate(self, original: BatchMetadata) -> AppendResult:

@@ -21,6 +21,7 @@ from ottla.storage import loading
 from ottla.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from ottla.storage.deletion import remove_tree
 from ottla.storage.describe import LogDirInfo, describe_log_dirs
+from ottla.storage.errors import is_out_of_files
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import (
@@ -86,8 +87,8 @@ class LogManager(LogStore):
                 log_dir, opening, found, lambda o: self._register_loaded(log_dir, o, is_stray)
             )
         except (OSError, KafkaError) as error:
-            if not loading.is_disk_error(error):
-                raise
+            if is_out_of_files(error) or not loading.is_disk_error(error):
+                raise  # a directory of which only some logs are known must not be served
             self.fail_dir(log_dir, error)
             return
         log_dir.loaded = True

@@ -1,6 +1,7 @@
 """Reading a log: slices for fetches, searches by timestamp, aborted transactions."""
 
 import os
+from pathlib import Path
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP
@@ -135,6 +136,7 @@ class ReadableLog(LogState):
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record at or after a timestamp. May decompress a batch; any thread."""
         self._require_online()
+        dir = self.dir
         try:
             for segment in tuple(self._segments):
                 if segment.largest_timestamp >= timestamp:
@@ -142,16 +144,25 @@ class ReadableLog(LogState):
                     if found is not None:  # else all of it lies below the log start offset
                         return found
         except OSError as error:
-            raise self._fail("search", error) from error
+            raise self._search_failed(error, dir) from error
         return None
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """The first record with the largest timestamp of the log (KIP-734). Any thread."""
         self._require_online()
+        dir = self.dir
         try:
             newest = max(self._segments, key=lambda segment: segment.max_timestamp_so_far)
             if newest.max_timestamp_so_far == NO_TIMESTAMP:
                 return None
             return find_max_timestamp(newest)
         except OSError as error:
-            raise self._fail("search", error) from error
+            raise self._search_failed(error, dir) from error
+
+    def _search_failed(self, error: OSError, dir: Path) -> KafkaError:
+        """A search in a thread may find that the log is on its way to be deleted."""
+        if isinstance(error, FileNotFoundError) and self._was_moved_from(dir):
+            return KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} is being deleted"
+            )
+        return self._fail("search", error)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
-from ottla.storage.errors import StorageError
+from ottla.storage.errors import OutOfFilesError, StorageError, is_out_of_files
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.log_config import LogConfig
 from ottla.storage.producer_state import ProducerState
@@ -264,12 +264,23 @@ class LogState:
         with self._lock:
             self._unsynced.append(path)
 
+    def _was_moved_from(self, dir: Path) -> bool:
+        """Has the directory got another name since? A file that is missing there is no failure of the disk."""
+        with self._lock:
+            return self.dir != dir
+
     def _require_online(self) -> None:
         if self.failed:
             raise StorageError(self.dir.parent, f"{self.dir.parent} is offline after an I/O error")
 
-    def _fail(self, action: str, error: Exception) -> StorageError:
-        """Marks the log failed; the error to raise."""
+    def _fail(self, action: str, error: Exception) -> KafkaError:
+        """Marks the log failed; the error to raise. For want of a descriptor nothing is marked."""
+        if is_out_of_files(error):
+            return OutOfFilesError(f"Cannot {action} {self.topic_partition}: {error}")
+        return self._fail_for_good(action, error)
+
+    def _fail_for_good(self, action: str, error: Exception) -> StorageError:
+        """The same where something was begun that could not be finished."""
         first = not self.failed
         self.failed = True
         if first and self.on_failure is not None:

@@ -20,7 +20,7 @@ from ottla.storage.background import BackgroundWork
 from ottla.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from ottla.storage.cleaner_manager import CleanerManager
 from ottla.storage.deletion import Deletions
-from ottla.storage.errors import StorageError
+from ottla.storage.errors import OutOfFilesError, StorageError, is_out_of_files
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import DELETE_SUFFIX, LogDir, dir_name, open_log_dirs
@@ -151,7 +151,7 @@ class LogStore(LogRegistry):
             try:
                 path.mkdir(exist_ok=True)
                 opened.append(self._open_new(path, new.topic_partition, new.topic_id, new.config))
-            except (OSError, StorageError) as error:
+            except (OSError, StorageError, OutOfFilesError) as error:
                 opened.append(error)
             except KafkaError:
                 opened.append(None)  # what is there is another topic's: nothing is wrong with the disk
@@ -182,7 +182,7 @@ class LogStore(LogRegistry):
             try:
                 path.mkdir(exist_ok=True)
                 log = self._open_new(path, tp, topic_id, config)
-            except (OSError, StorageError) as error:
+            except (OSError, StorageError, OutOfFilesError) as error:
                 self.fail_dir(log_dir, error)
                 continue
             self._add(logs, tp, log, log_dir)
@@ -289,8 +289,14 @@ class LogStore(LogRegistry):
             self._loop.call_soon_threadsafe(self.fail_dir, log_dir, error)
 
     def fail_dir(self, log_dir: LogDir, error: Exception) -> None:
-        """The directory is offline from now on, with every log in it. Repeated calls do nothing."""
+        """The directory is offline from now on, with every log in it. Repeated calls do nothing.
+
+        Where the process only ran out of descriptors it stays: what was tried is not done, nothing is lost.
+        """
         if not log_dir.online:
+            return
+        if is_out_of_files(error):
+            logger.error("log directory %s: %s", log_dir.path, error)
             return
         log_dir.error = error
         logger.error("log directory %s is offline: %s", log_dir.path, error)

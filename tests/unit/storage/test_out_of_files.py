@@ -1,0 +1,129 @@
+"""No descriptor is left: whatever was tried fails, may be tried again, and neither the log nor its directory suffer."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.storage.log_support import NOW, append, crash, open_log, reopen, values_of
+from tests.unit.storage.manager_support import TOPIC_ID, TP, formatted, run, running
+
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.storage.errors import OutOfFilesError
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
+
+SMALL = LogConfig(segment_bytes=300, index_interval_bytes=100, retention_bytes=900)
+
+
+@contextmanager
+def failing_opens(monkeypatch: pytest.MonkeyPatch, which: Callable[[int], bool]) -> Iterator[list[int]]:
+    """os.open fails when its number is one of these; how often it was called."""
+    count = [0]
+    real_open = os.open
+
+    def limited(*args: Any, **options: Any) -> int:
+        count[0] += 1
+        if which(count[0]):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real_open(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", limited)
+        yield count
+
+
+def insist(action: Callable[[], Any]) -> None:
+    """Try until it works; whoever finds no descriptor finds one the next time."""
+    for _ in range(10):
+        try:
+            action()
+        except OutOfFilesError:
+            continue
+        return
+    raise AssertionError("it never worked")
+
+
+def work(log: Log) -> None:
+    """A life of a log: appends, rolls, flushes, searches and retention."""
+    for n in range(12):
+        insist(lambda n=n: append(log, b"%02d" % n, timestamp=NOW + n))
+    insist(lambda: log.flush(now_ms=NOW))
+    insist(lambda: log.offset_for_timestamp(NOW + 3))
+    insist(lambda: log.delete_old_segments(NOW))
+    for n in range(12, 16):
+        insist(lambda n=n: append(log, b"%02d" % n, timestamp=NOW + n))
+    insist(log.take_producer_snapshot)
+
+
+def test_every_single_open_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = open_log(tmp_path / "expected", SMALL)
+    work(expected)
+    number = opens = 1
+    while number <= opens:
+        log = open_log(tmp_path / str(number), SMALL)
+        with failing_opens(monkeypatch, lambda n, number=number: n == number) as count:
+            work(log)
+        opens = max(opens, count[0])
+        assert not log.failed
+        assert values_of(log) == values_of(expected)
+        assert values_of(crash(log) if number % 2 else reopen(log)) == values_of(expected)
+        number += 1
+    assert opens > 20  # otherwise nothing was tried
+
+
+def test_a_directory_stays_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with running(formatted(tmp_path / "a")) as manager:
+            with failing_opens(monkeypatch, lambda n: True):
+                with pytest.raises(KafkaError):
+                    manager.get_or_create(TP, TOPIC_ID, is_new=True)
+                await manager.background.checkpoint_recovery_points()
+            assert not manager.offline_dirs
+            log = manager.get_or_create(TP, TOPIC_ID, is_new=True)
+            with failing_opens(monkeypatch, lambda n: True), pytest.raises(KafkaError):
+                append(log)
+            assert not manager.offline_dirs
+            assert append(log) == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("what", ["flush", "search"])
+def test_a_log_that_is_renamed_under_a_thread_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Between the rename and the log knowing of it, a thread misses its files."""
+    log = open_log(tmp_path, SMALL)
+    for n in range(8):
+        append(log, b"%02d" % n, timestamp=NOW + n)
+    log = reopen(log)
+    log.recovery_point = 0
+    raised: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            log.flush(now_ms=NOW) if what == "flush" else log.offset_for_timestamp(NOW + 6)
+        except KafkaError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=use)
+    real_replace = os.replace
+
+    def replace(old: Path, new: Path) -> None:
+        real_replace(old, new)
+        if not thread.ident:
+            thread.start()
+            thread.join(0.2)  # it has to wait for us, or fails now
+
+    monkeypatch.setattr(os, "replace", replace)
+    log.rename_to_delete()
+    thread.join()
+    assert not log.failed
+    assert [error.code for error in raised] == (
+        [] if what == "flush" else [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    )
