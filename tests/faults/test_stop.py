@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import struct
 import threading
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.support.log_files import disk_batches
 from tests.support.raw_client import RawClient
 
 MARKER = ".kafka_cleanshutdown"
+BATCHES = 400_000  # which take seconds to check
 # Under nohup the tests, and with them the broker, are to outlive the terminal.
 SIGNALS = [signal.SIGTERM, signal.SIGINT] + (
     [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
@@ -139,3 +141,33 @@ def test_stopping_and_starting_changes_nothing(make_node: MakeNode) -> None:
 
 def content(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_a_stop_does_not_wait_for_a_recovery(make_node: MakeNode) -> None:
+    """What was not read is read by the next start, and nothing says that the stop was a clean one."""
+    node = make_node()
+    with node, RawClient(node) as client:
+        topic = client.create_topic("long")
+        client.write(topic, 0, [b"x"])
+    where = node.data_dir / "long-0"
+    (segment,) = where.glob("*.log")
+    (index,) = where.glob("*.index")
+    one = bytearray(segment.read_bytes())
+    with segment.open("wb") as file:
+        for offset in range(BATCHES):  # the checksum does not cover the offset
+            struct.pack_into(">q", one, 0, offset)
+            file.write(one)
+    index.write_bytes(bytes(8))  # a recovery empties it first
+    (node.data_dir / MARKER).unlink()
+    for path in (node.data_dir / "recovery-point-offset-checkpoint", *where.glob("*.snapshot")):
+        path.unlink()
+    before = segment.read_bytes()
+    node.launch()
+    wait_until(lambda: index.stat().st_size == 0, 30, "the recovery to begin")
+    os.kill(node.pid, signal.SIGTERM)
+    assert node.wait(60) == 0
+    assert "loaded" not in node.log_text()
+    assert not (node.data_dir / MARKER).exists()
+    assert segment.read_bytes() == before
+    with node.start(), RawClient(node) as client:
+        assert client.end_offset(topic) == BATCHES

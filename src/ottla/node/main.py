@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +42,9 @@ def _run(coroutine: Coroutine[Any, Any, int]) -> int:
 async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
     from ottla.node.garbage import ShortCollections
     from ottla.node.node import Node
+    from ottla.storage.errors import RecoveryAbortedError
 
     stop = asyncio.Event()
-    _stop_on_signals(stop)
     report = os.environ.get(STALL_REPORT_VARIABLE)
     node = Node(
         config,
@@ -52,17 +52,20 @@ async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
         on_fatal=lambda error: stop.set(),
         stall_report=Path(report) if report else None,
     )
+    _stop_on_signals(stop, node.interrupt)
     try:
         await node.start()
         print(f"ottla {node.describe()}", flush=True)
         ShortCollections().install()
         await stop.wait()
+    except RecoveryAbortedError:
+        log.info("stopped before all logs were read; the next start reads them")
     finally:
         await node.stop()
     return 1 if node.failed else 0
 
 
-def _stop_on_signals(stop: asyncio.Event) -> None:
+def _stop_on_signals(stop: asyncio.Event, interrupt: Callable[[], None]) -> None:
     """SIGTERM, SIGINT and, as Java does, SIGHUP; a broker under nohup outlives its terminal."""
     loop = asyncio.get_running_loop()
 
@@ -70,6 +73,7 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
         if not stop.is_set():
             log.info("stopping on %s", name)
         stop.set()
+        interrupt()
 
     numbers = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

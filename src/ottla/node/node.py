@@ -76,6 +76,8 @@ class Node:
         self._stops: list[Callable[[], Awaitable[None]]] = []
         self._directory_reports: set[asyncio.Task[None]] = set()
         self._hw_task: asyncio.Task[None] | None = None
+        self._interrupted = False
+        self._loading = False
         self.sockets: Sockets
         self.controller: Controller
         self.logs: LogManager
@@ -100,6 +102,15 @@ class Node:
         await self._start_logs()
         await self._follow_metadata()
         await self._serve()
+
+    def interrupt(self) -> None:
+        """Whoever starts the node wants it to stop: a recovery of logs is not waited for, all else is short.
+
+        `start` then raises RecoveryAbortedError.
+        """
+        self._interrupted = True
+        if self._loading:
+            self.logs.stop_loading()
 
     async def stop(self) -> None:
         """Stop in the reverse order; a part that fails to stop does not keep the others from stopping."""
@@ -143,7 +154,11 @@ class Node:
         self.logs.set_topic_defaults(LogConfig.from_values(self.config.topic_defaults()))
         # One configuration for all partitions of a topic: a start opens ten thousand.
         topic_config = lru_cache(maxsize=None)(partial(self._log_config, image))
+        self._loading = True
+        if self._interrupted:
+            self.logs.stop_loading()
         await self.logs.load(topic_config, partial(self._is_stray, image))
+        self._loading = False
         self._restore_high_watermarks()
         self._stops[-2] = self._stop_logs
 

@@ -15,6 +15,10 @@ class StorageError(KafkaError):
         self.log_dir = log_dir
 
 
+class RecoveryAbortedError(Exception):
+    """The node was told to stop while its logs were read. What was not finished is recovered at the next start."""
+
+
 class OutOfFilesError(KafkaError):
     """The process has no descriptor left (EMFILE, ENFILE). The disk is well and nothing was changed: try again."""
 

@@ -3,7 +3,8 @@
 After a clean stop a log is opened from file names and checkpoints alone, so one thread does it: two would only
 wait for each other. After a crash each is read from its recovery point by num.recovery.threads.per.data.dir
 threads. Either takes logs in batches; a node has thousands, and most of them are empty. The logs are handed back
-to the loop, which alone touches the manager.
+to the loop, which alone touches the manager. A node that is told to stop meanwhile ends it by `check`, which raises
+RecoveryAbortedError: nothing was promised of the logs yet, so that the next start just does it again.
 """
 
 import asyncio
@@ -59,6 +60,7 @@ class Opening:
     topic_config: Callable[[str], LogConfig]
     settings: LogManagerSettings
     now_ms: int
+    check: Callable[[], None]
 
     def open(self, partition_dir: PartitionDir) -> Log:
         tp = partition_dir.topic_partition
@@ -72,14 +74,23 @@ class Opening:
             clean=self.clean,
             producer_id_expiration_ms=self.settings.producer_id_expiration_ms,
             max_transaction_timeout_ms=self.settings.max_transaction_timeout_ms,
+            check=self.check,
         )
 
     def open_all(self, partition_dirs: list[PartitionDir]) -> list[Opened]:
-        return [Opened(partition_dir, self.open(partition_dir)) for partition_dir in partition_dirs]
+        opened = []
+        for partition_dir in partition_dirs:
+            self.check()
+            opened.append(Opened(partition_dir, self.open(partition_dir)))
+        return opened
 
 
 def prepare(
-    log_dir: LogDir, topic_config: Callable[[str], LogConfig], settings: LogManagerSettings, now_ms: int
+    log_dir: LogDir,
+    topic_config: Callable[[str], LogConfig],
+    settings: LogManagerSettings,
+    now_ms: int,
+    check: Callable[[], None],
 ) -> tuple[Opening, list[PartitionDir]]:
     """Reads marker, checkpoints and names.
 
@@ -94,6 +105,7 @@ def prepare(
         topic_config=topic_config,
         settings=settings,
         now_ms=now_ms,
+        check=check,
     )
     return opening, _partition_dirs(log_dir)
 

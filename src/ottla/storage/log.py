@@ -13,7 +13,7 @@ batch costs one look by the kernel and one write.
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -27,7 +27,7 @@ from ottla.storage.log_append import AppendableLog
 from ottla.storage.log_config import MAX_LONG, LogConfig
 from ottla.storage.log_dir import delete_dir_name, parse_dir_name
 from ottla.storage.log_state import ActiveProducer
-from ottla.storage.producer_replay import rebuild_producer_state
+from ottla.storage.producer_replay import go_on, rebuild_producer_state
 from ottla.storage.producer_state import ProducerState
 from ottla.storage.recovery import LogLoader
 from ottla.storage.segment import LogSegment
@@ -65,8 +65,12 @@ class Log(AppendableLog):
         clean: bool = False,
         producer_id_expiration_ms: int = 86_400_000,
         max_transaction_timeout_ms: int = 900_000,
+        check: Callable[[], None] = go_on,
     ) -> Self:
-        """Loads a log from its directory, or begins one. `clean` says that the last stop was clean."""
+        """Loads a log from its directory, or begins one. `clean` says that the last stop was clean.
+
+        `check` may raise to end a long recovery; the next one begins anew.
+        """
         if topic_partition is None:
             parsed = parse_dir_name(dir)
             assert parsed is not None, f"{dir} is not the directory of a partition"
@@ -91,6 +95,7 @@ class Log(AppendableLog):
             log_start_offset=log_start_offset,
             clean=clean,
             now_ms=now_ms,
+            check=check,
         )
         log = cls(dir, topic_partition, agreed_id, config, loader.load(), epochs, producers, now_ms)
         log._use_config(config)

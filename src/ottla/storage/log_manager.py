@@ -21,7 +21,7 @@ from ottla.storage import loading
 from ottla.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from ottla.storage.deletion import remove_tree
 from ottla.storage.describe import LogDirInfo, describe_log_dirs
-from ottla.storage.errors import is_out_of_files
+from ottla.storage.errors import RecoveryAbortedError, is_out_of_files
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import (
@@ -64,9 +64,19 @@ class LogManager(LogStore):
         self.previous_broker_epoch = self._read_broker_epoch()
         config_of = topic_config or (lambda topic: self.defaults)
         with loading.without_gc():
-            await asyncio.gather(
-                *(self._load_dir(log_dir, config_of, is_stray) for log_dir in self.online_dirs)
-            )
+            loading_dirs = [self._load_dir(log_dir, config_of, is_stray) for log_dir in self.online_dirs]
+            for outcome in await asyncio.gather(*loading_dirs, return_exceptions=True):
+                if outcome is not None:
+                    raise outcome
+
+    def stop_loading(self) -> None:
+        """Ends a load that is under way: it raises RecoveryAbortedError, and only `abandon` may follow."""
+        self._loading_stopped = True
+
+    def _check_loading(self) -> None:
+        """In the loading threads."""
+        if self._loading_stopped:
+            raise RecoveryAbortedError
 
     def _read_broker_epoch(self) -> int:
         """The epoch of the last clean stop, if every directory agrees on it (KIP-966)."""
@@ -79,7 +89,13 @@ class LogManager(LogStore):
         begin_ms = self.clock.monotonic_ms()
         try:
             opening, found = await asyncio.get_running_loop().run_in_executor(
-                self.pool, loading.prepare, log_dir, topic_config, self.settings, self.clock.now_ms()
+                self.pool,
+                loading.prepare,
+                log_dir,
+                topic_config,
+                self.settings,
+                self.clock.now_ms(),
+                self._check_loading,
             )
             self.cleaner.load_checkpoints(log_dir)
             self._sort_out_marked(found)

@@ -67,6 +67,7 @@ class LogStore(LogRegistry):
         self.on_dir_failure = on_dir_failure
         self.on_all_dirs_failed = on_all_dirs_failed
         self.previous_broker_epoch = UNKNOWN_BROKER_EPOCH
+        self._loading_stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         # Deleted, but still under their own names: whoever wants such a name renames them first.
         self._retiring: dict[str, Log] = {}

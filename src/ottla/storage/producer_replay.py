@@ -1,6 +1,6 @@
 """How batches change the producer state: judged before an append, replayed from the log when it is loaded."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.records.batch import BatchView, increment_sequence
@@ -104,6 +104,10 @@ def replay_batch(state: ProducerState, view: BatchView) -> list[CompletedTxn]:
     return completed
 
 
+def go_on() -> None:
+    """Nobody wants a long reading of a log to end early."""
+
+
 def rebuild_producer_state(
     state: ProducerState,
     segments: Sequence["LogSegment"],
@@ -112,8 +116,12 @@ def rebuild_producer_state(
     now_ms: int,
     *,
     clean: bool = False,
+    check: Callable[[], None] = go_on,
 ) -> None:
-    """Brings the state to exactly `last_offset`: the newest snapshot below, then the batches after it."""
+    """Brings the state to exactly `last_offset`: the newest snapshot below, then the batches after it.
+
+    `check`, called for every batch, may raise to end it.
+    """
     bases = [segment.base_offset for segment in segments[-2:]]
     if clean and not state.snapshots:
         # A log written before there were snapshots: empty ones spare the next load a scan of everything.
@@ -123,7 +131,7 @@ def rebuild_producer_state(
         return
     state.truncate_and_reload(log_start_offset, last_offset, now_ms)
     if last_offset > state.map_end_offset:
-        _replay_segments(state, segments, log_start_offset, last_offset, set(bases))
+        _replay_segments(state, segments, log_start_offset, last_offset, set(bases), check)
     state.map_end_offset = last_offset
     state.take_snapshot()
 
@@ -134,6 +142,7 @@ def _replay_segments(
     log_start_offset: int,
     last_offset: int,
     snapshot_at: set[int],
+    check: Callable[[], None],
 ) -> None:
     ordered = list(segments)
     ends = [segment.base_offset for segment in ordered[1:]] + [last_offset]
@@ -150,5 +159,6 @@ def _replay_segments(
         for _, view in segment.batches(found[0]) if found else ():
             if view.base_offset >= last_offset:
                 return
+            check()
             for txn in replay_batch(state, view):
                 state.complete(txn)

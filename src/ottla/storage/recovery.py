@@ -9,11 +9,13 @@ Suffixes as in Kafka: `.deleted` files only wait to be unlinked; `.cleaned` ones
 finished; `.swap` ones a compaction that was, unless a `.cleaned` file at or before them shows that its segments
 had not all been renamed yet.
 
-Runs in a thread at start, before anybody else knows the log.
+Runs in a thread at start, before anybody else knows the log. `check`, called for every batch, may raise to end it: the
+log is then as after a crash, and its log file as it was.
 """
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +37,7 @@ from ottla.storage.files import (
 from ottla.storage.index import CorruptIndexError
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.log_config import LogConfig
-from ottla.storage.producer_replay import rebuild_producer_state, replay_batch
+from ottla.storage.producer_replay import go_on, rebuild_producer_state, replay_batch
 from ottla.storage.producer_state import ProducerState
 from ottla.storage.segment import LogSegment
 from ottla.storage.txnindex import AbortedTransaction
@@ -68,8 +70,10 @@ class LogLoader:
         log_start_offset: int,
         clean: bool,
         now_ms: int,
+        check: Callable[[], None] = go_on,
     ) -> None:
         self._dir = dir
+        self._check_on = check
         self._config = config
         self._epochs = epochs
         self._producers = producers
@@ -90,7 +94,13 @@ class LogLoader:
         self._epochs.settle(log_start_offset, log_end_offset)
         self._producers.remove_stray_snapshots({segment.base_offset for segment in segments})
         rebuild_producer_state(
-            self._producers, segments, log_start_offset, log_end_offset, self._now_ms, clean=self._clean
+            self._producers,
+            segments,
+            log_start_offset,
+            log_end_offset,
+            self._now_ms,
+            clean=self._clean,
+            check=self._check_on,
         )
         recovery_point = log_end_offset if self._clean else min(self._recovery_point, log_end_offset)
         return LoadedLog(segments, log_start_offset, recovery_point, log_end_offset)
@@ -231,7 +241,9 @@ class LogLoader:
 
     def _rebuild_producers(self, offset: int) -> None:
         start = max(self._log_start_offset, self._segments[0].base_offset)
-        rebuild_producer_state(self._producers, self._segments, start, max(offset, start), self._now_ms)
+        rebuild_producer_state(
+            self._producers, self._segments, start, max(offset, start), self._now_ms, check=self._check_on
+        )
 
     def _recover(self, segment: LogSegment) -> int:
         """Goes through a segment batch by batch; the number of bytes cut off its end."""
@@ -241,6 +253,7 @@ class LogLoader:
         valid, expected = 0, segment.base_offset
         try:
             for position, batch in segment.batches():
+                self._check_on()
                 self._check(batch, segment, expected)
                 segment.note_batch(position, batch.size_bytes, batch.last_offset, batch.max_timestamp)
                 if batch.partition_leader_epoch > self._epochs.latest:
