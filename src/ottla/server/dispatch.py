@@ -82,18 +82,7 @@ class Dispatcher:
         return self._large(connection, route, memoryview(bytes(view[start:stop])))
 
     async def _large(self, connection: Connection, route: Route, frame: memoryview) -> Reply | None:
-        """A request whose decoding and whose answer's encoding would hold the loop: both are done in a thread."""
-        run, executor = self._services.loop.run_in_executor, self._services.executor
-        header, request = await run(executor, _parse_large, route, frame)
-        connection.client_id = header.client_id
-        assert route.handler is not None
-        try:
-            result = route.handler(self._context(connection, header), request)
-            if iscoroutine(result):
-                result = await result
-        except Exception as error:  # noqa: BLE001 - a broker never dies of a request
-            return await run(executor, _failed, route, request, header, error)
-        return await run(executor, _encode, result, header)
+        return await respond(self._services, connection, route, frame)
 
     def _handle(self, connection: Connection, route: Route, header: RequestHeader, request: Any) -> Answer:
         connection.client_id = header.client_id
@@ -111,6 +100,23 @@ class Dispatcher:
 
     def _context(self, connection: Connection, header: RequestHeader) -> Context:
         return Context(self._services, connection, header, self._services.clock.now_ms())
+
+
+async def respond(
+    services: Services, connection: Connection, route: Route, frame: memoryview
+) -> Reply | None:
+    """A request whose decoding and whose answer's encoding would hold the loop: both are done in a thread."""
+    run, executor = services.loop.run_in_executor, services.executor
+    header, request = await run(executor, _parse_large, route, frame)
+    connection.client_id = header.client_id
+    assert route.handler is not None
+    try:
+        result = route.handler(Context(services, connection, header, services.clock.now_ms()), request)
+        if iscoroutine(result):
+            result = await result
+    except Exception as error:  # noqa: BLE001 - a broker never dies of a request
+        return await run(executor, _failed, route, request, header, error)
+    return await run(executor, _encode, result, header)
 
 
 def _parse(route: Route, view: memoryview, start: int, stop: int) -> tuple[RequestHeader, Any]:

@@ -56,6 +56,7 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
     "controller-brokers": controller.brokers,
     "voters": controller.change_voters,
     "controller-voters": controller.voters,
+    "controller-envelope": controller.envelope,
     "controller-unknown": controller.unknown,
     # Last, because it makes the reference create its internal topics.
     "find-coordinator": cluster.find_coordinator,

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.interop.scripts import cluster, configs
-from tests.interop.scripts.entities import ZERO_ID, frame, header_bytes
+from tests.interop.scripts.entities import ZERO_ID, decode_response, encode_request, frame, header_bytes
 from tests.interop.scripts.garbage import fate
+from tests.interop.scripts.masks import masked
 from tests.interop.scripts.script import Script
 from tests.interop.scripts.topics import topic
 
@@ -221,6 +222,85 @@ def change_voters(s: Script) -> None:
         body = {"cluster_id": cluster_id, "voter_id": 9, "voter_directory_id": STRANGER}
         s.ask(81, v, body, "remove a stranger")
         s.ask(81, v, {**body, "cluster_id": "someone-else"}, "remove, another cluster")
+
+
+# Version 0 of who a client is: type, name, whether a token made it known.
+PRINCIPAL = b"\x00\x00\x05User\x0aANONYMOUS\x00\x00"
+ADDRESS = b"\x7f\x00\x00\x01"
+
+
+def inside(key: int, version: int, body: dict[str, Any]) -> bytes:
+    """A request without its size, as an envelope carries it."""
+    return encode_request(key, version, body, correlation_id=99)[4:]
+
+
+def forward(
+    s: Script,
+    case: str,
+    data: bytes,
+    key: int = 19,
+    version: int = 7,
+    principal: bytes | None = PRINCIPAL,
+    address: bytes = ADDRESS,
+) -> None:
+    """Ask with an envelope; the answer inside is compared too."""
+    body = {"request_data": data, "request_principal": principal, "client_host_address": address}
+    for v in s.versions(58):
+        answer = s.ask(58, v, body, case)
+        label = next(reversed(s.record))
+        inner = answer.get("response_data")
+        if inner:
+            decoded = decode_response(key, version, inner, 99)
+            s.record[label]["response_data"] = masked(key, decoded, s.symbols)
+
+
+@on_controller
+def envelope(s: Script) -> None:
+    """Requests that a broker passes on for a client, good and bad ones, in good and bad envelopes."""
+    for version in (2, 5, 7):
+        data = inside(19, version, {"topics": [topic(f"env-{version}", 2)], "timeout": 20000})
+        forward(s, f"create v{version}", data, 19, version)
+        forward(s, f"create v{version} again", data, 19, version)
+    for name, value in (("retention.ms", "777"), ("retention.ms", "soon"), ("no.such.key", "1")):
+        row = configs.change(configs.TOPIC, "env-7", (name, configs.SET, value))
+        data = inside(44, 1, {"resources": [row], "validate_only": False})
+        forward(s, f"set {name}={value}", data, 44, 1)
+    forward(s, "quorum", inside(55, 2, {"topics": raft_partition()}), 55, 2)
+    forward(s, "moves", inside(46, 0, {"timeout": 20000, "topics": None}), 46, 0)
+    good = inside(19, 7, {"topics": [topic("env-never", 1)], "timeout": 20000, "validate_only": True})
+    forward(s, "IPv6", good, address=bytes(15) + b"\x01")
+    for size in (0, 3, 5, 17):
+        forward(s, f"an address of {size} bytes", good, address=bytes(size))
+    for case, principal in {
+        "no principal": None,
+        "an empty principal": b"",
+        "half a version": b"\x00",
+        "a principal of another version": b"\x00\x09" + PRINCIPAL[2:],
+        "a negative version": b"\xff\xff" + PRINCIPAL[2:],
+        "half a principal": PRINCIPAL[:8],
+        "a principal and more": PRINCIPAL + b"more",
+        "a principal without a type": b"\x00\x00\x00\x0aANONYMOUS\x00\x00",
+    }.items():
+        forward(s, case, good, principal=principal)
+    for case, data in {
+        "nothing": b"",
+        "half a header": good[:5],
+        "an unknown key": b"\x01\xf4" + good[2:],
+        "a negative key": b"\xff\xff" + good[2:],
+        "an unknown version": good[:2] + b"\x00\x63" + good[4:],
+        "a version that is gone": good[:2] + b"\x00\x00" + good[4:],
+        "half a body": good[: len(good) // 2],
+        "more than a body": good + b"more",
+        "an envelope": inside(58, 0, {"request_data": good, "request_principal": PRINCIPAL}),
+        "api versions": inside(18, 3, {}),
+        "metadata": inside(3, 12, {"topics": None}),
+        "a vote": inside(52, 0, {"topics": []}),
+        "a heartbeat": inside(63, 0, {"broker_id": 1, "broker_epoch": 1}),
+        "describe configs": inside(32, 4, {"resources": []}),
+        "half a body and a bad principal": good[:20],
+    }.items():
+        bad = b"" if case.endswith("bad principal") else PRINCIPAL
+        forward(s, f"inside: {case}", data, principal=bad)
 
 
 @on_controller

@@ -18,6 +18,7 @@ FAMILIES = (
     "features",
     "quorum",
     "broker_lifecycle",
+    "envelope",
 )
 
 
