@@ -92,7 +92,8 @@ class Partition:
             self.leader_epoch_start_offset = self.log.log_end_offset
             self.log.assign_epoch_start(self.leader_epoch, self.log.log_end_offset)
         if self.is_leader:
-            self.maybe_advance_high_watermark()
+            # What a new leader finds in its log counts, whether or not a checkpoint knows that it was flushed.
+            self.maybe_advance_high_watermark(self.log.log_end_offset if new_epoch else None)
         self._tell_watchers()
 
     # ---- leading ------------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ class Partition:
     ) -> AppendResult:
         """Append as leader and let the high watermark follow where it can."""
         result = self.append_only(records, acks, now_ms, origin, inspected, transaction_version)
-        self.maybe_advance_high_watermark()
+        self.maybe_advance_high_watermark(self.log.log_end_offset)  # nobody flushes for this caller
         return result
 
     def append_only(
@@ -142,19 +143,27 @@ class Partition:
         # More than there are replicas can never be asked for.
         return len(self.isr) >= min(self.min_insync_replicas, len(self.replicas))
 
-    def maybe_advance_high_watermark(self) -> None:
+    def maybe_advance_high_watermark(self, end: int | None = None) -> None:
         """Committed is what every in-sync replica has; followers report theirs by fetching."""
         if len(self.isr) > 1 or (self.isr and self.isr[0] != self._node_id):
             return
         log = self.log
         before = log.high_watermark
-        if log.log_end_offset <= before:
+        if end is None:
+            end = self._flushed_end() if self.flushes_on_append else log.log_end_offset
+        if end <= before:
             return
-        log.update_high_watermark(log.log_end_offset)
+        log.update_high_watermark(end)
         if self.watchers:
             self._tell_watchers()
         while self._awaiting_high_watermark and self._awaiting_high_watermark[0][0] <= log.high_watermark:
             self._awaiting_high_watermark.popleft()[1]()
+
+    def _flushed_end(self) -> int:
+        """Up to where this replica has what it promises to have: while flush.messages is due, what is on the disk."""
+        log = self.log
+        unflushed = log.log_end_offset - log.recovery_point
+        return log.recovery_point if unflushed >= log.config.flush_messages else log.log_end_offset
 
     def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
         """Call back when everything below `offset` is committed; at once if it is."""
