@@ -19,11 +19,11 @@ import cramjam
 import pytest
 from tests.faults.conftest import MakeNode
 from tests.interop.ottla_node import OttlaNode
-from tests.interop.process import wait_until
+from tests.interop.process import free_ports, wait_until
 from tests.interop.scripts.batches import Batch, Rec
 from tests.interop.scripts.entities import encode_request, frame, header_bytes
 from tests.support.control import ControlClient
-from tests.support.raw_client import API_VERSIONS, METADATA, RawClient, produce_frame
+from tests.support.raw_client import API_VERSIONS, METADATA, RawClient
 
 MIB = 1024 * 1024
 FRAME_BYTES = 100_000_000
@@ -301,12 +301,36 @@ def test_connections_are_counted(make_node: MakeNode, key: str) -> None:
         assert len(refusals) == 1, refusals
 
 
-def _admitted(node: OttlaNode) -> RawClient:
+def test_a_listener_has_a_limit_of_its_own_and_brokers_find_a_place(make_node: MakeNode) -> None:
+    """Clients fill the broker; whoever comes in by the inter-broker listener takes the place of one of them."""
+    ports = free_ports(3)
+    settings = {
+        "listeners": "CLIENTS://127.0.0.1:{},BROKERS://127.0.0.1:{},CONTROLLER://127.0.0.1:{}".format(*ports),
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "BROKERS",
+        "max.connections": 4,
+        "listener.name.brokers.max.connections": 2,
+    }
+    with make_node(settings) as node:
+        clients = [_admitted(node, ports[0]) for _ in range(4)]
+        with RawClient(node, port=ports[0]) as stranger:
+            assert not _answers(stranger)
+        brokers = [_admitted(node, ports[1]) for _ in range(2)]
+        with RawClient(node, port=ports[1]) as stranger:
+            assert not _answers(stranger)
+        _admitted(node, ports[2]).close()  # the controller's are counted apart
+        assert [_answers(client) for client in clients] == [False, False, True, True]
+        assert all(map(_answers, brokers))
+        for client in (*clients, *brokers):
+            client.close()
+
+
+def _admitted(node: OttlaNode, port: int | None = None) -> RawClient:
     """A connection that is let in, when those who left before it are forgotten."""
     found: list[RawClient] = []
 
     def try_once() -> bool:
-        client = RawClient(node)
+        client = RawClient(node, port=port)
         if not _answers(client):
             client.close()
             return False
@@ -319,7 +343,7 @@ def _admitted(node: OttlaNode) -> RawClient:
 
 def _answers(client: RawClient) -> bool:
     try:
-        client.send(produce_frame("nobody", 0, Batch().encode()))
+        client.send(HELLO)
         return len(client.receive()) > 0
     except ConnectionError:
         return False

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 EFFECTIVE = frozenset(
     {
         "advertised.listeners",
+        "alter.config.policy.class.name",
         "auto.create.topics.enable",
         "auto.leader.rebalance.enable",
         "background.threads",
@@ -25,6 +26,7 @@ EFFECTIVE = frozenset(
         "compression.type",
         "compression.zstd.level",
         "connections.max.idle.ms",
+        "config.providers",
         "controller.listener.names",
         "controller.quorum.bootstrap.servers",
         "controller.quorum.voters",
@@ -106,7 +108,12 @@ EFFECTIVE = frozenset(
 
 # Those that may also be set for one listener: listener.name.<listener>.<key>.
 PER_LISTENER = frozenset(
-    {"socket.receive.buffer.bytes", "socket.request.max.bytes", "socket.send.buffer.bytes"}
+    {
+        "max.connections",
+        "socket.receive.buffer.bytes",
+        "socket.request.max.bytes",
+        "socket.send.buffer.bytes",
+    }
 )
 
 

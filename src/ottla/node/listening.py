@@ -141,11 +141,23 @@ class Sockets:
 def limits_of(config: BrokerConfig) -> ConnectionLimits:
     return ConnectionLimits(
         max_connections=config["max.connections"],
+        per_listener={
+            each.name: config.for_listener(each.name, "max.connections") for each in config.listeners
+        },
+        protected_listener=_protected_listener(config),
         max_per_ip=config["max.connections.per.ip"],
         per_ip_overrides=config.max_connections_per_ip_overrides,
         max_idle_ms=config["connections.max.idle.ms"],
         max_descriptor=_highest_descriptor(),
     )
+
+
+def _protected_listener(config: BrokerConfig) -> str | None:
+    """Where other brokers come in, if clients have a listener of their own (KIP-402)."""
+    controllers = config.controller_listener_names
+    brokers = [listener.name for listener in config.listeners if listener.name not in controllers]
+    wanted = config.inter_broker_listener_name
+    return wanted if len(brokers) > 1 and wanted in brokers else None
 
 
 def _highest_descriptor() -> int:

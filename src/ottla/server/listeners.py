@@ -26,15 +26,23 @@ CONTENDED_FRAME_STALL_S = 5.0
 
 @dataclass(slots=True)
 class ConnectionLimits:
-    """How many connections are let in, in all and from one address."""
+    """How many connections are let in: in all, by one listener, from one address.
+
+    Brokers come in by the protected listener even if clients have filled the broker (KIP-402).
+    """
 
     max_connections: int = 2**31 - 1
+    per_listener: dict[str, int] = field(default_factory=dict)
+    protected_listener: str | None = None
     max_per_ip: int = 2**31 - 1
     per_ip_overrides: dict[str, int] = field(default_factory=dict)
     max_idle_ms: int = 600_000
     # Connections whose descriptor is higher are refused: the system gives the lowest that is free, and the logs need
     # some too.
     max_descriptor: int = 2**31 - 1
+
+    def for_listener(self, name: str) -> int:
+        return self.per_listener.get(name, self.max_connections)
 
     def for_ip(self, address: str) -> int:
         return self.per_ip_overrides.get(address, self.max_per_ip)
@@ -49,6 +57,8 @@ class Connections:
         self._monotonic = monotonic
         self._open: set[Connection] = set()
         self._per_ip: Counter[str] = Counter()
+        self._per_listener: Counter[str] = Counter()
+        self._per_kind: Counter[Listener] = Counter()
         self._refused = 0
         self._reaper: asyncio.Task[None] | None = None
 
@@ -60,15 +70,36 @@ class Connections:
 
     def admit(self, connection: Connection) -> bool:
         address = connection.peer[0]
-        if len(self._open) >= self.limits.max_connections:
-            return self._refuse(connection, f"max.connections is {self.limits.max_connections}")
+        listener, kind, limits = connection.host.listener_name, connection.host.kind, self.limits
+        protected = listener == limits.protected_listener
+        if not protected and self._per_kind[kind] >= limits.max_connections:
+            return self._refuse(connection, f"max.connections is {limits.max_connections}")
+        if self._per_listener[listener] >= limits.for_listener(listener):
+            return self._refuse(
+                connection, f"max.connections is {limits.for_listener(listener)} for listener {listener}"
+            )
         if self._per_ip[address] >= self.limits.for_ip(address):
             return self._refuse(connection, f"max.connections.per.ip is {self.limits.for_ip(address)}")
         if connection.descriptor > self.limits.max_descriptor:
             return self._refuse(connection, "too few files may be open (ulimit -n)")
         self._open.add(connection)
         self._per_ip[address] += 1
+        self._per_listener[listener] += 1
+        self._per_kind[kind] += 1
+        if self._per_kind[kind] > limits.max_connections:
+            self._make_room(kind)
         return True
+
+    def _make_room(self, kind: Listener) -> None:
+        """A broker came in where clients have taken all places: the client that was silent longest goes."""
+        clients = [
+            each
+            for each in self._open
+            if each.host.kind is kind and each.host.listener_name != self.limits.protected_listener
+        ]
+        if clients:
+            silent = min(clients, key=lambda each: each.last_active)
+            silent.close(f"a broker needs its place: max.connections is {self.limits.max_connections}")
 
     def _refuse(self, connection: Connection, why: str) -> bool:
         # One line for the first of a flood and then for every thousandth.
@@ -85,6 +116,8 @@ class Connections:
             self._per_ip[connection.peer[0]] -= 1
             if not self._per_ip[connection.peer[0]]:
                 del self._per_ip[connection.peer[0]]
+            self._per_listener[connection.host.listener_name] -= 1
+            self._per_kind[connection.host.kind] -= 1
 
     def start_reaping(self) -> None:
         self._reaper = asyncio.get_running_loop().create_task(self._reap_forever())
