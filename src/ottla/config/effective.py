@@ -30,6 +30,7 @@ EFFECTIVE = frozenset(
         "controller.listener.names",
         "controller.quorum.bootstrap.servers",
         "controller.quorum.voters",
+        "create.topic.policy.class.name",
         "default.replication.factor",
         "delete.topic.enable",
         "fetch.max.bytes",
@@ -125,6 +126,8 @@ def without_effect(names: Iterable[str]) -> list[str]:
 def _has_effect(name: str) -> bool:
     from ottla.config.settings import base_key
 
+    if name.startswith("config.providers."):
+        return True
     key = base_key(name)
     base = key.name if key is not None else name
     return base in (EFFECTIVE if base == name else PER_LISTENER)

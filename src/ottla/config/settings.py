@@ -6,6 +6,8 @@ file, variable or option to mend. Built once at start, by the command line or a 
 
 from __future__ import annotations
 
+import re
+
 from ottla.config.definitions import BROKER_KEYS, nearest_key, parse_value
 from ottla.config.environment import implied_listeners, settings_of
 from ottla.config.errors import ConfigError
@@ -32,6 +34,9 @@ MECHANISM_KEYS = (
 # Read by the authorizer and other plugins rather than by the broker, so Kafka's own table does not have them.
 PLUGIN_KEYS = frozenset({"allow.everyone.if.no.acl.found", "super.users"})
 PLUGIN_PREFIXES = ("config.providers.", "rlmm.config.", "rsm.config.")
+
+# ${provider:key} or ${provider:path:key}, as Kafka finds them in a value.
+VARIABLE = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
 
 _ZOOKEEPER = "ZooKeeper is gone since Kafka 4.0"
 _OLD_FORMATS = "there is only one message format since Kafka 4.0"
@@ -82,6 +87,7 @@ class Settings:
         settings = cls()
         for name, value in values.items():
             settings.put(name, _as_text(value), origin)
+        settings.resolve({})
         return settings
 
     @classmethod
@@ -98,7 +104,23 @@ class Settings:
             settings.read_file(file)
         settings.read_environment(environ or {})
         settings.read_overrides(overrides)
+        settings.resolve(environ or {})
         return settings
+
+    def resolve(self, environ: Mapping[str, str]) -> None:
+        """Put what files, directories and variables say in the place of ${provider:path:key} (KIP-297)."""
+        waiting = {name: setting for name, setting in self.by_key.items() if VARIABLE.search(setting.text)}
+        if not waiting:
+            return
+        from ottla.config.providers import Providers
+
+        providers = Providers({name: setting.text for name, setting in self.by_key.items()}, environ)
+        for name, setting in waiting.items():
+            text, missing = providers.resolve(setting.text)
+            self.notes += [f"{name} ({setting.origin}): there is no {variable}" for variable in missing]
+            # Said as it was written: what a provider gave may be a secret.
+            check_setting(name, text, setting.origin, shown=setting.text)
+            self.by_key[name] = Setting(text, setting.origin)
 
     def read_file(self, file: Path) -> None:
         """A server.properties."""
@@ -140,8 +162,11 @@ class Settings:
             self.put(name.strip(), value, "-X")
 
     def put(self, name: str, text: str, origin: str) -> None:
-        """Take one setting, after checking that its key exists and its value is one."""
-        check_setting(name, text, origin)
+        """Take one setting, after checking that its key exists and its value is one, or will be."""
+        if VARIABLE.search(text):
+            check_key(name, origin)
+        else:
+            check_setting(name, text, origin)
         self.by_key[name] = Setting(text, origin)
 
     def text(self, name: str) -> str | None:
@@ -154,17 +179,23 @@ class Settings:
         return self.by_key[name].origin
 
 
-def check_setting(name: str, text: str, origin: str) -> None:
-    """One clear line if the key is unknown or the value bad."""
+def check_key(name: str, origin: str) -> ConfigKey | None:
+    """The key behind a name, None for a plugin's; one clear line if it is unknown."""
     key = base_key(name)
+    if key is None and not is_plugin_key(name):
+        raise unknown_key(name, origin)
+    return key
+
+
+def check_setting(name: str, text: str, origin: str, shown: str | None = None) -> None:
+    """One clear line if the key is unknown or the value bad."""
+    key = check_key(name, origin)
     if key is None:
-        if not is_plugin_key(name):
-            raise unknown_key(name, origin)
         return
     try:
         parse_value(key, text)
     except ConfigError as error:
-        raise in_users_words(error, name, text, origin) from None
+        raise in_users_words(error, name, text if shown is None else shown, origin) from None
 
 
 def base_key(name: str) -> ConfigKey | None:
