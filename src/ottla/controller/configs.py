@@ -15,6 +15,7 @@ from ottla.metadata import features
 from ottla.metadata.image import ConfigResource, ResourceType
 from ottla.metadata.records import ClearElrRecord, ConfigRecord, MetadataRecord
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.policies import ConfigChange
 from ottla.model.topic_names import topic_name_problem
 from ottla.wire.messages import configs as m
 
@@ -144,6 +145,9 @@ def _records(
     check_resource(config, ConfigType(resource.type), resource.name, settings, existing)
     if exists:
         _check_exists(rules, resource)
+    if exists or written:
+        # What a legacy change leaves out is deleted without the policy hearing of it (KAFKA-14195).
+        rules.settings.policies.check_change(ConfigChange(resource.type, resource.name, dict(written)))
     return [
         ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=value)
         for name, value in [*written, *((name, None) for name in removed)]

@@ -114,6 +114,7 @@ class Controller:
             await self._write_snapshot(stopping=True)
         self._runtime.resign()
         await self.raft.stop()
+        self.settings.policies.close()
 
     async def _activate(self) -> None:
         runtime = self._runtime

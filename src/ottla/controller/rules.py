@@ -12,6 +12,7 @@ from ottla.config.definitions import TOPIC_KEYS
 from ottla.config.errors import ConfigError
 from ottla.config.values import parse_value
 from ottla.controller.partition_change import Election, PartitionChange
+from ottla.controller.policies import Policies
 from ottla.metadata import features
 from ottla.metadata.image import CLUSTER_DEFAULT, ClusterImage, ResourceType
 from ottla.metadata.partition import (
@@ -35,8 +36,9 @@ Partition = tuple[TopicImage, int, PartitionRegistration]
 class ControllerSettings:
     """The node's configuration with the dynamic layers of an image on top. Owned by the controller."""
 
-    def __init__(self, config: BrokerConfig, cluster_id: str) -> None:
+    def __init__(self, config: BrokerConfig, cluster_id: str, policies: Policies | None = None) -> None:
         self.static = config
+        self.policies = policies or Policies()
         self.cluster_id = cluster_id
         self.node_id = config.node_id
         self._layers: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})

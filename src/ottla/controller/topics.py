@@ -26,6 +26,7 @@ from ottla.metadata.partition import PartitionRegistration
 from ottla.metadata.records import MetadataRecord, TopicRecord
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
+from ottla.model.policies import NewTopic
 from ottla.model.topic_names import topic_name_problem
 from ottla.wire.messages import topics as m
 
@@ -101,6 +102,7 @@ def _create_topic(
     resource = ConfigResource(ResourceType.TOPIC, topic.name)
     config_records = configs.new_resource_records(rules, resource, overrides, context)
     partitions = _new_partitions(rules, topic, sources)
+    rules.settings.policies.check_new_topic(_as_policies_see_it(topic, partitions, overrides))
     topic_id = sources.new_uuid()
     records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id), *config_records]
     records += [partition_record(rules, topic_id, n, p) for n, p in enumerate(partitions)]
@@ -160,6 +162,15 @@ def _new_partitions(
     # The same brokers are the same partition: thousands of partitions are a few registrations.
     distinct = {ids: placed_partition(rules, ids) for ids in {tuple(replicas) for replicas in placed}}
     return [distinct[tuple(replicas)] for replicas in placed]
+
+
+def _as_policies_see_it(
+    topic: m.CreatableTopic, partitions: Sequence[PartitionRegistration], overrides: Mapping[str, str]
+) -> NewTopic:
+    if topic.assignments:
+        assignments = {number: list(partition.replicas) for number, partition in enumerate(partitions)}
+        return NewTopic(topic.name, None, None, assignments, overrides)
+    return NewTopic(topic.name, len(partitions), len(partitions[0].replicas), None, overrides)
 
 
 def _assigned_partitions(rules: ClusterRules, topic: m.CreatableTopic) -> list[PartitionRegistration]:

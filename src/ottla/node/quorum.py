@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ottla.config.broker import BrokerConfig
 from ottla.controller.controller import Controller
+from ottla.controller.policies import Policies
 from ottla.controller.rules import ControllerSettings
 from ottla.metadata.cluster import Endpoint
 from ottla.model.clock import Clock
@@ -35,7 +36,7 @@ def make_controller(
     )
     return Controller(
         RaftDriver(options, clock),
-        ControllerSettings(config, meta.cluster_id),
+        ControllerSettings(config, meta.cluster_id, Policies.of(config)),
         clock,
         metadata_dir=metadata_dir,
         listeners=endpoints,
