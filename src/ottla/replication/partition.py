@@ -18,6 +18,7 @@ from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.model.topic_names import INTERNAL_TOPICS
 from ottla.storage.append import AppendOrigin, AppendResult, Inspection
 from ottla.storage.log import Log
+from ottla.storage.verification import NOT_CHECKED, Verification
 
 ACKS_ALL = -1
 # The value of flush.messages that means never.
@@ -106,9 +107,12 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         inspected: Inspection | None = None,
         transaction_version: int = 0,
+        verification: Verification | None = NOT_CHECKED,
     ) -> AppendResult:
         """Append as leader and let the high watermark follow where it can."""
-        result = self.append_only(records, acks, now_ms, origin, inspected, transaction_version)
+        result = self.append_only(
+            records, acks, now_ms, origin, inspected, transaction_version, verification
+        )
         self.maybe_advance_high_watermark(self.log.log_end_offset)  # nobody flushes for this caller
         return result
 
@@ -120,6 +124,7 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         inspected: Inspection | None = None,
         transaction_version: int = 0,
+        verification: Verification | None = NOT_CHECKED,
     ) -> AppendResult:
         """Append without moving the high watermark: the caller flushes first."""
         if acks == ACKS_ALL and not self.enough_in_sync:
@@ -136,6 +141,7 @@ class Partition:
             origin=origin,
             transaction_version=transaction_version,
             inspected=inspected,
+            verification=verification,
         )
 
     @property

@@ -39,6 +39,7 @@ from ottla.storage.producer_replay import ProducerUpdate, stage_batches
 from ottla.storage.producer_state import BatchMetadata
 from ottla.storage.segment import LogSegment
 from ottla.storage.txnindex import AbortedTransaction
+from ottla.storage.verification import NOT_CHECKED, Verification
 
 # The first sixteen bytes of a batch: base offset, length, leader epoch. The CRC covers none of them.
 _PLACE: Final = struct.Struct(">qii")
@@ -93,6 +94,12 @@ class AppendableLog(ReadableLog):
 
     # -- appends
 
+    def start_verification(
+        self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
+    ) -> Verification | None:
+        """Before a transaction begins here: what its first batch must show; None if it has begun (KIP-890)."""
+        return self._producers.start_verification(producer_id, sequence, epoch, supports_epoch_bump, now_ms)
+
     def append_as_leader(
         self,
         records: bytearray | memoryview,
@@ -103,6 +110,7 @@ class AppendableLog(ReadableLog):
         origin: AppendOrigin = AppendOrigin.CLIENT,
         transaction_version: int = 0,
         inspected: Inspection | None = None,
+        verification: Verification | None = NOT_CHECKED,
     ) -> AppendResult:
         """Checks a batch, gives it offsets and epoch in place and writes it.
 
@@ -114,7 +122,7 @@ class AppendableLog(ReadableLog):
         if origin is not AppendOrigin.CLIENT:
             return self._append_trusted(records, leader_epoch, now_ms, origin, transaction_version)
         if not HEADER_SIZE <= size <= self._plain_bytes:
-            return self._append_client(records, leader_epoch, now_ms, inspected)
+            return self._append_client(records, leader_epoch, now_ms, inspected, verification)
         (
             base_offset, length, _, _, _, attributes, last_delta, _, header_max, producer_id, producer_epoch,
             sequence, count, problem, lowest, highest,
@@ -134,13 +142,13 @@ class AppendableLog(ReadableLog):
             or lowest < now_ms - self._before_max_ms
             or highest - now_ms > self._after_max_ms
         ):
-            return self._append_client(records, leader_epoch, now_ms, inspected)
+            return self._append_client(records, leader_epoch, now_ms, inspected, verification)
         producer = None
         if producer_id >= 0:
             producer = self._producers.entries.get(producer_id)
             in_transaction = attributes > MAX_CODEC
             if producer is None or not producer.expects(producer_epoch, sequence, in_transaction):
-                return self._append_client(records, leader_epoch, now_ms, inspected)
+                return self._append_client(records, leader_epoch, now_ms, inspected, verification)
         offset = self.log_end_offset
         last_offset = offset + last_delta
         segment = self._active
@@ -195,6 +203,7 @@ class AppendableLog(ReadableLog):
         leader_epoch: int,
         now_ms: int,
         inspected: Inspection | None,
+        verification: Verification | None,
     ) -> AppendResult:
         """The long way for a client's batch."""
         batch = check_client_batch(records, self.config, now_ms, self.topic_partition, inspected)
@@ -207,7 +216,7 @@ class AppendableLog(ReadableLog):
         if header_max != batch.max_timestamp or flagged != (kind == LOG_APPEND_TIME):
             set_max_timestamp(records, 0, kind, batch.max_timestamp)
         placed = self._place(records, [batch], leader_epoch)
-        return self._write(records, placed, now_ms, AppendOrigin.CLIENT, 0, append_time)
+        return self._write(records, placed, now_ms, AppendOrigin.CLIENT, 0, append_time, verification)
 
     def _append_trusted(
         self,
@@ -278,6 +287,7 @@ class AppendableLog(ReadableLog):
         origin: AppendOrigin,
         transaction_version: int,
         append_time: int,
+        verification: Verification | None = NOT_CHECKED,
     ) -> AppendResult:
         """Writes batches that are in place: one write, then everything that remembers them."""
         size = batches[-1].position + batches[-1].size_bytes
@@ -286,7 +296,7 @@ class AppendableLog(ReadableLog):
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"{size} bytes for {self.topic_partition} are more than a segment, {self._segment_bytes}",
             )
-        update = stage_batches(self._producers, records, batches, origin, transaction_version)
+        update = stage_batches(self._producers, records, batches, origin, transaction_version, verification)
         if update.duplicate is not None:
             return self._duplicate(update.duplicate)
         first_offset, last_offset = batches[0].base_offset, batches[-1].last_offset

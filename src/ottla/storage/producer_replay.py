@@ -8,6 +8,7 @@ from ottla.records.control import parse_end_txn_marker
 from ottla.records.record import read_records
 from ottla.storage.append import AppendOrigin, CheckedBatch
 from ottla.storage.producer_state import BatchMetadata, CompletedTxn, ProducerState, StagedProducer
+from ottla.storage.verification import NOT_CHECKED, Verification
 
 if TYPE_CHECKING:
     from ottla.records.types import Buffer
@@ -28,6 +29,7 @@ def stage_batches(
     batches: Sequence[CheckedBatch],
     origin: AppendOrigin,
     transaction_version: int = 0,
+    verification: Verification | None = NOT_CHECKED,
 ) -> ProducerUpdate:
     """Judges the batches of one append, their offsets already assigned; raises what the producer is told."""
     staged: dict[int, StagedProducer] = {}
@@ -37,6 +39,8 @@ def stage_batches(
             continue
         if origin is AppendOrigin.CLIENT and (duplicate := _duplicate_of(state, batch)) is not None:
             return ProducerUpdate({}, [], duplicate)
+        if batch.is_transactional and not batch.is_control and origin is not AppendOrigin.REPLICATION:
+            state.check_verified(batch.producer_id, batch.producer_epoch, verification)
         producer = staged.get(batch.producer_id)
         if producer is None:
             producer = staged[batch.producer_id] = state.stage(batch.producer_id, origin)
@@ -52,6 +56,10 @@ def stage_batches(
                 batch.base_offset,
                 batch.max_timestamp,
                 batch.is_transactional,
+            )
+        if batch.is_transactional and state.verifications:
+            producer.is_verified |= state.ends_verification(
+                batch.producer_id, batch.producer_epoch, batch.is_control
             )
     return ProducerUpdate(staged, completed)
 

@@ -1,0 +1,1 @@
+"""Transactions: the machine over __transaction_state (KIP-98, KIP-890)."""

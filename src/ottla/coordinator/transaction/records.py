@@ -1,0 +1,109 @@
+"""Rows of transactional ids to the records of __transaction_state and back.
+
+A record in memory carries the row itself, with what is never logged; the log holds Kafka's TransactionLogValue, in
+version 1 from transaction.version 1 on. A value of a version that is not known here is passed over on load, as
+Apache does: an aborted upgrade may have left it.
+"""
+
+from collections.abc import Iterable
+
+from ottla.coordinator.result import CoordinatorRecord
+from ottla.coordinator.serde import RecordSerde, RecordType
+from ottla.coordinator.transaction.state import Transaction, TransactionState
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from ottla.wire.messages.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
+
+
+def log_value_version(transaction_version: int) -> int:
+    """The version of values that a level of transaction.version writes: flexible from level 1 on."""
+    return 1 if transaction_version >= 1 else 0
+
+
+def transaction_record(
+    transactional_id: str, row: Transaction | None, transaction_version: int
+) -> CoordinatorRecord:
+    """What makes a row true; None for a tombstone."""
+    version = log_value_version(transaction_version)
+    return CoordinatorRecord(TransactionLogKey(transactional_id=transactional_id), row, version)
+
+
+class TransactionSerde(RecordSerde):
+    """The record type of __transaction_state, with rows for values."""
+
+    def __init__(self) -> None:
+        super().__init__({0: RecordType(TransactionLogKey, TransactionLogValue, 1)})
+
+    def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+        if record.value is None:
+            return super().encode(record)
+        version = 1 if record.value_version is None else record.value_version
+        return super().encode(CoordinatorRecord(record.key, to_value(record.value, version), version))
+
+    def decode(self, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
+        try:
+            record = super().decode(key, value)
+        except KafkaError as error:
+            if error.code is ErrorCode.UNSUPPORTED_VERSION:
+                return None
+            raise
+        if record is None or record.value is None:
+            return record
+        return CoordinatorRecord(record.key, from_value(record.value), record.value_version)
+
+
+TRANSACTION_RECORDS = TransactionSerde()
+
+
+def to_value(row: Transaction, version: int) -> TransactionLogValue:
+    """As the log holds it: version 0 knows neither other producer ids nor the client's version."""
+    flexible = version >= 1
+    return TransactionLogValue(
+        producer_id=row.producer_id,
+        previous_producer_id=row.previous_producer_id if flexible else NO_PRODUCER_ID,
+        next_producer_id=row.next_producer_id if flexible else NO_PRODUCER_ID,
+        producer_epoch=row.producer_epoch,
+        transaction_timeout_ms=row.timeout_ms,
+        transaction_status=int(row.state),
+        transaction_partitions=None if row.state is TransactionState.EMPTY else _by_topic(row.partitions),
+        transaction_last_update_timestamp_ms=row.last_update_ms,
+        transaction_start_timestamp_ms=row.start_ms,
+        client_transaction_version=row.client_version if flexible else 0,
+    )
+
+
+def from_value(value: TransactionLogValue) -> Transaction:
+    """A row as a new coordinator finds it."""
+    return Transaction(
+        producer_id=value.producer_id,
+        previous_producer_id=value.previous_producer_id,
+        next_producer_id=value.next_producer_id,
+        producer_epoch=value.producer_epoch,
+        last_producer_epoch=NO_PRODUCER_EPOCH,
+        timeout_ms=value.transaction_timeout_ms,
+        state=_state(value.transaction_status),
+        partitions=frozenset(
+            TopicPartition(topic.topic, partition)
+            for topic in value.transaction_partitions or ()
+            for partition in topic.partition_ids
+        ),
+        start_ms=value.transaction_start_timestamp_ms,
+        last_update_ms=value.transaction_last_update_timestamp_ms,
+        client_version=value.client_transaction_version,
+    )
+
+
+def _state(status: int) -> TransactionState:
+    try:
+        return TransactionState(status)
+    except ValueError:
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"Unknown transaction state id {status} in the transaction log"
+        ) from None
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[PartitionsSchema]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        topics.setdefault(topic, []).append(partition)
+    return [PartitionsSchema(topic=topic, partition_ids=indexes) for topic, indexes in topics.items()]
