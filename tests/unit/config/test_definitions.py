@@ -189,11 +189,11 @@ def test_keys_without_effect_are_named() -> None:
         "log.dirs",
         "num.io.threads",
         "listener.name.a.ssl.keystore.type",
-        "listener.name.a.max.connections",
+        "listener.name.a.max.connection.creation.rate",
         "listener.name.a.socket.request.max.bytes",
     ]
     assert without_effect(names) == [
-        "listener.name.a.max.connections",
+        "listener.name.a.max.connection.creation.rate",
         "listener.name.a.ssl.keystore.type",
         "num.io.threads",
     ]
