@@ -127,6 +127,12 @@ class BrokerConfig:
         return tuple(self["log.dirs"] or self["log.dir"])
 
     @property
+    def cordoned_log_dirs(self) -> tuple[str, ...]:
+        """The directories that get no new partitions (KIP-1066)."""
+        named = tuple(self["cordoned.log.dirs"] or ())
+        return self.log_dirs if "*" in named else named
+
+    @property
     def metadata_log_dir(self) -> str:
         return str(self["metadata.log.dir"] or self.log_dirs[0])
 

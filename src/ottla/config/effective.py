@@ -30,6 +30,7 @@ EFFECTIVE = frozenset(
         "controller.listener.names",
         "controller.quorum.bootstrap.servers",
         "controller.quorum.voters",
+        "cordoned.log.dirs",
         "create.topic.policy.class.name",
         "default.replication.factor",
         "delete.topic.enable",

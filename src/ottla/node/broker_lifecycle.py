@@ -52,6 +52,7 @@ class BrokerLifecycle:
         incarnation_id: Uuid,
         metadata_offset: Callable[[], int],
         offline_dirs: Callable[[], list[Uuid]],
+        cordoned_dirs: Callable[[], list[Uuid] | None],
         interval_ms: int,
     ) -> None:
         self._controller = controller
@@ -59,6 +60,8 @@ class BrokerLifecycle:
         self._incarnation_id = incarnation_id
         self._metadata_offset = metadata_offset
         self._offline_dirs = offline_dirs
+        self._cordoned_dirs = cordoned_dirs
+        self._extra_beats: set[asyncio.Task[None]] = set()
         self._interval_s = interval_ms / 1000
         self._task: asyncio.Task[None] | None = None
         self.broker_epoch = -1
@@ -121,13 +124,23 @@ class BrokerLifecycle:
         )
         await self._controller.assign_replicas_to_dirs(request, _ASSIGNMENT)
 
+    def beat_now(self) -> None:
+        """Something has changed that the controller should hear of before the next heartbeat is due."""
+        if self._task is not None and not self._task.done():
+            beat = asyncio.get_running_loop().create_task(self._try_heartbeat())
+            self._extra_beats.add(beat)
+            beat.add_done_callback(self._extra_beats.discard)
+
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            try:
-                await self._heartbeat()
-            except KafkaError as error:
-                log.warning("heartbeat failed: %s", error)
+            await self._try_heartbeat()
+
+    async def _try_heartbeat(self) -> None:
+        try:
+            await self._heartbeat()
+        except KafkaError as error:
+            log.warning("heartbeat failed: %s", error)
 
     async def _heartbeat(self, want_shut_down: bool = False) -> BrokerHeartbeatResponse:
         request = BrokerHeartbeatRequest(
@@ -137,6 +150,7 @@ class BrokerLifecycle:
             want_fence=False,
             want_shut_down=want_shut_down,
             offline_log_dirs=self._offline_dirs(),
+            cordoned_log_dirs=self._cordoned_dirs(),
         )
         response = await self._controller.broker_heartbeat(request, _HEARTBEAT)
         _check(response.error_code, "the controller refuses a heartbeat")

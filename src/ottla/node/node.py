@@ -22,6 +22,7 @@ from ottla.config.errors import ConfigError
 from ottla.controller.controller import Controller
 from ottla.controller.result import RequestContext
 from ottla.metadata.delta import Delta
+from ottla.metadata.features import cordoned_dirs_supported
 from ottla.metadata.image import CLUSTER_DEFAULT, ClusterImage, ConfigResource, ResourceType
 from ottla.model.clock import Clock, SystemClock
 from ottla.model.errors import ErrorCode, KafkaError
@@ -173,6 +174,15 @@ class Node:
             self.node_id, self.logs, self._log_config, self._clock, self._executor, self._replica_moved
         )
         self._stops.append(self.replicas.stop)
+        self._lifecycle = BrokerLifecycle(
+            self.controller,
+            self.node_id,
+            random_uuid(),
+            lambda: self._publisher.image.offset,
+            lambda: [d.id for d in self.logs.offline_dirs if d.id is not None],
+            self._cordoned_directories,
+            self.config["broker.heartbeat.interval.ms"],
+        )
         self._publisher.follow(self._follow_config)
         self._publisher.follow(self.replicas.apply)
         self.coordinators = Coordinators(
@@ -181,14 +191,6 @@ class Node:
         self._stops.append(self.coordinators.stop)
         self._publisher.follow(self.coordinators.apply)
         self._publisher.begin()
-        self._lifecycle = BrokerLifecycle(
-            self.controller,
-            self.node_id,
-            random_uuid(),
-            lambda: self._publisher.image.offset,
-            lambda: [d.id for d in self.logs.offline_dirs if d.id is not None],
-            self.config["broker.heartbeat.interval.ms"],
-        )
         directories = [d.id for d in self.logs.online_dirs if d.id is not None]
         listeners = self.sockets.advertised(self.config.advertised_broker_listeners)
         await self._lifecycle.register(
@@ -284,6 +286,7 @@ class Node:
         self.logs.reconfigure(LogManagerSettings.from_values(self.config.values))
         self.sockets.reconfigure(self.config)
         self.replicas.refresh_all_configs()
+        self._lifecycle.beat_now()
 
     def _apply_dynamic_config(self, image: ClusterImage) -> None:
         """Settings that this node cannot run with (another version may have written them) leave it as it is."""
@@ -294,6 +297,14 @@ class Node:
             )
         except ConfigError as error:
             log.error("dynamic broker settings are not applied: %s", error)
+
+        self.logs.set_cordoned([Path(path) for path in self.config.cordoned_log_dirs])
+
+    def _cordoned_directories(self) -> list[Uuid] | None:
+        """What the controller is told (KIP-1066); None where the metadata log cannot say it yet."""
+        if not cordoned_dirs_supported(self._publisher.image.metadata_version or 0):
+            return None
+        return [d.id for d in self.logs.dirs if d.id is not None and self.logs.is_cordoned(d)]
 
     def _log_config(self, image: ClusterImage, topic: str) -> LogConfig:
         overrides = image.config(ResourceType.TOPIC, topic)

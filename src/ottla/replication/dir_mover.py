@@ -47,6 +47,8 @@ class DirMover:
         target = self._logs.dir_by_path(path)
         if not target.online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Log directory {path} is offline")
+        if self._logs.is_cordoned(target):
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Log directory {path} is cordoned")
         return target
 
     async def move(self, partition: Partition, target: LogDir) -> None:

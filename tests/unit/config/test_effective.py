@@ -21,8 +21,6 @@ TABLES = {
 }
 # Read through a name that is put together, or there for its check alone.
 ALSO_READ = {"controller.quorum.bootstrap.servers"}
-# The metadata log of a broker knows cordoned directories; nothing cordons one yet.
-ONLY_CHECKED = {"cordoned.log.dirs"}
 
 
 @cache
@@ -58,7 +56,7 @@ def test_every_effective_key_is_read_somewhere() -> None:
 
 def test_every_key_that_is_read_is_called_effective() -> None:
     read = {key for key in BROKER_KEYS if _named(key)}
-    assert sorted(read - EFFECTIVE - ONLY_CHECKED) == []
+    assert sorted(read - EFFECTIVE) == []
 
 
 def test_listeners_own_keys_are_those_read_for_a_listener() -> None:

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.interop.process import wait_until
 
 from ottla.client.admin_types import ConfigChange, ConfigResource, NewTopic, ResourceType
 from ottla.client.blocking import Admin, Consumer, Producer
-from ottla.model.errors import KafkaError
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.storage import log_read
 from ottla.storage.batch_scan import ColdDataError
@@ -17,6 +18,7 @@ from ottla.wire.messages.log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
+    DescribeLogDirsRequest,
 )
 
 TOPIC = TopicPartition("orders", 0)
@@ -119,6 +121,48 @@ def test_deleted_records_are_not_read_again(broker: Broker, admin: Admin) -> Non
     produce(broker, [b"%d" % number for number in range(10)])
     assert admin.delete_records({TOPIC: 4}) == {TOPIC: 4}
     assert consume(broker, 6) == [b"%d" % number for number in range(4, 10)]
+
+
+def open_to_new(broker: Broker) -> bool:
+    return broker.node.controller.image.brokers[1].has_uncordoned_directory
+
+
+def test_a_cordoned_directory_gets_no_new_partitions(tmp_path: Path) -> None:
+    dirs = [tmp_path / "one", tmp_path / "two"]
+    with Broker({"log.dirs": ",".join(map(str, dirs))}, data_dir=tmp_path) as broker:
+        broker_resource = ConfigResource(ResourceType.BROKER, "1")
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+
+            def cordon(value: str) -> None:
+                change = ConfigChange("cordoned.log.dirs", value)
+                assert admin.incremental_alter_configs({broker_resource: [change]}) == {broker_resource: None}
+
+            def cordoned() -> list[bool]:
+                answer = admin.request(DescribeLogDirsRequest(topics=None))
+                return [result.is_cordoned for result in answer.results]
+
+            cordon(str(dirs[0]))
+            admin.create_topics([NewTopic("orders", 4)])
+            assert [path.name for path in dirs[0].glob("orders-*")] == []
+            assert cordoned() == [True, False]
+            request = AlterReplicaLogDirsRequest(
+                dirs=[
+                    AlterReplicaLogDir(
+                        path=str(dirs[0]), topics=[AlterReplicaLogDirTopic(name="orders", partitions=[0])]
+                    )
+                ]
+            )
+            moved = admin.request(request).results[0].partitions[0]
+            assert moved.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            cordon("*")
+            assert cordoned() == [True, True]
+            wait_until(lambda: not open_to_new(broker), 20, "the controller to hear of it")
+            refused = admin.create_topics([NewTopic("nowhere", 1)])["nowhere"]
+            assert isinstance(refused, KafkaError)
+            assert refused.code is ErrorCode.INVALID_REPLICATION_FACTOR
+            cordon("")
+            wait_until(lambda: open_to_new(broker), 20, "the controller to hear of it")
+            assert not isinstance(admin.create_topics([NewTopic("nowhere", 1)])["nowhere"], KafkaError)
 
 
 def test_a_replica_moves_to_another_directory_while_it_is_written(tmp_path: Path) -> None:

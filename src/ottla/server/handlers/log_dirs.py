@@ -1,5 +1,6 @@
 """DescribeLogDirs and AlterReplicaLogDirs: what lies in which directory, and moving it (KIP-113)."""
 
+from ottla.metadata.features import cordoned_dirs_supported
 from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
@@ -25,10 +26,12 @@ async def describe_log_dirs(ctx: Context, request: DescribeLogDirsRequest) -> De
     asked = None
     if request.topics is not None:
         asked = [TopicPartition(t.topic, index) for t in request.topics for index in t.partitions]
-    return DescribeLogDirsResponse(results=[_result(info) for info in await ctx.node.logs.describe(asked)])
+    shows_cordoned = cordoned_dirs_supported(ctx.node.image().metadata_version or 0)
+    found = await ctx.node.logs.describe(asked)
+    return DescribeLogDirsResponse(results=[_result(info, shows_cordoned) for info in found])
 
 
-def _result(info: LogDirInfo) -> DescribeLogDirsResult:
+def _result(info: LogDirInfo, shows_cordoned: bool) -> DescribeLogDirsResult:
     by_topic: dict[str, list[DescribeLogDirsPartition]] = {}
     for replica in info.replicas:
         by_topic.setdefault(replica.topic_partition.topic, []).append(
@@ -45,7 +48,7 @@ def _result(info: LogDirInfo) -> DescribeLogDirsResult:
         topics=[DescribeLogDirsTopic(name=name, partitions=found) for name, found in by_topic.items()],
         total_bytes=info.total_bytes,
         usable_bytes=info.usable_bytes,
-        is_cordoned=info.cordoned,
+        is_cordoned=shows_cordoned and info.cordoned,
     )
 
 
