@@ -1,9 +1,9 @@
 """Everything a node says of its configuration, key by key, beside Apache Kafka 4.3.1.
 
 The side-by-side scripts describe nodes that were told little. Here both are told much: settings under several
-synonyms, passwords, listeners' own keys, dynamic settings of one broker and of all, and every key of a topic, a
-group and a client metrics subscription. Value, type, source, synonyms, read-only, sensitive and whether there
-is documentation must agree for each.
+synonyms, values that are kept elsewhere (config.providers), passwords, listeners' own keys, dynamic settings of one
+broker and of all, and every key of a topic, a group and a client metrics subscription. Value, type, source,
+synonyms, read-only, sensitive and whether there is documentation must agree for each.
 """
 
 from __future__ import annotations
@@ -125,10 +125,34 @@ DYNAMIC_DEFAULT = {
 }
 
 
+def from_elsewhere(where: Path) -> dict[str, object]:
+    """Settings whose values are kept in files, in a directory and in a variable."""
+    secrets = where / "secrets"
+    secrets.mkdir(exist_ok=True)
+    (secrets / "keys.properties").write_text("threads = 7\nrack=rack\\u002d9\n")
+    (secrets / "zone").write_text("zone-1")
+    package = "org.apache.kafka.common.config.provider"
+    keys = f"${{file:{secrets}/keys.properties"
+    return {
+        "config.providers": "file,dir,env",
+        "config.providers.file.class": f"{package}.FileConfigProvider",
+        "config.providers.file.param.allowed.paths": secrets,
+        "config.providers.dir.class": f"{package}.DirectoryConfigProvider",
+        "config.providers.env.class": f"{package}.EnvVarConfigProvider",
+        "config.providers.env.param.allowlist.pattern": "OTTLA_TEST_.*",
+        "num.io.threads": f"{keys}:threads}}",
+        "broker.rack": f"<{keys}:rack}}/${{dir:{secrets}:zone}}/${{env:OTTLA_TEST_ROW}}/${{env:HOME}}/{keys}:nope}}>",
+        "delegation.token.secret.key": f"{keys}:rack}}",
+        "sasl.kerberos.service.name": "${nobody:a:b}",
+        "sasl.oauthbearer.expected.issuer": f"${{file:{where}/not-allowed:key}}",
+    }
+
+
 def node(kind: str, where: Path) -> ServerProcess:
     """Either kind on the same settings."""
     port, controller_port = free_ports(2)
-    reference = ApacheKafka(where / "data", STATIC, port=port, controller_port=controller_port)
+    settings = {**STATIC, **from_elsewhere(where.parent)}
+    reference = ApacheKafka(where / "data", settings, port=port, controller_port=controller_port)
     if kind == "apache":
         return reference
     return OttlaNode(where / "data", reference.settings(), port=port, controller_port=controller_port)
@@ -137,12 +161,15 @@ def node(kind: str, where: Path) -> ServerProcess:
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Script, Script]]:
     where = tmp_path_factory.mktemp("described")
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("OTTLA_TEST_ROW", "row 3")
     with running([node("apache", where / "apache"), node("ottla", where / "ottla")]) as (reference, subject):
         ranges = api_ranges(reference)
         scripts = [Script(server, ranges, symbols_of(server)) for server in (reference, subject)]
         yield scripts[0], scripts[1]
         for script in scripts:
             script.close()
+    monkeypatch.undo()
 
 
 def put(s: Script, kind: int, name: str, values: dict[str, str]) -> None:
