@@ -1,0 +1,1 @@
+"""Classic groups: members join, their leader assigns, the coordinator keeps time."""

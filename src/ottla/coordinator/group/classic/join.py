@@ -1,0 +1,267 @@
+"""JoinGroup: who may come in, under which id, and what that means for the group.
+
+A new dynamic member first gets an id and comes again with it (KIP-394), so that a client that gave up waiting does
+not leave a member behind each time. A static one (KIP-345) is known by its instance id: if it comes back without
+an id, it takes the place and the assignment of the one before, which is fenced.
+
+Owner: the ClassicManager of a shard.
+"""
+
+import uuid
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ottla.coordinator.group.classic.group import ClassicGroup
+from ottla.coordinator.group.classic.member import Member, Protocols
+from ottla.coordinator.group.classic.rebalance import Rebalances, joined
+from ottla.coordinator.group.classic.records import group_record
+from ottla.coordinator.group.classic.state import (
+    COMPLETING_REBALANCE,
+    EMPTY,
+    PREPARING_REBALANCE,
+    STABLE,
+)
+from ottla.coordinator.group.classic.turn import Turn, join_error, park, sync_error
+from ottla.coordinator.group.context import GroupContext
+from ottla.coordinator.result import After, Effect
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.pending import Pending
+from ottla.wire.messages.groups import JoinGroupRequest, JoinGroupResponse
+
+# A member that is new may be gone while its join is parked: nothing would tell (KAFKA-7610).
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
+# Ids that were given out to clients which have not come back yet, in one group.
+MAX_PENDING_JOIN: Final = 100_000
+FIRST_MEMBER_ID_REQUIRED_VERSION: Final = 4
+FIRST_SKIP_ASSIGNMENT_VERSION: Final = 9
+
+Reply = JoinGroupResponse | Pending[JoinGroupResponse]
+
+
+class Caller(NamedTuple):
+    """Who sends a request, and in which version."""
+
+    client_id: str | None
+    client_host: str
+    version: int
+
+
+class Joining(NamedTuple):
+    """A join on its way."""
+
+    caller: Caller
+    request: JoinGroupRequest
+    protocols: Protocols
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The first version does not have one; there it is the session's."""
+        request = self.request
+        return request.rebalance_timeout_ms if self.caller.version else request.session_timeout_ms
+
+
+class Joins:
+    """See the module."""
+
+    def __init__(self, context: GroupContext, rebalances: Rebalances) -> None:
+        self._context = context
+        self._rebalances = rebalances
+
+    def join(self, turn: Turn, group: ClassicGroup, caller: Caller, request: JoinGroupRequest) -> Reply:
+        """Let a member in, or say why not."""
+        joining = Joining(caller, request, tuple((p.name, p.metadata) for p in request.protocols))
+        member_id = request.member_id
+        if not self._has_room(group, member_id):
+            group.remove(member_id)
+            return join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+        if not group.supports(request.protocol_type, joining.protocols):
+            return join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
+        if not member_id:
+            return self._join_new(turn, group, joining)
+        if member_id in group.pending_join:
+            return self._join_pending(turn, group, joining)
+        try:
+            group.validate_member(member_id, request.group_instance_id)
+        except KafkaError as error:
+            return join_error(error.code, member_id)
+        return self._join_again(turn, group, joining)
+
+    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
+        most: int = self._context.config()["group.max.size"]
+        if group.state is EMPTY:
+            return True
+        if group.state is PREPARING_REBALANCE:
+            # By those who have come again: if there are too many members, the last ones have to go.
+            member = group.members.get(member_id)
+            return group.awaiting_join_count < most or (
+                member is not None and member.awaiting_join is not None
+            )
+        return member_id in group.members or len(group.members) < most
+
+    # ---- new members --------------------------------------------------------------------------------------
+
+    def _join_new(self, turn: Turn, group: ClassicGroup, joining: Joining) -> Reply:
+        instance_id = joining.request.group_instance_id
+        if instance_id is not None:
+            old_id = group.static_members.get(instance_id)
+            new_id = self._new_member_id(instance_id)
+            if old_id is not None:
+                return self._replace(turn, group, joining, group.members[old_id], new_id)
+            return self._add(turn, group, joining, new_id)
+        new_id = self._new_member_id(joining.caller.client_id)
+        if joining.caller.version < FIRST_MEMBER_ID_REQUIRED_VERSION:
+            return self._add(turn, group, joining, new_id)
+        return self._give_id(turn, group, joining, new_id)
+
+    def _new_member_id(self, prefix: str | None) -> str:
+        return f"{'null' if prefix is None else prefix}-{uuid.UUID(bytes=bytes(self._context.new_uuid()))}"
+
+    def _give_id(self, turn: Turn, group: ClassicGroup, joining: Joining, new_id: str) -> Reply:
+        if len(group.pending_join) >= MAX_PENDING_JOIN:
+            return join_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
+        until_ms = turn.now_ms + joining.request.session_timeout_ms
+        group.pending_join[new_id] = until_ms
+        self._rebalances.watch(turn, group, until_ms)
+        return join_error(ErrorCode.MEMBER_ID_REQUIRED, new_id)
+
+    def _join_pending(self, turn: Turn, group: ClassicGroup, joining: Joining) -> Reply:
+        """With the id it was given."""
+        if joining.request.group_instance_id is not None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "static members are not given ids to come back with"
+            )
+        return self._add(turn, group, joining, joining.request.member_id)
+
+    def _add(self, turn: Turn, group: ClassicGroup, joining: Joining, member_id: str) -> Reply:
+        request = joining.request
+        parked = park(None)
+        member = Member(
+            member_id,
+            request.group_instance_id,
+            joining.caller.client_id or "",
+            joining.caller.client_host,
+            joining.rebalance_timeout_ms,
+            request.session_timeout_ms,
+            joining.protocols,
+            awaiting_join=parked,
+            is_new=True,
+        )
+        if group.state is PREPARING_REBALANCE and group.previous_state is EMPTY:
+            group.new_member_added = True
+        if not group.members:
+            group.protocol_type_or_none = request.protocol_type
+        group.add(member)
+        self._rebalances.expect(turn, group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalances.prepare_or_complete(turn, group, f"{member_id} is new; {_reason(request)}")
+        return parked
+
+    # ---- members that are known ---------------------------------------------------------------------------
+
+    def _join_again(self, turn: Turn, group: ClassicGroup, joining: Joining) -> Reply:
+        member = group.members[joining.request.member_id]
+        unchanged = member.protocols == joining.protocols
+        is_leader = group.leader_id == member.member_id
+        # It may have missed the answer to its join; and the leader of a stable group wants a new assignment.
+        if unchanged and (group.state is COMPLETING_REBALANCE or (group.state is STABLE and not is_leader)):
+            return joined(group, member.member_id)
+        parked = self._wait_again(group, joining, member)
+        self._rebalances.prepare_or_complete(
+            turn, group, f"{member.member_id} joins again; {_reason(joining.request)}"
+        )
+        return parked
+
+    def _wait_again(
+        self, group: ClassicGroup, joining: Joining, member: Member
+    ) -> Pending[JoinGroupResponse]:
+        group.set_protocols(member, joining.protocols)
+        member.rebalance_timeout_ms = joining.rebalance_timeout_ms
+        member.session_timeout_ms = joining.request.session_timeout_ms
+        if member.awaiting_join is None:
+            group.awaiting_join_count += 1
+        member.awaiting_join = park(member.awaiting_join)
+        return member.awaiting_join
+
+    # ---- static members that are back ---------------------------------------------------------------------
+
+    def _replace(self, turn: Turn, group: ClassicGroup, joining: Joining, old: Member, new_id: str) -> Reply:
+        old_leader = group.leader_id
+        turn.answer_join(group, old, join_error(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
+        turn.answer_sync(old, sync_error(ErrorCode.FENCED_INSTANCE_ID))
+        new = group.rename(old, new_id)
+        self._rebalances.expect(turn, group, new, new.session_timeout_ms)
+        parked = self._wait_again(group, joining, new)
+        reason = f"{new_id} is instance {new.group_instance_id} now; {_reason(joining.request)}"
+        if group.state is not STABLE:
+            if group.state is COMPLETING_REBALANCE:
+                # The leader may be assigning to the old id.
+                self._rebalances.prepare(turn, group, reason)
+            else:
+                self._rebalances.maybe_complete_join(turn, group)
+        elif group.choose_protocol() != group.protocol_name:
+            self._rebalances.prepare_or_complete(turn, group, reason)
+        else:
+            self._store_replacement(turn, group, joining, old, new, old_leader)
+        return parked
+
+    def _store_replacement(
+        self,
+        turn: Turn,
+        group: ClassicGroup,
+        joining: Joining,
+        old: Member,
+        new: Member,
+        old_leader: str | None,
+    ) -> None:
+        """Nothing changes for the others: once it is written, the member goes on with what it had."""
+        response = _replaced(group, joining.caller.version, new.member_id, old_leader)
+        parked = new.awaiting_join
+        turn.records.append(group_record(group, {m.member_id: m.assignment for m in group.members.values()}))
+        turn.effects.append(After(lambda: _answer_replaced(group, new, parked, response)))
+        turn.on_failure = lambda _: self._undo_replacement(turn, group, old, new)
+
+    def _undo_replacement(
+        self, turn: Turn, group: ClassicGroup, old: Member, new: Member
+    ) -> Sequence[Effect]:
+        """It could not be written who the instance is now: it is who it was before."""
+        if group.members.get(new.member_id) is not new:
+            return self._rebalances.rearm(group)
+        if new.awaiting_join is not None:
+            new.awaiting_join = None
+            group.awaiting_join_count -= 1
+        group.set_protocols(new, old.protocols)
+        new.rebalance_timeout_ms = old.rebalance_timeout_ms
+        new.session_timeout_ms = old.session_timeout_ms
+        back = group.rename(new, old.member_id)
+        back.deadline_ms = turn.now_ms + back.session_timeout_ms
+        return self._rebalances.rearm(group)
+
+
+def _replaced(group: ClassicGroup, version: int, new_id: str, old_leader: str | None) -> JoinGroupResponse:
+    """The leader must not assign, for a stable group does not take it.
+
+    It is told so (KIP-814), or, in older versions, that the one it replaces leads the group.
+    """
+    response = joined(group, new_id)
+    if version < FIRST_SKIP_ASSIGNMENT_VERSION:
+        response.members = []
+        response.leader = old_leader or ""
+    else:
+        response.skip_assignment = group.leader_id == new_id
+    return response
+
+
+def _answer_replaced(
+    group: ClassicGroup,
+    member: Member,
+    parked: Pending[JoinGroupResponse] | None,
+    response: JoinGroupResponse,
+) -> None:
+    if parked is None or member.awaiting_join is not parked:
+        return  # a rebalance, or the next replacement, has answered it
+    member.awaiting_join = None
+    group.awaiting_join_count -= 1
+    parked.resolve(response)
+
+
+def _reason(request: JoinGroupRequest) -> str:
+    return f"client reason: {request.reason or 'not provided'}"

@@ -1,0 +1,259 @@
+"""The classic groups of a shard: join, sync, heartbeat, leave, describe (APIs 11 to 15).
+
+The members of a consumer group may speak the classic protocol too (KIP-848): what they send is passed on to the
+consumer groups' manager.
+
+Owner: a GroupMachine.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from ottla.coordinator.group.classic.describe import describe
+from ottla.coordinator.group.classic.group import ClassicGroup
+from ottla.coordinator.group.classic.join import Caller, Joins
+from ottla.coordinator.group.classic.leave import Leaves, left
+from ottla.coordinator.group.classic.member import Member
+from ottla.coordinator.group.classic.rebalance import Rebalances
+from ottla.coordinator.group.classic.records import new_group_record, restore
+from ottla.coordinator.group.classic.state import DEAD, PREPARING_REBALANCE
+from ottla.coordinator.group.classic.sync import Syncs
+from ottla.coordinator.group.classic.turn import Turn, join_error, sync_error
+from ottla.coordinator.group.context import GroupContext, Replay
+from ottla.coordinator.group.group import Group, GroupType
+from ottla.coordinator.result import Effect, Result, StartTimer
+from ottla.metadata.delta import Delta
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.wire.messages.groups import (
+    DescribedGroup,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from ottla.wire.messages.offsets_log import GroupMetadataKey, GroupMetadataValue
+
+log = logging.getLogger("ottla.coordinator.classic")
+
+# Groups whose timers are started before the loop goes on to something else.
+ARMED_AT_ONCE: Final = 100
+
+_ALIVE: Final = HeartbeatResponse()
+_REBALANCING: Final = HeartbeatResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS))
+
+
+class ClassicMembers(Protocol):
+    """What members of consumer groups send that speak the classic protocol."""
+
+    def classic_join(
+        self, group_id: str, caller: Caller, request: JoinGroupRequest, now_ms: int
+    ) -> Result[JoinGroupResponse]: ...
+
+    def classic_sync(
+        self, caller: Caller, request: SyncGroupRequest, now_ms: int
+    ) -> Result[SyncGroupResponse]: ...
+
+    def classic_heartbeat(
+        self, caller: Caller, request: HeartbeatRequest, now_ms: int
+    ) -> Result[HeartbeatResponse]: ...
+
+    def classic_leave(
+        self, caller: Caller, request: LeaveGroupRequest, now_ms: int
+    ) -> Result[LeaveGroupResponse]: ...
+
+
+class ClassicManager:
+    """See the module."""
+
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
+        self._rebalances = Rebalances(context)
+        self._joins = Joins(context, self._rebalances)
+        self._syncs = Syncs(self._rebalances)
+        self._leaves = Leaves(self._rebalances)
+        # A group that has been decided on, until its first record is replayed.
+        self._newborn: ClassicGroup | None = None
+        self.consumer_groups: ClassicMembers | None = None
+
+    # ---- decisions ----------------------------------------------------------------------------------------
+
+    def join(self, caller: Caller, request: JoinGroupRequest, now_ms: int) -> Result[JoinGroupResponse]:
+        """A member comes, or comes again; it is answered when the others have."""
+        present = self._context.groups.get(request.group_id)
+        if present is None or (_is_convertible(present) and not isinstance(present, ClassicGroup)):
+            return self._join_new_group(caller, request, present, now_ms)
+        if isinstance(present, ClassicGroup):
+            turn = Turn(now_ms)
+            return turn.result(self._joins.join(turn, present, caller, request))
+        if present.type is GroupType.CONSUMER and self.consumer_groups is not None:
+            return self.consumer_groups.classic_join(request.group_id, caller, request, now_ms)
+        return Result(join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ""))
+
+    def _join_new_group(
+        self, caller: Caller, request: JoinGroupRequest, present: Group | None, now_ms: int
+    ) -> Result[JoinGroupResponse]:
+        """A group begins with its first member, in the place of an empty one of another kind."""
+        if request.member_id:
+            return Result(join_error(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
+        group = ClassicGroup(self._context.timeline, request.group_id, now_ms)
+        turn = Turn(now_ms)
+        reply = self._joins.join(turn, group, caller, request)
+        if present is not None:
+            turn.records.extend(present.tombstones())
+        turn.records.append(new_group_record(group))
+        turn.on_failure = self._not_born
+        self._newborn = group
+        return turn.result(reply)
+
+    def _not_born(self, error: KafkaError) -> Sequence[Effect]:
+        # Who waits to join is told; the group is gone with its record.
+        self._newborn = None
+        return ()
+
+    def sync(self, caller: Caller, request: SyncGroupRequest, now_ms: int) -> Result[SyncGroupResponse]:
+        """A member wants its assignment; the leader brings everybody's."""
+        group = self._context.groups.get(request.group_id)
+        if group is None or group.is_empty():
+            return Result(sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+        if isinstance(group, ClassicGroup):
+            turn = Turn(now_ms)
+            return turn.result(self._syncs.sync(turn, group, request))
+        if group.type is GroupType.CONSUMER and self.consumer_groups is not None:
+            return self.consumer_groups.classic_sync(caller, request, now_ms)
+        return Result(sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+
+    def heartbeat(self, caller: Caller, request: HeartbeatRequest, now_ms: int) -> Result[HeartbeatResponse]:
+        """A member is alive; it learns whether it has to join again."""
+        group = self._context.groups.get(request.group_id)
+        if isinstance(group, ClassicGroup):
+            member = _current(group, request)
+            response = _REBALANCING if group.state is PREPARING_REBALANCE else _ALIVE
+            return Result(response, (), self._heard_of(group, member, now_ms))
+        if group is not None and group.type is GroupType.CONSUMER and self.consumer_groups is not None:
+            return self.consumer_groups.classic_heartbeat(caller, request, now_ms)
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {request.group_id} not found.")
+
+    def _heard_of(self, group: ClassicGroup, member: Member, now_ms: int) -> Sequence[Effect]:
+        deadline_ms = now_ms + member.session_timeout_ms
+        member.deadline_ms = deadline_ms
+        if deadline_ms >= group.expiry_due_ms:
+            return ()
+        turn = Turn(now_ms)
+        self._rebalances.watch(turn, group, deadline_ms)
+        return turn.effects
+
+    def leave(self, caller: Caller, request: LeaveGroupRequest, now_ms: int) -> Result[LeaveGroupResponse]:
+        """Members go."""
+        group = self._context.groups.get(request.group_id)
+        if isinstance(group, ClassicGroup):
+            turn = Turn(now_ms)
+            return turn.result(self._leaves.leave(turn, group, request.members))
+        if group is not None and group.type is GroupType.CONSUMER and self.consumer_groups is not None:
+            return self.consumer_groups.classic_leave(caller, request, now_ms)
+        unknown = [left(member, ErrorCode.UNKNOWN_MEMBER_ID) for member in request.members]
+        return Result(LeaveGroupResponse(members=unknown))
+
+    # ---- questions ----------------------------------------------------------------------------------------
+
+    def describe(self, group_id: str, version: int) -> DescribedGroup:
+        return describe(group_id, self._context.groups.committed(group_id), version)
+
+    # ---- for the offsets and the other kinds of groups ----------------------------------------------------
+
+    def new_simple(self, group_id: str) -> ClassicGroup:
+        """An empty group without a protocol type; the caller puts it among the groups."""
+        return ClassicGroup(self._context.timeline, group_id)
+
+    def keep_alive(self, group: Group, member_id: str, now_ms: int) -> Sequence[Effect]:
+        """A member has committed: that counts as a heartbeat in a group that is stable or rebalances."""
+        if not isinstance(group, ClassicGroup):
+            return ()
+        member = group.members.get(member_id)
+        return () if member is None else self._heard_of(group, member, now_ms)
+
+    # ---- replay and life ----------------------------------------------------------------------------------
+
+    def replays(self) -> Mapping[type[Any], Replay]:
+        return {GroupMetadataKey: self._replay}
+
+    def _replay(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
+        groups = self._context.groups
+        if value is None:
+            groups.pop(key.group)
+            return
+        group = groups.get(key.group)
+        if not isinstance(group, ClassicGroup) or not self._context.timeline.recording:
+            group = self._born(key.group, value)
+            groups[key.group] = group
+        group.stored.value = value
+
+    def _born(self, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+        group, self._newborn = self._newborn, None
+        if group is None or group.group_id != group_id:
+            group = ClassicGroup(self._context.timeline, group_id)
+            restore(group, value)
+        return group
+
+    def on_loaded(self, now_ms: int) -> list[Effect]:
+        """Every member has a whole session to be heard of, from now on."""
+        groups = (group for group in list(self._context.groups.values()) if isinstance(group, ClassicGroup))
+        return self._arm(groups, now_ms)
+
+    def _arm(self, groups: Iterator[ClassicGroup], now_ms: int) -> list[Effect]:
+        """In slices: there may be many."""
+        turn = Turn(now_ms)
+        most: int = self._context.config()["group.max.size"]
+        some = list(islice(groups, ARMED_AT_ONCE))
+        for group in some:
+            for member in group.members.values():
+                self._rebalances.expect(turn, group, member, member.session_timeout_ms)
+            if len(group.members) > most:
+                self._rebalances.prepare(turn, group, "it has more members than it may have by now")
+        if len(some) == ARMED_AT_ONCE:
+            turn.effects.append(
+                StartTimer("classic-loaded", 0, lambda now_ms: Result(None, (), self._arm(groups, now_ms)))
+            )
+        return turn.effects
+
+    def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
+        return []
+
+    def on_unloaded(self, error: KafkaError) -> None:
+        """Who waits has to find the new coordinator."""
+        for group in self._context.groups.values():
+            if isinstance(group, ClassicGroup):
+                group.become(DEAD, group.state_timestamp_ms or 0)
+                for member in group.members.values():
+                    _turn_away(member, error.code)
+
+
+def _is_convertible(group: Group) -> bool:
+    """May an empty group of this kind become a classic one?"""
+    return group.type in (GroupType.CONSUMER, GroupType.STREAMS) and group.is_empty()
+
+
+def _current(group: ClassicGroup, request: HeartbeatRequest) -> Member:
+    """The member, if it is in the current generation."""
+    if request.group_instance_id is not None:
+        group.validate_member(request.member_id, request.group_instance_id)
+    member = group.members.get(request.member_id)
+    if member is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id} is no member of {group.group_id}")
+    if request.generation_id != group.generation_id:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"generation {request.generation_id} is over")
+    return member
+
+
+def _turn_away(member: Member, code: ErrorCode) -> None:
+    join, member.awaiting_join = member.awaiting_join, None
+    sync, member.awaiting_sync = member.awaiting_sync, None
+    if join is not None and not join.done:
+        join.resolve(join_error(code, member.member_id))
+    if sync is not None and not sync.done:
+        sync.resolve(sync_error(code))

@@ -1,0 +1,301 @@
+"""How a classic group gets from one generation to the next, and how it notices that members are gone.
+
+Everybody is asked to join again (`prepare`), those who do not in time are left behind (`complete_join`), and who
+then does not fetch its assignment neither is (`expire_pending_sync`). The first members of an empty group wait a
+little for each other (group.initial.rebalance.delay.ms, KIP-134).
+
+Sessions: a heartbeat only moves its member's deadline; one timer a group goes off when the first deadline could
+have passed, and looks.
+
+Owner: the ClassicManager of a shard.
+"""
+
+import logging
+from typing import Final
+
+from ottla.coordinator.group.classic.group import ClassicGroup
+from ottla.coordinator.group.classic.member import NEVER, NO_ASSIGNMENT, Member
+from ottla.coordinator.group.classic.records import group_record
+from ottla.coordinator.group.classic.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE
+from ottla.coordinator.group.classic.turn import Turn, join_error, sync_error
+from ottla.coordinator.group.context import GroupContext
+from ottla.coordinator.result import CancelTimer, Effect, Result, StartTimer
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.wire.messages.groups import JoinGroupResponse, JoinGroupResponseMember
+
+log = logging.getLogger("ottla.coordinator.classic")
+
+INITIAL_DELAY: Final = "group.initial.rebalance.delay.ms"
+
+
+class Rebalances:
+    """See the module."""
+
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
+
+    def group(self, group_id: str) -> ClassicGroup | None:
+        """The classic group of that name, if there is one."""
+        group = self._context.groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    # ---- joining ------------------------------------------------------------------------------------------
+
+    def prepare_or_complete(self, turn: Turn, group: ClassicGroup, reason: str) -> None:
+        """Begin a rebalance, or end the one that is under way if everybody has joined."""
+        if group.can_rebalance:
+            self.prepare(turn, group, reason)
+        else:
+            self.maybe_complete_join(turn, group)
+
+    def prepare(self, turn: Turn, group: ClassicGroup, reason: str) -> None:
+        """Have everybody join again."""
+        if group.state is COMPLETING_REBALANCE:
+            self.reset_assignments(turn, group, ErrorCode.REBALANCE_IN_PROGRESS)
+        group.pending_sync.clear()
+        turn.effects.append(CancelTimer(_sync_key(group.group_id)))
+        initial = group.state is EMPTY
+        if initial:
+            self._wait_for_first_members(turn, group)
+        group.become(PREPARING_REBALANCE, turn.now_ms)
+        log.debug("group %s rebalances after generation %d: %s", group.group_id, group.generation_id, reason)
+        if initial:
+            return
+        if group.all_joined():
+            self.complete_join(turn, group)
+        else:
+            self._start_join_timer(turn, group)
+
+    def maybe_complete_join(self, turn: Turn, group: ClassicGroup) -> None:
+        """End the rebalance if it is not an initial one and everybody has joined."""
+        if group.state is PREPARING_REBALANCE and group.previous_state is not EMPTY and group.all_joined():
+            self.complete_join(turn, group)
+
+    def complete_join(self, turn: Turn, group: ClassicGroup) -> None:
+        """Form the next generation of those who have joined."""
+        if group.state is not PREPARING_REBALANCE:
+            return
+        turn.effects.append(CancelTimer(_join_key(group.group_id)))
+        self._leave_behind(group)
+        if group.members and not _elect_leader(group):
+            # Static members, all of them away: go on when one is back, or their sessions are over.
+            self._start_join_timer(turn, group)
+            return
+        group.next_generation(turn.now_ms)
+        if group.is_empty():
+            turn.records.append(group_record(group, {}))
+            turn.on_failure = lambda error: self._not_emptied(group, error)
+        else:
+            self._answer_joins(turn, group)
+
+    def _leave_behind(self, group: ClassicGroup) -> None:
+        late = [m for m in group.members.values() if m.awaiting_join is None and not m.is_static]
+        for member in late:
+            group.remove(member.member_id)
+        if late:
+            log.info("group %s: %d members have not joined again", group.group_id, len(late))
+
+    def _answer_joins(self, turn: Turn, group: ClassicGroup) -> None:
+        for member in group.members.values():
+            turn.answer_join(group, member, joined(group, member.member_id))
+            member.is_new = False
+            self.expect(turn, group, member, member.session_timeout_ms)
+            group.pending_sync.add(member.member_id)
+        group_id, generation_id = group.group_id, group.generation_id
+        turn.effects.append(
+            StartTimer(
+                _sync_key(group_id),
+                group.rebalance_timeout_ms(),
+                lambda now_ms: self.expire_pending_sync(group_id, generation_id, now_ms),
+            )
+        )
+
+    def _not_emptied(self, group: ClassicGroup, error: KafkaError) -> list[Effect]:
+        # The log still has the generation before this one. If it is loaded, its members will not be heard of.
+        log.warning("that group %s is empty was not written: %s", group.group_id, error)
+        return self.rearm(group)
+
+    # ---- timers of a rebalance ----------------------------------------------------------------------------
+
+    def _start_join_timer(self, turn: Turn, group: ClassicGroup) -> None:
+        group_id = group.group_id
+        turn.effects.append(
+            StartTimer(
+                _join_key(group_id),
+                group.rebalance_timeout_ms(),
+                lambda now_ms: self._expire_join(group_id, now_ms),
+            )
+        )
+
+    def _expire_join(self, group_id: str, now_ms: int) -> Result[None]:
+        turn = Turn(now_ms)
+        group = self.group(group_id)
+        if group is not None:
+            self.complete_join(turn, group)
+        return turn.result(None)
+
+    def _wait_for_first_members(self, turn: Turn, group: ClassicGroup) -> None:
+        delay_ms: int = self._context.config()[INITIAL_DELAY]
+        remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
+        self._start_initial_timer(turn, group.group_id, delay_ms, remaining_ms)
+
+    def _start_initial_timer(self, turn: Turn, group_id: str, delay_ms: int, remaining_ms: int) -> None:
+        turn.effects.append(
+            StartTimer(
+                _join_key(group_id),
+                delay_ms,
+                lambda now_ms: self._expire_initial(group_id, delay_ms, remaining_ms, now_ms),
+            )
+        )
+
+    def _expire_initial(self, group_id: str, delay_ms: int, remaining_ms: int, now_ms: int) -> Result[None]:
+        """Wait again if somebody came, but no longer than a rebalance may take."""
+        turn = Turn(now_ms)
+        group = self.group(group_id)
+        if group is None:
+            return turn.result(None)
+        if group.new_member_added and remaining_ms:
+            group.new_member_added = False
+            next_delay_ms = min(self._context.config()[INITIAL_DELAY], remaining_ms)
+            self._start_initial_timer(turn, group_id, next_delay_ms, max(remaining_ms - delay_ms, 0))
+        else:
+            self.complete_join(turn, group)
+        return turn.result(None)
+
+    def expire_pending_sync(self, group_id: str, generation_id: int, now_ms: int) -> Result[None]:
+        """Who has not asked for its assignment in time is left behind."""
+        turn = Turn(now_ms)
+        group = self.group(group_id)
+        if group is None or generation_id != group.generation_id or not group.pending_sync:
+            return turn.result(None)
+        if group.state in (COMPLETING_REBALANCE, STABLE):
+            for member_id in list(group.pending_sync):
+                group.remove(member_id)
+            self.prepare(turn, group, "members have not synced in time")
+        return turn.result(None)
+
+    def synced(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
+        """A member has asked for its assignment."""
+        group.pending_sync.discard(member_id)
+        if not group.pending_sync:
+            turn.effects.append(CancelTimer(_sync_key(group.group_id)))
+
+    def reset_assignments(self, turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
+        """Nobody gets anything in this generation; who waits for it is told why."""
+        for member in group.members.values():
+            member.assignment = NO_ASSIGNMENT
+            if turn.answer_sync(member, sync_error(code)):
+                self.expect(turn, group, member, member.session_timeout_ms)
+
+    # ---- sessions -----------------------------------------------------------------------------------------
+
+    def expect(self, turn: Turn, group: ClassicGroup, member: Member, timeout_ms: int) -> None:
+        """A member has to be heard of in that time."""
+        member.deadline_ms = turn.now_ms + timeout_ms
+        self.watch(turn, group, member.deadline_ms)
+
+    def watch(self, turn: Turn, group: ClassicGroup, deadline_ms: float) -> None:
+        """Look for members that are gone at that time, if not before."""
+        if deadline_ms < group.expiry_due_ms:
+            group.expiry_due_ms = deadline_ms
+            turn.effects.append(self._expiry_timer(group.group_id, deadline_ms - turn.now_ms))
+
+    def rearm(self, group: ClassicGroup) -> list[Effect]:
+        """A decision failed with its timers: look at once, and begin again from there."""
+        return [self._expiry_timer(group.group_id, 0)]
+
+    def _expiry_timer(self, group_id: str, delay_ms: float) -> StartTimer:
+        return StartTimer(
+            ("classic-session", group_id), delay_ms, lambda now_ms: self.expire_members(group_id, now_ms)
+        )
+
+    def expire_members(self, group_id: str, now_ms: int) -> Result[None]:
+        """Remove the members whose time is up, and look again when the next one's could be."""
+        turn = Turn(now_ms)
+        group = self.group(group_id)
+        if group is not None:
+            group.expiry_due_ms = NEVER
+            unused = _remove_unused_ids(group, now_ms)
+            gone = self._remove_gone(turn, group)
+            if gone and group.state is not PREPARING_REBALANCE:
+                self.prepare_or_complete(turn, group, "members are gone")
+            elif (unused or gone) and group.all_joined():
+                self.complete_join(turn, group)
+            self.watch(turn, group, _first_deadline(group))
+        return turn.result(None)
+
+    def _remove_gone(self, turn: Turn, group: ClassicGroup) -> bool:
+        now_ms = turn.now_ms
+        due = [member for member in group.members.values() if member.deadline_ms <= now_ms]
+        gone = [member for member in due if not member.excused]
+        for member in due:
+            member.deadline_ms = now_ms + member.session_timeout_ms
+        for member in gone:
+            log.info("group %s: nothing is heard of %s any more", group.group_id, member.member_id)
+            self.dismiss(turn, group, member)
+        return bool(gone)
+
+    def dismiss(self, turn: Turn, group: ClassicGroup, member: Member) -> None:
+        """Remove a member; what it has parked is answered, so that it joins again if it is alive."""
+        turn.answer_join(group, member, join_error(ErrorCode.UNKNOWN_MEMBER_ID, ""))
+        turn.answer_sync(member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+        group.remove(member.member_id)
+
+
+def joined(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
+    """The generation as it is formed; its leader learns who is in it, and assigns."""
+    return JoinGroupResponse(
+        generation_id=group.generation_id,
+        protocol_type=group.protocol_type_or_none,
+        protocol_name=group.protocol_name,
+        leader=group.leader_id or "",
+        member_id=member_id,
+        members=described_members(group) if member_id == group.leader_id else [],
+    )
+
+
+def described_members(group: ClassicGroup) -> list[JoinGroupResponseMember]:
+    """The members as their leader sees them."""
+    assert group.protocol_name is not None
+    return [
+        JoinGroupResponseMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            metadata=member.metadata[group.protocol_name],
+        )
+        for member in group.members.values()
+    ]
+
+
+def _elect_leader(group: ClassicGroup) -> bool:
+    """Is there a leader that has joined? If the old one has not, the first who has is the leader from now on."""
+    leader = None if group.leader_id is None else group.members.get(group.leader_id)
+    if leader is not None and leader.awaiting_join is not None:
+        return True
+    for member in group.members.values():
+        if member.awaiting_join is not None:
+            group.leader_id = member.member_id
+            return True
+    return False
+
+
+def _remove_unused_ids(group: ClassicGroup, now_ms: int) -> bool:
+    unused = [member_id for member_id, until_ms in group.pending_join.items() if until_ms <= now_ms]
+    for member_id in unused:
+        group.remove(member_id)
+    return bool(unused)
+
+
+def _first_deadline(group: ClassicGroup) -> float:
+    return min(
+        min((member.deadline_ms for member in group.members.values()), default=NEVER),
+        min(group.pending_join.values(), default=NEVER),
+    )
+
+
+def _join_key(group_id: str) -> tuple[str, str]:
+    return ("classic-join", group_id)
+
+
+def _sync_key(group_id: str) -> tuple[str, str]:
+    return ("classic-sync", group_id)
