@@ -30,6 +30,7 @@ M_co = TypeVar("M_co", bound=Machine, covariant=True)
 T = TypeVar("T")
 
 DEFAULT_WRITE_TIMEOUT_MS = 5_000
+_COORDINATING = (ShardState.LOADING, ShardState.ACTIVE)
 
 
 class MachineFactory(Protocol[M_co]):
@@ -84,6 +85,11 @@ class CoordinatorRuntime(Generic[M]):
     def read(self, partition: int, operation: Callable[[M, int], T]) -> T:
         """Ask the committed state; raises where this broker does not coordinate."""
         return operation(self.active(partition).machine, self._scheduler.now_ms())
+
+    def read_all(self, operation: Callable[[M, int], T]) -> list[T]:
+        """Ask every shard of this broker; raises while one of them is loading."""
+        partitions = [index for index, shard in self._shards.items() if shard.state in _COORDINATING]
+        return [self.read(partition, operation) for partition in partitions]
 
     def end_transaction(
         self,

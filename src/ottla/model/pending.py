@@ -7,12 +7,13 @@ Owner: whoever made it resolves it, once.
 """
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from ottla.model.errors import KafkaError
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Pending(Generic[T]):
@@ -72,6 +73,12 @@ class Pending(Generic[T]):
         else:
             self._callbacks.append(callback)
 
+    def map(self, value: Callable[[T], U], error: Callable[[KafkaError], U] | None = None) -> "Pending[U]":
+        """What becomes of the answer; an error stays one, unless something is to become of it too."""
+        mapped: Pending[U] = Pending()
+        self.then(lambda done: _pass_on(done, mapped, value, error))
+        return mapped
+
     def _finish(self) -> None:
         self.done = True
         callbacks, self._callbacks = self._callbacks, None
@@ -84,6 +91,51 @@ class Pending(Generic[T]):
             self.then(lambda _: _wake(waiter))
             yield from waiter
         return self.result()
+
+
+def gather(pendings: "Sequence[Pending[T]]") -> "Pending[list[T]]":
+    """All answers, in their order, when the last one is there; the first error of any of them instead."""
+    gathered: Pending[list[T]] = Pending()
+    left = len(pendings)
+
+    def one_more(_: Pending[T]) -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            _gathered(pendings, gathered)
+
+    if not pendings:
+        gathered.resolve([])
+    for pending in pendings:
+        pending.then(one_more)
+    return gathered
+
+
+def _gathered(pendings: "Sequence[Pending[T]]", gathered: "Pending[list[T]]") -> None:
+    failed = next((pending.error for pending in pendings if pending.error is not None), None)
+    if failed is not None:
+        gathered.fail(failed)
+    else:
+        gathered.resolve([pending.result() for pending in pendings])
+
+
+def _pass_on(
+    done: Pending[T],
+    mapped: "Pending[U]",
+    value: Callable[[T], U],
+    error: Callable[[KafkaError], U] | None,
+) -> None:
+    try:
+        if done.error is None:
+            outcome = value(done.result())
+        elif error is not None:
+            outcome = error(done.error)
+        else:
+            raise done.error
+    except KafkaError as failed:
+        mapped.fail(failed)
+    else:
+        mapped.resolve(outcome)
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:

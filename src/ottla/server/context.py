@@ -47,6 +47,8 @@ class Services:
     groups: "CoordinatorRuntime[GroupMachine]"
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
     background: set["asyncio.Task[Any]"] = field(default_factory=set)
+    # Internal topics that the controller has been asked for.
+    topics_in_creation: set[str] = field(default_factory=set)
 
 
 class Context:

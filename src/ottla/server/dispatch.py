@@ -112,7 +112,7 @@ async def respond(
     assert route.handler is not None
     try:
         result = route.handler(Context(services, connection, header, services.clock.now_ms()), request)
-        if iscoroutine(result):
+        if iscoroutine(result) or isinstance(result, Pending):
             result = await result
     except Exception as error:  # noqa: BLE001 - a broker never dies of a request
         return await run(executor, _failed, route, request, header, error)

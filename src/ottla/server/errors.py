@@ -8,6 +8,16 @@ from typing import Any
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID
+from ottla.server.partition_answers import refused_as_a_whole
+from ottla.wire.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -21,6 +31,12 @@ from ottla.wire.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseTopic,
+)
+from ottla.wire.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
 )
 from ottla.wire.registry import response_class
 
@@ -82,8 +98,35 @@ def _list_offsets(request: ListOffsetsRequest, code: ErrorCode) -> ListOffsetsRe
     )
 
 
+def _offset_commit(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=refused_as_a_whole(
+            request.topics, OffsetCommitResponseTopic, OffsetCommitResponsePartition, code
+        )
+    )
+
+
+def _txn_offset_commit(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=refused_as_a_whole(
+            request.topics, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition, code
+        )
+    )
+
+
+def _delete_groups(request: DeleteGroupsRequest, code: ErrorCode) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(
+        results=[
+            DeletableGroupResult(group_id=group_id, error_code=int(code)) for group_id in request.groups_names
+        ]
+    )
+
+
 _SHAPES: dict[type, Callable[[Any, ErrorCode], Any]] = {
     MetadataRequest: _metadata,
     DescribeTopicPartitionsRequest: _describe_topic_partitions,
     ListOffsetsRequest: _list_offsets,
+    OffsetCommitRequest: _offset_commit,
+    TxnOffsetCommitRequest: _txn_offset_commit,
+    DeleteGroupsRequest: _delete_groups,
 }

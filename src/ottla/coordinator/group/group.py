@@ -1,10 +1,15 @@
 """What every kind of group has in common, as the offsets and the group commands ask it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from ottla.coordinator.result import CoordinatorRecord
+from ottla.model.ids import Uuid
+
+# Is told the name and id of a topic and a partition; raises if this one may not be committed. The newer protocols
+# know since which epoch a member owns a partition, and take from it what it was assigned then.
+CommitPartitionValidator = Callable[[str, Uuid, int], None]
 
 
 class GroupType(StrEnum):
@@ -44,8 +49,11 @@ class Group(Protocol):
 
     def validate_offset_commit(
         self, member_id: str, group_instance_id: str | None, epoch: int, *, transactional: bool, version: int
-    ) -> None:
-        """May this member of this generation or epoch commit? Raises what it is told otherwise."""
+    ) -> CommitPartitionValidator | None:
+        """May this member of this generation or epoch commit? Raises what it is told otherwise.
+
+        None if it may commit anything; else what every partition is to be asked of.
+        """
         ...
 
     def validate_offset_fetch(self, member_id: str | None, epoch: int) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ottla.coordinator.group.context import GroupContext, Manager, Replay
+from ottla.coordinator.group.directory import GroupDirectory
 from ottla.coordinator.group.offsets import OffsetManager
+from ottla.coordinator.group.simple import SimpleGroups
 from ottla.coordinator.result import CoordinatorRecord, Effect
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
@@ -22,8 +24,10 @@ class GroupMachine:
 
     def __init__(self, context: GroupContext) -> None:
         self.context = context
-        self.offsets = OffsetManager(context)
-        self._managers: list[Manager] = [self.offsets]
+        classic = SimpleGroups(context)
+        self.offsets = OffsetManager(context, classic)
+        self.directory = GroupDirectory(context, self.offsets)
+        self._managers: list[Manager] = [self.offsets, classic]
         self._replays: dict[type[Any], Replay] = {}
         for manager in self._managers:
             self._replays.update(manager.replays())

@@ -1,29 +1,45 @@
 """FindCoordinator: which broker is responsible for a group, a transactional id or a share partition.
 
-This broker has no coordinators yet, and advertises nothing that only they could answer, so a client that wants
-one learns from ApiVersions what it cannot do. The question itself is answered as a cluster of one answers it,
-because librdkafka takes a broker that does not know it for one that cannot read lz4, and stores what its user
-asked to compress as it is.
+The first question makes the topic that the coordinators write to, and is told to come again.
 """
 
 import re
+from typing import Final
 
+from ottla.coordinator.partitioning import partition_for
+from ottla.metadata.cluster import Endpoint
 from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode
+from ottla.model.ids import uuid_from_str, uuid_to_str
+from ottla.server import internal_topics
 from ottla.server.context import Context
+from ottla.server.internal_topics import GROUP_METADATA, SHARE_GROUP_STATE, TRANSACTION_STATE, InternalTopic
 from ottla.server.registry import handles
 from ottla.wire.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
+_TOPICS: Final[dict[int, InternalTopic]] = {
+    GROUP: GROUP_METADATA,
+    TRANSACTION: TRANSACTION_STATE,
+    SHARE: SHARE_GROUP_STATE,
+}
 # The first versions with several keys (KIP-699) and with share coordinators (KIP-932).
 FIRST_BATCHED_VERSION = 4
 FIRST_SHARE_VERSION = 6
-SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:\d+")
+_INT = re.compile(r"[+-]?\d{1,10}")
+_MESSAGES: Final = {
+    ErrorCode.NONE: "NONE",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: (
+        "This most likely occurs because of a request being malformed by the client library or the message was "
+        "sent to an incompatible broker. See the broker logs for more details."
+    ),
+}
 
 
 @handles(FindCoordinatorRequest)
 async def find_coordinator(ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """This broker, for every key that could have a coordinator."""
+    """The coordinator of each key."""
     if ctx.version >= FIRST_BATCHED_VERSION:
         breath = Breath()
         coordinators = []
@@ -34,7 +50,7 @@ async def find_coordinator(ctx: Context, request: FindCoordinatorRequest) -> Fin
     found = _coordinator(ctx, request.key_type, request.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,
-        error_message=ErrorCode(found.error_code).name,
+        error_message=_MESSAGES[ErrorCode(found.error_code)],
         node_id=found.node_id,
         host=found.host,
         port=found.port,
@@ -42,15 +58,53 @@ async def find_coordinator(ctx: Context, request: FindCoordinatorRequest) -> Fin
 
 
 def _coordinator(ctx: Context, key_type: int, key: str) -> Coordinator:
-    if key_type not in (GROUP, TRANSACTION, SHARE):
-        return _refused(key, f"There is no coordinator of type {key_type}")
-    if key_type == SHARE and (ctx.version < FIRST_SHARE_VERSION or SHARE_KEY.fullmatch(key) is None):
-        return _refused(key, "")
-    broker = ctx.node.image().brokers[ctx.node.node_id]
-    here = broker.listeners[ctx.listener_name]
-    return Coordinator(key=key, node_id=broker.id, host=here.host, port=here.port, error_message="")
+    topic = _TOPICS.get(key_type)
+    if topic is None:
+        return _nobody(key, ErrorCode.INVALID_REQUEST, _MESSAGES[ErrorCode.INVALID_REQUEST])
+    if topic is SHARE_GROUP_STATE:
+        normal = None if ctx.version < FIRST_SHARE_VERSION else normal_share_key(key)
+        if normal is None:
+            return _nobody(key, ErrorCode.INVALID_REQUEST)
+        found = _find(ctx, topic, normal)
+    else:
+        found = _find(ctx, topic, key)
+    if found is None:
+        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    node_id, here = found
+    return Coordinator(key=key, node_id=node_id, host=here.host, port=here.port, error_message="")
 
 
-def _refused(key: str, why: str) -> Coordinator:
-    code = int(ErrorCode.INVALID_REQUEST)
-    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=why)
+def _find(ctx: Context, topic: InternalTopic, key: str) -> tuple[int, Endpoint] | None:
+    """The broker that leads the key's partition, if it can be reached on this listener."""
+    image = ctx.node.image()
+    if image.topic(topic.name) is None:
+        internal_topics.create(ctx, topic)
+        return None
+    partition = image.partition(topic.name, partition_for(key, topic.partitions(ctx)))
+    broker = None if partition is None else image.brokers.get(partition.leader)
+    if broker is None or broker.fenced:
+        return None
+    here = broker.listeners.get(ctx.listener_name)
+    return None if here is None else (broker.id, here)
+
+
+def _nobody(key: str, code: ErrorCode, message: str = "") -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=int(code), error_message=message)
+
+
+def normal_share_key(key: str) -> str | None:
+    """group:topic id:partition, as the share coordinator hashes it; None if it is something else.
+
+    It is read from the right, because a group's name may have colons in it.
+    """
+    parts = key.rstrip(":").split(":")
+    if len(parts) < 3 or _INT.fullmatch(parts[-1]) is None:
+        return None
+    group_id, topic_id, partition = ":".join(parts[:-2]), parts[-2], int(parts[-1])
+    if not group_id.strip() or not -(1 << 31) <= partition < 1 << 31:
+        return None
+    try:
+        raw_id = uuid_from_str(topic_id.removesuffix("=="))
+    except ValueError:
+        return None
+    return f"{group_id}:{uuid_to_str(raw_id)}:{partition}"

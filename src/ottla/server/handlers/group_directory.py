@@ -1,0 +1,57 @@
+"""ListGroups and DeleteGroups: groups of every kind, by their names."""
+
+from collections import defaultdict
+from functools import partial
+from itertools import chain
+
+from ottla.coordinator.group.machine import GroupMachine
+from ottla.coordinator.result import Result
+from ottla.model.errors import KafkaError
+from ottla.model.pending import Pending, gather
+from ottla.server.context import Context
+from ottla.server.registry import handles
+from ottla.wire.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+Deleted = list[DeletableGroupResult]
+
+
+@handles(ListGroupsRequest)
+def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
+    """The groups that this broker coordinates."""
+    listed = ctx.node.groups.read_all(
+        lambda machine, _: machine.directory.listing(request.states_filter, request.types_filter)
+    )
+    return ListGroupsResponse(groups=list(chain.from_iterable(listed)))
+
+
+@handles(DeleteGroupsRequest)
+def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> Pending[DeleteGroupsResponse]:
+    """Delete groups that have no members, each with its own success or error."""
+    groups = ctx.node.groups
+    by_partition: dict[int, list[str]] = defaultdict(list)
+    for group_id in dict.fromkeys(request.groups_names):
+        by_partition[groups.partition_for(group_id)].append(group_id)
+    deletions = [_delete(ctx, partition, ids) for partition, ids in by_partition.items()]
+    return gather(deletions).map(
+        lambda results: DeleteGroupsResponse(results=list(chain.from_iterable(results)))
+    )
+
+
+def _delete(ctx: Context, partition: int, group_ids: list[str]) -> Pending[Deleted]:
+    return ctx.node.groups.write(partition, partial(_decide_deletion, group_ids)).map(
+        lambda results: results, lambda error: _refused(group_ids, error)
+    )
+
+
+def _decide_deletion(group_ids: list[str], machine: GroupMachine, now_ms: int) -> Result[Deleted]:
+    return machine.directory.delete(group_ids)
+
+
+def _refused(group_ids: list[str], error: KafkaError) -> Deleted:
+    return [DeletableGroupResult(group_id=group_id, error_code=int(error.code)) for group_id in group_ids]

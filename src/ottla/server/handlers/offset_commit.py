@@ -1,0 +1,163 @@
+"""OffsetCommit and TxnOffsetCommit: a group stores how far it has read.
+
+What does not exist is refused here, partition by partition; the rest is the coordinator's to decide. Where it refuses
+as a whole, that stands at every partition it was asked about.
+"""
+
+from functools import partial
+
+from ottla.coordinator.group.machine import GroupMachine
+from ottla.coordinator.result import Result
+from ottla.coordinator.shard import Producer
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.pending import Pending
+from ottla.server.context import Context
+from ottla.server.errors import error_response
+from ottla.server.partition_answers import PartitionAnswers
+from ottla.server.registry import handles
+from ottla.wire.messages.groups import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from ottla.wire.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+# The first version that names topics by their ids (KIP-848).
+FIRST_TOPIC_ID_VERSION = 10
+# Producers of before 2.0 do not know that a coordinator may be loading (KAFKA-7296).
+FIRST_LOADING_VERSION = 2
+
+
+# ---- outside transactions -------------------------------------------------------------------------------------
+
+
+@handles(OffsetCommitRequest)
+def offset_commit(
+    ctx: Context, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Pending[OffsetCommitResponse]:
+    """Store offsets."""
+    by_id = ctx.version >= FIRST_TOPIC_ID_VERSION
+    refused = PartitionAnswers(
+        OffsetCommitResponseTopic, OffsetCommitResponsePartition, "topic_id" if by_id else "name"
+    )
+    request.topics = _existing(ctx, request.topics, refused, by_id=by_id)
+    if not request.topics:
+        return OffsetCommitResponse(topics=refused.merged(()))
+    groups = ctx.node.groups
+    pending = groups.write(
+        groups.partition_for(request.group_id), partial(_decide_commit, request, ctx.version)
+    )
+    if not refused:
+        return pending
+    return pending.map(
+        lambda response: OffsetCommitResponse(topics=refused.merged(response.topics)),
+        lambda error: OffsetCommitResponse(topics=refused.merged(_as_a_whole(ctx, request, error))),
+    )
+
+
+def _decide_commit(
+    request: OffsetCommitRequest, version: int, machine: GroupMachine, now_ms: int
+) -> Result[OffsetCommitResponse]:
+    return machine.offsets.commit(request, version, now_ms)
+
+
+def _existing(
+    ctx: Context, topics: list[OffsetCommitRequestTopic], refused: PartitionAnswers, *, by_id: bool
+) -> list[OffsetCommitRequestTopic]:
+    """The topics and partitions that there are, with their names and ids."""
+    image = ctx.node.image()
+    existing = []
+    for topic in topics:
+        found = image.topic_by_id(topic.topic_id) if by_id else image.topic(topic.name)
+        if found is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            refused.refuse(topic, topic.partitions, code)
+            continue
+        topic.name, topic.topic_id = found.name, found.id
+        missing = [p for p in topic.partitions if p.partition_index not in found.partitions]
+        if missing:
+            refused.refuse(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            topic.partitions = [p for p in topic.partitions if p.partition_index in found.partitions]
+        if topic.partitions:
+            existing.append(topic)
+    return existing
+
+
+def _as_a_whole(
+    ctx: Context, request: OffsetCommitRequest, error: KafkaError
+) -> list[OffsetCommitResponseTopic]:
+    topics: list[OffsetCommitResponseTopic] = error_response(request, ctx.version, error.code, None).topics
+    return topics
+
+
+# ---- inside transactions --------------------------------------------------------------------------------------
+
+
+@handles(TxnOffsetCommitRequest)
+def txn_offset_commit(
+    ctx: Context, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+    """Store offsets that count once the producer's transaction is committed."""
+    refused = PartitionAnswers(TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+    request.topics = _existing_by_name(ctx, request.topics, refused)
+    if not request.topics:
+        return TxnOffsetCommitResponse(topics=refused.merged(()))
+    return _write_in_transaction(ctx, request).map(
+        lambda response: TxnOffsetCommitResponse(topics=refused.merged(response.topics)),
+        lambda error: TxnOffsetCommitResponse(topics=refused.merged(_txn_as_a_whole(ctx, request, error))),
+    )
+
+
+def _write_in_transaction(ctx: Context, request: TxnOffsetCommitRequest) -> Pending[TxnOffsetCommitResponse]:
+    if not request.group_id:
+        return Pending.failed(KafkaError(ErrorCode.INVALID_GROUP_ID))
+    groups = ctx.node.groups
+    return groups.write(
+        groups.partition_for(request.group_id),
+        partial(_decide_txn_commit, request, ctx.version),
+        producer=Producer(request.producer_id, request.producer_epoch),
+    )
+
+
+def _decide_txn_commit(
+    request: TxnOffsetCommitRequest, version: int, machine: GroupMachine, now_ms: int
+) -> Result[TxnOffsetCommitResponse]:
+    return machine.offsets.txn_commit(request, version, now_ms)
+
+
+def _existing_by_name(
+    ctx: Context, topics: list[TxnOffsetCommitRequestTopic], refused: PartitionAnswers
+) -> list[TxnOffsetCommitRequestTopic]:
+    image = ctx.node.image()
+    existing = []
+    for topic in topics:
+        found = image.topic(topic.name)
+        partitions = {} if found is None else found.partitions
+        missing = [p for p in topic.partitions if p.partition_index not in partitions]
+        if missing or found is None:
+            refused.refuse(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            topic.partitions = [p for p in topic.partitions if p.partition_index in partitions]
+        if topic.partitions:
+            existing.append(topic)
+    return existing
+
+
+def _txn_as_a_whole(
+    ctx: Context, request: TxnOffsetCommitRequest, error: KafkaError
+) -> list[TxnOffsetCommitResponseTopic]:
+    code = error.code
+    if code is ErrorCode.NETWORK_EXCEPTION:
+        # The transaction could not be verified: a client of any age comes again when it is told this.
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and ctx.version < FIRST_LOADING_VERSION:
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    topics: list[TxnOffsetCommitResponseTopic] = error_response(request, ctx.version, code, None).topics
+    return topics

@@ -1,0 +1,61 @@
+"""Answers that have a topic once, with an error code at each of its partitions.
+
+Some partitions are refused before the coordinator is asked, the others get its answer: both stand in one response.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from ottla.model.errors import ErrorCode
+
+
+class PartitionAnswers:
+    """The topics of such a response in the making; `key` names the field that topics are told apart by."""
+
+    def __init__(self, topic_class: type[Any], partition_class: type[Any], key: str = "name") -> None:
+        self._topic_class = topic_class
+        self._partition_class = partition_class
+        self._key = key
+        self._topics: dict[Any, Any] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._topics)
+
+    def refuse(self, topic: Any, partitions: Iterable[Any], code: ErrorCode) -> None:
+        """These partitions of a request's topic have an error."""
+        answer = self._topics.get(getattr(topic, self._key))
+        if answer is None:
+            answer = self._topic_class(name=topic.name, partitions=[])
+            if hasattr(topic, "topic_id"):
+                answer.topic_id = topic.topic_id
+            self._topics[getattr(topic, self._key)] = answer
+        answer.partitions.extend(
+            self._partition_class(partition_index=p.partition_index, error_code=int(code)) for p in partitions
+        )
+
+    def merged(self, topics: Iterable[Any]) -> list[Any]:
+        """These refusals first, then what the coordinator said."""
+        for topic in topics:
+            present = self._topics.setdefault(getattr(topic, self._key), topic)
+            if present is not topic:
+                present.partitions.extend(topic.partitions)
+        return list(self._topics.values())
+
+
+def refused_as_a_whole(
+    topics: Iterable[Any], topic_class: type[Any], partition_class: type[Any], code: ErrorCode
+) -> list[Any]:
+    """An error of the whole request, at every partition."""
+    answers = []
+    for topic in topics:
+        answer = topic_class(
+            name=topic.name,
+            partitions=[
+                partition_class(partition_index=p.partition_index, error_code=int(code))
+                for p in topic.partitions
+            ],
+        )
+        if hasattr(topic, "topic_id"):
+            answer.topic_id = topic.topic_id
+        answers.append(answer)
+    return answers
