@@ -8,10 +8,10 @@ Owner: a Shard of the group coordinator's runtime.
 from collections.abc import Iterable
 from typing import Any
 
+from ottla.coordinator.group.classic.manager import ClassicManager
 from ottla.coordinator.group.context import GroupContext, Manager, Replay
 from ottla.coordinator.group.directory import GroupDirectory
 from ottla.coordinator.group.offsets import OffsetManager
-from ottla.coordinator.group.simple import SimpleGroups
 from ottla.coordinator.result import CoordinatorRecord, Effect
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
@@ -24,10 +24,10 @@ class GroupMachine:
 
     def __init__(self, context: GroupContext) -> None:
         self.context = context
-        classic = SimpleGroups(context)
-        self.offsets = OffsetManager(context, classic)
+        self.classic = ClassicManager(context)
+        self.offsets = OffsetManager(context, self.classic)
         self.directory = GroupDirectory(context, self.offsets)
-        self._managers: list[Manager] = [self.offsets, classic]
+        self._managers: list[Manager] = [self.offsets, self.classic]
         self._replays: dict[type[Any], Replay] = {}
         for manager in self._managers:
             self._replays.update(manager.replays())

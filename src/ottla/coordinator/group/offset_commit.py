@@ -49,7 +49,7 @@ class OffsetCommits:
 
     def commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> Result[OffsetCommitResponse]:
         """Store offsets; too long metadata is refused for its own partition."""
-        validator, effects = self._validate(request, version)
+        validator, effects = self._validate(request, version, now_ms)
         expire_ms = NO_EXPIRE_TIMESTAMP
         if request.retention_time_ms != DEFAULT_RETENTION_MS:
             expire_ms = now_ms + request.retention_time_ms
@@ -62,7 +62,7 @@ class OffsetCommits:
         return Result(OffsetCommitResponse(topics=topics), records, effects)
 
     def _validate(
-        self, request: OffsetCommitRequest, version: int
+        self, request: OffsetCommitRequest, version: int, now_ms: int
     ) -> tuple[CommitPartitionValidator | None, Sequence[Effect]]:
         group = self._context.groups.get(request.group_id)
         epoch = request.generation_id_or_member_epoch
@@ -75,10 +75,10 @@ class OffsetCommits:
         validator = group.validate_offset_commit(
             request.member_id, request.group_instance_id, epoch, transactional=False, version=version
         )
-        return validator, self._keep_alive(group, request.member_id)
+        return validator, self._keep_alive(group, request.member_id, now_ms)
 
-    def _keep_alive(self, group: Group, member_id: str) -> Sequence[Effect]:
-        return self._classic.keep_alive(group, member_id) if group.type is GroupType.CLASSIC else ()
+    def _keep_alive(self, group: Group, member_id: str, now_ms: int) -> Sequence[Effect]:
+        return self._classic.keep_alive(group, member_id, now_ms) if group.type is GroupType.CLASSIC else ()
 
     def _commit_topic(
         self,
