@@ -65,11 +65,12 @@ def _ask(policy: Any, request: NewTopic | ConfigChange) -> None:
         policy.validate(request)
     except PolicyViolation as violation:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, str(violation)) from None
-    except ConfigError as error:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
     except KafkaError:
         raise
-    except Exception:
+    except Exception as error:
+        # Kafka has a word for this only where a configuration is what the policy was asked about.
+        if isinstance(error, ConfigError) and isinstance(request, ConfigChange):
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
         logger.exception("%s failed", type(policy).__name__)
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR) from None
 
