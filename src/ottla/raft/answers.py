@@ -387,50 +387,40 @@ def fetch_snapshot(
     """A piece of a snapshot."""
     if quorum.foreign(request.cluster_id):
         return m.FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=[])
-    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+    # Kafka looks for the one partition it has wherever it is named; by a request that names none it is ended.
+    named = [(topic.name, asked) for topic in request.topics for asked in topic.partitions]
+    if not named or (len(request.topics) != 1 and len(request.topics[0].partitions) != 1):
         return m.FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST, topics=[])
-    name, asked = request.topics[0].name, request.topics[0].partitions[0]
-    known = (name, asked.partition) == METADATA_PARTITION
-    if not known or asked.current_leader_epoch > state.epoch:
-        # Kafka means to name the error of the partition here, but trips over its own empty answer.
+    asked = next((asked for name, asked in named if (name, asked.partition) == METADATA_PARTITION), None)
+    answer = None if asked is None else _snapshot_answer(state, quorum.log, asked, request.max_bytes)
+    if answer is None:
+        # Kafka means to name the partition's error (an unknown partition, another epoch, no such snapshot, a position
+        # beyond its end), but an answer without records cannot be written there, and this is what goes out.
         return m.FetchSnapshotResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, topics=[])
-    answer = _snapshot_answer(state, quorum.log, asked, request.max_bytes)
-    topic = m.FetchSnapshotResponseTopicSnapshot(name=name, partitions=[answer])
+    topic = m.FetchSnapshotResponseTopicSnapshot(name=METADATA_PARTITION.topic, partitions=[answer])
     return m.FetchSnapshotResponse(topics=[topic], node_endpoints=_endpoints(state, how))
 
 
 def _snapshot_answer(
     state: QuorumState, log: MetadataLog, asked: m.FetchSnapshotRequestPartitionSnapshot, max_bytes: int
-) -> m.FetchSnapshotResponsePartitionSnapshot:
+) -> m.FetchSnapshotResponsePartitionSnapshot | None:
+    """The piece asked for; None if it cannot be given."""
     snapshot = Snapshot(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
-    error = core.leader_request_error(state, asked.current_leader_epoch)
-    data, size = b"", 0
-    if error is None:
-        found = None if snapshot == BOOTSTRAP_SNAPSHOT_ID else _read(log, snapshot, asked.position, max_bytes)
-        if found is None:
-            error = ErrorCode.SNAPSHOT_NOT_FOUND
-        else:
-            data, size = found
-            if not 0 <= asked.position < size:
-                error, data, size = ErrorCode.POSITION_OUT_OF_RANGE, b"", 0
-    piece = _snapshot_piece(asked.partition, error=error)
-    piece.current_leader = m.LeaderIdAndEpoch(leader_id=state.leader_id, leader_epoch=state.epoch)
-    if error is None:
-        piece.snapshot_id = asked.snapshot_id
-        piece.size, piece.position, piece.unaligned_records = size, asked.position, data
-    return piece
+    if core.leader_request_error(state, asked.current_leader_epoch) or snapshot == BOOTSTRAP_SNAPSHOT_ID:
+        return None
+    found = _read(log, snapshot, asked.position, max_bytes)
+    if found is None or not 0 <= asked.position < found[1]:
+        return None
+    return m.FetchSnapshotResponsePartitionSnapshot(
+        index=asked.partition,
+        error_code=NONE,
+        snapshot_id=asked.snapshot_id,
+        current_leader=m.LeaderIdAndEpoch(leader_id=state.leader_id, leader_epoch=state.epoch),
+        size=found[1],
+        position=asked.position,
+        unaligned_records=found[0],
+    )
 
 
 def _read(log: MetadataLog, snapshot: Snapshot, position: int, max_bytes: int) -> tuple[bytes, int] | None:
     return log.read_snapshot(snapshot, max(position, 0), min(max(max_bytes, 0), MAX_PIECE_BYTES))
-
-
-def _snapshot_piece(index: int, *, error: ErrorCode | None) -> m.FetchSnapshotResponsePartitionSnapshot:
-    return m.FetchSnapshotResponsePartitionSnapshot(
-        index=index,
-        error_code=error or NONE,
-        snapshot_id=m.SnapshotId(end_offset=0, epoch=0),
-        size=0,
-        position=0,
-        unaligned_records=b"",
-    )

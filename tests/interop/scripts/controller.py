@@ -141,6 +141,21 @@ def _raft_fetch(s: Script) -> None:
         s.ask(59, v, {"cluster_id": "someone-else", "topics": topics}, "another cluster")
         other = [{"name": "nope", "partitions": [row]}]
         s.ask(59, v, {"topics": other}, "another topic")
+        # A request without a topic or without a partition is not asked: it ends Apache's controller.
+        leads = s.quiet(
+            55, 0, {"topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
+        )
+        epoch = leads["topics"][0]["partitions"][0]["leader_epoch"]
+        for case, changes in {
+            "no such snapshot": {"current_leader_epoch": epoch},
+            "the bootstrap snapshot": {
+                "current_leader_epoch": epoch,
+                "snapshot_id": {"end_offset": 0, "epoch": 0},
+            },
+            "an old epoch": {"current_leader_epoch": 0},
+            "another partition": {"current_leader_epoch": epoch, "partition": 1},
+        }.items():
+            s.ask(59, v, {"topics": [{"name": METADATA_TOPIC, "partitions": [{**row, **changes}]}]}, case)
 
 
 def _fetch_errors(answer: dict[str, Any]) -> Any:

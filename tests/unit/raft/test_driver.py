@@ -503,20 +503,27 @@ def test_a_snapshot_is_sent_in_pieces(tmp_path: Path) -> None:
         whole = raft.log.snapshot_path(snapshot).read_bytes()
         received = b""
         while len(received) < len(whole):
-            piece = snapshot_piece(raft, snapshot, len(received), 100)
+            (answer,) = snapshot_answer(raft, snapshot, len(received), 100).topics
+            (piece,) = answer.partitions
             assert (piece.error_code, piece.size, piece.position) == (0, len(whole), len(received))
             received += bytes(piece.unaligned_records)
         assert received == whole
-        assert snapshot_piece(raft, snapshot, len(whole), 1).error_code == ErrorCode.POSITION_OUT_OF_RANGE
-        assert snapshot_piece(raft, (3, 1), 0, 1).error_code == ErrorCode.SNAPSHOT_NOT_FOUND
-        assert snapshot_piece(raft, (0, 0), 0, 1).error_code == ErrorCode.SNAPSHOT_NOT_FOUND
+        refusals = [
+            snapshot_answer(raft, snapshot, len(whole), 1),
+            snapshot_answer(raft, snapshot, -1, 1),
+            snapshot_answer(raft, snapshot, 0, 1, epoch=raft.epoch - 1),
+            snapshot_answer(raft, snapshot, 0, 1, epoch=raft.epoch + 1),
+            snapshot_answer(raft, (3, 1), 0, 1),
+            snapshot_answer(raft, (0, 0), 0, 1),
+        ]
+        assert refusals == [m.FetchSnapshotResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, topics=[])] * 6
 
     run(with_driver(tmp_path, work, config=config))
 
 
-def snapshot_piece(
-    raft: RaftDriver, snapshot: tuple[int, int], position: int, max_bytes: int
-) -> m.FetchSnapshotResponsePartitionSnapshot:
+def snapshot_answer(
+    raft: RaftDriver, snapshot: tuple[int, int], position: int, max_bytes: int, epoch: int | None = None
+) -> m.FetchSnapshotResponse:
     request = m.FetchSnapshotRequest(
         cluster_id=CLUSTER_ID,
         replica_id=5,
@@ -527,7 +534,7 @@ def snapshot_piece(
                 partitions=[
                     m.FetchSnapshotRequestPartitionSnapshot(
                         partition=0,
-                        current_leader_epoch=raft.epoch,
+                        current_leader_epoch=raft.epoch if epoch is None else epoch,
                         snapshot_id=m.SnapshotId(end_offset=snapshot[0], epoch=snapshot[1]),
                         position=position,
                     )
@@ -535,7 +542,7 @@ def snapshot_piece(
             )
         ],
     )
-    return raft.fetch_snapshot(request, NEW).topics[0].partitions[0]
+    return raft.fetch_snapshot(request, NEW)
 
 
 def test_the_sole_voter_stays_the_sole_voter(tmp_path: Path) -> None:
