@@ -18,6 +18,7 @@ FAMILIES = (
     "offset_fetch",
     "offset_delete",
     "group_directory",
+    "classic_groups",
     "reassignments",
     "features",
     "quorum",
