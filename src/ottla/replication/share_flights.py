@@ -1,0 +1,354 @@
+"""The records in flight of one share partition: kept as ranges, however many records they have.
+
+A batch is what one fetch brought in; its runs are stretches of records with the same state, delivery count and
+holder. A batch begins as one run and is split only where something is said about a part of it. Everything lies between
+the start offset (all before it is done) and the end offset (nothing after it was acquired yet).
+
+A change that must be written down before it counts is a Transition: its runs show the new state at once but are
+nobody's to take, and go back to their holder if the write fails; to nobody, if the lock has ended meanwhile.
+
+Rules: nothing before the start offset is kept. `complete_count` is the number of records that are done.
+
+Owner: a SharePartition.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+
+from ottla.replication.share_state import TERMINAL, TRANSITIONS, RecordState, StateBatch
+
+NOBODY = ""
+
+_first = attrgetter("first")
+
+
+class Transition:
+    """Changes that wait to be written down."""
+
+    __slots__ = ("batches", "max_delivery_count")
+
+    def __init__(self, max_delivery_count: int) -> None:
+        self.max_delivery_count = max_delivery_count
+        self.batches: list[StateBatch] = []
+
+
+class Run:
+    """Neighbouring records of one batch that are in the same state."""
+
+    __slots__ = (
+        "archived_for_good",
+        "delivery_count",
+        "first",
+        "holder",
+        "last",
+        "lock_until_ms",
+        "previous_holder",
+        "state",
+        "transition",
+    )
+
+    def __init__(
+        self, first: int, last: int, state: RecordState, delivery_count: int, holder: str = NOBODY
+    ) -> None:
+        self.first = first
+        self.last = last
+        self.state = state
+        self.delivery_count = delivery_count
+        self.holder = holder
+        self.lock_until_ms: float | None = None
+        self.transition: Transition | None = None
+        self.previous_holder = NOBODY
+        # The log has lost it: what was on its way to be written no longer matters.
+        self.archived_for_good = False
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def is_free(self) -> bool:
+        """May somebody acquire it?"""
+        return self.state is RecordState.AVAILABLE and self.transition is None
+
+    @property
+    def is_done(self) -> bool:
+        return self.state in TERMINAL and self.transition is None
+
+    def split(self, offset: int) -> "Run":
+        """Cut in two before `offset`: the second part."""
+        rest = Run(offset, self.last, self.state, self.delivery_count, self.holder)
+        rest.lock_until_ms = self.lock_until_ms
+        rest.transition = self.transition
+        rest.previous_holder = self.previous_holder
+        rest.archived_for_good = self.archived_for_good
+        self.last = offset - 1
+        return rest
+
+
+class FlightBatch:
+    """What one fetch brought in."""
+
+    __slots__ = ("runs", "size", "tracked")
+
+    def __init__(self, *runs: Run) -> None:
+        self.runs = list(runs)
+        # What was said about a part of it is said of offsets from then on, not of the batch.
+        self.tracked = len(runs) > 1
+        # As it was brought in: what is done at its beginning is forgotten.
+        self.size = self.last - self.first + 1
+
+    @property
+    def first(self) -> int:
+        return self.runs[0].first
+
+    @property
+    def last(self) -> int:
+        return self.runs[-1].last
+
+    def overlapping(self, first: int, last: int) -> list[Run]:
+        """The runs that have any of these offsets, as they are."""
+        runs = self.runs
+        begin = max(bisect_right(runs, first, key=_first) - 1, 0)
+        end = bisect_right(runs, last, begin, key=_first)
+        return [run for run in runs[begin:end] if run.last >= first]
+
+    def cut(self, first: int, last: int) -> list[Run]:
+        """The runs of exactly these offsets: those at the ends are split."""
+        self._split_at(first)
+        self._split_at(last + 1)
+        return self.overlapping(first, last)
+
+    def _split_at(self, offset: int) -> None:
+        index = bisect_right(self.runs, offset, key=_first) - 1
+        if index >= 0 and self.runs[index].first < offset <= self.runs[index].last:
+            self.tracked = True
+            self.runs.insert(index + 1, self.runs[index].split(offset))
+
+
+class Flights:
+    """All records in flight, in the order of their offsets."""
+
+    __slots__ = (
+        "_gap_end",
+        "_gap_start",
+        "batches",
+        "complete_count",
+        "end_offset",
+        "look_for_free",
+        "start_offset",
+    )
+
+    def __init__(self, start_offset: int = 0) -> None:
+        self.batches: list[FlightBatch] = []
+        self.start_offset = start_offset
+        # The last offset in flight; the next one to fetch where nothing is.
+        self.end_offset = start_offset
+        self.complete_count = 0
+        # May any record in flight be free? If not there is no need to look.
+        self.look_for_free = False
+        # What was read at the start may have holes: records that an earlier leader had acquired and that nobody had
+        # answered for. They are to be fetched, unlike holes that come later, where the log has no records.
+        self._gap_start = -1
+        self._gap_end = -1
+
+    # ---- finding ------------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        return self.end_offset - self.start_offset + 1 if self.batches else 0
+
+    def floor(self, offset: int) -> FlightBatch | None:
+        """The last batch that does not begin after the offset."""
+        index = bisect_right(self.batches, offset, key=_first) - 1
+        return self.batches[index] if index >= 0 else None
+
+    def beginning_in(self, first: int, last: int) -> list[FlightBatch]:
+        """The batches whose first offset is one of these."""
+        begin = bisect_left(self.batches, first, key=_first)
+        return self.batches[begin : bisect_right(self.batches, last, begin, key=_first)]
+
+    def overlapping(self, first: int, last: int) -> list[FlightBatch]:
+        """The batches that have any of these offsets."""
+        floor = self.floor(first)
+        begin = first if floor is None or floor.last < first else floor.first
+        return self.beginning_in(begin, last)
+
+    def runs(self) -> Iterator[Run]:
+        for batch in self.batches:
+            yield from batch.runs
+
+    def next_fetch_offset(self) -> int:
+        """Where to read for somebody who asks: the first free record, or what was never acquired."""
+        if not self.batches:
+            self.look_for_free = False
+            return self.end_offset
+        if self.look_for_free:
+            found = self._first_free()
+            if found is not None:
+                return found
+            self.look_for_free = False
+        return self.end_offset + 1
+
+    def _first_free(self) -> int | None:
+        has_gaps = self.has_gaps
+        gap = self._gap_start
+        for batch in self.batches:
+            if has_gaps:
+                if batch.first > gap:
+                    return gap
+                gap = max(gap, batch.last + 1)
+            for run in batch.runs:
+                if run.is_free:
+                    return run.first
+        return None
+
+    # ---- holes from the start -----------------------------------------------------------------------------
+
+    @property
+    def has_gaps(self) -> bool:
+        return self._gap_end >= 0 and self._gap_end == self.end_offset
+
+    @property
+    def gap_start(self) -> int:
+        return self._gap_start
+
+    def open_gaps(self, first: int) -> None:
+        """From here on there are holes to fetch."""
+        self._gap_start, self._gap_end = first, self.end_offset
+
+    def gaps_fetched_up_to(self, offset: int) -> None:
+        """Everything before `offset` has been asked of the log."""
+        if self._gap_end == self.end_offset and offset <= self._gap_end:
+            self._gap_start = max(self._gap_start, offset)
+        else:
+            self._gap_start = self._gap_end = -1
+
+    # ---- changing -----------------------------------------------------------------------------------------
+
+    def put(self, batch: FlightBatch) -> None:
+        insort(self.batches, batch, key=_first)
+        self.end_offset = max(self.end_offset, batch.last)
+
+    def set_state(self, run: Run, state: RecordState) -> None:
+        """The one place where a state changes."""
+        if (run.state in TERMINAL) is not (state in TERMINAL):
+            self.complete_count += run.size if state in TERMINAL else -run.size
+        run.state = state
+        if state is RecordState.AVAILABLE:
+            self.look_for_free = True
+
+    def acquire(self, run: Run, member_id: str, lock_until_ms: float) -> None:
+        assert run.is_free, f"{run.state.name} is not to be acquired"
+        self.set_state(run, RecordState.ACQUIRED)
+        run.delivery_count += 1
+        run.holder = member_id
+        run.lock_until_ms = lock_until_ms
+
+    def let_go(self, run: Run, state: RecordState, max_delivery_count: int) -> None:
+        """Take a run from its holder; what was delivered often enough is not offered again."""
+        if state is RecordState.AVAILABLE and run.delivery_count >= max_delivery_count:
+            state = RecordState.ARCHIVED
+        assert run.transition is None, "what is being written down cannot change"
+        assert state in TRANSITIONS[run.state], f"{run.state.name} to {state.name}"
+        self.set_state(run, state)
+        run.holder = NOBODY
+
+    def begin(self, run: Run, state: RecordState, transition: Transition) -> None:
+        """As let_go, once it is written down."""
+        run.previous_holder = run.holder
+        self.let_go(run, state, transition.max_delivery_count)
+        run.transition = transition
+        transition.batches.append(StateBatch(run.first, run.last, run.state, run.delivery_count))
+
+    def complete(self, transition: Transition, committed: bool, now_ms: float) -> None:
+        """It is written down, or never will be."""
+        for entry in transition.batches:
+            for batch in self.overlapping(entry.first_offset, entry.last_offset):
+                for run in batch.overlapping(entry.first_offset, entry.last_offset):
+                    if run.transition is transition:
+                        run.transition = None
+                        if not (committed or run.archived_for_good):
+                            self._roll_back(run, transition, now_ms)
+                        elif run.state is RecordState.AVAILABLE:
+                            self.look_for_free = True
+                        if run.state is not RecordState.ACQUIRED:
+                            run.lock_until_ms = None
+
+    def _roll_back(self, run: Run, transition: Transition, now_ms: float) -> None:
+        if run.lock_until_ms is None or run.lock_until_ms > now_ms:
+            self.set_state(run, RecordState.ACQUIRED)
+            run.holder = run.previous_holder
+        elif run.delivery_count >= transition.max_delivery_count:
+            self.set_state(run, RecordState.ARCHIVED)
+        else:
+            self.set_state(run, RecordState.AVAILABLE)
+
+    def archive(self, runs: Iterable[Run]) -> None:
+        """These are not to be delivered, whatever anybody says."""
+        for run in runs:
+            self.set_state(run, RecordState.ARCHIVED)
+            run.archived_for_good = True
+            run.holder = NOBODY
+            run.lock_until_ms = None
+
+    # ---- moving the start ---------------------------------------------------------------------------------
+
+    def advance(self) -> bool:
+        """Move the start over what is done; True if it moved."""
+        done = self._done_up_to()
+        if done is None:
+            return False
+        if done == self.batches[-1].last:
+            self.restart_at(done + 1)
+            return True
+        self._forget_before(done + 1)
+        following = self.batches[0].first
+        self.start_offset = min(self._gap_start, following) if self.has_gaps else following
+        return True
+
+    def _done_up_to(self) -> int | None:
+        """The last offset of those at the start that are done."""
+        if not self.batches or (self.has_gaps and self.batches[0].first > self.start_offset):
+            return None
+        done: int | None = None
+        for batch in self.batches:
+            if self.has_gaps and batch.last >= self._gap_start:
+                return done
+            for run in batch.runs:
+                if not run.is_done:
+                    return done
+                done = run.last
+        return done
+
+    def move_start(self, offset: int) -> None:
+        """The log begins later now: what lay before is gone."""
+        self._forget_before(offset)
+        if not self.batches:
+            self.restart_at(offset)
+            return
+        self.start_offset = offset
+        if self.has_gaps:
+            self._gap_start = max(self._gap_start, offset)
+
+    def restart_at(self, offset: int) -> None:
+        """Nothing is in flight; the next record to fetch is this one."""
+        self.batches.clear()
+        self.start_offset = self.end_offset = offset
+        self.complete_count = 0
+        self._gap_start = self._gap_end = -1
+
+    def _forget_before(self, offset: int) -> None:
+        begin = bisect_right(self.batches, offset, key=_first)
+        if begin and self.batches[begin - 1].last >= offset:
+            begin -= 1
+        self._forget(run for batch in self.batches[:begin] for run in batch.runs)
+        del self.batches[:begin]
+        if self.batches and self.batches[0].first < offset:
+            batch = self.batches[0]
+            kept = batch.cut(offset, batch.last)
+            self._forget(batch.runs[: len(batch.runs) - len(kept)])
+            batch.runs = kept
+
+    def _forget(self, runs: Iterable[Run]) -> None:
+        self.complete_count -= sum(run.size for run in runs if run.state in TERMINAL)
