@@ -7,7 +7,7 @@ Owner: a GroupMachine.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -16,14 +16,15 @@ from ottla.coordinator.group.classic.group import ClassicGroup
 from ottla.coordinator.group.classic.join import Caller, Joins
 from ottla.coordinator.group.classic.leave import Leaves, left
 from ottla.coordinator.group.classic.member import Member
+from ottla.coordinator.group.classic.protocols import CONSUMER_PROTOCOL_TYPE
 from ottla.coordinator.group.classic.rebalance import Rebalances
-from ottla.coordinator.group.classic.records import new_group_record, restore
-from ottla.coordinator.group.classic.state import DEAD, PREPARING_REBALANCE
+from ottla.coordinator.group.classic.records import group_record, new_group_record, restore
+from ottla.coordinator.group.classic.state import DEAD, PREPARING_REBALANCE, STABLE
 from ottla.coordinator.group.classic.sync import Syncs
 from ottla.coordinator.group.classic.turn import Turn, join_error, sync_error
 from ottla.coordinator.group.context import GroupContext, Replay
 from ottla.coordinator.group.group import Group, GroupType
-from ottla.coordinator.result import Effect, Result, StartTimer
+from ottla.coordinator.result import CoordinatorRecord, Effect, Result, StartTimer
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.messages.groups import (
@@ -77,8 +78,8 @@ class ClassicManager:
         self._joins = Joins(context, self._rebalances)
         self._syncs = Syncs(self._rebalances)
         self._leaves = Leaves(self._rebalances)
-        # A group that has been decided on, until its first record is replayed.
-        self._newborn: ClassicGroup | None = None
+        # A group that has been decided on, and the record whose replay puts it among the others.
+        self._newborn: tuple[GroupMetadataValue, ClassicGroup] | None = None
         self.consumer_groups: ClassicMembers | None = None
 
     # ---- decisions ----------------------------------------------------------------------------------------
@@ -106,15 +107,13 @@ class ClassicManager:
         reply = self._joins.join(turn, group, caller, request)
         if present is not None:
             turn.records.extend(present.tombstones())
-        turn.records.append(new_group_record(group))
-        turn.on_failure = self._not_born
-        self._newborn = group
+        turn.records.append(self._birth(group, new_group_record(group)))
         return turn.result(reply)
 
-    def _not_born(self, error: KafkaError) -> Sequence[Effect]:
-        # Who waits to join is told; the group is gone with its record.
-        self._newborn = None
-        return ()
+    def _birth(self, group: ClassicGroup, record: CoordinatorRecord) -> CoordinatorRecord:
+        assert record.value is not None
+        self._newborn = (record.value, group)
+        return record
 
     def sync(self, caller: Caller, request: SyncGroupRequest, now_ms: int) -> Result[SyncGroupResponse]:
         """A member wants its assignment; the leader brings everybody's."""
@@ -175,7 +174,45 @@ class ClassicManager:
         if not isinstance(group, ClassicGroup):
             return ()
         member = group.members.get(member_id)
-        return () if member is None else self._heard_of(group, member, now_ms)
+        if member is not None:
+            # Never earlier than it was: no timer rests on a decision that may fail with its records.
+            member.deadline_ms = max(member.deadline_ms, now_ms + member.session_timeout_ms)
+        return ()
+
+    def new_from_members(
+        self, group_id: str, generation_id: int, members: Iterable[Member], now_ms: int
+    ) -> ClassicGroup:
+        """A stable group of consumers, as it is when a consumer group is downgraded; not among the groups yet."""
+        group = ClassicGroup(self._context.timeline, group_id, now_ms)
+        group.state = STABLE
+        group.generation_id = generation_id
+        group.protocol_type_or_none = CONSUMER_PROTOCOL_TYPE
+        for member in members:
+            group.add(member)
+        group.protocol_name = group.choose_protocol()
+        group.note_subscriptions()
+        return group
+
+    def adopt(
+        self, group: ClassicGroup, now_ms: int, rebalance: str | None = None
+    ) -> tuple[list[CoordinatorRecord], list[Effect]]:
+        """What makes such a group, with the assignments that its members have, one of these; it may rebalance."""
+        turn = Turn(now_ms)
+        assignments = {member.member_id: member.assignment for member in group.members.values()}
+        turn.records.append(self._birth(group, group_record(group, assignments)))
+        for member in group.members.values():
+            self._rebalances.expect(turn, group, member, member.session_timeout_ms)
+        if rebalance is not None:
+            self._rebalances.prepare(turn, group, rebalance)
+        return turn.records, turn.effects
+
+    def give_up(self, group: ClassicGroup, now_ms: int) -> list[Effect]:
+        """A group is upgraded to a consumer group: who waits joins again, and is taken in there."""
+        turn = Turn(now_ms)
+        for member in group.members.values():
+            turn.answer_join(group, member, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+            turn.answer_sync(member, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+        return turn.effects
 
     # ---- replay and life ----------------------------------------------------------------------------------
 
@@ -194,10 +231,11 @@ class ClassicManager:
         group.stored.value = value
 
     def _born(self, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-        group, self._newborn = self._newborn, None
-        if group is None or group.group_id != group_id:
-            group = ClassicGroup(self._context.timeline, group_id)
-            restore(group, value)
+        newborn, self._newborn = self._newborn, None
+        if newborn is not None and newborn[0] is value:
+            return newborn[1]
+        group = ClassicGroup(self._context.timeline, group_id)
+        restore(group, value)
         return group
 
     def on_loaded(self, now_ms: int) -> list[Effect]:
