@@ -75,6 +75,7 @@ class SocketOutput:
         self._on_error = on_error
         self.blocked = False
         self.unsent_bytes = 0
+        self._watched = False  # the loop tells when the socket is writable
         self._closed = False
 
     def write(self, reply: Reply) -> None:
@@ -100,7 +101,9 @@ class SocketOutput:
         try:
             if not self._send():
                 self.blocked = True
-                self._loop.add_writer(self._fd, self._on_writable)
+                if not self._watched:
+                    self._watched = True
+                    self._loop.add_writer(self._fd, self._on_writable)
         except OSError as error:
             self._on_error(error)
 
@@ -108,7 +111,7 @@ class SocketOutput:
         if self._closed:
             return
         self._closed = True
-        if self.blocked:
+        if self._watched:
             self._loop.remove_writer(self._fd)
         self._queue.clear()
         # A ring of connection and output would wait for the garbage collector.
@@ -123,8 +126,11 @@ class SocketOutput:
             return
         if drained:
             self.blocked = False
-            self._loop.remove_writer(self._fd)
+            # What waited is served now and often fills the socket again: then the loop goes on watching it.
             self._on_drained()
+            if not self.blocked and not self._closed:
+                self._watched = False
+                self._loop.remove_writer(self._fd)
 
     def _send(self) -> bool:
         """True when the queue is empty, False when the socket is full."""
