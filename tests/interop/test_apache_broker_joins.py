@@ -1,7 +1,7 @@
 """An Apache broker that takes its metadata from our controller: registering, fetching the log, fetching a snapshot.
 
-Everything that passes between a broker and a controller does so over the network here, in Kafka's own words. What a
-broker forwards for its clients (Envelope) and replication between brokers are not part of it.
+Everything that passes between a broker and a controller does so over the network here, in Kafka's own words, also what
+a broker forwards for its clients (Envelope). Replication between brokers is not part of it.
 """
 
 import socket
@@ -109,6 +109,27 @@ def test_an_apache_broker_lives_under_our_controller(tmp_path: Path) -> None:
         broker.stop()
         gone = broker_lifecycle.UnregisterBrokerRequest(broker_id=2)
         assert ask(node, gone, broker_lifecycle.UnregisterBrokerResponse, 0).error_code == 0
+
+
+def test_an_apache_broker_forwards_to_our_controller(tmp_path: Path) -> None:
+    """Clients that know only the Apache broker change the cluster: it puts what they ask into envelopes."""
+    with OttlaNode(tmp_path / "ottla") as node, broker_of(node, tmp_path / "apache") as broker:
+        created = ("--create", "--topic", "forwarded", "--replica-assignment", "2")
+        broker.tool("TopicCommand", *created, "--config", "retention.ms=1234")
+        wait_until(lambda: leaders(node) == {"forwarded": 2}, PATIENCE_S, "the topic is there")
+        again = broker.tool("TopicCommand", *created, check=False)
+        assert "already exists" in again.stdout + again.stderr
+        topic = ("--entity-type", "topics", "--entity-name", "forwarded")
+        broker.tool("ConfigCommand", *topic, "--alter", "--add-config", "retention.ms=4321")
+        wait_until(lambda: retention_ms(broker, "forwarded") == "4321", PATIENCE_S, "the change is known")
+        bad = broker.tool(
+            "ConfigCommand", *topic, "--alter", "--add-config", "retention.ms=soon", check=False
+        )
+        assert bad.returncode != 0
+        status = broker.tool("MetadataQuorumCommand", "describe", "--status").stdout
+        assert status.splitlines()[1].split() == ["LeaderId:", "1"]
+        broker.tool("TopicCommand", "--delete", "--topic", "forwarded")
+        wait_until(lambda: leaders(node) == {}, PATIENCE_S, "the topic is gone")
 
 
 def test_a_late_apache_broker_begins_with_our_snapshot(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.interop.apache import ApacheKafka, run_tool
-from tests.interop.ottla_node import OTTLA
+from tests.interop.ottla_node import OTTLA, OttlaNode
 
 pytestmark = pytest.mark.interop
 
@@ -34,7 +34,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 START_MS = 1_700_000_000_000
 
 
-def fill(kafka: ApacheKafka) -> None:
+def fill(kafka: ApacheKafka | OttlaNode) -> None:
     """Records of every kind in a topic of small segments."""
     kafka.tool("TopicCommand", "--create", "--topic", "kinds", "--config", "segment.bytes=1048576")
     for n, codec in enumerate(CODECS):
@@ -195,6 +195,16 @@ def test_the_first_records_of_a_cluster(data: Path) -> None:
 def test_files_that_are_not_of_a_log(data: Path) -> None:
     others = [data / "kinds-0" / "leader-epoch-checkpoint", data / "meta.properties"]
     assert_same_lines(others)
+
+
+def test_files_that_ottla_made(tmp_path: Path) -> None:
+    settings = {"log.segment.bytes": 1048576, "log.index.interval.bytes": 200}
+    with OttlaNode(tmp_path / "data", settings) as node:
+        fill(node)
+    for options in (("--print-data-log",), ("--verify-index-only",)):
+        assert_same_lines(files_of(node.data_dir / "kinds-0", *EVERY_FILE), *options)
+    decoder = "--cluster-metadata-decoder"
+    assert_same_lines(files_of(node.data_dir / "__cluster_metadata-0", *EVERY_FILE), decoder)
 
 
 def test_damaged_files(data: Path, tmp_path: Path) -> None:
