@@ -80,6 +80,18 @@ def test_configurations(cli: Cli) -> None:
     assert cli("config", "get", "topic", "configured", "retention.ms")[0] == "604800000\n"
     _, err = cli("config", "set", "topic", "configured", "retention.ms=soon", code=1)
     assert "retention.ms" in err
+    for words in (
+        ("config", "set", "topic", "configured", "retention.mss=1"),
+        ("topic", "alter", "configured", "--config", "retention.mss=1"),
+        ("topic", "create", "misspelt", "--config", "retention.mss=1"),
+    ):
+        _, err = cli(*words, code=1)
+        assert (
+            "Unknown topic config name: retention.mss (INVALID_CONFIG); did you mean 'retention.ms'?" in err
+        )
+        assert err.count("\n") == 1
+    _, err = cli("config", "set", "topic", "configured", "zzz=1", code=1)
+    assert err.endswith("Unknown topic config name: zzz (INVALID_CONFIG)\n")
     _, err = cli("config", "get", "topic", "configured", "retentionms", code=1)
     assert "did you mean 'retention.ms'" in err
     cli("config", "set", "cluster", "log.cleaner.threads=2")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from ottla.cli.args import CliError, UsageError, argument, bootstrap_servers
+from ottla.cli.args import CliError, UsageError, argument, bootstrap_servers, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,21 @@ def explained() -> Iterator[None]:
 def line(error: KafkaError) -> str:
     """A broker's error in one line: its words, and its code unless they name it."""
     words = (error.message or error.code.name).replace("\n", " ")
-    return words if error.code.name in words else f"{words} ({error.code.name})"
+    told = words if error.code.name in words else f"{words} ({error.code.name})"
+    return told + _meant(words)
+
+
+def _meant(words: str) -> str:
+    """The nearest key that there is, where a broker of whatever make says that it does not know one."""
+    import re
+
+    from ottla.config.definitions import GROUP_KEYS, TOPIC_KEYS
+
+    unknown = re.search(r"Unknown (topic|group) config name: (\S+)", words)
+    if unknown is None:
+        return ""
+    guess = nearest(unknown[2], list(TOPIC_KEYS if unknown[1] == "topic" else GROUP_KEYS))
+    return f"; did you mean {guess!r}?" if guess else ""
 
 
 @contextmanager
