@@ -1,7 +1,8 @@
 """`ottla demo`: a broker, a topic, a producer and a consumer, live, on one screen.
 
 The broker runs as `ottla serve` runs it, in a process and a temporary directory of its own, on free ports. However
-the demo ends (Ctrl-C, SIGTERM, the terminal gone, an error), the broker is stopped and the directory removed.
+the demo ends (Ctrl-C, SIGTERM, the terminal gone, an error), the broker is stopped and the directory removed; after
+kill -9 the broker stops by itself and only the directory stays.
 """
 
 from __future__ import annotations
@@ -68,10 +69,11 @@ class Broker:
                 sys.executable,
                 *("-m", "ottla.cli.main", "serve", "--data-dir", str(self._directory / "data")),
                 *("-X", "listeners=PLAINTEXT://127.0.0.1:0"),
-                stdin=asyncio.subprocess.DEVNULL,
+                # Were the demo killed, the broker would see the end of this and stop.
+                stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env={name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")},
+                env=_environment(),
                 # Ctrl-C is for the demo, which stops its clients before it stops the broker.
                 start_new_session=True,
             )
@@ -107,6 +109,11 @@ class Broker:
             except TimeoutError:
                 process.kill()
                 await process.wait()
+
+
+def _environment() -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
+    return {**inherited, "OTTLA_STOP_AT_EOF": "1"}
 
 
 async def _produce(board: Board, address: str, rate: int, stop: asyncio.Event) -> None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.node")
 
 STALL_REPORT_VARIABLE = "OTTLA_STALL_REPORT"
+# Whoever starts a broker that shall not outlive it keeps the other end of its standard input: that one is closed
+# however it ends.
+STOP_AT_EOF_VARIABLE = "OTTLA_STOP_AT_EOF"
+_STDIN = 0
 
 
 def serve(config: "BrokerConfig", cluster_id: str | None = None) -> int:
@@ -53,6 +57,8 @@ async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
         stall_report=Path(report) if report else None,
     )
     _stop_on_signals(stop, node.interrupt)
+    if os.environ.get(STOP_AT_EOF_VARIABLE):
+        _stop_at_end_of_input(stop, node.interrupt)
     try:
         await node.start()
         print(f"ottla {node.describe()}", flush=True)
@@ -80,6 +86,19 @@ def _stop_on_signals(stop: asyncio.Event, interrupt: Callable[[], None]) -> None
         numbers.append(signal.SIGHUP)
     for number in numbers:
         loop.add_signal_handler(number, told, number.name)
+
+
+def _stop_at_end_of_input(stop: asyncio.Event, interrupt: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+
+    def readable() -> None:
+        if not os.read(_STDIN, 4096):
+            loop.remove_reader(_STDIN)
+            log.info("stopping at the end of the standard input")
+            stop.set()
+            interrupt()
+
+    loop.add_reader(_STDIN, readable)
 
 
 def _raise_file_limit() -> None:

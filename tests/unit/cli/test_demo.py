@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.interop.process import wait_until
 
 import ottla
 from ottla.cli.demo_screen import Board, Meter, lines, progress_line, summary
@@ -112,3 +113,12 @@ def test_a_demo_whose_broker_dies_says_so_and_cleans_up(demo: subprocess.Popen[s
     assert demo.returncode == 1
     assert "ottla: the broker ended by itself with exit code -9" in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_broker_of_a_demo_that_is_killed_stops_by_itself(
+    demo: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    demo.kill()
+    demo.wait()
+    (directory,) = tmp_path.iterdir()
+    wait_until((directory / "data" / ".kafka_cleanshutdown").exists, 30, "the broker to stop")
