@@ -26,6 +26,8 @@ class GroupMachine:
         self.context = context
         self.classic = ClassicManager(context)
         self.offsets = OffsetManager(context, self.classic)
+        # The short way of a load.
+        self.replay_bytes = self.offsets.loader.replay
         self.directory = GroupDirectory(context, self.offsets)
         self._managers: list[Manager] = [self.offsets, self.classic]
         self._replays: dict[type[Any], Replay] = {}

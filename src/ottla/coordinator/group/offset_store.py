@@ -78,8 +78,14 @@ class OffsetStore:
         """An offset outside a transaction."""
         offsets = self.by_group.get(group_id)
         if offsets is None:
-            self.by_group[group_id] = offsets = TimelineDict(self._timeline)
+            offsets = self.new_group(group_id)
         offsets[place] = self._row(value)
+
+    def new_group(self, group_id: str) -> GroupOffsets:
+        """The table of a group that has no offsets yet."""
+        offsets: GroupOffsets = TimelineDict(self._timeline)
+        self.by_group[group_id] = offsets
+        return offsets
 
     def put_pending(self, group_id: str, place: Place, value: OffsetCommitValue, producer_id: int) -> None:
         """An offset that counts if its transaction is committed."""
@@ -115,7 +121,7 @@ class OffsetStore:
     def _materialize(self, group_id: str, place: Place, row: OffsetAndMetadata) -> None:
         offsets = self.by_group.get(group_id)
         if offsets is None:
-            self.by_group[group_id] = offsets = TimelineDict(self._timeline)
+            offsets = self.new_group(group_id)
         present = offsets.get(place)
         if present is None or row.record_offset > present.record_offset:
             offsets[place] = row

@@ -12,6 +12,7 @@ from typing import Any
 from ottla.coordinator.group.context import GroupContext, Replay
 from ottla.coordinator.group.offset_commit import OffsetCommits, offset_tombstone
 from ottla.coordinator.group.offset_fetch import OffsetFetches
+from ottla.coordinator.group.offset_loading import OffsetLoader
 from ottla.coordinator.group.offset_removal import OffsetExpiry, TopicRemoval
 from ottla.coordinator.group.offset_store import OffsetStore
 from ottla.coordinator.group.simple import ClassicGroups
@@ -45,6 +46,7 @@ class OffsetManager:
         self.txn_commit = commits.txn_commit
         self.fetch = OffsetFetches(context, self.store).fetch
         self.expiry = OffsetExpiry(context, self.store)
+        self.loader = OffsetLoader(self.store, self._ensure_group)
 
     # ---- deciding -----------------------------------------------------------------------------------------
 
@@ -123,6 +125,7 @@ class OffsetManager:
     # ---- events -------------------------------------------------------------------------------------------
 
     def on_loaded(self, now_ms: int) -> list[Effect]:
+        self.loader.forget()
         return [self.expiry.start()]
 
     def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
