@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 EFFECTIVE = frozenset(
     {
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        "add.partitions.to.txn.retry.backoff.ms",
         "advertised.listeners",
         "alter.config.policy.class.name",
         "auto.create.topics.enable",
@@ -119,11 +121,17 @@ EFFECTIVE = frozenset(
         "socket.receive.buffer.bytes",
         "socket.request.max.bytes",
         "socket.send.buffer.bytes",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         "transaction.max.timeout.ms",
+        "transaction.partition.verification.enable",
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        "transaction.state.log.load.buffer.size",
         "transaction.state.log.min.isr",
         "transaction.state.log.num.partitions",
         "transaction.state.log.replication.factor",
         "transaction.state.log.segment.bytes",
+        "transaction.two.phase.commit.enable",
+        "transactional.id.expiration.ms",
         "unclean.leader.election.enable",
     }
 )

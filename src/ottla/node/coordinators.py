@@ -29,14 +29,21 @@ from ottla.model.clock import Clock
 from ottla.model.errors import KafkaError
 from ottla.model.ids import random_uuid
 from ottla.model.pending import Pending
+from ottla.node.transactions import TRANSACTIONS_TOPIC, make_transactions
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.server.producer_ids import ProducerIdSource
 from ottla.server.shard_log import PartitionLog
 from ottla.storage.log import Log
 
 log = logging.getLogger("ottla.coordinator")
 
 GROUPS_TOPIC = "__consumer_offsets"
+# How much of a partition is read at a time while its shard is loaded.
+_LOAD_BUFFER_KEYS = {
+    GROUPS_TOPIC: "offsets.load.buffer.size",
+    TRANSACTIONS_TOPIC: "transaction.state.log.load.buffer.size",
+}
 
 
 class LoopScheduler:
@@ -61,6 +68,7 @@ class Coordinators:
         clock: Clock,
         config: Callable[[], BrokerConfig],
         image: Callable[[], ClusterImage],
+        producer_ids: ProducerIdSource,
     ) -> None:
         self._replicas = replicas
         self._executor = executor
@@ -77,6 +85,16 @@ class Coordinators:
             lambda: int(config()["offsets.topic.compression.codec"]),
         )
         self._runtimes: dict[str, CoordinatorRuntime[Any]] = {GROUPS_TOPIC: self.groups}
+        self.transactions = make_transactions(
+            replicas,
+            self._runtimes,
+            scheduler,
+            producer_ids,
+            lambda: self._partitions(TRANSACTIONS_TOPIC, "transaction.state.log.num.partitions"),
+            config,
+            image,
+        )
+        self._runtimes[TRANSACTIONS_TOPIC] = self.transactions.runtime
 
     # ---- making machines ----------------------------------------------------------------------------------
 
@@ -119,7 +137,7 @@ class Coordinators:
 
     async def _load(self, runtime: CoordinatorRuntime[Any], shard: Shard[Any], partition: Partition) -> None:
         try:
-            await self._replay(shard, partition.log)
+            await self._replay(shard, partition.log, self._config()[_LOAD_BUFFER_KEYS[runtime.topic]])
             committed: Pending[None] = Pending()
             partition.when_committed(partition.log.log_end_offset, lambda: committed.resolve(None))
             await committed
@@ -129,10 +147,9 @@ class Coordinators:
             if shard.state is ShardState.LOADING:
                 shard.fail()
 
-    async def _replay(self, shard: Shard[Any], found: Log) -> None:
+    async def _replay(self, shard: Shard[Any], found: Log, size_bytes: int) -> None:
         breath = Breath()
         offset = found.log_start_offset
-        size_bytes = self._config()["offsets.load.buffer.size"]
         run = asyncio.get_running_loop().run_in_executor
         while offset < found.log_end_offset and shard.state is ShardState.LOADING:
             data = await run(self._executor, _read, found, offset, size_bytes)

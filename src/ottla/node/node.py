@@ -73,6 +73,7 @@ class Node:
         self._stalls = StallMonitor(stall_report)
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="ottla")
         self._publisher = Publisher(self._fail)
+        self._producer_ids = ProducerIdSource(self._allocate_producer_ids)
         # What has been started, as the ways to stop it; the last one is stopped first.
         self._stops: list[Callable[[], Awaitable[None]]] = []
         self._directory_reports: set[asyncio.Task[None]] = set()
@@ -186,7 +187,12 @@ class Node:
         self._publisher.follow(self._follow_config)
         self._publisher.follow(self.replicas.apply)
         self.coordinators = Coordinators(
-            self.replicas, self._executor, self._clock, lambda: self.config, lambda: self._publisher.image
+            self.replicas,
+            self._executor,
+            self._clock,
+            lambda: self.config,
+            lambda: self._publisher.image,
+            self._producer_ids,
         )
         self._stops.append(self.coordinators.stop)
         self._publisher.follow(self.coordinators.apply)
@@ -224,12 +230,13 @@ class Node:
             logs=self.logs,
             replicas=self.replicas,
             controller=self.controller,
-            producer_ids=ProducerIdSource(self._allocate_producer_ids),
+            producer_ids=self._producer_ids,
             fetch_sessions=FetchSessionCache(
                 self.config["max.incremental.fetch.session.cache.slots"],
             ),
             caught_up=self.caught_up,
             groups=self.coordinators.groups,
+            transactions=self.coordinators.transactions,
         )
 
     # ---- stopping -----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ottla.server.connection import Connection
     from ottla.server.fetch_sessions import FetchSessionCache
     from ottla.server.producer_ids import ProducerIdSource
+    from ottla.server.transactions import TransactionService
     from ottla.storage.log_manager import LogManager
     from ottla.wire.header import RequestHeader
 
@@ -45,6 +46,7 @@ class Services:
     # Waits until this broker shows what the controller has committed by now.
     caught_up: Callable[[], Awaitable[None]]
     groups: "CoordinatorRuntime[GroupMachine]"
+    transactions: "TransactionService"
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
     background: set["asyncio.Task[Any]"] = field(default_factory=set)
     # Internal topics that the controller has been asked for.

@@ -13,6 +13,7 @@ FAMILIES = (
     "cluster",
     "log_dirs",
     "producers",
+    "transactions",
     "coordinators",
     "offset_commit",
     "offset_fetch",

@@ -1,11 +1,11 @@
 """Produce: batches from the frame into the logs, without a copy where nothing has to wait.
 
 The common case is one synchronous pass: each partition's records are validated and written where they stand in
-the connection's buffer, and the answer is bytes. Four things make a request take the slow road, as a coroutine on
-a copy: a compressed batch that is too large to be looked into here and a topic that recompresses (both in a thread,
-since that is work of milliseconds), a topic that flushes before it acknowledges, and more partitions than the loop has
-time for (decoded and answered in a thread, appended in slices). All hold the connection's line, so appends keep the
-order of arrival.
+the connection's buffer, and the answer is bytes. Five things make a request take the slow road, as a coroutine on
+a copy: a partition whose part in a transaction has to be asked for, a compressed batch that is too large to be
+looked into here and a topic that recompresses (both in a thread, since that is work of milliseconds), a topic that
+flushes before it acknowledges, and more partitions than the loop has time for (decoded and answered in a thread,
+appended in slices). All hold the connection's line, so appends keep the order of arrival.
 
 An error names the log's start where Kafka's does, and has words only where single records are refused.
 """
@@ -23,10 +23,12 @@ from ottla.server.context import Services
 from ottla.server.leaders import current_leader, endpoints
 from ottla.server.output import Reply
 from ottla.server.produce_survey import survey
+from ottla.server.produce_verification import ProduceVerification
 from ottla.server.registry import handles_raw
 from ottla.server.request_head import body_offset
 from ottla.storage.append import AppendOrigin, AppendResult, Inspection
 from ottla.storage.errors import RecordValidationError, UnacceptableRecordsError
+from ottla.storage.verification import NOT_CHECKED
 from ottla.wire.fast_produce import (
     ManyPartitionsError,
     Outcome,
@@ -97,7 +99,8 @@ def produce(
     call = _Produce(services, connection, request, version, correlation_id, start)
     try:
         flags = survey(view, request.topics)
-        _check_transactions(request, flags)
+        if flags & TRANSACTIONAL_FLAG and call.begin_verification(view):
+            return call.append_verified(bytearray(view[:stop]))
     except KafkaError as error:
         return call.refuse_all(error)
     if request.acks not in LEGAL_ACKS:
@@ -122,24 +125,14 @@ async def _produce_many(
     request = await run(services.executor, decode_produce, view, version, offset, len(frame))
     call = _Produce(services, connection, request, version, correlation_id, start, many=True)
     try:
-        _check_transactions(request, await run(services.executor, survey, view, request.topics))
+        flags = await run(services.executor, survey, view, request.topics)
+        if flags & TRANSACTIONAL_FLAG and call.begin_verification(view):
+            return await call.append_verified(frame)
     except KafkaError as error:
         return await call.refuse_many(error)
     if request.acks not in LEGAL_ACKS:
         return await call.refuse_many(KafkaError(ErrorCode.INVALID_REQUIRED_ACKS))
     return await call.append_slowly(frame)
-
-
-def _check_transactions(request: ProduceFast, flags: int) -> None:
-    """Nobody coordinates transactions yet, so that no partition can have been added to one (KIP-890)."""
-    if not flags & TRANSACTIONAL_FLAG:
-        return
-    if request.transactional_id is None:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    raise KafkaError(
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        "Unable to verify the partition has been added to the transaction: there is no coordinator",
-    )
 
 
 class _Produce:
@@ -154,6 +147,7 @@ class _Produce:
         "_request",
         "_services",
         "_start",
+        "_verification",
         "_version",
         "_waiting_for",
     )
@@ -178,10 +172,29 @@ class _Produce:
         self._many = many
         # What compressed batches were found to hold, by where they begin in the frame.
         self._inspected = _NOT_INSPECTED
+        # What a transaction's coordinator says of the partitions, if they are written to in one.
+        self._verification: ProduceVerification | None = None
         # Who leads what others than this broker lead.
         self._leaders: tuple[int, ...] = ()
         # Partitions whose high watermark has yet to pass what was appended, and up to where.
         self._waiting_for: list[tuple[Partition, int]] = []
+
+    # ---- in a transaction ---------------------------------------------------------------------------------
+
+    def begin_verification(self, view: memoryview) -> bool:
+        """Look whether the partitions are known to be part of the transaction; True if that has to be asked."""
+        verification = ProduceVerification.begin(self._services, self._request, view, self._version)
+        self._verification = verification
+        return verification is not None and verification.must_ask
+
+    async def append_verified(self, frame: bytearray) -> Reply | None:
+        assert self._verification is not None
+        await self._verification.ask()
+        if self._request.acks not in LEGAL_ACKS:
+            return await self.refuse_many(KafkaError(ErrorCode.INVALID_REQUIRED_ACKS))
+        return await self.append_slowly(frame)
+
+    # ---- the fast road ------------------------------------------------------------------------------------
 
     def must_wait(self, view: memoryview, compressed: bool) -> bool:
         """Must any batch be worked on in a thread, or be flushed before it may be acknowledged?"""
@@ -275,6 +288,10 @@ class _Produce:
             return (index, error.code, -1, -1, log_start_offset, refused, error.message, leader)
         return (index, error.code, -1, -1, log_start_offset, _NO_RECORD_ERRORS, None, leader)
 
+    def _unverified(self, topic: TopicKey, index: int, error: KafkaError) -> Outcome:
+        outcome = self._failed(topic, index, error)
+        return (*outcome[:4], _NO_LOG_START, _NO_RECORD_ERRORS, error.message, outcome[7])
+
     def refuse_all(self, error: KafkaError) -> Answer:
         """Refuse the request as a whole, in the words of the error if it has any."""
         return self._answer(self._refused(error))
@@ -320,6 +337,9 @@ class _Produce:
     ) -> Outcome:
         run = self._services.loop.run_in_executor
         executor = self._services.executor
+        verification = self._verification
+        if verification is not None and (refused := verification.refused.get((topic, index))) is not None:
+            return self._unverified(topic, index, refused)
         try:
             partition = self._leader(view, topic, index)
             records: memoryview | bytearray = self._records(view, start, stop)
@@ -332,7 +352,12 @@ class _Produce:
                 partition = self._leader(view, topic, index)
             now_ms = self._services.clock.now_ms()
             result = partition.append_only(
-                records, self._request.acks, now_ms, AppendOrigin.CLIENT, inspected
+                records,
+                self._request.acks,
+                now_ms,
+                AppendOrigin.CLIENT,
+                inspected,
+                verification=NOT_CHECKED if verification is None else verification.proof(topic, index),
             )
             await self._commit(partition, now_ms)
         except KafkaError as error:

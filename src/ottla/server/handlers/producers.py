@@ -1,13 +1,17 @@
-"""InitProducerId for idempotent producers, and DescribeProducers.
+"""InitProducerId for idempotent and transactional producers, and DescribeProducers."""
 
-A transactional id needs the transaction coordinator, which this broker does not have yet: such a producer is told
-so with the error its client waits and retries on.
-"""
+from collections.abc import Coroutine
+from typing import Any, Final
 
+from ottla.coordinator.transaction.machine import InitRequest, Outcome
+from ottla.coordinator.transaction.state import ProducerIdAndEpoch
 from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from ottla.model.pending import Pending
 from ottla.model.topic_names import topic_name_problem
 from ottla.server.context import Context
+from ottla.server.handlers.transactions import known_error
 from ottla.server.registry import handles
 from ottla.wire.messages.producers import (
     DescribeProducersRequest,
@@ -19,32 +23,60 @@ from ottla.wire.messages.producers import (
     TopicResponse,
 )
 
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
+# The first version of InitProducerId whose clients know PRODUCER_FENCED.
+FIRST_FENCING_VERSION: Final = 4
 
 
 @handles(InitProducerIdRequest)
-async def init_producer_id(ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """A fresh producer id with epoch 0."""
-    error = _refusal(request)
-    if error is None:
-        try:
-            return InitProducerIdResponse(producer_id=await ctx.node.producer_ids.next_id(), producer_epoch=0)
-        except KafkaError as failure:
-            error = failure.code
-    return InitProducerIdResponse(
-        error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+def init_producer_id(
+    ctx: Context, request: InitProducerIdRequest
+) -> Pending[InitProducerIdResponse] | Coroutine[Any, Any, InitProducerIdResponse]:
+    """A fresh producer id, or that of a transactional id with its next epoch."""
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+        return Pending.of(_refused(ctx, KafkaError(ErrorCode.INVALID_REQUEST)))
+    if ctx.node.producer_ids.at_hand:
+        return _init(ctx, request)
+    return _init_later(ctx, request)
+
+
+async def _init_later(ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    try:
+        await ctx.node.producer_ids.fill()
+    except KafkaError as error:
+        return _refused(ctx, error)
+    return await _init(ctx, request)
+
+
+def _init(ctx: Context, request: InitProducerIdRequest) -> Pending[InitProducerIdResponse]:
+    if request.transactional_id is None:
+        return Pending.of(InitProducerIdResponse(producer_id=ctx.node.producer_ids.take(), producer_epoch=0))
+    if not request.transactional_id:
+        return Pending.of(_refused(ctx, KafkaError(ErrorCode.INVALID_REQUEST)))
+    expected = None
+    if request.producer_id != NO_PRODUCER_ID:
+        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    ask = InitRequest(
+        request.transactional_id,
+        request.transaction_timeout_ms,
+        expected,
+        request.enable_2pc,
+        request.keep_prepared_txn,
+    )
+    return ctx.node.transactions.init_producer_id(ask).map(
+        lambda outcome: _initialized(ctx, outcome), lambda error: _refused(ctx, error)
     )
 
 
-def _refusal(request: InitProducerIdRequest) -> ErrorCode | None:
-    if request.transactional_id is not None:
-        return (
-            ErrorCode.INVALID_REQUEST if not request.transactional_id else ErrorCode.COORDINATOR_NOT_AVAILABLE
-        )
-    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
-        return ErrorCode.INVALID_REQUEST
-    return None
+def _initialized(ctx: Context, outcome: Outcome) -> InitProducerIdResponse:
+    return InitProducerIdResponse(
+        error_code=known_error(ctx.version, outcome.error, FIRST_FENCING_VERSION),
+        producer_id=outcome.producer_id,
+        producer_epoch=outcome.producer_epoch,
+    )
+
+
+def _refused(ctx: Context, error: KafkaError) -> InitProducerIdResponse:
+    return _initialized(ctx, Outcome(error.code))
 
 
 @handles(DescribeProducersRequest)

@@ -1,0 +1,268 @@
+"""Transactions: partitions and offsets into them, their ends, their markers, and what they look like from outside.
+
+A client that is too old to know PRODUCER_FENCED is told INVALID_PRODUCER_EPOCH, on which it does the same (KIP-588).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ottla.coordinator.transaction.listing import TransactionFilter
+from ottla.coordinator.transaction.machine import EndRequest, Outcome
+from ottla.coordinator.transaction.state import ProducerIdAndEpoch, Transaction
+from ottla.model.breath import Breath
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.model.pending import Pending, gather
+from ottla.model.topic_names import INTERNAL_TOPICS
+from ottla.server.context import Context
+from ottla.server.registry import handles
+from ottla.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    DescribeTransactionsResponseTransactionState,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ListTransactionsResponseTransactionState,
+    TopicData,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+GROUPS_TOPIC: Final = "__consumer_offsets"
+# From these versions on a request is sent by brokers (KIP-890), or by clients of transactions version 2.
+FIRST_BATCHED_VERSION: Final = 4
+FIRST_ENDING_V2: Final = 5
+# The first version of all these requests whose clients know PRODUCER_FENCED.
+FIRST_FENCING_VERSION: Final = 2
+V2, V0 = 2, 0
+
+
+def known_error(version: int, error: ErrorCode, first_fencing: int = FIRST_FENCING_VERSION) -> int:
+    """The error as a client of this version understands it."""
+    if error is ErrorCode.PRODUCER_FENCED and version < first_fencing:
+        return int(ErrorCode.INVALID_PRODUCER_EPOCH)
+    return int(error)
+
+
+# ---- a transaction grows ------------------------------------------------------------------------------------
+
+
+@handles(AddPartitionsToTxnRequest)
+def add_partitions_to_txn(
+    ctx: Context, request: AddPartitionsToTxnRequest
+) -> Pending[AddPartitionsToTxnResponse]:
+    """Add partitions to a client's transaction, or to many (or verify them) for a broker."""
+    if ctx.version >= FIRST_BATCHED_VERSION:
+        results = gather([_add_partitions(ctx, transaction) for transaction in request.transactions])
+        return results.map(lambda found: AddPartitionsToTxnResponse(results_by_transaction=found))
+    single = AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+    return _add_partitions(ctx, single).map(
+        lambda found: AddPartitionsToTxnResponse(results_by_topic_v3_and_below=found.topic_results)
+    )
+
+
+def _add_partitions(
+    ctx: Context, transaction: AddPartitionsToTxnTransaction
+) -> Pending[AddPartitionsToTxnResult]:
+    partitions = [
+        TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions
+    ]
+    refused = {where: code for where in partitions if (code := _refusal(ctx, where))}
+    if refused:
+        # One that cannot be added keeps all of them out.
+        codes = {where: refused.get(where, ErrorCode.OPERATION_NOT_ATTEMPTED) for where in partitions}
+        return Pending.of(_result(transaction, codes))
+    if transaction.verify_only:
+        return Pending.of(_result(transaction, _verified(ctx, transaction, partitions)))
+    added = ctx.node.transactions.add_partitions(
+        transaction.transactional_id,
+        ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch),
+        partitions,
+        V2 if ctx.version >= FIRST_BATCHED_VERSION else V0,
+    )
+
+    def told_all(code: ErrorCode) -> AddPartitionsToTxnResult:
+        return _result(transaction, dict.fromkeys(partitions, code), ctx.version)
+
+    return added.map(lambda _: told_all(ErrorCode.NONE), lambda error: told_all(error.code))
+
+
+def _refusal(ctx: Context, where: TopicPartition) -> ErrorCode:
+    if ctx.version < FIRST_BATCHED_VERSION and where.topic in INTERNAL_TOPICS:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if ctx.node.image().partition(where.topic, where.partition) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE
+
+
+def _verified(
+    ctx: Context, transaction: AddPartitionsToTxnTransaction, partitions: list[TopicPartition]
+) -> Mapping[TopicPartition, ErrorCode]:
+    producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
+    try:
+        return ctx.node.transactions.verify_partitions(transaction.transactional_id, producer, partitions)
+    except KafkaError as error:
+        return dict.fromkeys(partitions, error.code)
+
+
+def _result(
+    transaction: AddPartitionsToTxnTransaction,
+    codes: Mapping[TopicPartition, ErrorCode],
+    version: int = FIRST_BATCHED_VERSION,
+) -> AddPartitionsToTxnResult:
+    return AddPartitionsToTxnResult(
+        transactional_id=transaction.transactional_id,
+        topic_results=[_topic_result(topic, codes, version) for topic in transaction.topics],
+    )
+
+
+def _topic_result(
+    topic: AddPartitionsToTxnTopic, codes: Mapping[TopicPartition, ErrorCode], version: int
+) -> AddPartitionsToTxnTopicResult:
+    return AddPartitionsToTxnTopicResult(
+        name=topic.name,
+        results_by_partition=[
+            AddPartitionsToTxnPartitionResult(
+                partition_index=index,
+                partition_error_code=known_error(version, codes[TopicPartition(topic.name, index)]),
+            )
+            for index in topic.partitions
+        ],
+    )
+
+
+@handles(AddOffsetsToTxnRequest)
+def add_offsets_to_txn(ctx: Context, request: AddOffsetsToTxnRequest) -> Pending[AddOffsetsToTxnResponse]:
+    """Add the partition that keeps a group's offsets; clients of version 2 leave that to TxnOffsetCommit."""
+    where = TopicPartition(GROUPS_TOPIC, ctx.node.groups.partition_for(request.group_id))
+    added = ctx.node.transactions.add_partitions(
+        request.transactional_id,
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+        [where],
+        V0,
+    )
+    return added.map(
+        lambda _: AddOffsetsToTxnResponse(),
+        lambda error: AddOffsetsToTxnResponse(error_code=known_error(ctx.version, error.code)),
+    )
+
+
+# ---- a transaction ends -------------------------------------------------------------------------------------
+
+
+@handles(EndTxnRequest)
+def end_txn(ctx: Context, request: EndTxnRequest) -> Pending[EndTxnResponse]:
+    """Commit or abort; from version 5 on the answer says as whom the producer goes on (KIP-890)."""
+    ask = EndRequest(
+        request.transactional_id,
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+        request.committed,
+        V2 if ctx.version >= FIRST_ENDING_V2 else V0,
+    )
+    return ctx.node.transactions.end(ask).map(
+        lambda outcome: _ended(ctx.version, outcome), lambda error: _ended(ctx.version, Outcome(error.code))
+    )
+
+
+def _ended(version: int, outcome: Outcome) -> EndTxnResponse:
+    return EndTxnResponse(
+        error_code=known_error(version, outcome.error),
+        producer_id=outcome.producer_id,
+        producer_epoch=outcome.producer_epoch,
+    )
+
+
+@handles(WriteTxnMarkersRequest)
+def write_txn_markers(ctx: Context, request: WriteTxnMarkersRequest) -> Pending[WriteTxnMarkersResponse]:
+    """Write the ends of transactions into partitions, for a coordinator or for an administrator (KIP-664)."""
+    return ctx.node.transactions.markers.write(request)
+
+
+# ---- a transaction from outside -----------------------------------------------------------------------------
+
+
+@handles(DescribeTransactionsRequest)
+async def describe_transactions(
+    ctx: Context, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    """Transactions in full (KIP-664)."""
+    breath = Breath()
+    states = []
+    for transactional_id in request.transactional_ids:
+        states.append(_described(ctx, transactional_id))
+        await breath.take()
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+def _described(ctx: Context, transactional_id: str) -> DescribeTransactionsResponseTransactionState:
+    try:
+        row = ctx.node.transactions.describe(transactional_id)
+    except KafkaError as error:
+        return DescribeTransactionsResponseTransactionState(
+            error_code=int(error.code),
+            transactional_id=transactional_id,
+            transaction_state="",
+            transaction_timeout_ms=0,
+            transaction_start_time_ms=0,
+            producer_id=0,
+            producer_epoch=0,
+            topics=[],
+        )
+    return DescribeTransactionsResponseTransactionState(
+        transactional_id=transactional_id,
+        transaction_state=row.state.label,
+        transaction_timeout_ms=row.timeout_ms,
+        transaction_start_time_ms=row.start_ms,
+        producer_id=row.producer_id,
+        producer_epoch=row.producer_epoch,
+        topics=_topics(row.partitions),
+    )
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> list[TopicData]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        topics.setdefault(topic, []).append(index)
+    return [TopicData(topic=topic, partitions=indexes) for topic, indexes in topics.items()]
+
+
+@handles(ListTransactionsRequest)
+async def list_transactions(ctx: Context, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    """The transactional ids that this broker coordinates (KIP-664; by duration, KIP-994; by pattern, KIP-1152)."""
+    breath = Breath()
+    wanted = TransactionFilter.of(
+        request.state_filters,
+        request.producer_id_filters,
+        request.duration_filter,
+        request.transactional_id_pattern,
+    )
+    states = []
+    for transactional_id, row in ctx.node.transactions.listed():
+        if wanted.takes(transactional_id, row, ctx.now_ms):
+            states.append(_listed(transactional_id, row))
+        await breath.take()
+    return ListTransactionsResponse(unknown_state_filters=wanted.unknown_states, transaction_states=states)
+
+
+def _listed(transactional_id: str, row: Transaction) -> ListTransactionsResponseTransactionState:
+    return ListTransactionsResponseTransactionState(
+        transactional_id=transactional_id,
+        producer_id=row.producer_id,
+        transaction_state=row.state.label,
+    )

@@ -1,0 +1,198 @@
+"""Transaction markers into the partitions that this broker leads: what WriteTxnMarkers does (KIP-98).
+
+A marker for a partition of a coordinator goes through its shard, which alone writes there and has to hear of it;
+every other partition is appended to directly. An answer says for each partition that its marker is committed, or why
+it is not there.
+
+Owner: the node, on the broker's loop.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ottla.coordinator.ports import Scheduler
+from ottla.coordinator.runtime import CoordinatorRuntime
+from ottla.coordinator.shard import Producer
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.model.pending import Pending
+from ottla.records.control import end_txn_marker
+from ottla.replication.partition import ACKS_ALL, Partition
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.storage.append import AppendOrigin
+from ottla.wire.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+# What a coordinator of transactions would not understand from a shard: it asks again (KAFKA-14500).
+_NOT_READY: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+Errors = dict[int, dict[TopicPartition, ErrorCode]]
+
+
+class MarkerWriter:
+    """See the module."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        runtimes: Mapping[str, CoordinatorRuntime[Any]],
+        scheduler: Scheduler,
+        timeout_ms: Callable[[], float],
+    ) -> None:
+        """`runtimes` are the coordinators by the topics they write to; `timeout_ms` is request.timeout.ms."""
+        self._replicas = replicas
+        self._runtimes = runtimes
+        self._scheduler = scheduler
+        self._timeout_ms = timeout_ms
+
+    def write(self, request: WriteTxnMarkersRequest) -> Pending[WriteTxnMarkersResponse]:
+        """Write every marker; the answer comes with the last of them."""
+        writing = _Writing()
+        for marker in request.markers:
+            template = _batch(marker, self._scheduler.now_ms())
+            for topic in marker.topics:
+                for index in topic.partition_indexes:
+                    self._write_one(writing, marker, template, TopicPartition(topic.name, index))
+        writing.all_begun()
+        return writing.answer
+
+    def _write_one(
+        self, writing: "_Writing", marker: WritableTxnMarker, template: bytearray, where: TopicPartition
+    ) -> None:
+        tell = writing.begin(marker.producer_id, where)
+        runtime = self._runtimes.get(where.topic)
+        partition = self._replicas.hosted(where.topic, where.partition)
+        if partition is None:
+            tell(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        elif runtime is not None:
+            self._end_in_shard(runtime, marker, where.partition).then(lambda done: tell(_shard_error(done)))
+        else:
+            self._append(partition, marker, template, tell)
+
+    def _end_in_shard(
+        self, runtime: CoordinatorRuntime[Any], marker: WritableTxnMarker, index: int
+    ) -> Pending[None]:
+        return runtime.end_transaction(
+            index,
+            Producer(marker.producer_id, marker.producer_epoch),
+            committed=marker.transaction_result,
+            coordinator_epoch=marker.coordinator_epoch,
+            transaction_version=marker.transaction_version,
+        )
+
+    def _append(
+        self,
+        partition: Partition,
+        marker: WritableTxnMarker,
+        template: bytearray,
+        tell: Callable[[ErrorCode], None],
+    ) -> None:
+        try:
+            leader = self._replicas.leader(*partition.topic_partition)
+            end = self._append_marker(leader, marker, template)
+        except KafkaError as error:
+            tell(error.code)
+            return
+        if leader.log.high_watermark >= end:
+            tell(ErrorCode.NONE)
+        else:
+            self._await_commit(leader, end, tell)
+
+    def _append_marker(self, partition: Partition, marker: WritableTxnMarker, template: bytearray) -> int:
+        result = partition.append(
+            bytearray(template),
+            ACKS_ALL,
+            self._scheduler.now_ms(),
+            AppendOrigin.COORDINATOR,
+            transaction_version=marker.transaction_version,
+        )
+        return result.last_offset + 1
+
+    def _await_commit(self, partition: Partition, end: int, tell: Callable[[ErrorCode], None]) -> None:
+        late = self._scheduler.call_later(self._timeout_ms(), lambda: tell(ErrorCode.REQUEST_TIMED_OUT))
+
+        def look() -> None:
+            late.cancel()
+            committed = partition.log.high_watermark >= end
+            tell(ErrorCode.NONE if committed else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+        partition.when_committed(end, look)
+
+
+class _Writing:
+    """One request on its way: what is known of each partition, and how much is not."""
+
+    def __init__(self) -> None:
+        self.answer: Pending[WriteTxnMarkersResponse] = Pending()
+        self._errors: Errors = {}
+        self._left = 1  # all_begun takes this one away
+
+    def begin(self, producer_id: int, where: TopicPartition) -> Callable[[ErrorCode], None]:
+        """Whom to tell, once, how it ended; a second word is not heard."""
+        self._left += 1
+        errors = self._errors.setdefault(producer_id, {})
+        told = False
+
+        def tell(code: ErrorCode) -> None:
+            nonlocal told
+            if not told:
+                told = True
+                errors[where] = code
+                self._one_less()
+
+        return tell
+
+    def all_begun(self) -> None:
+        self._one_less()
+
+    def _one_less(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.answer.resolve(_response(self._errors))
+
+
+def _batch(marker: WritableTxnMarker, now_ms: int) -> bytearray:
+    """The marker's batch; partitions write their offset and epoch into copies, which the checksum leaves out."""
+    return end_txn_marker(
+        committed=marker.transaction_result,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp_ms=now_ms,
+    )
+
+
+def _shard_error(done: Pending[None]) -> ErrorCode:
+    if done.error is None:
+        return ErrorCode.NONE
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if done.error.code in _NOT_READY else done.error.code
+
+
+def _response(errors: Errors) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(producer_id=producer_id, topics=_topics(found))
+            for producer_id, found in errors.items()
+        ]
+    )
+
+
+def _topics(errors: Mapping[TopicPartition, ErrorCode]) -> list[WritableTxnMarkerTopicResult]:
+    topics: dict[str, list[WritableTxnMarkerPartitionResult]] = {}
+    for (topic, index), code in errors.items():
+        result = WritableTxnMarkerPartitionResult(partition_index=index, error_code=int(code))
+        topics.setdefault(topic, []).append(result)
+    return [
+        WritableTxnMarkerTopicResult(name=name, partitions=partitions) for name, partitions in topics.items()
+    ]

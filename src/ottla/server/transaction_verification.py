@@ -1,0 +1,178 @@
+"""Asking a transaction's coordinator for partitions before anything is written to them (KIP-890).
+
+A client of transactions version 2 does not announce partitions: the leader adds them to the transaction with the
+first batch (Produce 12, TxnOffsetCommit 5). Older clients have announced them, and the leader makes sure of it.
+Either way the partition first takes a Verification (see ottla.storage.verification), so that no transaction begins
+after its end.
+
+Owner: whoever handles the request. The coordinator is this broker itself until there are others.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ottla.coordinator.transaction.state import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.model.pending import Pending
+from ottla.replication.partition import Partition
+from ottla.storage.verification import Verification
+
+if TYPE_CHECKING:
+    from ottla.server.context import Services
+    from ottla.server.transactions import TransactionService
+
+NO_SEQUENCE: Final = -1
+PartitionErrors = dict[TopicPartition, ErrorCode]
+
+
+class Operation(Enum):
+    """What a request's version lets its broker do about a partition, and what its client understands."""
+
+    VERIFY_OLD = "verify, for a client that does not know TRANSACTION_ABORTABLE"
+    VERIFY = "verify"
+    ADD = "add"
+
+    @property
+    def adds(self) -> bool:
+        return self is Operation.ADD
+
+    @classmethod
+    def of_produce(cls, version: int) -> "Operation":
+        return cls.ADD if version > 11 else cls.VERIFY if version > 10 else cls.VERIFY_OLD
+
+    @classmethod
+    def of_offset_commit(cls, version: int) -> "Operation":
+        return cls.ADD if version > 4 else cls.VERIFY if version > 3 else cls.VERIFY_OLD
+
+
+class Batch(NamedTuple):
+    """The first batch that a request has for a partition."""
+
+    partition: Partition
+    sequence: int
+
+
+class Verified(NamedTuple):
+    """What came of it: the proof that each partition's append must show, or why there is none."""
+
+    proofs: dict[TopicPartition, Verification | None]
+    errors: PartitionErrors
+
+
+def verifies(services: "Services", operation: Operation) -> bool:
+    """Is anything to be found out? Adding is no choice; verifying can be turned off."""
+    return operation.adds or services.config()["transaction.partition.verification.enable"]
+
+
+def begin(
+    batches: Sequence[Batch], producer: ProducerIdAndEpoch, operation: Operation, now_ms: int
+) -> Verified:
+    """Begin it on every partition; one whose transaction is open needs no proof, a zombie's gets an error."""
+    proofs: dict[TopicPartition, Verification | None] = {}
+    errors: PartitionErrors = {}
+    for partition, sequence in batches:
+        try:
+            proofs[partition.topic_partition] = partition.log.start_verification(
+                producer.producer_id,
+                sequence,
+                producer.producer_epoch,
+                supports_epoch_bump=operation.adds,
+                now_ms=now_ms,
+            )
+        except KafkaError as error:
+            errors[partition.topic_partition] = error.code
+    return Verified(proofs, errors)
+
+
+def ask(
+    transactions: "TransactionService",
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    partitions: Sequence[TopicPartition],
+    operation: Operation,
+) -> Pending[PartitionErrors]:
+    """Add the partitions to the transaction, or ask whether they are in it; the errors in a partition's terms."""
+    if not transactions.is_available:
+        return Pending.of(dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+    def told_all(error: KafkaError) -> PartitionErrors:
+        return dict.fromkeys(partitions, _translated(error.code, operation))
+
+    if operation.adds:
+        added = transactions.add_partitions(transactional_id, producer, partitions, EPOCH_BUMP_VERSION)
+        return added.map(lambda _: {}, told_all)
+    try:
+        found = transactions.verify_partitions(transactional_id, producer, partitions)
+    except KafkaError as error:
+        return Pending.of(told_all(error))
+    return Pending.of({where: _translated(code, operation) for where, code in found.items() if code})
+
+
+def _translated(code: ErrorCode, operation: Operation) -> ErrorCode:
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and operation is Operation.VERIFY_OLD:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+async def verify(
+    services: "Services",
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    batches: Sequence[Batch],
+    operation: Operation,
+    begun: Verified | None = None,
+) -> Verified:
+    """The whole of it; while the transaction before is being ended, a client that has partitions added waits here."""
+    config = services.config()
+    limit_ms = min(config["add.partitions.to.txn.retry.backoff.max.ms"], config["request.timeout.ms"])
+    began_ms = services.clock.now_ms()
+    while True:
+        verified = begun or begin(batches, producer, operation, services.clock.now_ms())
+        begun = None
+        open_ones = [where for where, proof in verified.proofs.items() if proof is not None]
+        if not open_ones:
+            return verified
+        errors = await ask(services.transactions, transactional_id, producer, open_ones, operation)
+        waits = operation.adds and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
+        if not waits or services.clock.now_ms() - began_ms >= limit_ms:
+            verified.errors.update(errors)
+            return verified
+        await asyncio.sleep(config["add.partitions.to.txn.retry.backoff.ms"] / 1000)
+
+
+def verify_offset_commit(
+    services: "Services",
+    partition: Partition,
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    version: int,
+) -> Pending[None]:
+    """May a transaction commit offsets in this partition of __consumer_offsets?
+
+    Whoever asks appends in the same turn in which this is answered: then the proof is still in force.
+    """
+    operation = Operation.of_offset_commit(version)
+    if not transactional_id or not verifies(services, operation):
+        return Pending.of(None)
+    verified = begin([Batch(partition, NO_SEQUENCE)], producer, operation, services.clock.now_ms())
+    where = partition.topic_partition
+    if where in verified.errors:
+        return Pending.failed(KafkaError(verified.errors[where]))
+    proof = verified.proofs[where]
+    if proof is None:
+        return Pending.of(None)
+    asked = ask(services.transactions, transactional_id, producer, [where], operation)
+    return asked.map(lambda errors: _require_proof(partition, producer, proof, errors.get(where)))
+
+
+def _require_proof(
+    partition: Partition, producer: ProducerIdAndEpoch, proof: Verification, error: ErrorCode | None
+) -> None:
+    if error is not None:
+        raise KafkaError(error)
+    partition.log.check_verified(producer.producer_id, producer.producer_epoch, proof)
