@@ -227,11 +227,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve_whole(self, view: memoryview, start: int, stop: int) -> int:
         turn_ends = 0.0
+        max_frame_bytes = self.host.max_frame_bytes
         while stop - start >= 4 and not self._stalled:
-            size = _SIZE.unpack_from(view, start)[0]
-            if not self._legal(size):
-                return stop
+            (size,) = _SIZE.unpack_from(view, start)
             end = start + 4 + size
+            if not MIN_FRAME_BYTES <= size <= max_frame_bytes and not self._legal(size):
+                return stop
             if end > stop:
                 break
             self._serve(view, start + 4, end)

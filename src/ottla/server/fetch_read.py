@@ -23,6 +23,7 @@ PROBE_STRIDE_BYTES = 256 * 1024
 WARM_UP_CHUNK_BYTES = 1024 * 1024
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _CAN_PROBE = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
+_PROBE = [bytearray(1)]  # nobody looks at what is read
 
 
 class EpochEnd(NamedTuple):
@@ -172,15 +173,16 @@ def is_cold(slice_: LogSlice) -> bool:
     """Would sending this wait for the disk? Where the system cannot tell, assume that it would not."""
     if not _CAN_PROBE:
         return False
-    probe = [bytearray(1)]
-    end = slice_.position + slice_.length
-    for position in (*range(slice_.position, end, PROBE_STRIDE_BYTES), end - 1):
-        try:
-            os.preadv(slice_.fd, probe, position, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False  # a file system without the flag
+    fd, start = slice_.fd, slice_.position
+    last = start + slice_.length - 1
+    try:
+        for position in range(start, last, PROBE_STRIDE_BYTES):
+            os.preadv(fd, _PROBE, position, os.RWF_NOWAIT)
+        os.preadv(fd, _PROBE, last, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # a file system without the flag
     return False
 
 

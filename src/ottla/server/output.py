@@ -141,7 +141,7 @@ class SocketOutput:
                 if isinstance(head, _Sending):
                     head.send(self._fd)
                     queue.popleft()
-                elif len(queue) == 1 and isinstance(head, _IN_MEMORY):
+                elif isinstance(head, _IN_MEMORY) and (len(queue) == 1 or isinstance(queue[1], _Sending)):
                     sent = os.write(self._fd, head)
                     if sent == len(head):
                         queue.popleft()
