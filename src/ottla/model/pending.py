@@ -79,6 +79,12 @@ class Pending(Generic[T]):
         self.then(lambda done: _pass_on(done, mapped, value, error))
         return mapped
 
+    def and_then(self, follow: "Callable[[T], Pending[U]]") -> "Pending[U]":
+        """What is asked next, with this answer; in the same turn in which it is there."""
+        asked: Pending[U] = Pending()
+        self.then(lambda done: _ask_next(done, asked, follow))
+        return asked
+
     def _finish(self) -> None:
         self.done = True
         callbacks, self._callbacks = self._callbacks, None
@@ -136,6 +142,17 @@ def _pass_on(
         mapped.fail(failed)
     else:
         mapped.resolve(outcome)
+
+
+def _ask_next(done: Pending[T], asked: "Pending[U]", follow: "Callable[[T], Pending[U]]") -> None:
+    if done.error is not None:
+        asked.fail(done.error)
+    else:
+        follow(done.result()).then(lambda last: _pass_on(last, asked, _same, None))
+
+
+def _same(value: U) -> U:
+    return value
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:

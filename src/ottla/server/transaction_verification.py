@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ottla.coordinator.shard import Producer, translate
 from ottla.coordinator.transaction.state import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
@@ -146,28 +147,28 @@ async def verify(
 
 
 def verify_offset_commit(
-    services: "Services",
-    partition: Partition,
-    transactional_id: str,
-    producer: ProducerIdAndEpoch,
-    version: int,
+    services: "Services", where: TopicPartition, transactional_id: str, producer: Producer, version: int
 ) -> Pending[None]:
     """May a transaction commit offsets in this partition of __consumer_offsets?
 
     Whoever asks appends in the same turn in which this is answered: then the proof is still in force.
     """
     operation = Operation.of_offset_commit(version)
-    if not transactional_id or not verifies(services, operation):
+    if not verifies(services, operation):
         return Pending.of(None)
-    verified = begin([Batch(partition, NO_SEQUENCE)], producer, operation, services.clock.now_ms())
-    where = partition.topic_partition
+    try:
+        partition = services.replicas.leader(*where)
+    except KafkaError as error:
+        return Pending.failed(translate(error))
+    who = ProducerIdAndEpoch(*producer)
+    verified = begin([Batch(partition, NO_SEQUENCE)], who, operation, services.clock.now_ms())
     if where in verified.errors:
         return Pending.failed(KafkaError(verified.errors[where]))
     proof = verified.proofs[where]
     if proof is None:
         return Pending.of(None)
-    asked = ask(services.transactions, transactional_id, producer, [where], operation)
-    return asked.map(lambda errors: _require_proof(partition, producer, proof, errors.get(where)))
+    asked = ask(services.transactions, transactional_id, who, [where], operation)
+    return asked.map(lambda errors: _require_proof(partition, who, proof, errors.get(where)))
 
 
 def _require_proof(

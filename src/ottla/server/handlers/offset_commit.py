@@ -10,11 +10,13 @@ from ottla.coordinator.group.machine import GroupMachine
 from ottla.coordinator.result import Result
 from ottla.coordinator.shard import Producer
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
 from ottla.server.context import Context
 from ottla.server.errors import error_response
 from ottla.server.partition_answers import PartitionAnswers
 from ottla.server.registry import handles
+from ottla.server.transaction_verification import verify_offset_commit
 from ottla.wire.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -120,10 +122,13 @@ def _write_in_transaction(ctx: Context, request: TxnOffsetCommitRequest) -> Pend
     if not request.group_id:
         return Pending.failed(KafkaError(ErrorCode.INVALID_GROUP_ID))
     groups = ctx.node.groups
-    return groups.write(
-        groups.partition_for(request.group_id),
-        partial(_decide_txn_commit, request, ctx.version),
-        producer=Producer(request.producer_id, request.producer_epoch),
+    index = groups.partition_for(request.group_id)
+    producer = Producer(request.producer_id, request.producer_epoch)
+    # The verification holds only for what is appended in the turn in which it is answered.
+    return verify_offset_commit(
+        ctx.node, TopicPartition(groups.topic, index), request.transactional_id, producer, ctx.version
+    ).and_then(
+        lambda _: groups.write(index, partial(_decide_txn_commit, request, ctx.version), producer=producer)
     )
 
 
