@@ -73,6 +73,7 @@ class Joins:
         member_id = request.member_id
         if not self._has_room(group, member_id):
             group.remove(member_id)
+            self._rebalances.maybe_complete_join(turn, group)
             return join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         if not group.supports(request.protocol_type, joining.protocols):
             return join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
