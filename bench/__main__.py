@@ -1,7 +1,7 @@
 """`python -m bench [part ...]`: Apache Kafka and Ottla side by side; a table on stdout, JSON into bench/out/.
 
-Parts: produce fetch latency start partitions tools stalls (all, if none is named). `--quick` for a coarse look in
-a fraction of the time, `--apache-partitions` to put Apache through the ten thousand partitions too.
+Parts: produce fetch latency start partitions tools stalls commits load (all, if none is named). `--quick` for a
+coarse look in a fraction of the time, `--apache-partitions` to put Apache through the ten thousand partitions too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import lifecycle, raw, stalls, tools
+from bench import lifecycle, offsets, raw, stalls, tools
 from bench.report import HEAD, Report
 
 PARTS: dict[str, Callable[..., None]] = {
@@ -26,6 +26,8 @@ PARTS: dict[str, Callable[..., None]] = {
     "partitions": lifecycle.partitions,
     "tools": tools.tools,
     "stalls": stalls.stalls,
+    "commits": offsets.commits,
+    "load": offsets.load,
 }
 
 
