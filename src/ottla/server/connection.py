@@ -24,7 +24,7 @@ import socket
 import ssl
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Protocol, cast
 
 from ottla.model.errors import KafkaError
@@ -132,6 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._peek = False
         self._closing = False
+        self._on_lost: dict[Hashable, Callable[[Connection], None]] | None = None
 
     # ---- life ---------------------------------------------------------------------------------------------
 
@@ -168,6 +169,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._running is not None:
             self._running.cancel()
         self.host.closed(self)
+        on_lost, self._on_lost = self._on_lost, None
+        for call in (on_lost or {}).values():
+            call(self)
+
+    def when_lost(self, key: Hashable, call: "Callable[[Connection], None]") -> None:
+        """Whom to tell when the connection is gone; once for each key."""
+        if self._on_lost is None:
+            self._on_lost = {}
+        self._on_lost[key] = call
 
     def close(self, reason: str | None = None) -> None:
         """Give the connection up; what is still to be sent is dropped, as Kafka does."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ottla.server.connection import Connection
     from ottla.server.fetch_sessions import FetchSessionCache
     from ottla.server.producer_ids import ProducerIdSource
+    from ottla.server.share_service import ShareService
     from ottla.server.transactions import TransactionService
     from ottla.storage.log_manager import LogManager
     from ottla.wire.header import RequestHeader
@@ -47,6 +48,7 @@ class Services:
     caught_up: Callable[[], Awaitable[None]]
     groups: "CoordinatorRuntime[GroupMachine]"
     transactions: "TransactionService"
+    share: "ShareService" = field(init=False)
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
     background: set["asyncio.Task[Any]"] = field(default_factory=set)
     # Internal topics that the controller has been asked for.

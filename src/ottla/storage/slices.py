@@ -64,6 +64,10 @@ class LogSlice:
                 return
             position += read
 
+    def part(self, position: int, length: int) -> "LogSlice":
+        """Some of it, by its place in the file; the offsets stay those of the whole."""
+        return LogSlice(self._file, position, length, self.first_offset, self.next_offset)
+
     def __len__(self) -> int:
         return self.length
 

@@ -1,0 +1,258 @@
+"""A share partition in its surroundings: the partition's log, the share coordinator, the lock timers, who waits.
+
+The machine decides (`ottla.replication.share_partition`); here its decisions are written down and completed, its
+locks end in time, and fetches that wait are told when there may be something to acquire.
+
+Owner: the SharePartitions, on the broker's loop.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ottla.coordinator.ports import Handle, Scheduler
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.pending import Pending
+from ottla.replication.partition import Partition, Watcher
+from ottla.replication.share_flights import Transition
+from ottla.replication.share_partition import SharePartition, ShareState
+from ottla.replication.share_state import (
+    UNINITIALIZED_START_OFFSET,
+    Acknowledgement,
+    Acquired,
+    Fetched,
+    PersistedState,
+    ShareKey,
+    StateBatch,
+    Wish,
+)
+from ottla.server.share_ports import Persister
+from ottla.server.share_settings import EARLIEST, LATEST, ShareSettings
+from ottla.storage.log import Log
+
+log = logging.getLogger("ottla.server")
+
+# Finds the first record at or after a timestamp, in a thread; None if there is none.
+TimestampSearch = Callable[[Log, int], Pending[int | None]]
+
+# What the share coordinator says, in the words that a share consumer understands.
+_TRANSLATED: Final = {
+    ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+}
+
+
+class HostedShare:
+    """See the module."""
+
+    def __init__(
+        self,
+        key: ShareKey,
+        partition: Partition,
+        persister: Persister,
+        settings: Callable[[str], ShareSettings],
+        scheduler: Scheduler,
+        search: TimestampSearch,
+    ) -> None:
+        self.key = key
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.machine = SharePartition()
+        self.watchers: set[Watcher] = set()
+        self._persister = persister
+        self._settings = settings
+        self._scheduler = scheduler
+        self._search = search
+        self._timer: Handle | None = None
+        self._timer_due_ms = 0.0
+
+    @property
+    def settings(self) -> ShareSettings:
+        return self._settings(self.key.group_id)
+
+    # ---- loading ------------------------------------------------------------------------------------------
+
+    def initialize(self) -> Pending[None] | None:
+        """Load what was written down; None if that is done, or somebody has begun it."""
+        if self.machine.state is not ShareState.EMPTY:
+            return None
+        self.machine.become(ShareState.INITIALIZING)
+        loaded: Pending[None] = Pending()
+        group_id, topic_id, partition = self.key
+        reading = self._persister.read_state(group_id, topic_id, partition, self.leader_epoch)
+        reading.then(lambda done: self._read(done, loaded))
+        return loaded
+
+    def _read(self, done: Pending[PersistedState], loaded: Pending[None]) -> None:
+        if done.error is not None:
+            self._load_failed(translate(done.error), loaded)
+            return
+        persisted = done.result()
+        if persisted.start_offset != UNINITIALIZED_START_OFFSET:
+            self._load(persisted, persisted.start_offset, loaded)
+            return
+        try:
+            starting = self._first_start()
+        except KafkaError as error:
+            self._load_failed(error, loaded)
+            return
+        starting.then(lambda found: self._start_found(persisted, found, loaded))
+
+    def _first_start(self) -> Pending[int | None]:
+        """Where the group starts in a partition that it never read (share.auto.offset.reset)."""
+        reset, partition = self.settings.offset_reset, self.partition
+        if reset == EARLIEST:
+            return Pending.of(partition.log.log_start_offset)
+        if reset == LATEST:
+            if partition.leader_epoch_start_offset > partition.log.high_watermark:
+                raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "the high watermark is not known yet")
+            return Pending.of(partition.log.high_watermark)
+        return self._search(partition.log, self._scheduler.now_ms() - int(reset))
+
+    def _start_found(
+        self, persisted: PersistedState, found: Pending[int | None], loaded: Pending[None]
+    ) -> None:
+        if found.error is not None:
+            self._load_failed(found.error, loaded)
+            return
+        start_offset = found.result()
+        if start_offset is None:
+            error = KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "no record is as young as the group wants")
+            self._load_failed(error, loaded)
+            return
+        self._load(persisted, start_offset, loaded)
+
+    def _load(self, persisted: PersistedState, start_offset: int, loaded: Pending[None]) -> None:
+        if self.machine.state is ShareState.INITIALIZING:
+            try:
+                self.machine.load(persisted, start_offset)
+            except KafkaError as error:
+                self._load_failed(error, loaded)
+                return
+        loaded.resolve(None)
+        self.wake()
+
+    def _load_failed(self, error: KafkaError, loaded: Pending[None]) -> None:
+        log.info("%s cannot be loaded: %s", self.key, error)
+        if self.machine.state is ShareState.INITIALIZING:
+            self.machine.become(ShareState.FAILED)
+        loaded.fail(error)
+        self.wake()
+
+    def fence(self) -> None:
+        """This broker leads the partition no more, or knows too little of it: somebody starts afresh."""
+        if self.machine.state is not ShareState.FENCED:
+            self.machine.become(ShareState.FENCED)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.wake()
+
+    # ---- giving and taking --------------------------------------------------------------------------------
+
+    def fetch_offset(self) -> int | None:
+        return self.machine.fetch_offset(self.settings.limits)
+
+    def acquire(
+        self,
+        wish: Wish,
+        fetch_offset: int,
+        batches: Sequence[Fetched],
+        aborted: Sequence[tuple[int, int]] = (),
+    ) -> list[Acquired]:
+        now_ms = self._scheduler.now_ms()
+        acquired = self.machine.acquire(wish, fetch_offset, batches, self.settings.limits, now_ms, aborted)
+        self._watch_locks()
+        return acquired
+
+    def acknowledge(self, member_id: str, said: Sequence[Acknowledgement]) -> Pending[None]:
+        """What a member says of records it holds: done when it is written down."""
+        limits, now_ms = self.settings.limits, self._scheduler.now_ms()
+        try:
+            transition = self.machine.acknowledge(member_id, said, limits, now_ms)
+        except KafkaError as error:
+            return Pending.failed(error)
+        finally:
+            self._watch_locks()
+        return self._write_down(transition)
+
+    def release(self, member_id: str) -> Pending[None]:
+        """Free what a member holds: done when it is written down."""
+        return self._write_down(self.machine.release(member_id, self.settings.limits))
+
+    def move_start(self) -> None:
+        """The log begins later than what was to be read."""
+        self.machine.move_start(self.partition.log.log_start_offset)
+        self.wake()
+
+    def _write_down(self, transition: Transition) -> Pending[None]:
+        if not transition.batches:
+            return Pending.of(None)
+        answer: Pending[None] = Pending()
+        self._write(transition.batches).then(lambda done: self._written(transition, done, answer))
+        return answer
+
+    def _written(self, transition: Transition, done: Pending[None], answer: Pending[None]) -> None:
+        self.machine.complete(transition, done.error is None, self._scheduler.now_ms())
+        if done.error is None:
+            answer.resolve(None)
+        else:
+            log.info("%s cannot be written: %s", self.key, done.error)
+            answer.fail(translate(done.error))
+        self.wake()
+
+    def _write(self, batches: Sequence[StateBatch]) -> Pending[None]:
+        group_id, topic_id, partition = self.key
+        return self._persister.write_state(
+            group_id,
+            topic_id,
+            partition,
+            state_epoch=self.machine.state_epoch,
+            leader_epoch=self.leader_epoch,
+            start_offset=self.machine.start_offset,
+            delivery_complete_count=self.machine.flights.complete_count,
+            batches=batches,
+        )
+
+    # ---- locks --------------------------------------------------------------------------------------------
+
+    def _watch_locks(self) -> None:
+        due_ms = self.machine.expiry_ms
+        if due_ms is None or not self.machine.is_active:
+            return
+        if self._timer is not None:
+            if self._timer_due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_due_ms = due_ms
+        self._timer = self._scheduler.call_later(max(due_ms - self._scheduler.now_ms(), 1), self._locks_due)
+
+    def _locks_due(self) -> None:
+        self._timer = None
+        changed = self.machine.expire(self.settings.limits, self._scheduler.now_ms())
+        if changed:
+            self._write(changed).then(self._expiry_written)
+            self.wake()
+        self._watch_locks()
+
+    def _expiry_written(self, done: Pending[None]) -> None:
+        """The locks have ended in any case; what could not be written is written with what changes next."""
+        if done.error is not None:
+            log.info("%s: locks that ended cannot be written: %s", self.key, done.error)
+        if self.machine.flights.advance():
+            self.wake()
+
+    def wake(self) -> None:
+        """There may be something to acquire, or nobody left to ask."""
+        for watcher in list(self.watchers):
+            watcher.progressed()
+
+
+def translate(error: KafkaError) -> KafkaError:
+    """What the share coordinator says, as a share consumer understands it."""
+    return KafkaError(_TRANSLATED.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.message)

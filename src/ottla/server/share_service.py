@@ -1,0 +1,135 @@
+"""Share groups on the broker that leads the partitions: sessions, share partitions and their settings together.
+
+A member's session is closed by the member, by the end of its connection, or when it opens another; then what it held
+is released. What no session of a group needs any more is forgotten.
+
+Owner: the node, on the broker's loop; a follower of the metadata log, after the replicas.
+"""
+
+import logging
+from collections.abc import Callable, Hashable
+from concurrent.futures import Executor
+
+from ottla.config.broker import BrokerConfig
+from ottla.coordinator.ports import Scheduler
+from ottla.metadata.delta import Delta
+from ottla.metadata.image import ClusterImage
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.pending import Pending
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.share_state import ShareKey
+from ottla.server.share_fetching import ShareFetching, ShareRead, ShareTerms
+from ottla.server.share_hosting import TimestampSearch
+from ottla.server.share_partitions import SharePartitions
+from ottla.server.share_ports import Persister
+from ottla.server.share_sessions import SessionKey, SharedPartition, ShareSession, ShareSessionCache
+from ottla.server.share_settings import GroupSettings
+
+log = logging.getLogger("ottla.server")
+
+SHARE_VERSION = "share.version"
+
+
+class ShareService:
+    """See the module."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        persister: Persister,
+        scheduler: Scheduler,
+        executor: Executor,
+        search: TimestampSearch,
+        config: Callable[[], BrokerConfig],
+        image: Callable[[], ClusterImage],
+    ) -> None:
+        self._replicas = replicas
+        self._scheduler = scheduler
+        self._executor = executor
+        self._image = image
+        self.settings = GroupSettings(config, image)
+        self.sessions = ShareSessionCache()
+        self.partitions = SharePartitions(replicas, persister, self.settings, scheduler, search)
+        # Fetches that wait, by the connection that their answer goes to.
+        self._waiting: dict[Hashable, set[ShareFetching]] = {}
+
+    @property
+    def enabled(self) -> bool:
+        """Does the cluster have share groups (share.version)?"""
+        return self._image().features.get(SHARE_VERSION, 0) >= 1
+
+    # ---- fetching -----------------------------------------------------------------------------------------
+
+    def fetch(
+        self, terms: ShareTerms, partitions: list[SharedPartition], connection: Hashable
+    ) -> Pending[list[ShareRead]]:
+        """Acquire records; answered at once or when there are enough."""
+        fetching = ShareFetching(
+            terms, partitions, self.partitions, self._replicas, self._scheduler, self._executor
+        )
+        answer = fetching.start()
+        if not answer.done:
+            waiting = self._waiting.setdefault(connection, set())
+            waiting.add(fetching)
+            answer.then(lambda _: self._answered(connection, fetching))
+        return answer
+
+    def _answered(self, connection: Hashable, fetching: ShareFetching) -> None:
+        waiting = self._waiting.get(connection)
+        if waiting is not None:
+            waiting.discard(fetching)
+            if not waiting:
+                del self._waiting[connection]
+
+    def after(self, delay_ms: float) -> Pending[None]:
+        """An answer that only takes its time."""
+        answer: Pending[None] = Pending()
+        self._scheduler.call_later(max(delay_ms, 0), lambda: answer.resolve(None))
+        return answer
+
+    # ---- sessions -----------------------------------------------------------------------------------------
+
+    def close_session(self, key: SessionKey) -> None:
+        """A member has closed its session: what it held is released."""
+        session = self.sessions.remove(key)
+        if session is None:
+            log.info("%s has no share session to close", key)
+        else:
+            self._release(session)
+
+    def _release(self, session: ShareSession) -> None:
+        group_id, member_id = session.key
+        keys = [ShareKey(group_id, *key) for key in session.partitions]
+        releasing = self.partitions.release(member_id, keys)
+        releasing.then(lambda done: _log_failures(session.key, done.result()))
+
+    def disconnected(self, connection: Hashable) -> None:
+        """A connection is closed: nobody waits on it, and its session is closed too."""
+        for fetching in self._waiting.pop(connection, ()):
+            fetching.stop()
+        session = self.sessions.disconnected(connection)
+        if session is None:
+            return
+        if self.sessions.is_open(session):
+            self.close_session(session.key)
+        if self.sessions.forget_if_empty(session.key.group_id):
+            self.partitions.remove_group(session.key.group_id)
+
+    # ---- the cluster --------------------------------------------------------------------------------------
+
+    async def apply(self, delta: Delta) -> None:
+        """Forget what this broker leads no more, and everything if there are to be no share groups."""
+        if delta.after.features.get(SHARE_VERSION, 0) < 1:
+            self.sessions.clear()
+            self.partitions.remove_all()
+        else:
+            self.partitions.apply(delta)
+
+    async def stop(self) -> None:
+        self.partitions.remove_all()
+
+
+def _log_failures(key: SessionKey, outcomes: dict[ShareKey, KafkaError | None]) -> None:
+    for share_key, error in outcomes.items():
+        if error is not None and error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            log.info("releasing what %s held of %s failed: %s", key, share_key, error)
