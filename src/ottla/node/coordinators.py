@@ -14,6 +14,7 @@ from typing import Any
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.describe import group_values
+from ottla.coordinator.group.assignors.loading import load_assignors
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.machine import GroupMachine
 from ottla.coordinator.group.record_types import GROUP_RECORDS
@@ -29,6 +30,7 @@ from ottla.model.clock import Clock
 from ottla.model.errors import KafkaError
 from ottla.model.ids import random_uuid
 from ottla.model.pending import Pending
+from ottla.node.group_background import LoopBackground
 from ottla.node.transactions import TRANSACTIONS_TOPIC, make_transactions
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
@@ -75,6 +77,8 @@ class Coordinators:
         self._config = config
         self._image = image
         self._tasks: set[asyncio.Task[None]] = set()
+        self.group_assignors = load_assignors(config()["group.consumer.assignors"])
+        self._background = LoopBackground(lambda: self.groups, executor)
         scheduler = LoopScheduler(clock, asyncio.get_running_loop())
         self.groups = CoordinatorRuntime(
             GROUPS_TOPIC,
@@ -99,7 +103,10 @@ class Coordinators:
     # ---- making machines ----------------------------------------------------------------------------------
 
     def _group_machine(self, timeline: Timeline, partition: int, epoch: int) -> GroupMachine:
-        return GroupMachine(GroupContext(timeline, self._config, self._group_config, random_uuid))
+        context = GroupContext(
+            timeline, self._config, self._group_config, random_uuid, self.group_assignors, self._background
+        )
+        return GroupMachine(context)
 
     def _group_config(self, group_id: str) -> Mapping[str, Any]:
         return group_values(self._config(), self._image().config(ResourceType.GROUP, group_id))
@@ -162,6 +169,7 @@ class Coordinators:
     async def stop(self) -> None:
         for task in list(self._tasks):
             task.cancel()
+        await self._background.stop()
         for runtime in self._runtimes.values():
             runtime.stop()
 

@@ -236,6 +236,7 @@ class Node:
             ),
             caught_up=self.caught_up,
             groups=self.coordinators.groups,
+            group_assignors=self.coordinators.group_assignors,
             transactions=self.coordinators.transactions,
         )
 

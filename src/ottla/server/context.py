@@ -1,7 +1,7 @@
 """What a handler is given: the node's services, and who asks."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from ottla.server.registry import Listener
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
     from ottla.controller.controller import Controller
+    from ottla.coordinator.group.assignors.api import PartitionAssignor
     from ottla.coordinator.group.machine import GroupMachine
     from ottla.coordinator.runtime import CoordinatorRuntime
     from ottla.metadata.image import ClusterImage
@@ -47,6 +48,8 @@ class Services:
     # Waits until this broker shows what the controller has committed by now.
     caught_up: Callable[[], Awaitable[None]]
     groups: "CoordinatorRuntime[GroupMachine]"
+    # Of consumer groups, by the names that consumers ask for.
+    group_assignors: "Mapping[str, PartitionAssignor]"
     transactions: "TransactionService"
     share: "ShareService" = field(init=False)
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import ottla
-from ottla.config.definitions import BROKER_KEYS, TOPIC_KEYS
+from ottla.config.definitions import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
 from ottla.config.effective import EFFECTIVE, PER_LISTENER, without_effect
 from ottla.config.synonyms import synonyms_of
 
@@ -46,8 +46,16 @@ def _topic_field_read(key: str) -> bool:
     return False
 
 
+def _group_key_read(key: str) -> bool:
+    """What a group inherits from the broker, and the bounds of what it may set itself."""
+    inherited = key.replace(".min.", ".").replace(".max.", ".")
+    return any(
+        group_key.synonym == inherited and _named(group_key.name) for group_key in GROUP_KEYS.values()
+    )
+
+
 def _is_read(key: str) -> bool:
-    return _named(key) or _topic_field_read(key) or key in ALSO_READ
+    return _named(key) or _topic_field_read(key) or _group_key_read(key) or key in ALSO_READ
 
 
 def test_every_effective_key_is_read_somewhere() -> None:

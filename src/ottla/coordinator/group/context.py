@@ -3,6 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from ottla.coordinator.group.assignors.api import PartitionAssignor
+from ottla.coordinator.group.assignors.loading import load_assignors
+from ottla.coordinator.group.background import Background
 from ottla.coordinator.group.group import Group, GroupType
 from ottla.coordinator.result import Effect
 from ottla.coordinator.timeline import Timeline, TimelineDict
@@ -27,13 +30,21 @@ class GroupContext:
         config: Callable[[], Settings],
         group_config: Callable[[str], Mapping[str, Any]],
         new_uuid: Callable[[], Uuid],
+        assignors: Mapping[str, PartitionAssignor] | None = None,
+        background: Background | None = None,
     ) -> None:
-        """`group_config` has the typed settings of one group: its own, or what the broker says instead."""
+        """`group_config` has the typed settings of one group: its own, or what the broker says instead.
+
+        Without a `background`, what takes long is done at once.
+        """
         self.timeline = timeline
         self.groups: TimelineDict[str, Group] = TimelineDict(timeline)
         self.config = config
         self.group_config = group_config
         self.new_uuid = new_uuid
+        # Of consumer groups, by name; the first is the default.
+        self.assignors = load_assignors(("uniform", "range")) if assignors is None else assignors
+        self.background = background
         self.image = ClusterImage()
 
     def group(self, group_id: str) -> Group:

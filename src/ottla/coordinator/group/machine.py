@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ottla.coordinator.group.classic.manager import ClassicManager
+from ottla.coordinator.group.consumer.manager import ConsumerManager
 from ottla.coordinator.group.context import GroupContext, Manager, Replay
 from ottla.coordinator.group.directory import GroupDirectory
 from ottla.coordinator.group.offsets import OffsetManager
@@ -25,11 +26,12 @@ class GroupMachine:
     def __init__(self, context: GroupContext) -> None:
         self.context = context
         self.classic = ClassicManager(context)
+        self.consumer = ConsumerManager(context, self.classic)
         self.offsets = OffsetManager(context, self.classic)
         # The short way of a load.
         self.replay_bytes = self.offsets.loader.replay
         self.directory = GroupDirectory(context, self.offsets)
-        self._managers: list[Manager] = [self.offsets, self.classic]
+        self._managers: list[Manager] = [self.offsets, self.classic, self.consumer]
         self._replays: dict[type[Any], Replay] = {}
         for manager in self._managers:
             self._replays.update(manager.replays())

@@ -20,6 +20,7 @@ FAMILIES = (
     "offset_delete",
     "group_directory",
     "classic_groups",
+    "consumer_groups",
     "reassignments",
     "features",
     "quorum",

@@ -1,0 +1,106 @@
+"""The order in which Java's hash tables are walked.
+
+Apache's assignors walk hash maps of members, topics and partitions, and the order decides who gets the partition
+that is left over. Walking them in the same order gives the same assignment: a group whose coordinator moves from
+an Apache broker to this one, or back, keeps its partitions, and both can be compared.
+
+Only the buckets matter and the order of insertion within one; bins that Java would turn into trees are not told
+apart from lists.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from ottla.coordinator.partitioning import java_hash_code
+from ottla.model.ids import Uuid
+
+T = TypeVar("T")
+
+_MASK = 0xFFFFFFFF
+_FIBONACCI = -7046029254386353131
+_MIN_CAPACITY = 16
+
+
+def uuid_hash(topic_id: Uuid) -> int:
+    """Uuid.hashCode: both halves folded into 32 bits."""
+    return (
+        int.from_bytes(topic_id[0:4], "big")
+        ^ int.from_bytes(topic_id[4:8], "big")
+        ^ int.from_bytes(topic_id[8:12], "big")
+        ^ int.from_bytes(topic_id[12:16], "big")
+    )
+
+
+def grown_capacity(size: int) -> int:
+    """The table of a HashMap that began empty and was given so many keys."""
+    capacity = _MIN_CAPACITY
+    while size * 4 > capacity * 3:
+        capacity *= 2
+    return capacity
+
+
+def copied_capacity(size: int) -> int:
+    """The table of a HashSet that was made from a collection of so many elements."""
+    return _power_of_two(max(size * 4 // 3 + 1, _MIN_CAPACITY))
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
+
+
+def hash_order(keys: Iterable[T], hash_code: Callable[[T], int], capacity: int) -> list[T]:
+    """Keys, given in the order of insertion, in the order a HashMap of this capacity is walked."""
+
+    def bucket(key: T) -> int:
+        code = hash_code(key) & _MASK
+        return (code ^ code >> 16) & (capacity - 1)
+
+    return sorted(keys, key=bucket)
+
+
+def members_in_order(member_ids: Sequence[str], joining: str | None = None) -> list[str]:
+    """Members as Apache's assignors walk them: from the group's timeline table into a HashMap.
+
+    `member_ids` are in the order of their joining; one that joins only now is put into the map last.
+    """
+    present = [member_id for member_id in member_ids if member_id != joining]
+    codes = {member_id: java_hash_code(member_id) for member_id in member_ids}
+    if joining is not None:
+        codes[joining] = java_hash_code(joining)
+        if joining in member_ids:
+            present = list(member_ids)
+    walked = _timeline_order(present, codes.__getitem__)
+    if joining is not None and joining not in member_ids:
+        walked.append(joining)
+    return hash_order(walked, codes.__getitem__, grown_capacity(len(walked)))
+
+
+def _timeline_order(keys: Sequence[T], hash_code: Callable[[T], int]) -> list[T]:
+    """A timeline table is walked slot by slot, the newest key of a slot first."""
+    capacity = 2
+    for size in range(len(keys)):
+        if (size + 1) * 3 > capacity * 4:
+            capacity *= 2
+    shift = 65 - capacity.bit_length()
+
+    def slot(key: T) -> int:
+        code = hash_code(key) & _MASK
+        signed = code - (1 << 32) if code > 0x7FFFFFFF else code
+        return ((signed * _FIBONACCI) & 0xFFFFFFFFFFFFFFFF) >> shift
+
+    newest_first = keys[::-1]
+    return sorted(newest_first, key=slot)
+
+
+def topics_in_order(topic_ids: Iterable[Uuid], size: int | None = None) -> list[Uuid]:
+    """Topics in the order of a HashSet made from a subscription."""
+    ids = list(topic_ids)
+    return hash_order(ids, uuid_hash, copied_capacity(len(ids) if size is None else size))
+
+
+def partitions_in_order(partitions: Iterable[int]) -> list[int]:
+    """Partitions in the order of a HashSet made from a list of them."""
+    numbers = sorted(partitions)
+    if not numbers or numbers[-1] < copied_capacity(len(numbers)):
+        return numbers  # no two of them share a bucket: as all do that fit the table
+    return hash_order(numbers, lambda number: number, copied_capacity(len(numbers)))

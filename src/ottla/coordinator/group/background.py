@@ -1,0 +1,30 @@
+"""Work that a group needs done and the loop has no time for: it is done elsewhere, and comes back as a decision."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from ottla.coordinator.result import Result
+
+T = TypeVar("T")
+
+
+class Background(Protocol):
+    """Given by the node. What comes back is decided on as any request is, on the group's shard, if it is still here."""
+
+    def in_thread(
+        self,
+        group_id: str,
+        work: Callable[[], T],
+        then: Callable[[T, int], Result[Any]],
+    ) -> None:
+        """Compute in a thread; `then` is given what came out and the time. The work must not raise."""
+        ...
+
+    def in_slices(
+        self,
+        group_id: str,
+        work: Iterator[T | None],
+        then: Callable[[T, int], Result[Any]],
+    ) -> None:
+        """Compute on the loop, a slice a turn: the work yields None after each slice, and at last what came out."""
+        ...

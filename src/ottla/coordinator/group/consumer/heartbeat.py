@@ -1,0 +1,276 @@
+"""ConsumerGroupHeartbeat: a member joins, stays, changes its mind or leaves; it learns what it shall have (KIP-848).
+
+Three things happen, each only if it is due: what the member says of itself is noted, and the group's epoch grows if
+that changes the subscription; a new target assignment is made for a new epoch; the member takes a step towards its
+part of it.
+
+Owner: the ConsumerManager of a shard.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from ottla.coordinator.group.assignors.api import Assignment
+from ottla.coordinator.group.classic.join import Caller
+from ottla.coordinator.group.consumer.core import ConsumerGroups, Owned
+from ottla.coordinator.group.consumer.group import ConsumerGroup
+from ottla.coordinator.group.consumer.large import LargeAssignments
+from ottla.coordinator.group.consumer.leave import Leaves
+from ottla.coordinator.group.consumer.member import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    ConsumerGroupMember,
+    EpochAssignment,
+    changed,
+)
+from ottla.coordinator.group.consumer.reconcile import owned_of
+from ottla.coordinator.group.consumer.regexes import RegexChange
+from ottla.coordinator.group.consumer.timers import Wait
+from ottla.coordinator.group.consumer.turn import Turn
+from ottla.coordinator.result import Result
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import uuid_to_str
+from ottla.model.pending import Pending
+from ottla.wire.messages.consumer_group import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupHeartbeatResponseAssignment,
+    ConsumerGroupHeartbeatResponseTopicPartitions,
+)
+
+# Since this version members make their ids themselves (KIP-1082).
+MEMBER_ID_REQUIRED_VERSION: Final = 1
+NOT_GIVEN: Final = -1
+
+Reply = ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]
+
+
+class Upgrades(Protocol):
+    """What becomes of a classic group whose members begin to speak the new protocol."""
+
+    def group_to_join(self, turn: Turn, group_id: str) -> ConsumerGroup:
+        """The consumer group, made if need be in the place of a classic one; GROUP_ID_NOT_FOUND if it cannot."""
+        ...
+
+
+def validate(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Mapping[str, Any]) -> None:
+    """INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for what no state of the group could make right."""
+    epoch = request.member_epoch
+    must_have_id = version >= MEMBER_ID_REQUIRED_VERSION or epoch > 0 or epoch == LEAVE_EPOCH
+    if must_have_id:
+        _require_text(request.member_id, "MemberId")
+    _require_text(request.group_id, "GroupId")
+    _require_text(request.instance_id, "InstanceId")
+    _require_text(request.rack_id, "RackId")
+    if epoch == JOIN_EPOCH:
+        _validate_join(request)
+    elif epoch == STATIC_LEAVE_EPOCH:
+        _require(request.instance_id is not None, "Only a member with an InstanceId leaves for a while.")
+    else:
+        _require(epoch > STATIC_LEAVE_EPOCH, f"There is no MemberEpoch {epoch}.")
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        known = ", ".join(assignors)
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"There is no assignor {request.server_assignor}; there are {known}.",
+        )
+
+
+def _validate_join(request: ConsumerGroupHeartbeatRequest) -> None:
+    _require(request.rebalance_timeout_ms != NOT_GIVEN, "A member that joins says its RebalanceTimeoutMs.")
+    nothing = request.topic_partitions is not None and not request.topic_partitions
+    _require(nothing, "A member that joins has no partitions and says so.")
+    subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    _require(subscribes, "A member that joins says SubscribedTopicNames or SubscribedTopicRegex.")
+
+
+def _require_text(text: str | None, field: str) -> None:
+    _require(text is None or bool(text.strip()), f"{field} is empty.")
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+class Heartbeats:
+    """See the module."""
+
+    def __init__(
+        self, groups: ConsumerGroups, leaves: Leaves, large: LargeAssignments, upgrades: Upgrades
+    ) -> None:
+        self._groups = groups
+        self._leaves = leaves
+        self._large = large
+        self._upgrades = upgrades
+
+    def heartbeat(
+        self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
+    ) -> Result[ConsumerGroupHeartbeatResponse]:
+        """Decide on a heartbeat of any kind."""
+        turn = Turn(now_ms)
+        if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
+            return turn.result(self._leaves.leave(turn, request))
+        return turn.result(self._regular(turn, caller, request))
+
+    def _regular(self, turn: Turn, caller: Caller, request: ConsumerGroupHeartbeatRequest) -> Reply:
+        groups = self._groups
+        group = self._group(turn, request)
+        groups.require_room(group, request.member_id, request.instance_id)
+        owned = _owned(request)
+        member = self._member(turn, group, request, owned)
+        updated = _said(member, caller, request)
+        names_changed = groups.note_member(turn, group, member, updated)
+        regex = groups.regexes.update(turn, group, member, updated)
+        bump = names_changed or regex is RegexChange.UPDATED_AND_RESOLVED
+        epoch = group.epoch
+        if bump or group.must_refresh(turn.now_ms):
+            epoch = groups.refresh(turn, group, member, updated, bump)
+        self._start_session(turn, group.group_id, updated.member_id)
+        tell = request.member_epoch == JOIN_EPOCH or _is_full(request)
+        step = _Step(member.assigned, owned, names_changed or regex is not RegexChange.NONE, tell)
+        return self._assign(turn, group, member, updated, epoch, step)
+
+    def _assign(
+        self,
+        turn: Turn,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        epoch: int,
+        step: "_Step",
+    ) -> Reply:
+        """A new target assignment if one is due, then the member's step."""
+        groups = self._groups
+        if groups.may_assign(group, epoch, turn.now_ms):
+            plan = groups.plan(group, epoch, member, updated)
+            if not plan.is_large or groups.context.background is None:
+                mine = groups.assign(turn, group, plan)
+                return self._answer(turn, group, updated, (epoch, mine), step)
+            if not self._large.is_running(group.group_id):
+                return self._large.begin(
+                    turn, group.group_id, plan,
+                    lambda turn, group, member, target: self._answer(turn, group, member, target, step),
+                )  # fmt: skip
+        last = group.target_of(updated.member_id, updated.instance_id)
+        return self._answer(turn, group, updated, (group.target_epoch.epoch, last), step)
+
+    def _answer(
+        self,
+        turn: Turn,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        target: tuple[int, Assignment],
+        step: "_Step",
+    ) -> ConsumerGroupHeartbeatResponse:
+        after = self._groups.reconcile(
+            turn, group, member, target, step.owned, subscription_changed=step.subscription_changed
+        )
+        tell = step.tell or step.assigned_before != after.assigned
+        return ConsumerGroupHeartbeatResponse(
+            member_id=after.member_id,
+            member_epoch=after.member_epoch,
+            heartbeat_interval_ms=self._groups.settings[group.group_id].heartbeat_interval_ms,
+            assignment=_assignment(after.assigned) if tell else None,
+        )
+
+    def _start_session(self, turn: Turn, group_id: str, member_id: str) -> None:
+        timeout_ms = self._groups.settings[group_id].session_timeout_ms
+        self._groups.timers.start(turn, Wait.SESSION, group_id, member_id, timeout_ms)
+
+    # ---- who it is ------------------------------------------------------------------------------------------
+
+    def _group(self, turn: Turn, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
+        if request.member_epoch == JOIN_EPOCH:
+            return self._upgrades.group_to_join(turn, request.group_id)
+        return self._groups.consumer_group(request.group_id)
+
+    def _member(
+        self, turn: Turn, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, owned: Owned | None
+    ) -> ConsumerGroupMember:
+        """The member as it is, or a new one."""
+        joins = request.member_epoch == JOIN_EPOCH
+        member_id = request.member_id or uuid_to_str(self._groups.context.new_uuid())
+        if request.instance_id is None:
+            member = group.members.get(member_id)
+            if member is None:
+                return ConsumerGroupMember(member_id) if joins else group.member(member_id)
+        elif joins:
+            return self._groups.static_newcomer(turn, group, member_id, request.instance_id, classic=False)
+        else:
+            member = self._groups.known_instance(group, member_id, request.instance_id)
+        _require_epoch(member, request.member_epoch, owned)
+        return member
+
+
+class _Step(NamedTuple):
+    """What of a request matters when its member takes its step."""
+
+    assigned_before: EpochAssignment
+    owned: Owned | None
+    subscription_changed: bool
+    # Does the member learn its assignment even if that has not changed?
+    tell: bool
+
+
+def _require_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -> None:
+    """The member's own epoch, or the one before if it may not have heard of the new one."""
+    if epoch in (JOIN_EPOCH, member.member_epoch):
+        return
+    if epoch == member.previous_member_epoch < member.member_epoch and _is_subset(owned, member.assigned):
+        return
+    raise KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The member is in epoch {member.member_epoch}, not in {epoch}: it must give up everything and rejoin.",
+    )
+
+
+def _is_subset(owned: Owned | None, assigned: EpochAssignment) -> bool:
+    if owned is None:
+        return False
+    return all(t in assigned and partitions <= assigned[t].keys() for t, partitions in owned.items())
+
+
+def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
+    listed = request.topic_partitions
+    return owned_of(None if listed is None else ((topic.topic_id, topic.partitions) for topic in listed))
+
+
+def _said(
+    member: ConsumerGroupMember, caller: Caller, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupMember:
+    """The member with what the request says of it; what it leaves out stays."""
+    fields: dict[str, Any] = {
+        "client_id": caller.client_id,
+        "client_host": caller.client_host,
+        "classic": None,
+    }
+    if request.instance_id is not None:
+        fields["instance_id"] = request.instance_id
+    if request.rack_id is not None:
+        fields["rack_id"] = request.rack_id
+    if request.rebalance_timeout_ms != NOT_GIVEN:
+        fields["rebalance_timeout_ms"] = request.rebalance_timeout_ms
+    if request.server_assignor is not None:
+        fields["server_assignor"] = request.server_assignor
+    if request.subscribed_topic_names is not None:
+        fields["subscribed_topic_names"] = frozenset(request.subscribed_topic_names)
+    if request.subscribed_topic_regex is not None:
+        fields["subscribed_topic_regex"] = request.subscribed_topic_regex
+    return changed(member, **fields)
+
+
+def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Does the request say everything? Clients say it again when they are not sure what was heard."""
+    subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    return request.rebalance_timeout_ms != NOT_GIVEN and subscribes and request.topic_partitions is not None
+
+
+def _assignment(assigned: EpochAssignment) -> ConsumerGroupHeartbeatResponseAssignment:
+    return ConsumerGroupHeartbeatResponseAssignment(
+        topic_partitions=[
+            ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+            for topic_id, partitions in assigned.items()
+        ]
+    )

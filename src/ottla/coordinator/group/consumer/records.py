@@ -1,0 +1,131 @@
+"""The records of a consumer group, as Kafka writes them."""
+
+from collections.abc import Collection, Mapping
+
+from ottla.coordinator.group.consumer.member import ConsumerGroupMember, EpochAssignment
+from ottla.coordinator.result import CoordinatorRecord
+from ottla.model.ids import Uuid
+from ottla.wire.messages import offsets_log as log
+
+
+def member_metadata(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
+        log.ConsumerGroupMemberMetadataValue(
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.subscribed_topic_names),
+            subscribed_topic_regex=member.subscribed_topic_regex,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            server_assignor=member.server_assignor,
+            classic_member_metadata=member.classic,
+        ),
+    )
+
+
+def member_metadata_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(log.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None)
+
+
+def group_epoch(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.ConsumerGroupMetadataKey(group_id=group_id),
+        log.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
+    )
+
+
+def group_epoch_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(log.ConsumerGroupMetadataKey(group_id=group_id), None)
+
+
+def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
+    """Brokers before 4.1 kept the topics' partitions in a record of their own."""
+    return CoordinatorRecord(log.ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
+
+
+def target_assignment(
+    group_id: str, member_id: str, partitions: Mapping[Uuid, Collection[int]]
+) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
+        log.ConsumerGroupTargetAssignmentMemberValue(
+            topic_partitions=[
+                log.TopicPartition(topic_id=topic_id, partitions=sorted(numbers))
+                for topic_id, numbers in partitions.items()
+            ]
+        ),
+    )
+
+
+def target_assignment_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
+    key = log.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    return CoordinatorRecord(key, None)
+
+
+def target_epoch(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
+        log.ConsumerGroupTargetAssignmentMetadataValue(
+            assignment_epoch=epoch, assignment_timestamp=timestamp_ms
+        ),
+    )
+
+
+def target_epoch_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(log.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None)
+
+
+def current_assignment(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
+        log.ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=member.member_epoch,
+            previous_member_epoch=member.previous_member_epoch,
+            state=member.state,
+            assigned_partitions=_with_epochs(member.assigned),
+            partitions_pending_revocation=_with_epochs(member.pending_revocation),
+        ),
+    )
+
+
+def _with_epochs(assignment: EpochAssignment) -> list[log.TopicPartitions]:
+    return [
+        log.TopicPartitions(
+            topic_id=topic_id,
+            partitions=(numbers := sorted(epochs)),
+            assignment_epochs=[epochs[number] for number in numbers],
+        )
+        for topic_id, epochs in assignment.items()
+    ]
+
+
+def current_assignment_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
+    key = log.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
+    return CoordinatorRecord(key, None)
+
+
+def regular_expression(
+    group_id: str, regex: str, topics: Collection[str], version: int, timestamp_ms: int
+) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
+        log.ConsumerGroupRegularExpressionValue(
+            topics=sorted(topics), version=version, timestamp=timestamp_ms
+        ),
+    )
+
+
+def regular_expression_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
+    key = log.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
+    return CoordinatorRecord(key, None)
+
+
+def removed_member(group_id: str, member_id: str) -> list[CoordinatorRecord]:
+    """A member is gone: what depends on it is deleted before it is."""
+    return [
+        current_assignment_tombstone(group_id, member_id),
+        target_assignment_tombstone(group_id, member_id),
+        member_metadata_tombstone(group_id, member_id),
+    ]
