@@ -1,12 +1,14 @@
 """What goes out on a socket: order, small and large slices, and peers that do not read."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import socket
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -101,6 +103,69 @@ def test_a_file_that_ends_early_is_an_error_and_not_a_short_answer(log_file: int
         assert [type(failure) for failure in failures] == [ConnectionAbortedError]
 
     with_output(scenario)
+
+
+def test_a_frame_in_a_bytearray_goes_out_whole_to_a_peer_that_takes_it_in_pieces() -> None:
+    frames = [bytearray(os.urandom(700_000)) for _ in range(3)]
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        loop = asyncio.get_running_loop()
+        output = SocketOutput(loop, ours, lambda: None, lambda error: None)
+        with ours, theirs:
+            for frame in frames:
+                output.write(frame)
+            output.flush()
+            assert output.blocked
+            data = bytearray()
+            while len(data) < 2_100_000:
+                data += await loop.sock_recv(theirs, 50_000)
+            output.close()
+        assert data == b"".join(frames)
+
+    asyncio.run(run())
+
+
+class CountingLoop:
+    """Whoever watches the socket, and how often that began and ended."""
+
+    def __init__(self) -> None:
+        self.on_writable: Callable[[], None] | None = None
+        self.began = self.ended = 0
+
+    def add_writer(self, fd: int, callback: Callable[[], None]) -> None:
+        self.on_writable = callback
+        self.began += 1
+
+    def remove_writer(self, fd: int) -> None:
+        self.on_writable = None
+        self.ended += 1
+
+
+def test_a_socket_that_fills_again_when_it_has_drained_is_watched_all_along() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    loop = CountingLoop()
+    more = [bytes(1_000_000), bytes(1_000_000), b"the end"]
+
+    def drained() -> None:
+        output.write(more.pop(0))
+        output.flush()
+
+    output = SocketOutput(cast("asyncio.AbstractEventLoop", loop), ours, drained, lambda error: None)
+    with ours, theirs:
+        drained()
+        while loop.on_writable is not None:
+            with contextlib.suppress(BlockingIOError):
+                theirs.recv(1 << 20)
+            loop.on_writable()
+        assert not more
+        assert (loop.began, loop.ended) == (1, 1)
+        output.close()
+    assert loop.ended == 1
 
 
 def test_a_closed_output_lets_its_connection_go_without_the_garbage_collector() -> None:
