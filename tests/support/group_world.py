@@ -62,6 +62,9 @@ class ManualScheduler:
     def now_ms(self) -> int:
         return int(self._now_ms)
 
+    def monotonic_ms(self) -> float:
+        return self._now_ms
+
     def call_soon(self, call: Callable[[], None]) -> object:
         self._soon.append(call)
         return None

@@ -49,6 +49,7 @@ EFFECTIVE = frozenset(
         "group.consumer.min.heartbeat.interval.ms",
         "group.consumer.min.session.timeout.ms",
         "group.consumer.session.timeout.ms",
+        "group.coordinator.append.linger.ms",
         "group.coordinator.rebalance.protocols",
         "group.initial.rebalance.delay.ms",
         "group.max.session.timeout.ms",

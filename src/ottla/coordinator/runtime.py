@@ -50,6 +50,7 @@ class CoordinatorRuntime(Generic[M]):
         scheduler: Scheduler,
         partitions: Callable[[], int],
         compression: Callable[[], int] = lambda: 0,
+        linger_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """`partitions` is how many the topic has, or will have once it is made."""
         self.topic = topic
@@ -58,6 +59,9 @@ class CoordinatorRuntime(Generic[M]):
         self._scheduler = scheduler
         self._partitions = partitions
         self._compression = compression
+        self._linger_ms = linger_ms
+        # Is told of a partition whose shard has closed itself, and is to be led anew.
+        self.on_lost: Callable[[int], None] = lambda partition: None
         self._shards: dict[int, Shard[M]] = {}
         self._image = ClusterImage()
 
@@ -152,6 +156,8 @@ class CoordinatorRuntime(Generic[M]):
             shard_log,
             self._scheduler,
             self._compression(),
+            self._linger_ms(),
+            lambda: self.on_lost(partition),
         )
         self._shards[partition] = shard
         return shard

@@ -4,8 +4,10 @@ A decision is made on the newest state and replayed at once, with the offsets it
 all decisions of one turn of the loop go to the log as one batch. What was decided is answered when the batch is
 committed. If it could not be written, the state goes back to what it was before it, and everybody in it is told.
 
-Rules: nothing else writes to the partition while the shard is active. A decision without records is answered when
-everything it may have seen is committed.
+Rules: nothing else writes to the partition while the shard is active; one that finds out otherwise is closed and
+loaded again. A decision without records is answered when everything it may have seen is committed. Whoever is told
+something may decide the next thing in the same turn, even while a batch is being appended: what is counted is
+counted before anybody is told.
 
 Owner: the CoordinatorRuntime, on the broker's loop.
 """
@@ -37,6 +39,7 @@ T = TypeVar("T")
 RECORD_OVERHEAD: Final = 21
 # Decisions that wait for their commit; more than this is a partition that no longer replicates.
 MAX_PENDING_DECISIONS: Final = 100_000
+NEVER: Final = float("inf")
 NewRecord = tuple[int, bytes | None, bytes | None, tuple[()]]
 
 # What went wrong with the log, in the words that a client of a coordinator understands.
@@ -98,7 +101,13 @@ class Shard(Generic[M]):
         shard_log: ShardLog,
         scheduler: Scheduler,
         compression: int = 0,
+        linger_ms: float = 0,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
+        """Decisions wait for `linger_ms` at most for others to be written with, at least for the turn's end.
+
+        `on_lost` is told when the shard has closed itself and is to be loaded again.
+        """
         self.topic_partition = topic_partition
         self.epoch = epoch
         self.machine = machine
@@ -108,15 +117,17 @@ class Shard(Generic[M]):
         self.state = ShardState.LOADING
         self._scheduler = scheduler
         self._compression = compression
+        self._linger_ms = linger_ms
+        self._on_lost = on_lost
         self._timers = Timers(scheduler, self._fire)
         self._waiting: deque[_Waiting] = deque()
         self._batch: list[NewRecord] = []
         self._batch_bytes = 0
+        # Where the batch begins and the next record goes; what lies before the batch is in the log, or on its way.
         self._batch_offset = -1
         self._next_offset = -1
         self._flush_scheduled = False
-        self._commit_awaited = -1
-        self._timeout_scheduled = False
+        self._timeout_due_ms = NEVER
 
     # ---- life ---------------------------------------------------------------------------------------------
 
@@ -167,10 +178,10 @@ class Shard(Generic[M]):
             if result.records:
                 self._add(result, producer, now_ms)
         except KafkaError as error:
-            self._tell_failure(_Waiting(self._next_offset, now_ms, result, pending), error)
+            self._tell_failure(_Waiting(self._next_offset, NEVER, result, pending), error)
             return pending
         self._apply_timers(result.effects)
-        self._wait(result, pending, now_ms + timeout_ms)
+        self._wait(result, pending, timeout_ms)
         return pending
 
     def end_transaction(
@@ -193,17 +204,15 @@ class Shard(Generic[M]):
             producer_epoch=producer.producer_epoch,
             timestamp_ms=now_ms,
         )
-        offset = self._next_offset
-        try:
-            end = self.log.append(batch, now_ms, transaction_version)
-        except KafkaError as error:
-            pending.fail(translate(error))
-            return pending
-        self.timeline.offset = offset
+        self.timeline.offset = offset = self._next_offset
         self.machine.replay_end_transaction(*producer, committed)
-        self._next_offset = self._batch_offset = end
-        self._wait(Result(None), pending, now_ms + timeout_ms)
-        self._await_commit()
+        self._next_offset = self._batch_offset = offset + 1
+        try:
+            self._append(batch, offset, transaction_version)
+        except KafkaError as error:
+            pending.fail(error)
+            return pending
+        self._wait(Result(None), pending, timeout_ms)
         return pending
 
     def apply(self, effects: Iterable[Effect]) -> None:
@@ -247,7 +256,10 @@ class Shard(Generic[M]):
             self._write_batch(producer)
         elif not self._flush_scheduled:
             self._flush_scheduled = True
-            self._scheduler.call_soon(self._flush_soon)
+            if self._linger_ms > 0:
+                self._scheduler.call_later(self._linger_ms, self._flush_soon)
+            else:
+                self._scheduler.call_soon(self._flush_soon)
 
     def _replay(self, record: CoordinatorRecord, producer: Producer | None) -> None:
         self.timeline.offset = self._next_offset
@@ -282,19 +294,30 @@ class Shard(Generic[M]):
             return
         records, self._batch = self._batch, []
         offset, self._batch_bytes = self._batch_offset, 0
+        self._batch_offset = offset + len(records)
+        self._append(self._build(records, producer), offset)
+
+    def _append(self, batch: bytearray, offset: int, transaction_version: int = 0) -> None:
+        """Write what has been replayed from `offset` on; undo it, and all decided since, if that fails."""
+        expected = self._batch_offset
         try:
-            batch = self._build(records, producer)
-            end = self.log.append(batch, self._scheduler.now_ms())
-            if end != self._next_offset:
-                raise KafkaError(
-                    ErrorCode.NOT_COORDINATOR, f"somebody else has written to {self.topic_partition}"
-                )
+            end = self.log.append(batch, self._scheduler.now_ms(), transaction_version)
         except KafkaError as error:
             translated = translate(error)
             self._roll_back(offset, translated)
             raise translated from error
-        self._batch_offset = end
-        self._await_commit()
+        if end != expected:
+            raise self._lost()
+        self.log.when_committed(end, self._committed)
+
+    def _lost(self) -> KafkaError:
+        """The log has something that was not decided here: only a new load knows what."""
+        error = KafkaError(ErrorCode.NOT_COORDINATOR, f"somebody else has written to {self.topic_partition}")
+        log.error("%s: it is loaded again", error.message)
+        if self.state is ShardState.ACTIVE:
+            self.close(error)
+            self._on_lost()
+        return error
 
     def _build(self, records: Sequence[NewRecord], producer: Producer | None) -> bytearray:
         if producer is None:
@@ -310,6 +333,8 @@ class Shard(Generic[M]):
     def _roll_back(self, offset: int, error: KafkaError) -> None:
         self.timeline.rollback(offset)
         self._next_offset = self._batch_offset = offset
+        self._batch.clear()
+        self._batch_bytes = 0
         failed: list[_Waiting] = []
         while self._waiting and self._waiting[-1].offset > offset:
             failed.append(self._waiting.pop())
@@ -318,16 +343,13 @@ class Shard(Generic[M]):
 
     # ---- committing ---------------------------------------------------------------------------------------
 
-    def _wait(self, result: Result[Any], pending: Pending[Any], deadline_ms: float) -> None:
+    def _wait(self, result: Result[Any], pending: Pending[Any], timeout_ms: float) -> None:
         if not self._waiting and self._next_offset <= self.log.high_watermark:
-            self._release(_Waiting(self._next_offset, deadline_ms, result, pending))
+            self._release(result, pending)
             return
+        deadline_ms = self._scheduler.monotonic_ms() + timeout_ms
         self._waiting.append(_Waiting(self._next_offset, deadline_ms, result, pending))
-        self._schedule_timeout()
-
-    def _await_commit(self) -> None:
-        self._commit_awaited = self._batch_offset
-        self.log.when_committed(self._batch_offset, self._committed)
+        self._watch_deadline(deadline_ms)
 
     def _committed(self) -> None:
         """The high watermark has moved, or the partition is gone: look which."""
@@ -336,15 +358,17 @@ class Shard(Generic[M]):
         high_watermark = self.log.high_watermark
         self.timeline.commit(high_watermark)
         while self._waiting and self._waiting[0].offset <= high_watermark:
-            self._release(self._waiting.popleft())
+            entry = self._waiting.popleft()
+            self._release(entry.result, entry.pending)
 
-    def _release(self, entry: _Waiting) -> None:
-        self._apply_answers(entry.result.effects)
-        response = entry.result.response
+    def _release(self, result: Result[Any], pending: Pending[Any]) -> None:
+        if result.effects:
+            self._apply_answers(result.effects)
+        response = result.response
         if isinstance(response, Pending):
-            response.then(lambda parked: _pass_on(parked, entry.pending))
-        elif not entry.pending.done:
-            entry.pending.resolve(response)
+            response.then(lambda parked: _pass_on(parked, pending))
+        elif not pending.done:
+            pending.resolve(response)
 
     def _tell_failure(self, entry: _Waiting, error: KafkaError) -> None:
         result = entry.result
@@ -358,22 +382,23 @@ class Shard(Generic[M]):
         if not entry.pending.done:
             entry.pending.fail(error)
 
-    def _schedule_timeout(self) -> None:
-        if not self._timeout_scheduled and self._waiting:
-            self._timeout_scheduled = True
-            delay_ms = max(self._waiting[0].deadline_ms - self._scheduler.now_ms(), 0)
+    def _watch_deadline(self, deadline_ms: float) -> None:
+        if deadline_ms < self._timeout_due_ms:
+            self._timeout_due_ms = deadline_ms
+            delay_ms = max(deadline_ms - self._scheduler.monotonic_ms(), 0)
             self._scheduler.call_later(delay_ms, self._time_out)
 
     def _time_out(self) -> None:
         """What takes too long to commit is answered as not available; it may still be committed."""
-        self._timeout_scheduled = False
-        now_ms = self._scheduler.now_ms()
-        late = [entry for entry in self._waiting if entry.deadline_ms <= now_ms and not entry.pending.done]
-        for entry in late:
-            entry.pending.fail(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not committed in time"))
-        if any(not entry.pending.done for entry in self._waiting):
-            self._timeout_scheduled = True
-            self._scheduler.call_later(100, self._time_out)
+        self._timeout_due_ms = NEVER
+        now_ms = self._scheduler.monotonic_ms()
+        open_entries = [entry for entry in self._waiting if not entry.pending.done]
+        for entry in open_entries:
+            if entry.deadline_ms <= now_ms and not entry.pending.done:
+                entry.pending.fail(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not committed in time"))
+        left = [entry.deadline_ms for entry in open_entries if not entry.pending.done]
+        if left:
+            self._watch_deadline(min(left))
 
     # ---- effects ------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class Timers:
 
     def start(self, key: Hashable, delay_ms: float, operation: Operation) -> None:
         """Run the operation after the delay, instead of what was to run for this key."""
-        deadline_ms = self._scheduler.now_ms() + delay_ms
+        deadline_ms = self._scheduler.monotonic_ms() + delay_ms
         timer = self._timers.get(key)
         if timer is not None and timer.due_ms <= deadline_ms:
             timer.deadline_ms = deadline_ms
@@ -69,7 +69,7 @@ class Timers:
     def _due(self, key: Hashable, timer: _Timer) -> None:
         if self._timers.get(key) is not timer:
             return
-        left_ms = timer.deadline_ms - self._scheduler.now_ms()
+        left_ms = timer.deadline_ms - self._scheduler.monotonic_ms()
         if left_ms > 0:
             timer.due_ms = timer.deadline_ms
             timer.handle = self._scheduler.call_later(left_ms, lambda: self._due(key, timer))

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 from ottla.config.broker import BrokerConfig
@@ -54,6 +55,7 @@ class LoopScheduler:
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.now_ms = clock.now_ms
+        self.monotonic_ms = clock.monotonic_ms
         self.call_soon = loop.call_soon
 
     def call_later(self, delay_ms: float, call: Callable[[], None]) -> Handle:
@@ -87,6 +89,7 @@ class Coordinators:
             scheduler,
             lambda: self._partitions(GROUPS_TOPIC, "offsets.topic.num.partitions"),
             lambda: int(config()["offsets.topic.compression.codec"]),
+            lambda: int(config()["group.coordinator.append.linger.ms"]),
         )
         self._runtimes: dict[str, CoordinatorRuntime[Any]] = {GROUPS_TOPIC: self.groups}
         self.transactions = make_transactions(
@@ -99,6 +102,8 @@ class Coordinators:
             image,
         )
         self._runtimes[TRANSACTIONS_TOPIC] = self.transactions.runtime
+        for runtime in self._runtimes.values():
+            runtime.on_lost = partial(self._load_again, runtime)
 
     # ---- making machines ----------------------------------------------------------------------------------
 
@@ -128,6 +133,9 @@ class Coordinators:
                     self._follow(runtime, partition)
         for runtime in self._runtimes.values():
             runtime.on_image(delta.after, delta)
+
+    def _load_again(self, runtime: CoordinatorRuntime[Any], index: int) -> None:
+        asyncio.get_running_loop().call_soon(self._follow, runtime, index)
 
     def _follow(self, runtime: CoordinatorRuntime[Any], index: int) -> None:
         partition = self._replicas.hosted(runtime.topic, index)
