@@ -344,7 +344,7 @@ class Shard(Generic[M]):
     # ---- committing ---------------------------------------------------------------------------------------
 
     def _wait(self, result: Result[Any], pending: Pending[Any], timeout_ms: float) -> None:
-        if not self._waiting and self._next_offset <= self.log.high_watermark:
+        if not self._waiting and not self._batch and self._next_offset <= self.log.high_watermark:
             self._release(result, pending)
             return
         deadline_ms = self._scheduler.monotonic_ms() + timeout_ms

@@ -1,0 +1,121 @@
+"""Timers by key: pushed back cheaply, brought forward at once, tried again when their decision fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.group_world import ManualScheduler
+
+from ottla.coordinator.result import Result
+from ottla.coordinator.timers import RETRY_MS, Operation, Timers
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.pending import Pending
+
+
+class Clockwork:
+    """Timers whose decisions are noted with their time."""
+
+    def __init__(self) -> None:
+        self.scheduler = ManualScheduler(0)
+        self.timers = Timers(self.scheduler, self._fire)
+        self.rung: list[tuple[str, int]] = []
+        self.failures = 0
+
+    def _fire(self, operation: Operation) -> Pending[Any]:
+        if self.failures:
+            self.failures -= 1
+            return Pending.failed(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return Pending.of(operation(self.scheduler.now_ms()).response)
+
+    def start(self, key: str, delay_ms: float, name: str | None = None) -> None:
+        self.timers.start(key, delay_ms, lambda now_ms: Result(self.rung.append((name or key, now_ms))))
+
+
+def test_a_timer_rings_once_when_it_is_due() -> None:
+    work = Clockwork()
+    work.start("a", 100)
+    work.scheduler.pass_ms(99)
+    assert work.rung == []
+    work.scheduler.pass_ms(500)
+    assert work.rung == [("a", 100)]
+    assert len(work.timers) == 0
+
+
+def test_a_timer_that_is_pushed_back_keeps_its_place_in_the_scheduler() -> None:
+    work = Clockwork()
+    work.start("a", 100)
+    for _ in range(5):
+        work.scheduler.pass_ms(50)
+        work.start("a", 100)
+    assert len(work.scheduler._later) == 1
+    work.scheduler.pass_ms(1_000)
+    assert work.rung == [("a", 350)]
+
+
+def test_a_timer_that_is_brought_forward_rings_earlier() -> None:
+    work = Clockwork()
+    work.start("a", 1_000, "late")
+    work.start("a", 10, "soon")
+    work.scheduler.pass_ms(2_000)
+    assert work.rung == [("soon", 10)]
+
+
+def test_the_newest_operation_counts() -> None:
+    work = Clockwork()
+    work.start("a", 100, "first")
+    work.start("a", 200, "second")
+    work.scheduler.pass_ms(1_000)
+    assert work.rung == [("second", 200)]
+
+
+def test_cancelled_and_cleared_timers_are_silent() -> None:
+    work = Clockwork()
+    work.start("a", 100)
+    work.start("b", 100)
+    work.start("c", 100)
+    work.timers.cancel("a")
+    work.timers.cancel("unknown")
+    work.scheduler.pass_ms(50)
+    work.timers.clear()
+    work.scheduler.pass_ms(1_000)
+    assert work.rung == []
+
+
+def test_a_cancelled_timer_can_be_started_again() -> None:
+    work = Clockwork()
+    work.start("a", 100)
+    work.timers.cancel("a")
+    work.start("a", 300)
+    work.scheduler.pass_ms(1_000)
+    assert work.rung == [("a", 300)]
+
+
+def test_a_decision_that_failed_is_made_again_unless_the_timer_was_started_anew() -> None:
+    work = Clockwork()
+    work.failures = 2
+    work.start("a", 100)
+    work.scheduler.pass_ms(100 + 2 * RETRY_MS)
+    assert work.rung == [("a", 100 + 2 * RETRY_MS)]
+
+
+def test_a_timer_may_start_itself() -> None:
+    work = Clockwork()
+
+    def ring(now_ms: int) -> Result[None]:
+        work.rung.append(("self", now_ms))
+        work.timers.start("self", 10, ring)
+        return Result(None)
+
+    work.timers.start("self", 10, ring)
+    work.scheduler.pass_ms(35)
+    assert work.rung == [("self", 10), ("self", 20), ("self", 30)]
+
+
+def test_a_wall_clock_that_jumps_moves_no_timer() -> None:
+    work = Clockwork()
+    work.start("a", 100)
+    wall = work.scheduler.now_ms
+    work.scheduler.now_ms = lambda: wall() - 3_600_000  # type: ignore[method-assign]
+    work.start("a", 100)
+    work.scheduler.pass_ms(150)
+    assert len(work.rung) == 1
