@@ -70,6 +70,10 @@ class HostedShare:
         self._search = search
         self._timer: Handle | None = None
         self._timer_due_ms = 0.0
+        # One write at a time, so that what is tried again never comes after what was decided later; what is decided
+        # meanwhile goes with the next.
+        self._writing = False
+        self._to_write: list[tuple[Sequence[StateBatch], Pending[None]]] = []
 
     @property
     def settings(self) -> ShareSettings:
@@ -207,8 +211,18 @@ class HostedShare:
         self.wake()
 
     def _write(self, batches: Sequence[StateBatch]) -> Pending[None]:
+        written: Pending[None] = Pending()
+        self._to_write.append((batches, written))
+        self._write_next()
+        return written
+
+    def _write_next(self) -> None:
+        if self._writing or not self._to_write:
+            return
+        waiting, self._to_write = self._to_write, []
+        self._writing = True
         group_id, topic_id, partition = self.key
-        return self._persister.write_state(
+        self._persister.write_state(
             group_id,
             topic_id,
             partition,
@@ -216,8 +230,17 @@ class HostedShare:
             leader_epoch=self.leader_epoch,
             start_offset=self.machine.start_offset,
             delivery_complete_count=self.machine.flights.complete_count,
-            batches=batches,
-        )
+            batches=[batch for batches, _ in waiting for batch in batches],
+        ).then(lambda done: self._wrote(done, [written for _, written in waiting]))
+
+    def _wrote(self, done: Pending[None], waiting: list[Pending[None]]) -> None:
+        self._writing = False
+        for written in waiting:
+            if done.error is None:
+                written.resolve(None)
+            else:
+                written.fail(done.error)
+        self._write_next()
 
     # ---- locks --------------------------------------------------------------------------------------------
 
