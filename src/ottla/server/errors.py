@@ -37,6 +37,11 @@ from ottla.wire.messages.transactions import (
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 from ottla.wire.registry import response_class
 
@@ -122,11 +127,33 @@ def _delete_groups(request: DeleteGroupsRequest, code: ErrorCode) -> DeleteGroup
     )
 
 
+def _write_txn_markers(request: WriteTxnMarkersRequest, code: ErrorCode) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
 _SHAPES: dict[type, Callable[[Any, ErrorCode], Any]] = {
     MetadataRequest: _metadata,
     DescribeTopicPartitionsRequest: _describe_topic_partitions,
     ListOffsetsRequest: _list_offsets,
     OffsetCommitRequest: _offset_commit,
     TxnOffsetCommitRequest: _txn_offset_commit,
+    WriteTxnMarkersRequest: _write_txn_markers,
     DeleteGroupsRequest: _delete_groups,
 }

@@ -37,6 +37,7 @@ _NOT_READY: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
+NO_PRODUCER: Final = -1
 Errors = dict[int, dict[TopicPartition, ErrorCode]]
 
 
@@ -59,6 +60,9 @@ class MarkerWriter:
     def write(self, request: WriteTxnMarkersRequest) -> Pending[WriteTxnMarkersResponse]:
         """Write every marker; the answer comes with the last of them."""
         writing = _Writing()
+        if any(NO_PRODUCER in (marker.producer_id, marker.producer_epoch) for marker in request.markers):
+            # No batch can say that, and Apache finds out too late to answer for single markers.
+            return Pending.failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a marker without a producer"))
         for marker in request.markers:
             template = _batch(marker, self._scheduler.now_ms())
             for topic in marker.topics:

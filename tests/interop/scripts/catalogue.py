@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.interop.scripts import cluster, configs, controller, fetch, garbage, produce, topics, waiting
+from tests.interop.scripts import (
+    cluster,
+    configs,
+    controller,
+    fetch,
+    garbage,
+    produce,
+    topics,
+    transactions,
+    waiting,
+)
 from tests.interop.scripts.script import Script
 
 SCRIPTS: dict[str, Callable[[Script], None]] = {
@@ -60,6 +70,16 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
     "controller-unknown": controller.unknown,
     # Last, because it makes the reference create its internal topics.
     "find-coordinator": cluster.find_coordinator,
+    "transactional-ids": transactions.transactional_ids,
+    "add-partitions-to-txn": transactions.add_partitions,
+    "add-offsets-to-txn": transactions.add_offsets,
+    "txn-offset-commit": transactions.txn_offset_commit,
+    "end-txn": transactions.end_txn,
+    "write-txn-markers": transactions.write_markers,
+    "transactional-produce": transactions.transactional_produce,
+    "isolation": transactions.isolation,
+    "list-transactions": transactions.list_and_describe,
+    "coordinator-features": transactions.levels,
 }
 
 # The cut that CI runs: what clients use most, and what is cheap.

@@ -23,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
+from tests.interop.scripts.described import describe_transactions
 
 MILLISECOND = datetime.timedelta(milliseconds=1)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -184,6 +185,8 @@ def decode_response(api_key: int, version: int, payload: bytes, correlation_id: 
     """The body of a response as a dictionary; bytes left over are shown, for they are a bug too."""
     if api_key == 0 and version < 2:
         return decode_old_produce_response(version, payload)
+    if api_key == 65:
+        return describe_transactions(payload)
     cls = response_type(api_key, max(version, 3) if api_key == 0 else version)
     (echoed,) = struct.unpack_from(">i", payload)
     offset = 5 if cls.__flexible__ and api_key != 18 else 4

@@ -68,6 +68,12 @@ MASKS: list[tuple[int | None, str, Mask]] = [
     # Ids that are random or count metadata records.
     (1, r"session_id", present("session")),
     (22, r"producer_id", present("producer", absent=(-1,))),
+    (26, r"producer_id", present("producer", absent=(-1,))),
+    (27, r"markers\.producer_id", hidden("producer")),
+    (65, r"transaction_states\.producer_id", present("producer", absent=(-1, 0))),
+    (65, r"transaction_states\.transaction_start_time", clock),
+    (66, r"transaction_states\.producer_id", hidden("producer")),
+    (1, r"responses\.partitions\.aborted_transactions\.producer_id", hidden("producer")),
     (61, r"topics\.partitions\.active_producers\.producer_id", hidden("producer")),
     (18, r"finalized_features_epoch", present("metadata offset")),
     (60, r"cluster_id", hidden("cluster")),
@@ -80,11 +86,15 @@ MASKS: list[tuple[int | None, str, Mask]] = [
     # that ran before this one may have found some: the epoch counts them.
     *((key, r"topics\.partitions\.leader_epoch", present("changing", absent=(None, -1))) for key in (52, 53, 54)),
     (82, r"current_leader\.leader_epoch", present("changing", absent=(None, -1))),
+    # Sets of numbers and names, in the order of a hash table.
+    (68, r"assignment\.topic_partitions\.partitions", sorted),
+    (69, r"groups\.members\.(target_)?assignment\.topic_partitions\.partitions", sorted),
+    (69, r"groups\.members\.subscribed_topic_names", sorted),
     # Disks.
     (35, r"results\.(total_bytes|usable_bytes)", present("bytes")),
 ]  # fmt: skip
 
-# Lists that Kafka fills from hash maps: compared as sets, sorted by these fields.
+# Lists that Kafka fills from hash maps: compared as sets, sorted by these fields (by themselves if there are none).
 UNORDERED: list[tuple[int, str, tuple[str, ...]]] = [
     (3, "brokers", ("node_id",)),
     (3, "topics", ("name", "topic_id")),
@@ -99,6 +109,9 @@ UNORDERED: list[tuple[int, str, tuple[str, ...]]] = [
     (20, "responses", ("name", "topic_id")),
     (21, "topics", ("name",)),
     (21, "topics.partitions", ("partition_index",)),
+    (11, "members", ("member_id",)),
+    (15, "groups", ("group_id",)),
+    (15, "groups.members", ("member_id",)),
     (18, "api_keys", ("api_key",)),
     (18, "supported_features", ("name",)),
     (18, "finalized_features", ("name",)),
@@ -117,8 +130,26 @@ UNORDERED: list[tuple[int, str, tuple[str, ...]]] = [
     (43, "replica_election_results.partition_result", ("partition_id",)),
     (44, "responses", ("resource_type", "resource_name")),
     (45, "responses", ("name",)),
+    (24, "results_by_transaction", ("transactional_id",)),
+    (24, "results_by_transaction.topic_results", ("name",)),
+    (24, "results_by_transaction.topic_results.results_by_partition", ("partition_index",)),
+    (24, "results_by_topic_v3_and_below", ("name",)),
+    (24, "results_by_topic_v3_and_below.results_by_partition", ("partition_index",)),
+    (27, "markers.topics", ("name",)),
+    (27, "markers.topics.partitions", ("partition_index",)),
+    (28, "topics", ("name",)),
+    (28, "topics.partitions", ("partition_index",)),
     (57, "results", ("feature",)),
+    (65, "transaction_states.topics", ("topic",)),
+    (65, "transaction_states.topics.partitions", ()),
+    (66, "transaction_states", ("transactional_id",)),
     (61, "topics", ("name",)),
+    (61, "topics.partitions.active_producers", ("producer_epoch", "last_sequence")),
+    (68, "assignment.topic_partitions", ("topic_id",)),
+    (69, "groups", ("group_id", "error_code")),
+    (69, "groups.members", ("member_id",)),
+    (69, "groups.members.assignment.topic_partitions", ("topic_name",)),
+    (69, "groups.members.target_assignment.topic_partitions", ("topic_name",)),
     (74, "config_resources", ("resource_type", "resource_name")),
 ]
 _UNORDERED = {(api, path): key for api, path, key in UNORDERED}
@@ -140,6 +171,8 @@ def masked(api_key: int, value: Any, symbols: dict[str, str], path: str = "") ->
         key = _UNORDERED.get((api_key, path))
         if key and all(isinstance(i, dict) for i in items):
             items.sort(key=lambda item: [str(item.get(name)) for name in key])
+        elif key == ():
+            items.sort()
         return items
     if isinstance(value, bytes):
         return value.hex()

@@ -7,7 +7,7 @@ look-around and back-references are refused as invalid.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import re2  # type: ignore[import-untyped]
+import re2
 
 from ottla.coordinator.transaction.state import STATES_BY_LABEL, Transaction, TransactionState
 from ottla.model.errors import ErrorCode, KafkaError

@@ -87,9 +87,9 @@ def _add_partitions(
     if refused:
         # One that cannot be added keeps all of them out.
         codes = {where: refused.get(where, ErrorCode.OPERATION_NOT_ATTEMPTED) for where in partitions}
-        return Pending.of(_result(transaction, codes))
+        return Pending.of(_found(transaction, codes))
     if transaction.verify_only:
-        return Pending.of(_result(transaction, _verified(ctx, transaction, partitions)))
+        return Pending.of(_found(transaction, _verified(ctx, transaction, partitions)))
     added = ctx.node.transactions.add_partitions(
         transaction.transactional_id,
         ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch),
@@ -121,10 +121,22 @@ def _verified(
         return dict.fromkeys(partitions, error.code)
 
 
+def _found(
+    transaction: AddPartitionsToTxnTransaction, codes: Mapping[TopicPartition, ErrorCode]
+) -> AddPartitionsToTxnResult:
+    """What was found out of each partition; a topic without any is not mentioned."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in codes:
+        topics.setdefault(topic, []).append(index)
+    asked = [AddPartitionsToTxnTopic(name=name, partitions=found) for name, found in topics.items()]
+    return AddPartitionsToTxnResult(
+        transactional_id=transaction.transactional_id,
+        topic_results=[_topic_result(topic, codes) for topic in asked],
+    )
+
+
 def _result(
-    transaction: AddPartitionsToTxnTransaction,
-    codes: Mapping[TopicPartition, ErrorCode],
-    version: int = FIRST_BATCHED_VERSION,
+    transaction: AddPartitionsToTxnTransaction, codes: Mapping[TopicPartition, ErrorCode], version: int
 ) -> AddPartitionsToTxnResult:
     return AddPartitionsToTxnResult(
         transactional_id=transaction.transactional_id,
@@ -133,7 +145,9 @@ def _result(
 
 
 def _topic_result(
-    topic: AddPartitionsToTxnTopic, codes: Mapping[TopicPartition, ErrorCode], version: int
+    topic: AddPartitionsToTxnTopic,
+    codes: Mapping[TopicPartition, ErrorCode],
+    version: int = FIRST_BATCHED_VERSION,
 ) -> AddPartitionsToTxnTopicResult:
     return AddPartitionsToTxnTopicResult(
         name=topic.name,

@@ -1,0 +1,602 @@
+"""Scripts: transactions from their first producer id to their markers, and what they look like from outside.
+
+A transaction's markers are written after its end is answered: before anything else is asked, a script waits until
+the transactional id is free again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tests.interop.process import wait_until
+from tests.interop.scripts.batches import Batch, Rec
+from tests.interop.scripts.fetch import fetch_body, fetch_topic, offsets_body, part
+from tests.interop.scripts.produce import produce_body
+from tests.interop.scripts.script import Script
+
+PRODUCE, FETCH, LIST_OFFSETS, FIND_COORDINATOR = 0, 1, 2, 10
+INIT, ADD_PARTITIONS, ADD_OFFSETS, END, WRITE_MARKERS, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 27, 28
+OFFSET_FETCH, UPDATE_FEATURES, DESCRIBE_PRODUCERS, DESCRIBE, LIST = 9, 57, 61, 65, 66
+TRANSACTIONAL = 0x10
+BUSY = ("PrepareCommit", "PrepareAbort")
+
+
+class Producer(NamedTuple):
+    """A producer as its server knows it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+def coordinators(s: Script) -> None:
+    """Wait until groups and transactions have theirs."""
+    for kind in (0, 1):
+        body = {"key_type": kind, "coordinator_keys": ["someone"]}
+        wait_until(
+            lambda body=body: s.quiet(FIND_COORDINATOR, 4, body)["coordinators"][0]["error_code"] == "none",
+            60,
+            "a coordinator",
+        )
+
+
+def init_body(transactional_id: str | None, timeout: int = 60000, **more: Any) -> dict[str, Any]:
+    return {"transactional_id": transactional_id, "transaction_timeout": timeout, **more}
+
+
+def producer(s: Script, transactional_id: str, **more: Any) -> Producer:
+    """A new producer of a transactional id; whatever was open is aborted."""
+    found: dict[str, Any] = {}
+
+    def there() -> bool:
+        found.update(s.quiet(INIT, 4, init_body(transactional_id, **more)))
+        return found.get("error_code") == "none"
+
+    wait_until(there, 20, f"a producer id for {transactional_id}")
+    return Producer(transactional_id, found["producer_id"], found["producer_epoch"])
+
+
+def state_of(s: Script, transactional_id: str) -> dict[str, Any]:
+    answer = s.quiet(DESCRIBE, 0, {"transactional_ids": [transactional_id]})
+    state: dict[str, Any] = answer["transaction_states"][0]
+    return state
+
+
+def settled(s: Script, transactional_id: str) -> None:
+    """Wait until its markers are written; note where it stands."""
+    wait_until(
+        lambda: state_of(s, transactional_id)["transaction_state"] not in BUSY,
+        20,
+        f"{transactional_id} to end",
+    )
+
+
+def told(s: Script, transactional_id: str, case: str) -> None:
+    """Record where a transactional id stands."""
+    settled(s, transactional_id)
+    s.ask(DESCRIBE, 0, {"transactional_ids": [transactional_id]}, case)
+
+
+def add_body(version: int, who: Producer, topics: dict[str, list[int]], **more: Any) -> dict[str, Any]:
+    rows = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
+    if version >= 4:
+        return {"transactions": [{**who.fields, "topics": rows, **more}]}
+    return {
+        "v3_and_below_transactional_id": who.transactional_id,
+        "v3_and_below_producer_id": who.producer_id,
+        "v3_and_below_producer_epoch": who.producer_epoch,
+        "v3_and_below_topics": rows,
+    }
+
+
+def add(s: Script, who: Producer, topics: dict[str, list[int]]) -> None:
+    s.quiet(ADD_PARTITIONS, 3, add_body(3, who, topics))
+
+
+def end(s: Script, who: Producer, *, committed: bool, version: int = 4) -> Producer:
+    """End quietly; as whom the producer goes on."""
+    answer = s.quiet(END, version, {**who.fields, "committed": committed})
+    assert answer["error_code"] == "none", answer
+    settled(s, who.transactional_id)
+    if version < 5:
+        return who
+    return Producer(who.transactional_id, answer["producer_id"], answer["producer_epoch"])
+
+
+def batch(who: Producer, sequence: int = 0, count: int = 1, **more: Any) -> bytes:
+    records = [Rec(b"v%d" % (sequence + i), key=b"k") for i in range(count)]
+    return Batch(
+        records=records,
+        attributes=TRANSACTIONAL,
+        producer_id=who.producer_id,
+        producer_epoch=who.producer_epoch,
+        base_sequence=sequence,
+        **more,
+    ).encode()
+
+
+def send(
+    s: Script, version: int, who: Producer, topic: str, case: str, sequence: int = 0, **more: Any
+) -> None:
+    body = produce_body(s, topic, batch(who, sequence), transactional_id=who.transactional_id, **more)
+    s.ask(PRODUCE, version, body, case)
+
+
+# ---- producer ids ---------------------------------------------------------------------------------------------
+
+
+def transactional_ids(s: Script) -> None:
+    """InitProducerId with transactional ids: epochs, timeouts, producers that go on, zombies."""
+    coordinators(s)
+    name = s.create("txn-init")
+    producer(s, "init-warm")
+    for v in s.versions(INIT):
+        who = f"init-v{v}"
+        for case in ("new", "again", "and again"):
+            s.ask(INIT, v, init_body(who), case)
+        for timeout in (0, -1, 1, 900000, 900001, 2**31 - 1):
+            s.ask(INIT, v, init_body(who, timeout), f"timeout {timeout}")
+        for odd in ("x" * 300, "umläut", " ", "a:b"):
+            s.ask(INIT, v, init_body(odd), f"named {odd[:9]!r}")
+        if v >= 3:
+            _go_on(s, v)
+        _fence_open(s, v, name)
+
+
+def _go_on(s: Script, v: int) -> None:
+    who = producer(s, f"go-on-v{v}")
+
+    def ask(case: str, producer_id: int, epoch: int) -> None:
+        body = init_body(who.transactional_id, producer_id=producer_id, producer_epoch=epoch)
+        s.ask(INIT, v, body, case)
+
+    ask("goes on", who.producer_id, who.producer_epoch)
+    ask("goes on, repeated", who.producer_id, who.producer_epoch)
+    ask("an epoch of the future", who.producer_id, 99)
+    ask("another producer id", who.producer_id + 100000, 0)
+    s.ask(INIT, v, init_body(who.transactional_id), "somebody else")
+    ask("goes on after somebody else", who.producer_id, who.producer_epoch)
+    ask("an id without an epoch", who.producer_id, -1)
+    ask("an epoch without an id", -1, 0)
+    unknown = init_body(f"forgotten-v{v}", producer_id=77, producer_epoch=4)
+    s.ask(INIT, v, unknown, "goes on where nobody was")
+
+
+def _fence_open(s: Script, v: int, topic: str) -> None:
+    who = producer(s, f"fenced-v{v}")
+    add(s, who, {topic: [0]})
+    s.ask(INIT, v, init_body(who.transactional_id), "a transaction is open")
+    told(s, who.transactional_id, f"after fencing by v{v}")
+    s.ask(INIT, v, init_body(who.transactional_id), "after the abort")
+    for version in s.versions(ADD_PARTITIONS):
+        s.ask(ADD_PARTITIONS, version, add_body(version, who, {topic: [0]}), f"a zombie fenced by v{v}")
+    for version in s.versions(END):
+        s.ask(END, version, {**who.fields, "committed": True}, f"a zombie fenced by v{v}")
+
+
+# ---- partitions and offsets -----------------------------------------------------------------------------------
+
+
+def add_partitions(s: Script) -> None:
+    """AddPartitionsToTxn: by clients one transaction, by brokers many; adding and verifying."""
+    coordinators(s)
+    one, two = s.create("txn-add-a", 3), s.create("txn-add-b", 3)
+    for v in s.versions(ADD_PARTITIONS):
+        who = producer(s, f"add-v{v}")
+        verify = {"verify_only": True} if v >= 4 else {}
+        for mode in ({}, verify) if verify else ({},):
+            words = ", verify only" if mode else ""
+            for case, changed, topics in [
+                ("nothing is open", who, {one: [0]}),
+                ("the same again", who, {one: [0]}),
+                ("two topics", who, {one: [0, 2], two: [1]}),
+                ("no topics", who, {}),
+                ("a topic without partitions", who, {one: []}),
+                ("unknown topic", who, {"nope": [0], one: [1]}),
+                ("unknown partition", who, {one: [1, 9]}),
+                ("negative partition", who, {one: [-1]}),
+                ("internal topic", who, {"__consumer_offsets": [0]}),
+                ("another producer id", who._replace(producer_id=who.producer_id + 100000), {one: [0]}),
+                ("an older epoch", who._replace(producer_epoch=-1), {one: [0]}),
+                ("a newer epoch", who._replace(producer_epoch=9), {one: [0]}),
+                ("unknown transactional id", who._replace(transactional_id="nobody"), {one: [0]}),
+                ("empty transactional id", who._replace(transactional_id=""), {one: [0]}),
+            ]:
+                s.ask(ADD_PARTITIONS, v, add_body(v, changed, topics, **mode), case + words)
+        told(s, who.transactional_id, f"after adding by v{v}")
+        if v >= 4:
+            _add_many(s, v, one)
+        end(s, who, committed=False)
+
+
+def _add_many(s: Script, v: int, topic: str) -> None:
+    first, second = producer(s, f"many-1-v{v}"), producer(s, f"many-2-v{v}")
+    topics = [{"name": topic, "partitions": [0, 1]}]
+    for verify in (False, True):
+        rows = [
+            {**who.fields, "topics": topics, "verify_only": verify}
+            for who in (first, second._replace(producer_epoch=7))
+        ]
+        s.ask(ADD_PARTITIONS, v, {"transactions": rows}, f"two transactions, verify only {verify}")
+
+
+def add_offsets(s: Script) -> None:
+    """AddOffsetsToTxn."""
+    coordinators(s)
+    for v in s.versions(ADD_OFFSETS):
+        who = producer(s, f"offsets-v{v}")
+        for case, changed, group in [
+            ("a group", who, "txn-group"),
+            ("the same group", who, "txn-group"),
+            ("another group", who, "txn-group-2"),
+            ("an empty group", who, ""),
+            ("another producer id", who._replace(producer_id=who.producer_id + 100000), "txn-group"),
+            ("a newer epoch", who._replace(producer_epoch=9), "txn-group"),
+            ("unknown transactional id", who._replace(transactional_id="nobody"), "txn-group"),
+            ("empty transactional id", who._replace(transactional_id=""), "txn-group"),
+        ]:
+            s.ask(ADD_OFFSETS, v, {**changed.fields, "group_id": group}, case)
+        told(s, who.transactional_id, f"after offsets by v{v}")
+        end(s, who, committed=False)
+
+
+def commit_body(who: Producer, group: str, topics: dict[str, list[int]], **more: Any) -> dict[str, Any]:
+    rows = [
+        {
+            "name": name,
+            "partitions": [
+                {"partition_index": p, "committed_offset": 40 + p, "committed_metadata": "m"}
+                for p in partitions
+            ],
+        }
+        for name, partitions in topics.items()
+    ]
+    return {**who.fields, "group_id": group, "generation_id": -1, "member_id": "", "topics": rows, **more}
+
+
+def txn_offset_commit(s: Script) -> None:
+    """TxnOffsetCommit, with and without AddOffsetsToTxn; the offsets count once their transaction does."""
+    coordinators(s)
+    name = s.create("txn-commit", 2)
+    for v in s.versions(TXN_OFFSET_COMMIT):
+        for committed in (True, False):
+            _commit_offsets(s, v, name, committed)
+        who = producer(s, f"odd-commit-v{v}")
+        group = f"odd-commit-v{v}"
+        s.quiet(ADD_OFFSETS, 3, {**who.fields, "group_id": group})
+        for case, changed, where, topics, more in [
+            ("unknown topic", who, group, {"nope": [0], name: [0]}, {}),
+            ("unknown partition", who, group, {name: [0, 9]}, {}),
+            ("no topics", who, group, {}, {}),
+            ("empty group", who, "", {name: [0]}, {}),
+            (
+                "another producer id",
+                who._replace(producer_id=who.producer_id + 100000),
+                group,
+                {name: [0]},
+                {},
+            ),
+            ("a newer epoch", who._replace(producer_epoch=9), group, {name: [0]}, {}),
+            ("unknown transactional id", who._replace(transactional_id="nobody"), group, {name: [0]}, {}),
+            ("a generation of nobody", who, group, {name: [0]}, {"generation_id": 3, "member_id": "m"}),
+            ("a member of nobody", who, group, {name: [0]}, {"member_id": "m"}),
+        ]:
+            s.ask(TXN_OFFSET_COMMIT, v, commit_body(changed, where, topics, **more), case)
+        s.quiet(INIT, 4, init_body(who.transactional_id))
+        settled(s, who.transactional_id)
+
+
+def _commit_offsets(s: Script, v: int, topic: str, committed: bool) -> None:
+    group = f"txn-commit-v{v}-{committed}"
+    who = producer(s, group)
+    if v < 5:
+        s.ask(TXN_OFFSET_COMMIT, v, commit_body(who, group, {topic: [0]}), f"not announced, {committed}")
+        s.quiet(ADD_OFFSETS, 3, {**who.fields, "group_id": group})
+    s.ask(TXN_OFFSET_COMMIT, v, commit_body(who, group, {topic: [0, 1]}), f"in a transaction, {committed}")
+    told(s, who.transactional_id, f"offsets committed by v{v}, {committed}")
+    fetch = {"groups": [{"group_id": group, "topics": [{"name": topic, "partition_indexes": [0, 1]}]}]}
+    s.ask(OFFSET_FETCH, 8, {**fetch, "require_stable": True}, f"stable offsets while open, v{v}, {committed}")
+    s.ask(OFFSET_FETCH, 8, {**fetch, "require_stable": False}, f"offsets while open, v{v}, {committed}")
+    end(s, who, committed=committed, version=5 if v >= 5 else 4)
+    wait_until(lambda: _is_stable(s, fetch), 20, "stable offsets")
+    s.ask(OFFSET_FETCH, 8, {**fetch, "require_stable": True}, f"offsets after the end, v{v}, {committed}")
+
+
+def _is_stable(s: Script, fetch: dict[str, Any]) -> bool:
+    (group,) = s.quiet(OFFSET_FETCH, 8, {**fetch, "require_stable": True})["groups"]
+    return all(p["error_code"] == "none" for topic in group["topics"] for p in topic["partitions"])
+
+
+# ---- ends and markers -----------------------------------------------------------------------------------------
+
+
+def end_txn(s: Script) -> None:
+    """EndTxn in every state of a transactional id, for both versions of transactions."""
+    coordinators(s)
+    name = s.create("txn-end", 2)
+    for v in s.versions(END):
+        for committed in (True, False):
+            words = "commit" if committed else "abort"
+            _end_in_every_state(s, v, name, committed, words)
+        who = producer(s, f"end-odd-v{v}")
+        for case, changed in [
+            ("another producer id", who._replace(producer_id=who.producer_id + 100000)),
+            ("an older epoch", who._replace(producer_epoch=who.producer_epoch - 1)),
+            ("a newer epoch", who._replace(producer_epoch=9)),
+            ("unknown transactional id", who._replace(transactional_id="nobody")),
+            ("empty transactional id", who._replace(transactional_id="")),
+        ]:
+            s.ask(END, v, {**changed.fields, "committed": True}, case)
+
+
+def _end_in_every_state(s: Script, v: int, name: str, committed: bool, words: str) -> None:
+    who = producer(s, f"end-v{v}-{words}")
+
+    def ask(case: str, as_whom: Producer, committed: bool = committed) -> Producer:
+        answer = s.ask(END, v, {**as_whom.fields, "committed": committed}, f"{words}: {case}")
+        told(s, who.transactional_id, f"{words} by v{v}: {case}")
+        if v < 5 or answer["error_code"] != "none":
+            return as_whom
+        return Producer(who.transactional_id, answer["producer_id"], answer["producer_epoch"])
+
+    who = ask("nothing was begun", who)
+    if v < 5:
+        add(s, who, {name: [0, 1]})
+    else:
+        s.quiet(ADD_PARTITIONS, 5, add_body(5, who, {name: [0, 1]}))
+    after = ask("with partitions", who)
+    ask("repeated", who)
+    ask("the other way round", who, not committed)
+    after = ask("at once again", after)
+    ask("the other way round at once", after, not committed)
+
+
+def write_markers(s: Script) -> None:
+    """WriteTxnMarkers, as coordinators and administrators send it."""
+    coordinators(s)
+    name = s.create("txn-markers", 3)
+    for v in s.versions(WRITE_MARKERS):
+        producer(s, f"markers-v{v}")
+        who = producer(s, f"markers-v{v}")  # in its second epoch, so that there is an older one
+        add(s, who, {name: [0]})
+        body = produce_body(s, name, batch(who), transactional_id=who.transactional_id)
+        s.quiet(PRODUCE, 11, body)
+
+        def ask(case: str, topics: dict[str, list[int]], **more: Any) -> None:
+            rows = [{"name": topic, "partition_indexes": indexes} for topic, indexes in topics.items()]
+            marker = {
+                "producer_id": who.producer_id,  # noqa: B023  called within the same turn of the loop
+                "producer_epoch": who.producer_epoch,  # noqa: B023
+                "transaction_result": True,
+                "coordinator_epoch": 0,
+                "topics": rows,
+                **more,
+            }
+            s.ask(WRITE_MARKERS, v, {"markers": [marker]}, case)  # noqa: B023
+
+        ask("unknown topic", {"nope": [0]})
+        ask("unknown partition", {name: [9]})
+        ask("an older epoch", {name: [0]}, producer_epoch=who.producer_epoch - 1)
+        ask("no epoch", {name: [0]}, producer_epoch=-1)
+        ask("no producer id", {name: [0]}, producer_id=-1)
+        ask("partition without a transaction", {name: [1]})
+        ask("partitions of two kinds", {name: [2, 9], "nope": [1]})
+        ask("no partitions", {name: []})
+        ask("the end", {name: [0]}, coordinator_epoch=5)
+        ask("the end, repeated", {name: [0]}, coordinator_epoch=5)
+        ask("an older coordinator", {name: [0]}, coordinator_epoch=4)
+        ask("a newer epoch", {name: [0]}, coordinator_epoch=6, producer_epoch=who.producer_epoch + 1)
+        ask("an abort", {name: [0]}, coordinator_epoch=6, producer_epoch=5, transaction_result=False)
+        ask("a group's partition", {"__consumer_offsets": [0]})
+        if v >= 2:
+            _markers_of_version_2(s, v, name, ask)
+        s.ask(WRITE_MARKERS, v, {"markers": []}, "no markers")
+        describe_producers(s, name, f"after markers of v{v}")
+
+
+def _markers_of_version_2(s: Script, v: int, name: str, ask: Any) -> None:
+    who = producer(s, f"markers-2-v{v}")
+    s.quiet(
+        PRODUCE, 12, produce_body(s, name, batch(who), partition=2, transactional_id=who.transactional_id)
+    )
+    mine = {"producer_id": who.producer_id, "transaction_version": 2}
+    ask("version 2, the same epoch", {name: [2]}, producer_epoch=who.producer_epoch, **mine)
+    ask("version 2, the next epoch", {name: [2]}, producer_epoch=who.producer_epoch + 1, **mine)
+    ask("version 2, repeated", {name: [2]}, producer_epoch=who.producer_epoch + 1, **mine)
+    ask("version 2, an older epoch", {name: [2]}, producer_epoch=who.producer_epoch, **mine)
+
+
+def describe_producers(s: Script, topic: str, case: str) -> None:
+    body = {"topics": [{"name": topic, "partition_indexes": [0, 1]}]}
+    s.ask(DESCRIBE_PRODUCERS, 0, body, case)
+
+
+# ---- records --------------------------------------------------------------------------------------------------
+
+
+def transactional_produce(s: Script) -> None:
+    """Produce inside transactions: announced and not, begun and ended, zombies, several producers."""
+    coordinators(s)
+    for v in s.versions(PRODUCE, since=3):
+        name = s.create(f"txn-produce-v{v}", 2)
+        who = producer(s, name)
+        if v < 12:
+            send(s, v, who, name, "not announced")
+            add(s, who, {name: [0]})
+        send(s, v, who, name, "the first")
+        send(s, v, who, name, "the first, repeated")
+        send(s, v, who, name, "a gap", 5)
+        send(s, v, who, name, "the second", 1)
+        send(s, v, who._replace(producer_epoch=9), name, "a newer epoch")
+        stranger = who._replace(producer_id=who.producer_id + 100000)
+        send(s, v, stranger, name, "another producer id")
+        send(s, v, who._replace(transactional_id="nobody"), name, "unknown transactional id", partition=1)
+        told(s, who.transactional_id, f"produced by v{v}")
+        describe_producers(s, name, f"open by v{v}")
+        plain = Batch(producer_id=who.producer_id, producer_epoch=who.producer_epoch, base_sequence=2)
+        s.ask(PRODUCE, v, produce_body(s, name, plain.encode()), "outside the open transaction")
+        body = produce_body(s, name, batch(who, 2))
+        s.ask(PRODUCE, v, body, "without a transactional id")
+        after = end(s, who, committed=True, version=5 if v >= 12 else 4)
+        send(s, v, who, name, "after the end", 2)
+        describe_producers(s, name, f"ended by v{v}")
+        if v >= 12:
+            send(s, v, after, name, "the next, not from zero", 2)
+            send(s, v, after, name, "the next, from zero")
+            send(s, v, who, name, "a zombie")
+        _two_producers(s, v, name)
+        s.quiet(INIT, 4, init_body(who.transactional_id))
+        settled(s, who.transactional_id)
+
+
+def _two_producers(s: Script, v: int, name: str) -> None:
+    one, two = producer(s, f"{name}-1"), producer(s, f"{name}-2")
+    body = produce_body(s, name, batch(one), transactional_id=one.transactional_id)
+    rows = body["topic_data"][0]["partition_data"]
+    rows.append({"index": 1, "records": batch(two)})
+    s.ask(PRODUCE, v, body, "two producers in one request")
+
+
+def isolation(s: Script) -> None:
+    """What readers see of committed, aborted and open transactions."""
+    coordinators(s)
+    name = s.create("txn-isolation", 2)
+    aborter, committer, opener = (producer(s, f"isolation-{i}") for i in range(3))
+
+    def write(who: Producer, sequence: int, count: int = 2) -> None:
+        body = produce_body(s, name, batch(who, sequence, count), transactional_id=who.transactional_id)
+        s.quiet(PRODUCE, 12, body)
+
+    s.produce(name, 0, Batch(records=[Rec(b"plain")]))
+    write(aborter, 0)
+    write(committer, 0)
+    write(aborter, 2)
+    aborter = end(s, aborter, committed=False, version=5)
+    write(committer, 2)
+    committer = end(s, committer, committed=True, version=5)
+    write(aborter, 0)
+    aborter = end(s, aborter, committed=False, version=5)
+    write(opener, 0)
+    s.produce(name, 0, Batch(records=[Rec(b"behind")]))
+    _look(s, name, "while one is open")
+    end(s, opener, committed=False, version=5)
+    _look(s, name, "after all have ended")
+    describe_producers(s, name, "after all have ended")
+
+
+def _look(s: Script, name: str, case: str) -> None:
+    for v in s.versions(FETCH):
+        for level in (0, 1):
+            for offset in (0, 3, 8, 12):
+                body = fetch_body(fetch_topic(s, name, part(offset=offset)), isolation_level=level)
+                s.ask(FETCH, v, body, f"{case}: isolation {level} from {offset}")
+    for v in s.versions(LIST_OFFSETS, since=2):
+        for level in (0, 1):
+            for stamp in (-1, -2, 0):
+                body = {**offsets_body(name, (0, stamp)), "isolation_level": level}
+                s.ask(LIST_OFFSETS, v, body, f"{case}: isolation {level} time {stamp}")
+
+
+# ---- from outside ---------------------------------------------------------------------------------------------
+
+
+def list_and_describe(s: Script) -> None:
+    """DescribeTransactions and ListTransactions with every filter."""
+    coordinators(s)
+    name = s.create("txn-list", 2)
+    empty, ongoing, done, gone = (
+        producer(s, f"list-{kind}") for kind in ("empty", "ongoing", "done", "gone")
+    )
+    add(s, ongoing, {name: [0, 1]})
+    add(s, done, {name: [0]})
+    end(s, done, committed=True)
+    add(s, gone, {name: [1]})
+    end(s, gone, committed=False)
+    names = [who.transactional_id for who in (empty, ongoing, done, gone)]
+    for v in s.versions(DESCRIBE):
+        s.ask(DESCRIBE, v, {"transactional_ids": names}, "four")
+        s.ask(DESCRIBE, v, {"transactional_ids": ["nobody", "", names[0], names[0]]}, "odd ones")
+        s.ask(DESCRIBE, v, {"transactional_ids": []}, "none")
+    mine = "list-.*"
+    for v in s.versions(LIST):
+        base: dict[str, Any] = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
+        if v >= 2:
+            base["transactional_id_pattern"] = mine
+        ids = [who.producer_id for who in (empty, ongoing, done, gone)]
+        for case, change in {
+            "mine": {"producer_id_filters": ids},
+            "ongoing": {"producer_id_filters": ids, "state_filters": ["Ongoing"]},
+            "two states": {"producer_id_filters": ids, "state_filters": ["Empty", "CompleteAbort"]},
+            "unknown state": {"producer_id_filters": ids, "state_filters": ["Nonsense"]},
+            "unknown and known state": {"producer_id_filters": ids, "state_filters": ["x", "CompleteCommit"]},
+            "states that pass": {"state_filters": ["Dead", "PrepareEpochFence"]},
+            "one producer": {"producer_id_filters": ids[:1]},
+            "unknown producer": {"producer_id_filters": [999999999]},
+        }.items():
+            s.ask(LIST, v, {**base, **change}, case)
+        if v >= 1:
+            for duration in (0, 3_600_000):
+                s.ask(
+                    LIST,
+                    v,
+                    {**base, "producer_id_filters": ids, "duration_filter": duration},
+                    f"{duration} ms",
+                )
+        if v >= 2:
+            for pattern in ("list-o.*", "list", "", None, "nobody", ".*done", "(", "list-(empty|gone)"):
+                body = {**base, "producer_id_filters": ids, "transactional_id_pattern": pattern}
+                s.ask(LIST, v, body, f"pattern {pattern!r}")
+    end(s, ongoing, committed=False)
+
+
+# ---- feature levels -------------------------------------------------------------------------------------------
+
+
+def levels(s: Script) -> None:
+    """UpdateFeatures for the coordinators' features, down and up again, on both listeners."""
+    for listener in ("broker", "controller"):
+        s.listener = listener
+        for v in s.versions(UPDATE_FEATURES):
+            for feature, newest in _newest_levels(s).items():
+                _level(s, v, feature, newest)
+    s.listener = "broker"
+
+
+def _newest_levels(s: Script) -> dict[str, int]:
+    names = ("transaction.version", "group.version", "share.version", "streams.version")
+    listener, s.listener = s.listener, "broker"
+    rows = s.quiet(18, 3, {"client_software_name": "s", "client_software_version": "1"})["finalized_features"]
+    s.listener = listener
+    found = {row["name"]: row["max_version_level"] for row in rows}
+    return {name: found[name] for name in names}
+
+
+def _level(s: Script, v: int, feature: str, newest: int) -> None:
+    for case, level, kind in [
+        ("down without leave", newest - 1, 1),
+        ("safely down", newest - 1, 2),
+        ("up again", newest, 1),
+        ("unsafely down", 0, 3),
+        ("the same", 0, 1),
+        ("down to the same", 0, 2),
+        ("up as a downgrade", newest, 2),
+        ("up again", newest, 1),
+        ("too far", newest + 1, 1),
+        ("the same", newest, 1),
+    ]:
+        row = {
+            "feature": feature,
+            "max_version_level": level,
+            "upgrade_type": kind,
+            "allow_downgrade": kind != 1,
+        }
+        for only in (True, False) if v >= 1 else (False,):
+            body = {"timeout": 20000, "feature_updates": [row], "validate_only": only}
+            words = f"{feature} {case}" + (", validate only" if only else "")
+            s.ask(UPDATE_FEATURES, v, body, words)
+    # A broker shows a level a moment after the controller has it.
+    wait_until(lambda: _newest_levels(s)[feature] == newest, 20, f"{feature} to be back")
