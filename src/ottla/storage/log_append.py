@@ -98,11 +98,11 @@ class AppendableLog(ReadableLog):
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> Verification | None:
         """Before a transaction begins here: what its first batch must show; None if it has begun (KIP-890)."""
-        return self._producers.start_verification(producer_id, sequence, epoch, supports_epoch_bump, now_ms)
+        return self._producers.verifications.start(producer_id, sequence, epoch, supports_epoch_bump, now_ms)
 
     def check_verified(self, producer_id: int, epoch: int, shown: Verification | None) -> None:
         """Raises if a batch that shows this may not be appended any more."""
-        self._producers.check_verified(producer_id, epoch, shown)
+        self._producers.verifications.check(producer_id, epoch, shown)
 
     def append_as_leader(
         self,

@@ -40,7 +40,7 @@ def stage_batches(
         if origin is AppendOrigin.CLIENT and (duplicate := _duplicate_of(state, batch)) is not None:
             return ProducerUpdate({}, [], duplicate)
         if batch.is_transactional and not batch.is_control and origin is not AppendOrigin.REPLICATION:
-            state.check_verified(batch.producer_id, batch.producer_epoch, verification)
+            state.verifications.check(batch.producer_id, batch.producer_epoch, verification)
         producer = staged.get(batch.producer_id)
         if producer is None:
             producer = staged[batch.producer_id] = state.stage(batch.producer_id, origin)
@@ -58,7 +58,7 @@ def stage_batches(
                 batch.is_transactional,
             )
         if batch.is_transactional and state.verifications:
-            producer.is_verified |= state.ends_verification(
+            producer.is_verified |= state.verifications.is_over(
                 batch.producer_id, batch.producer_epoch, batch.is_control
             )
     return ProducerUpdate(staged, completed)

@@ -25,7 +25,7 @@ from ottla.storage.producer_snapshot import (
     read_snapshot,
     write_snapshot,
 )
-from ottla.storage.verification import NOT_CHECKED, Verification
+from ottla.storage.verification import Verification, Verifications
 
 BATCHES_TO_RETAIN: Final = 5
 MAX_EPOCH: Final = (1 << 15) - 1
@@ -276,7 +276,7 @@ class ProducerState:
         self.entries: dict[int, ProducerEntry] = {}
         self.ongoing: dict[int, int] = {}  # first offset -> producer id
         self._unreplicated: dict[int, int] = {}  # first offset -> last offset, of completed transactions
-        self.verifications: dict[int, Verification] = {}  # by producer id, until its transaction begins here
+        self.verifications = Verifications(self.entries)
         self.map_end_offset = 0
         self.last_snapshot_offset = 0
         self.snapshots: list[int] = []
@@ -294,7 +294,7 @@ class ProducerState:
         producer_id = staged.entry.producer_id
         self.entries[producer_id] = staged.entry
         if staged.is_verified:
-            self.verifications.pop(producer_id, None)
+            self.verifications.forget(producer_id)
         for first_offset in staged.started:
             self.ongoing[first_offset] = producer_id
 
@@ -307,52 +307,6 @@ class ProducerState:
         """Where the last stable offset will be once this transaction has ended."""
         others = [first for first, producer_id in self.ongoing.items() if producer_id != txn.producer_id]
         return min(others, default=txn.last_offset + 1)
-
-    # -- verification
-
-    def has_ongoing_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Is a transaction of this very epoch open here? One of an older epoch may be over already."""
-        entry = self.entries.get(producer_id)
-        return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
-
-    def start_verification(
-        self, producer_id: int, sequence: int, epoch: int, supports_epoch_bump: bool, now_ms: int
-    ) -> Verification | None:
-        """What a batch must show that would begin a transaction here; None if the transaction has begun."""
-        self.check_not_stale(producer_id, epoch)
-        if self.has_ongoing_transaction(producer_id, epoch):
-            return None
-        verification = self.verifications.get(producer_id)
-        if verification is None:
-            verification = Verification(sequence, epoch, supports_epoch_bump, now_ms)
-            self.verifications[producer_id] = verification
-        verification.note(sequence, epoch)
-        return verification
-
-    def check_not_stale(self, producer_id: int, epoch: int) -> None:
-        """A zombie is told so before anything else is found out about it."""
-        entry = self.entries.get(producer_id)
-        if entry is not None and epoch < entry.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"Epoch of producer {producer_id} is {epoch}, which is smaller than the last seen epoch {entry.epoch}",
-            )
-
-    def check_verified(self, producer_id: int, epoch: int, shown: Verification | None) -> None:
-        """May a batch begin or go on with a transaction? Only with the verification that is still in force."""
-        if self.has_ongoing_transaction(producer_id, epoch):
-            return
-        self.check_not_stale(producer_id, epoch)
-        if shown is not NOT_CHECKED and (shown is None or self.verifications.get(producer_id) is not shown):
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
-
-    def ends_verification(self, producer_id: int, epoch: int, is_control: bool) -> bool:
-        """Is a verification over with this batch? Not with the marker of the transaction before it (KIP-890)."""
-        verification = self.verifications.get(producer_id)
-        if verification is None:
-            return False
-        of_the_one_before = verification.supports_epoch_bump and is_control and verification.epoch == epoch
-        return not of_the_one_before
 
     # -- transactions
 
@@ -387,9 +341,7 @@ class ProducerState:
         gone = [producer_id for producer_id, entry in self.entries.items() if self._expired(entry, now_ms)]
         for producer_id in gone:
             del self.entries[producer_id]
-        for producer_id, verification in list(self.verifications.items()):
-            if now_ms - verification.timestamp_ms >= self.expiration_ms:
-                del self.verifications[producer_id]
+        self.verifications.forget_older(now_ms - self.expiration_ms)
 
     def on_log_start_offset(self, log_start_offset: int) -> None:
         self.on_high_watermark(log_start_offset)
