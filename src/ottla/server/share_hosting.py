@@ -169,14 +169,14 @@ class HostedShare:
         batches: Sequence[Fetched],
         aborted: Sequence[tuple[int, int]] = (),
     ) -> list[Acquired]:
-        now_ms = self._scheduler.now_ms()
+        now_ms = self._scheduler.monotonic_ms()
         acquired = self.machine.acquire(wish, fetch_offset, batches, self.settings.limits, now_ms, aborted)
         self._watch_locks()
         return acquired
 
     def acknowledge(self, member_id: str, said: Sequence[Acknowledgement]) -> Pending[None]:
         """What a member says of records it holds: done when it is written down."""
-        limits, now_ms = self.settings.limits, self._scheduler.now_ms()
+        limits, now_ms = self.settings.limits, self._scheduler.monotonic_ms()
         try:
             transition = self.machine.acknowledge(member_id, said, limits, now_ms)
         except KafkaError as error:
@@ -202,7 +202,7 @@ class HostedShare:
         return answer
 
     def _written(self, transition: Transition, done: Pending[None], answer: Pending[None]) -> None:
-        self.machine.complete(transition, done.error is None, self._scheduler.now_ms())
+        self.machine.complete(transition, done.error is None, self._scheduler.monotonic_ms())
         if done.error is None:
             answer.resolve(None)
         else:
@@ -253,11 +253,11 @@ class HostedShare:
                 return
             self._timer.cancel()
         self._timer_due_ms = due_ms
-        self._timer = self._scheduler.call_later(max(due_ms - self._scheduler.now_ms(), 1), self._locks_due)
+        self._timer = self._scheduler.call_later(max(due_ms - self._scheduler.monotonic_ms(), 1), self._locks_due)
 
     def _locks_due(self) -> None:
         self._timer = None
-        changed = self.machine.expire(self.settings.limits, self._scheduler.now_ms())
+        changed = self.machine.expire(self.settings.limits, self._scheduler.monotonic_ms())
         if changed:
             self._write(changed).then(self._expiry_written)
             self.wake()
