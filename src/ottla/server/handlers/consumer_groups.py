@@ -41,7 +41,7 @@ def consumer_group_heartbeat(
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is not switched on.")
     validate(request, ctx.version, ctx.node.group_assignors)
     # Java prints an address with the name it was resolved from, of which there is none, before a slash.
-    caller = Caller(ctx.header.client_id, f"/{ctx.connection.peer[0]}", ctx.version)
+    caller = Caller(ctx.header.client_id or "", f"/{ctx.connection.peer[0]}", ctx.version)
     groups = ctx.node.groups
     return groups.write(groups.partition_for(request.group_id), partial(_decide, caller, request))
 

@@ -9,12 +9,30 @@ the broker's loop: it may take its time, and several groups may be assigned at o
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 
 from ottla.model.ids import Uuid
+
+
+class Partitions(frozenset[int]):
+    """A set of partitions that remembers the order it was made in, which is the order in the log."""
+
+    order: tuple[int, ...]
+
+    def __new__(cls, order: Iterable[int]) -> "Partitions":
+        numbers = tuple(order)
+        made = super().__new__(cls, numbers)
+        made.order = numbers
+        return made
+
+
+def order_of(partitions: frozenset[int]) -> Sequence[int]:
+    """The order that they are known in; ascending if none is."""
+    return partitions.order if isinstance(partitions, Partitions) else sorted(partitions)
+
 
 # Partitions by topic id. Whoever is given one does not change it.
 Assignment = Mapping[Uuid, frozenset[int]]

@@ -69,24 +69,22 @@ def members_in_order(member_ids: Sequence[str], joining: str | None = None) -> l
         codes[joining] = java_hash_code(joining)
         if joining in member_ids:
             present = list(member_ids)
-    walked = _timeline_order(present, codes.__getitem__)
+    walked = timeline_order(present)
     if joining is not None and joining not in member_ids:
         walked.append(joining)
     return hash_order(walked, codes.__getitem__, grown_capacity(len(walked)))
 
 
-def _timeline_order(keys: Sequence[T], hash_code: Callable[[T], int]) -> list[T]:
-    """A timeline table is walked slot by slot, the newest key of a slot first."""
+def timeline_order(keys: Sequence[str]) -> list[str]:
+    """Keys, given in the order of insertion, as a timeline table is walked: the newest of a slot first."""
     capacity = 2
     for size in range(len(keys)):
         if (size + 1) * 3 > capacity * 4:
             capacity *= 2
     shift = 65 - capacity.bit_length()
 
-    def slot(key: T) -> int:
-        code = hash_code(key) & _MASK
-        signed = code - (1 << 32) if code > 0x7FFFFFFF else code
-        return ((signed * _FIBONACCI) & 0xFFFFFFFFFFFFFFFF) >> shift
+    def slot(key: str) -> int:
+        return ((java_hash_code(key) * _FIBONACCI) & 0xFFFFFFFFFFFFFFFF) >> shift
 
     newest_first = keys[::-1]
     return sorted(newest_first, key=slot)
@@ -98,9 +96,31 @@ def topics_in_order(topic_ids: Iterable[Uuid], size: int | None = None) -> list[
     return hash_order(ids, uuid_hash, copied_capacity(len(ids) if size is None else size))
 
 
-def partitions_in_order(partitions: Iterable[int]) -> list[int]:
-    """Partitions in the order of a HashSet made from a list of them."""
-    numbers = sorted(partitions)
-    if not numbers or numbers[-1] < copied_capacity(len(numbers)):
-        return numbers  # no two of them share a bucket: as all do that fit the table
-    return hash_order(numbers, lambda number: number, copied_capacity(len(numbers)))
+class HashSetOrder:
+    """A set of partitions as Java's HashSet keeps one: its order depends on how it came about."""
+
+    __slots__ = ("_capacity", "_inserted")
+
+    def __init__(self, partitions: Sequence[int] = ()) -> None:
+        """A copy of another collection, in that one's order."""
+        self._inserted = list(partitions)
+        self._capacity = copied_capacity(len(self._inserted))
+
+    def add(self, partition: int) -> None:
+        self._inserted.append(partition)
+        if len(self._inserted) * 4 > self._capacity * 3:
+            self._capacity *= 2
+
+    def cut(self, size: int) -> list[int]:
+        """Keep only the first so many; the others."""
+        ordered = self.ordered()
+        self._inserted = ordered[:size]
+        return ordered[size:]
+
+    def ordered(self) -> list[int]:
+        """As it is walked."""
+        mask = self._capacity - 1
+        return sorted(self._inserted, key=lambda number: number & mask)
+
+    def __len__(self) -> int:
+        return len(self._inserted)

@@ -10,9 +10,12 @@ from ottla.coordinator.group.assignors.api import (
     GroupSpec,
     PartitionAssignorError,
     SubscribedTopics,
+    order_of,
 )
-from ottla.coordinator.group.assignors.java_order import partitions_in_order, topics_in_order
+from ottla.coordinator.group.assignors.java_order import HashSetOrder, topics_in_order
 from ottla.model.ids import Uuid
+
+_Held = dict[Uuid, HashSetOrder]
 
 
 class _Quotas:
@@ -46,13 +49,13 @@ def assign_homogeneous(group: GroupSpec, topics: SubscribedTopics) -> GroupAssig
     free, total = _unassigned(group, topics, subscribed)
     quotas = _Quotas(total, len(group.members))
     wanted = frozenset(subscribed)
-    target: dict[str, dict[Uuid, set[int]]] = {}
+    target: dict[str, _Held] = {}
     room: dict[str, int] = {}
     for member_id, member in group.members.items():
         target[member_id], left = _keep(member.assignment, wanted, quotas.offer(), free)
         room[member_id] = quotas.settle(left)
     _hand_out(target, room, free)
-    return target
+    return {member_id: {t: held.ordered() for t, held in sets.items()} for member_id, sets in target.items()}
 
 
 def _unassigned(
@@ -72,32 +75,26 @@ def _unassigned(
 
 def _keep(
     had: Assignment, wanted: frozenset[Uuid], quota: int, free: list[tuple[Uuid, int]]
-) -> tuple[dict[Uuid, set[int]], int]:
+) -> tuple[_Held, int]:
     """What of its partitions a member keeps, and how much of its quota is left; the rest becomes free."""
-    kept: dict[Uuid, set[int]] = {}
+    kept: _Held = {}
     for topic_id in topics_in_order(had):
         if topic_id not in wanted:
             continue
-        partitions = had[topic_id]
-        if len(partitions) <= quota:
-            kept[topic_id] = set(partitions)
-            quota -= len(partitions)
-            continue
-        ordered = partitions_in_order(partitions)
-        if quota:
-            kept[topic_id] = set(ordered[:quota])
-        free += [(topic_id, partition) for partition in ordered[quota:]]
-        quota = 0
+        held = HashSetOrder(order_of(had[topic_id]))
+        if len(held) > quota:
+            free += [(topic_id, partition) for partition in held.cut(quota)]
+        if len(held):
+            kept[topic_id] = HashSetOrder(held.ordered())
+        quota -= len(held)
     return kept, quota
 
 
-def _hand_out(
-    target: dict[str, dict[Uuid, set[int]]], room: dict[str, int], free: list[tuple[Uuid, int]]
-) -> None:
+def _hand_out(target: dict[str, _Held], room: dict[str, int], free: list[tuple[Uuid, int]]) -> None:
     taken = 0
     for member_id, count in room.items():
         for topic_id, partition in free[taken : taken + count]:
-            target[member_id].setdefault(topic_id, set()).add(partition)
+            target[member_id].setdefault(topic_id, HashSetOrder()).add(partition)
         taken += count
     if taken < len(free):
         raise PartitionAssignorError("partitions were left over")

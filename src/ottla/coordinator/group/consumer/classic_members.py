@@ -218,9 +218,8 @@ def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription:
     try:
         return parse_subscription(request.protocols[0].metadata)
     except KafkaError as error:
-        raise KafkaError(
-            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"The subscription is malformed: {error}"
-        ) from error
+        # Versions after 4.3 call it an inconsistent protocol.
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The subscription is malformed: {error}") from error
 
 
 def _said(
@@ -237,7 +236,7 @@ def _said(
         rebalance_timeout_ms=timeout_ms if timeout_ms != -1 else member.rebalance_timeout_ms,
         subscribed_topic_names=frozenset(subscription.topics),
         subscribed_topic_regex="",  # the classic protocol has none
-        client_id=caller.client_id or "",
+        client_id=caller.client_id,
         client_host=caller.client_host,
         classic=classic_metadata(
             request.session_timeout_ms, ((p.name, p.metadata) for p in request.protocols)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment
+from ottla.coordinator.group.assignors.java_order import timeline_order
 from ottla.coordinator.group.classic.group import ClassicGroup
 from ottla.coordinator.group.classic.manager import ClassicManager
 from ottla.coordinator.group.classic.member import NO_ASSIGNMENT, Member
@@ -151,7 +152,7 @@ class Conversions:
         """The last members of the new protocol go: the others rebalance as a classic group."""
         gone = {member.member_id for member in leaving}
         turn.records.extend(group.tombstones())
-        stay = [member for member in group.members.values() if member.member_id not in gone]
+        stay = [group.members[m] for m in timeline_order(list(group.members)) if m not in gone]
         self._become_classic(turn, group, stay, {}, "the last member of the new protocol has left")
 
     def downgrade_by_replacing(
@@ -164,7 +165,8 @@ class Conversions:
     ) -> None:
         """A classic static member takes the place of the last member of the new protocol."""
         turn.records.extend(group.tombstones_with({replaced.member_id: joining.member_id}))
-        stay = [m for m in group.members.values() if m.member_id != replaced.member_id]
+        order = timeline_order(list(group.members))
+        stay = [group.members[member_id] for member_id in order if member_id != replaced.member_id]
         reason = "the last member of the new protocol was replaced" if rebalance else None
         self._become_classic(turn, group, [*stay, joining], {joining.member_id: replaced.member_id}, reason)
 

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from ottla.coordinator.group.assignors.api import Assignment
+from ottla.coordinator.group.assignors.api import Assignment, Partitions
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
@@ -54,9 +54,9 @@ def encode_assignment(partitions: Mapping[Uuid, Collection[int]], image: Cluster
 
 def partitions_by_id(rows: Collection[TopicPartition], image: ClusterImage) -> Assignment:
     """Partitions by the ids of their topics; those of topics that are gone are left out."""
-    found: dict[Uuid, frozenset[int]] = {}
+    found: dict[Uuid, Partitions] = {}
     for row in rows:
         topic = image.topic(row.topic)
         if topic is not None:
-            found[topic.id] = frozenset(row.partitions)
+            found[topic.id] = Partitions(row.partitions)
     return found

@@ -8,6 +8,7 @@ Pure: the member, what it shall have and what it says it has go in, the member a
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from ottla.coordinator.group.assignors.api import Assignment
 from ottla.coordinator.group.consumer.member import (
@@ -18,6 +19,8 @@ from ottla.coordinator.group.consumer.member import (
 )
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
+
+_NONE: Final[frozenset[int]] = frozenset()
 
 # Partitions by topic, as a request lists them.
 OwnedPartitions = Iterable[tuple[Uuid, Iterable[int]]]
@@ -72,8 +75,8 @@ class Reconciliation:
     def _wanted(self, topic_id: Uuid) -> frozenset[int]:
         """What the member shall have of a topic; nothing of one that it does not subscribe to any more."""
         if topic_id not in self.subscribed_topic_ids:
-            return frozenset()
-        return self.target.get(topic_id, frozenset())
+            return _NONE
+        return self.target.get(topic_id, _NONE)
 
     def _split(self, assigned: EpochAssignment) -> tuple[EpochAssignment, EpochAssignment]:
         """What the member keeps, and what it must give up."""

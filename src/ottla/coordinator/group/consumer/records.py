@@ -1,10 +1,10 @@
 """The records of a consumer group, as Kafka writes them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
+from ottla.coordinator.group.assignors.api import Assignment, order_of
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember, EpochAssignment
 from ottla.coordinator.result import CoordinatorRecord
-from ottla.model.ids import Uuid
 from ottla.wire.messages import offsets_log as log
 
 
@@ -45,14 +45,12 @@ def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
     return CoordinatorRecord(log.ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 
-def target_assignment(
-    group_id: str, member_id: str, partitions: Mapping[Uuid, Collection[int]]
-) -> CoordinatorRecord:
+def target_assignment(group_id: str, member_id: str, partitions: Assignment) -> CoordinatorRecord:
     return CoordinatorRecord(
         log.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
         log.ConsumerGroupTargetAssignmentMemberValue(
             topic_partitions=[
-                log.TopicPartition(topic_id=topic_id, partitions=sorted(numbers))
+                log.TopicPartition(topic_id=topic_id, partitions=list(order_of(numbers)))
                 for topic_id, numbers in partitions.items()
             ]
         ),

@@ -5,6 +5,7 @@ by topic in slices, and written to the log, so that the members' assignments res
 happens to exist.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -23,6 +24,9 @@ def _options() -> re2.Options:
 
 
 _OPTIONS: Final = _options()
+_QUOTED: Final = re.compile(r"\\Q.*?(\\E|$)", re.DOTALL)
+_ESCAPES: Final = re.compile(r"\\.", re.DOTALL)
+_NAMES: Final = re.compile(r"\(\?P?<(\w+)>")
 
 
 class ResolvedRegularExpression(NamedTuple):
@@ -34,14 +38,23 @@ class ResolvedRegularExpression(NamedTuple):
 
 
 def require_valid(regex: str) -> None:
-    """INVALID_REGULAR_EXPRESSION unless RE2 takes it."""
+    """INVALID_REGULAR_EXPRESSION unless RE2 takes it, as it is in Java: there it knows text, not bytes."""
     try:
         re2.compile(regex, _OPTIONS)
     except re2.error as error:
-        raise KafkaError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"{regex!r} is no regular expression of RE2's syntax: {_reason(error)}",
-        ) from error
+        raise _invalid(regex, _reason(error)) from error
+    bare = _QUOTED.sub("", regex)
+    if "\\C" in _ESCAPES.findall(bare):
+        raise _invalid(regex, "topic names have no single bytes")
+    names = _NAMES.findall(_ESCAPES.sub("", bare))
+    if len(names) != len(set(names)):
+        raise _invalid(regex, "two groups have the same name")
+
+
+def _invalid(regex: str, why: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_REGULAR_EXPRESSION, f"{regex!r} is no regular expression of RE2's syntax: {why}"
+    )
 
 
 def _reason(error: re2.error) -> str:

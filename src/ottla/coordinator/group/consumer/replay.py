@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ottla.coordinator.group.assignors.api import Partitions
 from ottla.coordinator.group.consumer.group import ConsumerGroup, TargetEpoch
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression
@@ -114,7 +115,7 @@ class ConsumerReplay:
             if group is not None:
                 group.remove_target(key.member_id)
             return
-        partitions = {row.topic_id: frozenset(row.partitions) for row in value.topic_partitions}
+        partitions = {row.topic_id: Partitions(row.partitions) for row in value.topic_partitions}
         self._made(key.group_id).put_target(key.member_id, partitions)
 
     def _assignment(

@@ -15,6 +15,7 @@ from ottla.coordinator.group.assignors.api import (
     MemberSpec,
     PartitionAssignor,
     PartitionAssignorError,
+    Partitions,
     SubscribedTopics,
     SubscriptionType,
 )
@@ -84,7 +85,7 @@ class TargetPlan:
         assigned = self._ask(GroupSpec(specs, self.subscription_type))
         changes: dict[str, Assignment] = {}
         for member_id in specs:
-            new = {t: frozenset(p) for t, p in assigned.get(member_id, NO_PARTITIONS).items() if p}
+            new = {t: Partitions(p) for t, p in assigned.get(member_id, NO_PARTITIONS).items() if p}
             if self.target.get(member_id) != new:
                 changes[member_id] = new
         return changes
