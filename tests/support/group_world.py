@@ -217,7 +217,7 @@ class GroupWorld:
         session_ms: int = 10_000,
         rebalance_ms: int = 60_000,
         version: int = 9,
-        client_id: str | None = "client",
+        client_id: str = "client",
     ) -> Pending[JoinGroupResponse]:
         request = JoinGroupRequest(
             group_id=group_id,

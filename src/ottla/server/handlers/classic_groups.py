@@ -40,7 +40,7 @@ FIRST_OPERATIONS_VERSION = 3
 
 def _caller(ctx: Context) -> Caller:
     # Java prints an address with the name it was resolved from, of which there is none, before a slash.
-    return Caller(ctx.header.client_id, f"/{ctx.connection.peer[0]}", ctx.version)
+    return Caller(ctx.header.client_id or "", f"/{ctx.connection.peer[0]}", ctx.version)
 
 
 # ---- joining --------------------------------------------------------------------------------------------------

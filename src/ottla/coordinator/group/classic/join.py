@@ -41,7 +41,7 @@ Reply = JoinGroupResponse | Pending[JoinGroupResponse]
 class Caller(NamedTuple):
     """Who sends a request, and in which version."""
 
-    client_id: str | None
+    client_id: str
     client_host: str
     version: int
 
@@ -114,8 +114,8 @@ class Joins:
             return self._add(turn, group, joining, new_id)
         return self._give_id(turn, group, joining, new_id)
 
-    def _new_member_id(self, prefix: str | None) -> str:
-        return f"{'null' if prefix is None else prefix}-{uuid.UUID(bytes=bytes(self._context.new_uuid()))}"
+    def _new_member_id(self, prefix: str) -> str:
+        return f"{prefix}-{uuid.UUID(bytes=bytes(self._context.new_uuid()))}"
 
     def _give_id(self, turn: Turn, group: ClassicGroup, joining: Joining, new_id: str) -> Reply:
         if len(group.pending_join) >= MAX_PENDING_JOIN:
@@ -139,7 +139,7 @@ class Joins:
         member = Member(
             member_id,
             request.group_instance_id,
-            joining.caller.client_id or "",
+            joining.caller.client_id,
             joining.caller.client_host,
             joining.rebalance_timeout_ms,
             request.session_timeout_ms,

@@ -47,10 +47,6 @@ def test_the_first_version_waits_as_long_as_the_session(world: GroupWorld) -> No
     assert world.group().rebalance_timeout_ms() == 7_000
 
 
-def test_a_client_without_a_name_gets_an_id_as_javas_null_prints(world: GroupWorld) -> None:
-    assert world.join(client_id=None).result().member_id.startswith("null-")
-
-
 def test_an_id_that_is_not_used_within_the_session_is_forgotten(world: GroupWorld) -> None:
     member_id = world.join(session_ms=10_000).result().member_id
     world.pass_ms(9_999)
