@@ -32,6 +32,7 @@ from ottla.model.errors import KafkaError
 from ottla.model.ids import random_uuid
 from ottla.model.pending import Pending
 from ottla.node.group_background import LoopBackground
+from ottla.node.share import SHARE_TOPIC, make_share
 from ottla.node.transactions import TRANSACTIONS_TOPIC, make_transactions
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
@@ -46,6 +47,7 @@ GROUPS_TOPIC = "__consumer_offsets"
 _LOAD_BUFFER_KEYS = {
     GROUPS_TOPIC: "offsets.load.buffer.size",
     TRANSACTIONS_TOPIC: "transaction.state.log.load.buffer.size",
+    SHARE_TOPIC: "share.coordinator.load.buffer.size",
 }
 
 
@@ -102,6 +104,17 @@ class Coordinators:
             image,
         )
         self._runtimes[TRANSACTIONS_TOPIC] = self.transactions.runtime
+        # Asks the controller for the share coordinator's topic; set when the node can.
+        self.create_share_topic: Callable[[], None] = lambda: None
+        self.share = make_share(
+            replicas,
+            self.groups,
+            scheduler,
+            lambda: self._partitions(SHARE_TOPIC, "share.coordinator.state.topic.num.partitions"),
+            config,
+            self._require_share_topic,
+        )
+        self._runtimes[SHARE_TOPIC] = self.share.runtime
         for runtime in self._runtimes.values():
             runtime.on_lost = partial(self._load_again, runtime)
 
@@ -115,6 +128,12 @@ class Coordinators:
 
     def _group_config(self, group_id: str) -> Mapping[str, Any]:
         return group_values(self._config(), self._image().config(ResourceType.GROUP, group_id))
+
+    def _require_share_topic(self) -> bool:
+        exists = self._image().topic(SHARE_TOPIC) is not None
+        if not exists:
+            self.create_share_topic()
+        return exists
 
     def _partitions(self, topic: str, key: str) -> int:
         """How many partitions the topic has, or will have once somebody needs it."""

@@ -35,9 +35,10 @@ from ottla.node.publisher import Publisher
 from ottla.node.quorum import make_controller
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.server import handlers
+from ottla.server import handlers, internal_topics
 from ottla.server.context import Services
 from ottla.server.fetch_sessions import FetchSessionCache
+from ottla.server.internal_topics import SHARE_GROUP_STATE
 from ottla.server.producer_ids import ProducerIdBlock, ProducerIdSource
 from ottla.server.stalls import StallMonitor
 from ottla.storage.log import Log
@@ -219,7 +220,7 @@ class Node:
         self._stalls.start()
 
     def _services(self) -> Services:
-        return Services(
+        services = Services(
             node_id=self.node_id,
             cluster_id=self.cluster_id,
             clock=self._clock,
@@ -238,7 +239,11 @@ class Node:
             groups=self.coordinators.groups,
             group_assignors=self.coordinators.group_assignors,
             transactions=self.coordinators.transactions,
+            share_state=self.coordinators.share.coordinator,
+            share_groups=self.coordinators.share.groups,
         )
+        self.coordinators.create_share_topic = lambda: internal_topics.create(services, SHARE_GROUP_STATE)
+        return services
 
     # ---- stopping -----------------------------------------------------------------------------------------
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from ottla.server.connection import Connection
     from ottla.server.fetch_sessions import FetchSessionCache
     from ottla.server.producer_ids import ProducerIdSource
+    from ottla.server.share_groups import ShareGroupService
     from ottla.server.share_service import ShareService
+    from ottla.server.share_state import LocalShareCoordinator
     from ottla.server.transactions import TransactionService
     from ottla.storage.log_manager import LogManager
     from ottla.wire.header import RequestHeader
@@ -51,6 +53,8 @@ class Services:
     # Of consumer groups, by the names that consumers ask for.
     group_assignors: "Mapping[str, PartitionAssignor]"
     transactions: "TransactionService"
+    share_state: "LocalShareCoordinator"
+    share_groups: "ShareGroupService"
     share: "ShareService" = field(init=False)
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
     background: set["asyncio.Task[Any]"] = field(default_factory=set)

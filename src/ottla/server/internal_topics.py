@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ottla.controller.result import RequestContext
 from ottla.wire.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -17,9 +18,11 @@ from ottla.wire.messages.topics import (
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
-    from ottla.server.context import Context
+    from ottla.server.context import Context, Services
 
 log = logging.getLogger("ottla.coordinator")
+
+_DECISION: Final = RequestContext(api_version=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +88,24 @@ SHARE_GROUP_STATE: Final = InternalTopic(
 )
 
 
-def create(ctx: "Context", topic: InternalTopic) -> None:
+def create(node: "Services", topic: InternalTopic) -> None:
     """Ask the controller and do not wait: the client is told that the coordinator is not available yet."""
-    if topic.name in ctx.node.topics_in_creation:
+    if topic.name in node.topics_in_creation:
         return
-    ctx.node.topics_in_creation.add(topic.name)
-    task = ctx.node.loop.create_task(_create(ctx, topic))
-    ctx.node.background.add(task)
-    task.add_done_callback(ctx.node.background.discard)
+    node.topics_in_creation.add(topic.name)
+    task = node.loop.create_task(_create(node, topic))
+    node.background.add(task)
+    task.add_done_callback(node.background.discard)
 
 
-async def _create(ctx: "Context", topic: InternalTopic) -> None:
-    config = ctx.node.config()
+async def _create(node: "Services", topic: InternalTopic) -> None:
+    config = node.config()
     request = CreateTopicsRequest(topics=[topic.creatable(config)], timeout_ms=config["request.timeout.ms"])
     try:
-        response: CreateTopicsResponse = await ctx.node.controller.create_topics(request, ctx.decision)
+        response: CreateTopicsResponse = await node.controller.create_topics(request, _DECISION)
         for result in response.topics:
             if result.error_code:
                 log.warning("%s cannot be made: %s", topic.name, result.error_message)
-        await ctx.node.caught_up()
+        await node.caught_up()
     finally:
-        ctx.node.topics_in_creation.discard(topic.name)
+        node.topics_in_creation.discard(topic.name)

@@ -21,6 +21,8 @@ FAMILIES = (
     "group_directory",
     "classic_groups",
     "consumer_groups",
+    "share_groups",
+    "share_state",
     "reassignments",
     "features",
     "quorum",

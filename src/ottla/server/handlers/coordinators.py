@@ -78,7 +78,7 @@ def _find(ctx: Context, topic: InternalTopic, key: str) -> tuple[int, Endpoint] 
     """The broker that leads the key's partition, if it can be reached on this listener."""
     image = ctx.node.image()
     if image.topic(topic.name) is None:
-        internal_topics.create(ctx, topic)
+        internal_topics.create(ctx.node, topic)
         return None
     partition = image.partition(topic.name, partition_for(key, topic.partitions(ctx)))
     broker = None if partition is None else image.brokers.get(partition.leader)

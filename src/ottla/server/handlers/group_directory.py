@@ -10,6 +10,7 @@ from ottla.model.errors import KafkaError
 from ottla.model.pending import Pending, gather
 from ottla.server.context import Context
 from ottla.server.registry import handles
+from ottla.server.share_groups import chain as chain_pending
 from ottla.wire.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -44,9 +45,21 @@ def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> Pending[DeleteG
 
 
 def _delete(ctx: Context, partition: int, group_ids: list[str]) -> Pending[Deleted]:
-    return ctx.node.groups.write(partition, partial(_decide_deletion, group_ids)).map(
-        lambda results: results, lambda error: _refused(group_ids, error)
-    )
+    """Share groups have state elsewhere too, which goes first: a group whose state stays, stays."""
+    staying = ctx.node.share_groups.delete_state(partition, group_ids)
+    deleted = chain_pending(staying, lambda reasons: _delete_others(ctx, partition, group_ids, reasons))
+    return deleted.map(lambda results: results, lambda error: _refused(group_ids, error))
+
+
+def _delete_others(
+    ctx: Context, partition: int, group_ids: list[str], reasons: dict[str, KafkaError]
+) -> Pending[Deleted]:
+    staying = [result for group_id, why in reasons.items() for result in _refused([group_id], why)]
+    others = [group_id for group_id in group_ids if group_id not in reasons]
+    if not others:
+        return Pending.of(staying)
+    deleted = ctx.node.groups.write(partition, partial(_decide_deletion, others))
+    return deleted.map(lambda results: staying + results, lambda error: staying + _refused(others, error))
 
 
 def _decide_deletion(group_ids: list[str], machine: GroupMachine, now_ms: int) -> Result[Deleted]:

@@ -1,0 +1,133 @@
+"""What all decisions about share groups share: the groups, how far their share partitions are, settings, hashes.
+
+Owner: the ShareManager of a shard.
+"""
+
+from collections.abc import Collection, Mapping, Set
+from typing import Final, NamedTuple
+
+from ottla.coordinator.group.context import GroupContext
+from ottla.coordinator.group.group import Group
+from ottla.coordinator.group.metadata_hash import TopicHashes
+from ottla.coordinator.group.share import records
+from ottla.coordinator.group.share.group import ShareGroup
+from ottla.coordinator.group.share.topic_states import UNKNOWN_NAME, ShareTopic, Topics, TopicStates
+from ottla.coordinator.result import CoordinatorRecord
+from ottla.coordinator.timeline import TimelineDict
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import Uuid
+
+RETRY_INTERVAL: Final = "group.share.initialize.retry.interval.ms"
+
+
+class GroupSettings(NamedTuple):
+    """What a share group may have of its own."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+
+
+class ShareGroups:
+    """See the module."""
+
+    def __init__(self, context: GroupContext) -> None:
+        self.context = context
+        self.hashes = TopicHashes()
+        self.states: TimelineDict[str, TopicStates] = TimelineDict(context.timeline)
+        self._settings: dict[str, GroupSettings] = {}
+        # Soft: since when the state of a topic is being set up; without an entry (after a failover) it is tried again.
+        self._began_ms: dict[tuple[str, Uuid], int] = {}
+
+    # ---- finding --------------------------------------------------------------------------------------------
+
+    def group(self, group_id: str) -> ShareGroup:
+        """The share group; GROUP_ID_NOT_FOUND if there is none of that kind."""
+        group = self.context.group(group_id)
+        return _of_this_kind(group)
+
+    def group_or_new(self, group_id: str) -> ShareGroup:
+        """A group that is not there yet is only kept when its records are replayed."""
+        group = self.context.groups.get(group_id)
+        return ShareGroup(self.context.timeline, group_id) if group is None else _of_this_kind(group)
+
+    def states_of(self, group_id: str) -> TopicStates:
+        return self.states.get(group_id) or TopicStates()
+
+    # ---- settings -------------------------------------------------------------------------------------------
+
+    def settings(self, group_id: str) -> GroupSettings:
+        """Looked up once and kept until some configuration changes: every heartbeat asks."""
+        found = self._settings.get(group_id)
+        if found is None:
+            values = self.context.group_config(group_id)
+            found = self._settings[group_id] = GroupSettings(
+                values["share.session.timeout.ms"],
+                values["share.heartbeat.interval.ms"],
+                values["share.assignment.interval.ms"],
+            )
+        return found
+
+    def settings_changed(self) -> None:
+        self._settings.clear()
+
+    # ---- share partitions -----------------------------------------------------------------------------------
+
+    def to_initialize(self, group_id: str, names: Collection[str], now_ms: int) -> Topics:
+        """What members subscribe to and nobody has begun to set up, or so long ago that it is tried again."""
+        states = self.states_of(group_id)
+        retry_ms: int = self.context.config()[RETRY_INTERVAL]
+        missing: dict[Uuid, ShareTopic] = {}
+        for name in names:
+            topic = self.context.image.topic(name)
+            if topic is None:
+                continue
+            known = _partitions(states.initialized, topic.id)
+            if now_ms - self._began_ms.get((group_id, topic.id), -retry_ms) < retry_ms:
+                known |= _partitions(states.initializing, topic.id)
+            if len(known) < len(topic.partitions):
+                missing[topic.id] = ShareTopic(name, frozenset(topic.partitions) - known)
+        return missing
+
+    def begun(self, group_id: str, topics: Topics, now_ms: int) -> CoordinatorRecord:
+        """The record that says that these are being set up."""
+        for topic_id in topics:
+            self._began_ms[group_id, topic_id] = now_ms
+        return self.states_record(group_id, self.states_of(group_id).begun(topics))
+
+    def not_begun(self, group_id: str, topics: Topics) -> None:
+        """The record could not be written."""
+        for topic_id in topics:
+            self._began_ms.pop((group_id, topic_id), None)
+
+    def states_record(self, group_id: str, states: TopicStates) -> CoordinatorRecord:
+        """Topics that are set up are no longer being set up."""
+        return records.topic_states(group_id, states, self.names(states.deleting))
+
+    def replay_states(self, group_id: str, states: TopicStates | None) -> None:
+        if states is not None:
+            self.states[group_id] = states
+        else:
+            self.states.pop(group_id)
+
+    def forget_times(self, group_id: str, topic_ids: Set[Uuid]) -> None:
+        for topic_id in topic_ids:
+            self._began_ms.pop((group_id, topic_id), None)
+
+    def names(self, topic_ids: Collection[Uuid]) -> Mapping[Uuid, str]:
+        return {topic_id: self.name(topic_id) or UNKNOWN_NAME for topic_id in topic_ids}
+
+    def name(self, topic_id: Uuid) -> str | None:
+        topic = self.context.image.topic_by_id(topic_id)
+        return None if topic is None else topic.name
+
+
+def _of_this_kind(group: Group) -> ShareGroup:
+    if not isinstance(group, ShareGroup):
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is no share group.")
+    return group
+
+
+def _partitions(topics: Topics, topic_id: Uuid) -> frozenset[int]:
+    topic = topics.get(topic_id)
+    return frozenset() if topic is None else topic.partitions

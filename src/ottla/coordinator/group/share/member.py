@@ -1,0 +1,47 @@
+"""A member of a share group. Partitions are shared: it takes what it shall have at once, nobody gives up first."""
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment
+from ottla.model.ids import Uuid
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+# The only state that a member of a share group is ever in, by its number in the log.
+STABLE: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupMember:
+    """What a member has said of itself, and what it has."""
+
+    member_id: str
+    member_epoch: int = 0
+    previous_member_epoch: int = 0
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: frozenset[str] = frozenset()
+    assigned: Assignment = field(default_factory=lambda: NO_PARTITIONS)
+    state: int = STABLE
+
+    def is_reconciled_to(self, target_epoch: int) -> bool:
+        return self.state == STABLE and self.member_epoch == target_epoch
+
+    def reconciled(
+        self, target_epoch: int, target: Assignment, subscribed: frozenset[Uuid], *, changed: bool
+    ) -> "ShareGroupMember":
+        """The member with its target assignment, as far as it subscribes to the topics."""
+        if target_epoch == self.member_epoch and not changed:
+            return self
+        assigned = {topic_id: partitions for topic_id, partitions in target.items() if topic_id in subscribed}
+        if target_epoch == self.member_epoch:
+            return replace(self, assigned=assigned)
+        return replace(
+            self,
+            member_epoch=target_epoch,
+            previous_member_epoch=self.member_epoch,
+            state=STABLE,
+            assigned=assigned,
+        )

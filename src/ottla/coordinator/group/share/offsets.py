@@ -1,0 +1,218 @@
+"""Where a share group starts to read: setting it, forgetting it, and what a group's deletion forgets.
+
+The offsets themselves are the share coordinator's. Here it is decided whether they may be changed (nobody is in the
+group), and written down what is being set up or forgotten, before the share coordinator is asked and after it has
+answered.
+
+Owner: the ShareManager of a shard.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+from ottla.coordinator.group.share.groups import ShareGroups
+from ottla.coordinator.group.share.heartbeat import Initialize
+from ottla.coordinator.group.share.topic_states import UNKNOWN_NAME, ShareTopic, TopicStates, combined
+from ottla.coordinator.result import CoordinatorRecord, Result
+from ottla.metadata.partition import TopicImage
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import ZERO_UUID, Uuid
+from ottla.wire.messages.share_group import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    AlterShareGroupOffsetsResponsePartition,
+    AlterShareGroupOffsetsResponseTopic,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponseTopic,
+)
+
+log = logging.getLogger("ottla.coordinator.share")
+
+NO_SUCH_PARTITION = "There is no such topic or partition."
+
+
+class Alteration(NamedTuple):
+    """What an AlterShareGroupOffsets comes to, before the share coordinator is asked."""
+
+    topics: list[AlterShareGroupOffsetsResponseTopic]
+    initialize: Initialize
+
+
+class Deletion(NamedTuple):
+    """Share partitions that the share coordinator is to forget, and topics that were refused."""
+
+    partitions: Mapping[Uuid, Sequence[int]]
+    refused: list[DeleteShareGroupOffsetsResponseTopic]
+
+
+class ShareOffsets:
+    """See the module."""
+
+    def __init__(self, groups: ShareGroups) -> None:
+        self._groups = groups
+        self._context = groups.context
+
+    # ---- set up or not --------------------------------------------------------------------------------------
+
+    def initialized(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> Result[None]:
+        """The share coordinator has set these up."""
+        if not partitions:
+            return Result(None)
+        topics = {
+            topic_id: ShareTopic(self._groups.name(topic_id) or UNKNOWN_NAME, frozenset(numbers))
+            for topic_id, numbers in partitions.items()
+        }
+        self._groups.forget_times(group_id, partitions.keys())
+        states = self._groups.states_of(group_id).done(topics)
+        return Result(None, [self._groups.states_record(group_id, states)])
+
+    def not_initialized(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> Result[None]:
+        """The share coordinator could not set these up: the next heartbeat tries again."""
+        states = self._groups.states_of(group_id)
+        if not states.initializing or not partitions:
+            return Result(None)
+        self._groups.forget_times(group_id, partitions.keys())
+        return Result(None, [self._groups.states_record(group_id, states.given_up(partitions))])
+
+    def initialized_partitions(self, group_id: str) -> dict[Uuid, Sequence[int]]:
+        """What is set up, as it is committed."""
+        states = self._groups.states.committed(group_id) or TopicStates()
+        return {topic_id: sorted(topic.partitions) for topic_id, topic in states.initialized.items()}
+
+    # ---- setting where to start -----------------------------------------------------------------------------
+
+    def alter(self, request: AlterShareGroupOffsetsRequest, now_ms: int) -> Result[Alteration]:
+        """A group that is not there is made: its first members start where they are told."""
+        group = self._groups.group_or_new(request.group_id)
+        if not group.is_empty():
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        topics: dict[Uuid, ShareTopic] = {}
+        starts: dict[Uuid, dict[int, int]] = {}
+        answers = []
+        for asked in request.topics:
+            image = self._context.image.topic(asked.topic_name)
+            answers.append(_altered(asked, image))
+            if image is not None:
+                known = [p for p in asked.partitions if p.partition_index < len(image.partitions)]
+                numbers = frozenset(p.partition_index for p in known)
+                topics[image.id] = ShareTopic(asked.topic_name, numbers)
+                if known:
+                    starts[image.id] = {p.partition_index: p.start_offset for p in known}
+        written = [self._groups.begun(group.group_id, topics, now_ms)] if topics else []
+        alteration = Alteration(answers, Initialize(group.group_id, group.epoch, starts))
+        return Result(alteration, written)
+
+    # ---- forgetting -----------------------------------------------------------------------------------------
+
+    def begin_deletion(self, request: DeleteShareGroupOffsetsRequest) -> Result[Deletion]:
+        """Topics of a group without members; the share coordinator is asked next."""
+        group = self._groups.group(request.group_id)
+        group.validate_delete()
+        states = self._groups.states.get(request.group_id)
+        if states is None:
+            return Result(Deletion({}, []))
+        partitions: dict[Uuid, Sequence[int]] = {}
+        refused = []
+        for asked in request.topics:
+            topic = self._context.image.topic(asked.topic_name)
+            if topic is None:
+                refused.append(_refused(asked.topic_name, NO_SUCH_PARTITION))
+            elif topic.id in states.initialized:
+                partitions[topic.id] = sorted(states.initialized[topic.id].partitions)
+            elif topic.id in states.deleting:
+                partitions[topic.id] = range(len(topic.partitions))
+            else:
+                refused.append(_refused(asked.topic_name, "There is nothing to forget."))
+        states = states.deletion_begun(partitions.keys())
+        return Result(Deletion(partitions, refused), [self._groups.states_record(group.group_id, states)])
+
+    def complete_deletion(
+        self, group_id: str, topic_ids: Sequence[Uuid]
+    ) -> Result[list[DeleteShareGroupOffsetsResponseTopic]]:
+        """The share coordinator has forgotten these topics."""
+        states = self._groups.states.get(group_id)
+        if states is None:
+            return Result([])
+        answers = [
+            DeleteShareGroupOffsetsResponseTopic(
+                topic_id=topic_id, topic_name=self._groups.name(topic_id) or UNKNOWN_NAME
+            )
+            for topic_id in topic_ids
+        ]
+        forgotten = states.forgotten(frozenset(topic_ids))
+        return Result(answers, [self._groups.states_record(group_id, forgotten)])
+
+    def begin_group_deletion(
+        self, group_ids: Sequence[str]
+    ) -> Result[dict[str, Mapping[Uuid, Sequence[int]] | KafkaError]]:
+        """For every share group among these: what the share coordinator is to forget first, or why it must stay."""
+        outcomes: dict[str, Mapping[Uuid, Sequence[int]] | KafkaError] = {}
+        written: list[CoordinatorRecord] = []
+        for group_id in group_ids:
+            try:
+                self._groups.group(group_id).validate_delete()
+                partitions = self._forget_all(group_id, written)
+            except KafkaError as error:
+                if (
+                    error.code is not ErrorCode.GROUP_ID_NOT_FOUND
+                ):  # another kind of group, or none: not ours to say
+                    outcomes[group_id] = error
+            else:
+                if partitions:
+                    outcomes[group_id] = partitions
+        return Result(outcomes, written, atomic=False)
+
+    def _forget_all(self, group_id: str, written: list[CoordinatorRecord]) -> dict[Uuid, Sequence[int]]:
+        states = self._groups.states.get(group_id)
+        if states is None:
+            return {}
+        candidates = combined(states.initialized, states.initializing)
+        # What an earlier deletion did not finish is tried again.
+        for topic_id in states.deleting:
+            topic = self._context.image.topic_by_id(topic_id)
+            if topic is not None:
+                candidates[topic_id] = ShareTopic(topic.name, frozenset(topic.partitions))
+        deleting = TopicStates(deleting=frozenset(candidates))
+        written.append(self._groups.states_record(group_id, deleting))
+        return {topic_id: sorted(topic.partitions) for topic_id, topic in candidates.items()}
+
+    def forget_topics(self, topic_ids: frozenset[Uuid]) -> Result[None]:
+        """Topics were deleted; the share coordinator hears of it by itself."""
+        written = [
+            self._groups.states_record(group_id, states.without(topic_ids))
+            for group_id, states in self._groups.states.items()
+            if states.mentions(topic_ids)
+        ]
+        return Result(None, written, atomic=False)
+
+
+def _altered(
+    asked: AlterShareGroupOffsetsRequestTopic, topic: TopicImage | None
+) -> AlterShareGroupOffsetsResponseTopic:
+    count = 0 if topic is None else len(topic.partitions)
+    return AlterShareGroupOffsetsResponseTopic(
+        topic_name=asked.topic_name,
+        topic_id=ZERO_UUID if topic is None else topic.id,
+        partitions=[_altered_partition(partition, count) for partition in asked.partitions],
+    )
+
+
+def _altered_partition(
+    asked: AlterShareGroupOffsetsRequestPartition, count: int
+) -> AlterShareGroupOffsetsResponsePartition:
+    answer = AlterShareGroupOffsetsResponsePartition(partition_index=asked.partition_index)
+    if asked.partition_index >= count:
+        answer.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        answer.error_message = NO_SUCH_PARTITION
+    return answer
+
+
+def _refused(topic_name: str, why: str) -> DeleteShareGroupOffsetsResponseTopic:
+    return DeleteShareGroupOffsetsResponseTopic(
+        topic_name=topic_name,
+        topic_id=ZERO_UUID,
+        error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        error_message=why,
+    )

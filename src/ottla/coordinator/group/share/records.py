@@ -1,0 +1,137 @@
+"""The records of a share group, as Kafka writes them."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from ottla.coordinator.group.assignors.api import Assignment
+from ottla.coordinator.group.share.member import ShareGroupMember
+from ottla.coordinator.group.share.topic_states import ShareTopic, TopicStates
+from ottla.coordinator.result import CoordinatorRecord
+from ottla.model.ids import Uuid
+from ottla.wire.messages import share_group_log as log
+
+
+def member_metadata(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.ShareGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
+        log.ShareGroupMemberMetadataValue(
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.subscribed_topic_names),
+        ),
+    )
+
+
+def member_metadata_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(log.ShareGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None)
+
+
+def group_epoch(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.ShareGroupMetadataKey(group_id=group_id),
+        log.ShareGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
+    )
+
+
+def group_epoch_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(log.ShareGroupMetadataKey(group_id=group_id), None)
+
+
+def target_assignment(group_id: str, member_id: str, partitions: Assignment) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
+        log.ShareGroupTargetAssignmentMemberValue(
+            topic_partitions=[
+                log.TopicPartition(topic_id=topic_id, partitions=sorted(numbers))
+                for topic_id, numbers in partitions.items()
+            ]
+        ),
+    )
+
+
+def target_assignment_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
+    key = log.ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    return CoordinatorRecord(key, None)
+
+
+def target_epoch(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.ShareGroupTargetAssignmentMetadataKey(group_id=group_id),
+        log.ShareGroupTargetAssignmentMetadataValue(
+            assignment_epoch=epoch, assignment_timestamp=timestamp_ms
+        ),
+    )
+
+
+def target_epoch_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(log.ShareGroupTargetAssignmentMetadataKey(group_id=group_id), None)
+
+
+def current_assignment(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
+        log.ShareGroupCurrentMemberAssignmentValue(
+            member_epoch=member.member_epoch,
+            previous_member_epoch=member.previous_member_epoch,
+            state=member.state,
+            assigned_partitions=[
+                log.TopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+                for topic_id, numbers in member.assigned.items()
+            ],
+        ),
+    )
+
+
+def current_assignment_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
+    key = log.ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
+    return CoordinatorRecord(key, None)
+
+
+def removed_member(group_id: str, member_id: str) -> list[CoordinatorRecord]:
+    """A member is gone: what depends on it is deleted before it is."""
+    return [
+        current_assignment_tombstone(group_id, member_id),
+        target_assignment_tombstone(group_id, member_id),
+        member_metadata_tombstone(group_id, member_id),
+    ]
+
+
+def topic_states(group_id: str, states: TopicStates, names: Mapping[Uuid, str]) -> CoordinatorRecord:
+    """`names` has those of the topics that are being forgotten."""
+    return CoordinatorRecord(
+        log.ShareGroupStatePartitionMetadataKey(group_id=group_id),
+        log.ShareGroupStatePartitionMetadataValue(
+            initializing_topics=_topics(states.initializing),
+            initialized_topics=_topics(states.initialized),
+            deleting_topics=[
+                log.TopicInfo(topic_id=topic_id, topic_name=names[topic_id]) for topic_id in states.deleting
+            ],
+        ),
+    )
+
+
+def topic_states_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(log.ShareGroupStatePartitionMetadataKey(group_id=group_id), None)
+
+
+def _topics(topics: Mapping[Uuid, ShareTopic]) -> list[log.TopicPartitionsInfo]:
+    return [
+        log.TopicPartitionsInfo(topic_id=topic_id, topic_name=topic.name, partitions=sorted(topic.partitions))
+        for topic_id, topic in topics.items()
+    ]
+
+
+def states_of(value: log.ShareGroupStatePartitionMetadataValue) -> TopicStates:
+    return TopicStates(
+        _read(value.initializing_topics),
+        _read(value.initialized_topics),
+        frozenset(topic.topic_id for topic in value.deleting_topics),
+    )
+
+
+def _read(topics: Iterable[log.TopicPartitionsInfo]) -> dict[Uuid, ShareTopic]:
+    return {topic.topic_id: ShareTopic(topic.topic_name, frozenset(topic.partitions)) for topic in topics}
+
+
+def assignment_of(topics: Collection[log.TopicPartition] | Collection[log.TopicPartitions]) -> Assignment:
+    return {topic.topic_id: frozenset(topic.partitions) for topic in topics}
