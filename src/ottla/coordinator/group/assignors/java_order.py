@@ -8,7 +8,7 @@ Only the buckets matter and the order of insertion within one; bins that Java wo
 apart from lists.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from ottla.coordinator.partitioning import java_hash_code
@@ -90,10 +90,17 @@ def timeline_order(keys: Sequence[str]) -> list[str]:
     return sorted(newest_first, key=slot)
 
 
-def topics_in_order(topic_ids: Iterable[Uuid], size: int | None = None) -> list[Uuid]:
-    """Topics in the order of a HashSet made from a subscription."""
-    ids = list(topic_ids)
-    return hash_order(ids, uuid_hash, copied_capacity(len(ids) if size is None else size))
+def topics_in_order(topic_ids: Iterable[Uuid], name: Callable[[Uuid], str | None]) -> list[Uuid]:
+    """Topics of a subscription: a HashSet of their ids, made from a HashSet of their names."""
+    by_name = {name(topic_id) or "": topic_id for topic_id in topic_ids}
+    capacity = copied_capacity(len(by_name))
+    names = hash_order(sorted(by_name), java_hash_code, capacity)
+    return hash_order([by_name[known] for known in names], uuid_hash, capacity)
+
+
+def held_topics_in_order(topic_ids: Collection[Uuid]) -> list[Uuid]:
+    """Topics of an assignment: a HashMap that has grown."""
+    return hash_order(topic_ids, uuid_hash, grown_capacity(len(topic_ids)))
 
 
 class HashSetOrder:

@@ -12,7 +12,7 @@ from ottla.coordinator.group.assignors.api import (
     SubscribedTopics,
     order_of,
 )
-from ottla.coordinator.group.assignors.java_order import HashSetOrder, topics_in_order
+from ottla.coordinator.group.assignors.java_order import HashSetOrder, held_topics_in_order, topics_in_order
 from ottla.model.ids import Uuid
 
 _Held = dict[Uuid, HashSetOrder]
@@ -43,7 +43,8 @@ class _Quotas:
 
 def assign_homogeneous(group: GroupSpec, topics: SubscribedTopics) -> GroupAssignment:
     """A balanced assignment that moves as little as quotas allow."""
-    subscribed = topics_in_order(next(iter(group.members.values())).subscribed_topic_ids)
+    first = next(iter(group.members.values()))
+    subscribed = topics_in_order(first.subscribed_topic_ids, topics.name)
     if not subscribed:
         return {}
     free, total = _unassigned(group, topics, subscribed)
@@ -78,7 +79,7 @@ def _keep(
 ) -> tuple[_Held, int]:
     """What of its partitions a member keeps, and how much of its quota is left; the rest becomes free."""
     kept: _Held = {}
-    for topic_id in topics_in_order(had):
+    for topic_id in held_topics_in_order(had):
         if topic_id not in wanted:
             continue
         held = HashSetOrder(order_of(had[topic_id]))
