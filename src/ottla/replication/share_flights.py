@@ -303,18 +303,21 @@ class Flights:
             self.restart_at(done + 1)
             return True
         self._forget_before(done + 1)
+        hole = max(self._gap_start, done + 1)
         following = self.batches[0].first
-        self.start_offset = min(self._gap_start, following) if self.has_gaps else following
+        self.start_offset = min(hole, following) if self.has_gaps else following
         return True
 
     def _done_up_to(self) -> int | None:
-        """The last offset of those at the start that are done."""
-        if not self.batches or (self.has_gaps and self.batches[0].first > self.start_offset):
-            return None
+        """The last offset of those at the start that are done, up to the first hole that is to be fetched."""
         done: int | None = None
+        has_gaps = self.has_gaps
+        gap = self._gap_start
         for batch in self.batches:
-            if self.has_gaps and batch.last >= self._gap_start:
-                return done
+            if has_gaps:
+                if batch.first > gap:
+                    return done
+                gap = max(gap, batch.last + 1)
             for run in batch.runs:
                 if not run.is_done:
                     return done

@@ -193,3 +193,4 @@ class SharePartition:
         """The log begins later now."""
         if log_start_offset > self.flights.start_offset:
             self.flights.move_start(log_start_offset)
+            self.flights.advance()

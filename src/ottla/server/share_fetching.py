@@ -128,8 +128,7 @@ class ShareFetching:
 
     def _watch(self) -> None:
         for hosted in self._hosted.values():
-            hosted.watchers.add(self)
-            hosted.partition.watchers.add(self)
+            hosted.watch(self)
         self._timer = self._scheduler.call_later(max(self._terms.max_wait_ms, 0), self._expire)
 
     def stop(self) -> None:
@@ -138,8 +137,7 @@ class ShareFetching:
         if self._timer is not None:
             self._timer.cancel()
         for hosted in self._hosted.values():
-            hosted.watchers.discard(self)
-            hosted.partition.watchers.discard(self)
+            hosted.unwatch(self)
 
     def progressed(self) -> None:
         if not self._woken:

@@ -63,7 +63,8 @@ class HostedShare:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.machine = SharePartition()
-        self.watchers: set[Watcher] = set()
+        # In the order of their coming: who has waited longest looks first.
+        self._watchers: dict[Watcher, None] = {}
         self._persister = persister
         self._settings = settings
         self._scheduler = scheduler
@@ -253,7 +254,9 @@ class HostedShare:
                 return
             self._timer.cancel()
         self._timer_due_ms = due_ms
-        self._timer = self._scheduler.call_later(max(due_ms - self._scheduler.monotonic_ms(), 1), self._locks_due)
+        self._timer = self._scheduler.call_later(
+            max(due_ms - self._scheduler.monotonic_ms(), 1), self._locks_due
+        )
 
     def _locks_due(self) -> None:
         self._timer = None
@@ -270,9 +273,25 @@ class HostedShare:
         if self.machine.flights.advance():
             self.wake()
 
+    # ---- waiting ------------------------------------------------------------------------------------------
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell somebody whenever there may be something to acquire."""
+        self._watchers[watcher] = None
+        self.partition.watchers.add(self)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self._watchers.pop(watcher, None)
+        if not self._watchers:
+            self.partition.watchers.discard(self)
+
+    def progressed(self) -> None:
+        """The partition has more to read."""
+        self.wake()
+
     def wake(self) -> None:
         """There may be something to acquire, or nobody left to ask."""
-        for watcher in list(self.watchers):
+        for watcher in list(self._watchers):
             watcher.progressed()
 
 

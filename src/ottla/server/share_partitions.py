@@ -53,7 +53,7 @@ class SharePartitions:
         self._scheduler = scheduler
         self._search = search
         self._hosted: dict[ShareKey, HostedShare] = {}
-        self._by_group: dict[str, set[ShareKey]] = {}
+        self._by_group: dict[str, dict[ShareKey, None]] = {}
 
     def __len__(self) -> int:
         return len(self._hosted)
@@ -72,7 +72,7 @@ class SharePartitions:
                 key, partition, self._persister, self._settings, self._scheduler, self._search
             )
             self._hosted[key] = hosted
-            self._by_group.setdefault(key.group_id, set()).add(key)
+            self._by_group.setdefault(key.group_id, {})[key] = None
         return hosted
 
     def _leader(self, key: ShareKey) -> Partition:
@@ -89,7 +89,7 @@ class SharePartitions:
         if hosted is None:
             return
         keys = self._by_group[key.group_id]
-        keys.discard(key)
+        keys.pop(key, None)
         if not keys:
             del self._by_group[key.group_id]
         hosted.fence()
@@ -140,13 +140,13 @@ class SharePartitions:
     ) -> Pending[Outcomes]:
         gathered: Pending[Outcomes] = Pending()
         outcomes: Outcomes = {}
-        waiting = set(keys)
+        waiting = dict.fromkeys(keys)
 
         def finished(key: ShareKey, error: KafkaError | None) -> None:
             if error is not None:
                 self.remove_if_fenced(key, error)
             outcomes[key] = error
-            waiting.discard(key)
+            del waiting[key]
             if not waiting:
                 gathered.resolve(outcomes)
 

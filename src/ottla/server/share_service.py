@@ -51,7 +51,7 @@ class ShareService:
         self.sessions = ShareSessionCache()
         self.partitions = SharePartitions(replicas, persister, self.settings, scheduler, search)
         # Fetches that wait, by the connection that their answer goes to.
-        self._waiting: dict[Hashable, set[ShareFetching]] = {}
+        self._waiting: dict[Hashable, dict[ShareFetching, None]] = {}
 
     @property
     def enabled(self) -> bool:
@@ -69,15 +69,14 @@ class ShareService:
         )
         answer = fetching.start()
         if not answer.done:
-            waiting = self._waiting.setdefault(connection, set())
-            waiting.add(fetching)
+            self._waiting.setdefault(connection, {})[fetching] = None
             answer.then(lambda _: self._answered(connection, fetching))
         return answer
 
     def _answered(self, connection: Hashable, fetching: ShareFetching) -> None:
         waiting = self._waiting.get(connection)
         if waiting is not None:
-            waiting.discard(fetching)
+            waiting.pop(fetching, None)
             if not waiting:
                 del self._waiting[connection]
 

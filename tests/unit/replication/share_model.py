@@ -271,19 +271,17 @@ class Model:
     # ---- the start ----------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        if not self.groups or (self.has_gaps and self.groups[0].first > self.start):
-            return
+        """Everything up to the first record that is not done, or the first hole to fetch, is history."""
         done = None
-        for group in self.groups:
-            if self.has_gaps and self.gap is not None and group.last >= self.gap[0]:
+        expected = self.gap[0] if self.has_gaps and self.gap is not None else None
+        for offset, rec in sorted(self.records.items()):
+            if expected is not None and offset > expected:
                 break
-            for offset in sorted(group.records):
-                if not group.records[offset].done:
-                    break
-                done = offset
-            else:
-                continue
-            break
+            if expected is not None and offset == expected:
+                expected += 1
+            if not rec.done:
+                break
+            done = offset
         if done is None:
             return
         if done == self.groups[-1].last:
@@ -291,7 +289,8 @@ class Model:
             return
         self._forget(done + 1)
         following = self.groups[0].first
-        self.start = min(self.gap[0], following) if self.has_gaps and self.gap is not None else following
+        hole = max(self.gap[0], done + 1) if self.has_gaps and self.gap is not None else following
+        self.start = min(hole, following)
 
     def move_start(self, offset: int) -> None:
         if offset <= self.start:
@@ -303,6 +302,7 @@ class Model:
         self.start = offset
         if self.has_gaps and self.gap is not None:
             self.gap = (max(self.gap[0], offset), self.gap[1])
+        self.advance()
 
     def restart(self, offset: int) -> None:
         self.groups.clear()
