@@ -28,11 +28,12 @@ from ottla.model.clock import Clock, SystemClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, Uuid, random_uuid
 from ottla.node.broker_lifecycle import BrokerLifecycle
-from ottla.node.coordinators import Coordinators
+from ottla.node.coordinators import Coordinators, LoopScheduler
 from ottla.node.formatting import ensure_formatted
 from ottla.node.listening import Sockets
 from ottla.node.publisher import Publisher
 from ottla.node.quorum import make_controller
+from ottla.node.share_leader import make_share_service
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.server import handlers, internal_topics
@@ -40,6 +41,7 @@ from ottla.server.context import Services
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.internal_topics import SHARE_GROUP_STATE
 from ottla.server.producer_ids import ProducerIdBlock, ProducerIdSource
+from ottla.server.share_service import ShareService
 from ottla.server.stalls import StallMonitor
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
@@ -86,6 +88,7 @@ class Node:
         self.logs: LogManager
         self.replicas: ReplicaManager
         self.coordinators: Coordinators
+        self.share: ShareService
         self._lifecycle: BrokerLifecycle
 
     # ---- life ---------------------------------------------------------------------------------------------
@@ -197,6 +200,16 @@ class Node:
         )
         self._stops.append(self.coordinators.stop)
         self._publisher.follow(self.coordinators.apply)
+        self.share = make_share_service(
+            self.replicas,
+            self.coordinators.share.persister,
+            LoopScheduler(self._clock, asyncio.get_running_loop()),
+            self._executor,
+            lambda: self.config,
+            lambda: self._publisher.image,
+        )
+        self._stops.append(self.share.stop)
+        self._publisher.follow(self.share.apply)
         self._publisher.begin()
         directories = [d.id for d in self.logs.online_dirs if d.id is not None]
         listeners = self.sockets.advertised(self.config.advertised_broker_listeners)
@@ -241,6 +254,7 @@ class Node:
             transactions=self.coordinators.transactions,
             share_state=self.coordinators.share.coordinator,
             share_groups=self.coordinators.share.groups,
+            share=self.share,
         )
         self.coordinators.create_share_topic = lambda: internal_topics.create(services, SHARE_GROUP_STATE)
         return services

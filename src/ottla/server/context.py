@@ -55,7 +55,7 @@ class Services:
     transactions: "TransactionService"
     share_state: "LocalShareCoordinator"
     share_groups: "ShareGroupService"
-    share: "ShareService" = field(init=False)
+    share: "ShareService"
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
     background: set["asyncio.Task[Any]"] = field(default_factory=set)
     # Internal topics that the controller has been asked for.
