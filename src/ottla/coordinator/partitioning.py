@@ -1,9 +1,13 @@
 """Which partition of a coordinator's topic a key belongs to: by Java's String.hashCode, as on every Kafka node."""
 
+from functools import lru_cache
+
 _MASK = 0xFFFFFFFF
 _MIN_INT = -(1 << 31)
 
 
+# Groups commit again and again.
+@lru_cache(maxsize=16_384)
 def java_hash_code(text: str) -> int:
     """String.hashCode: over UTF-16 code units, as a signed 32-bit number."""
     code = 0

@@ -5,7 +5,7 @@ node may have written it) is passed over on load.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ottla.coordinator.result import CoordinatorRecord
@@ -16,12 +16,17 @@ _SHORT: Final = struct.Struct(">h")
 _KEY_VERSION: Final = 0
 
 
+Encoded = tuple[bytes, bytes | None]
+
+
 class RecordType(NamedTuple):
     """A kind of record: how its key and value are declared, and the version its values are written in."""
 
     key: type[Any]
     value: type[Any]
     write_version: int
+    # A short way to the bytes of a record; None where it is not the one that the way is for.
+    encode: Callable[[CoordinatorRecord], Encoded | None] | None = None
 
 
 class RecordSerde:
@@ -31,9 +36,13 @@ class RecordSerde:
         self._types = dict(types)
         self._by_key = {kind.key: (_SHORT.pack(number), kind) for number, kind in types.items()}
 
-    def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+    def encode(self, record: CoordinatorRecord) -> Encoded:
         """The key and the value as the log holds them."""
         prefix, kind = self._by_key[type(record.key)]
+        if kind.encode is not None:
+            encoded = kind.encode(record)
+            if encoded is not None:
+                return encoded
         key = prefix + encode(record.key, _KEY_VERSION)
         if record.value is None:
             return key, None

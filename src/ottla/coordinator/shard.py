@@ -29,6 +29,7 @@ from ottla.model.pending import Pending
 from ottla.records.batch import HEADER_SIZE
 from ottla.records.control import end_txn_marker
 from ottla.records.record import build_batch
+from ottla.wire.codec import WireError
 
 log = logging.getLogger("ottla.coordinator")
 
@@ -229,20 +230,25 @@ class Shard(Generic[M]):
 
     def _add(self, result: Result[Any], producer: Producer | None, now_ms: int) -> None:
         """Put a decision's records into the batch and replay them; on an error it is as if nothing was decided."""
-        records = [(record, *self.serde.encode(record)) for record in result.records]
-        sizes = [_size_bound(key, value) for _, key, value in records]
+        try:
+            encoded = [self.serde.encode(record) for record in result.records]
+        except WireError as error:
+            # A name of a newer request that is too long for the older format of a record.
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message) from error
+        sizes = [_size_bound(key, value) for key, value in encoded]
+        total = sum(sizes)
         room = self.log.max_batch_bytes - HEADER_SIZE
-        if max(sizes) > room or (result.atomic and sum(sizes) > room):
+        if total > room and (result.atomic or max(sizes) > room):
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"{len(records)} records of {sum(sizes)} bytes are more than a batch of {self.topic_partition} holds",
+                f"{len(sizes)} records of {total} bytes are more than a batch of {self.topic_partition} holds",
             )
-        if producer is not None or (result.atomic and self._batch_bytes + sum(sizes) > room):
+        if producer is not None or (result.atomic and self._batch_bytes + total > room):
             # What this decision rests on may not be written: then it is not made either.
             self._write_batch(None)
         began = self._next_offset
         try:
-            for (record, key, value), size in zip(records, sizes, strict=True):
+            for record, (key, value), size in zip(result.records, encoded, sizes, strict=True):
                 if self._batch_bytes + size > room:
                     self._write_batch(None)
                 self._replay(record, producer)

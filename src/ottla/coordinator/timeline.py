@@ -70,7 +70,7 @@ class TimelineDict(Generic[K, V]):
         self._timeline = timeline
         self._data: dict[K, V] = {}
         # For each key with uncommitted changes: the values before each of them, the oldest first.
-        self._old: dict[K, deque[Any]] = {}
+        self._old: dict[K, list[Any]] = {}
 
     # ---- the newest state, for decisions ------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class TimelineDict(Generic[K, V]):
         self._timeline.note(self, key, old)
         before = self._old.get(key)
         if before is None:
-            self._old[key] = deque((old,))
+            self._old[key] = [old]
         else:
             before.append(old)
 
@@ -161,12 +161,10 @@ class TimelineDict(Generic[K, V]):
 
     def _drop(self, key: K, *, newest: bool) -> None:
         before = self._old[key]
-        if newest:
-            before.pop()
-        else:
-            before.popleft()
-        if not before:
+        if len(before) == 1:
             del self._old[key]
+        else:
+            before.pop(-1 if newest else 0)
 
 
 class TimelineValue(Generic[V]):

@@ -129,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         self._running: asyncio.Task[None] | None = None
         self._serving = False
         self._turn_is_over = False
+        self._send_scheduled = False
         self._reading_paused = False
         self._peek = False
         self._closing = False
@@ -398,6 +399,15 @@ class Connection(asyncio.BufferedProtocol):
         self._send_ready()
 
     def _answer_ready(self, reply: Reply | None) -> None:
+        """A coordinator answers many requests in one turn: those in the line behind this one go out with it."""
+        if len(self._line) == 1:
+            self._send_ready()
+        elif not self._send_scheduled:
+            self._send_scheduled = True
+            self.host.loop.call_soon(self._send_soon)
+
+    def _send_soon(self) -> None:
+        self._send_scheduled = False
         self._send_ready()
 
     def _send_ready(self) -> None:

@@ -95,6 +95,13 @@ def test_a_record_that_fits_into_no_batch_is_refused(world: ToyWorld) -> None:
     assert world.toy.newest() == {}
 
 
+def test_a_record_that_cannot_be_encoded_is_refused(world: ToyWorld) -> None:
+    refused = world.write(put("too_long_a_name" * 10_000, 1))
+    assert refused.error is not None
+    assert refused.error.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert world.toy.newest() == {}
+
+
 # ---- commit ---------------------------------------------------------------------------------------------------
 
 

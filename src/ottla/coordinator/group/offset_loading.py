@@ -1,26 +1,28 @@
 """The offsets of a load, from their bytes.
 
-Nearly every record of __consumer_offsets is an offset as 4.x commits it: outside a transaction, without metadata, with
-the topic's id. That one kind is replayed here without a message object in between, four times as fast; everything
-else goes the ordinary way. Both ways must leave the same state (a test holds them to it).
+The kind of record that __consumer_offsets has most of (see offset_bytes) is replayed here without a message object in
+between, four times as fast; everything else goes the ordinary way. Both ways leave the same state, and a test holds
+them to it.
 
 Owner: the OffsetManager of a shard.
 """
 
-import struct
 from collections.abc import Callable
 from typing import Final
 
+from ottla.coordinator.group.offset_bytes import (
+    KEY_TYPE,
+    LENGTH,
+    NO_METADATA,
+    PARTITION,
+    TOPIC_ID_TAG,
+    VALUE,
+    VALUE_VERSION,
+)
 from ottla.coordinator.group.offset_store import NO_EXPIRE_TIMESTAMP, OffsetAndMetadata, OffsetStore
 from ottla.model.ids import Uuid
 
-# A value of version 4: version, offset, leader epoch, the length of no metadata, commit timestamp, one tag: the id.
-_VALUE: Final = struct.Struct(">hqiBqBBB16s")
-_NO_METADATA: Final = ""
-_EXPECTED_VERSION, _EXPECTED_LENGTH, _EXPECTED_TAGS = 4, 1, (1, 0, 16)
-_KEY_TYPE: Final = b"\x00\x01"
-_LENGTH: Final = struct.Struct(">h")
-_PARTITION: Final = struct.Struct(">i")
+_KEY_TYPE: Final = LENGTH.pack(KEY_TYPE)
 # Names that are remembered at most: the log may have any number of groups.
 MAX_REMEMBERED: Final = 100_000
 
@@ -41,10 +43,10 @@ class OffsetLoader:
 
     def replay(self, record_offset: int, key: bytes | None, value: bytes | None) -> bool:
         """Replay such an offset; False if it is anything else."""
-        if value is None or len(value) != _VALUE.size or key is None:
+        if value is None or len(value) != VALUE.size or key is None:
             return False
-        version, offset, leader_epoch, length, timestamp_ms, tags, tag, size, topic_id = _VALUE.unpack(value)
-        if version != _EXPECTED_VERSION or length != _EXPECTED_LENGTH or (tags, tag, size) != _EXPECTED_TAGS:
+        version, offset, leader_epoch, length, timestamp_ms, tags, tag, size, topic_id = VALUE.unpack(value)
+        if version != VALUE_VERSION or length != NO_METADATA or (tags, tag, size) != TOPIC_ID_TAG:
             return False
         names = self._names.get(key[:-4])
         if names is None:
@@ -56,11 +58,11 @@ class OffsetLoader:
         if offsets is None:
             offsets = self._store.new_group(group_id)
         self._ensure_group(group_id)
-        offsets[(topic, _PARTITION.unpack_from(key, len(key) - 4)[0])] = _new_row(
+        offsets[(topic, PARTITION.unpack_from(key, len(key) - 4)[0])] = _new_row(
             (
                 offset,
                 leader_epoch,
-                _NO_METADATA,
+                "",
                 timestamp_ms,
                 NO_EXPIRE_TIMESTAMP,
                 self._ids.setdefault(topic_id, topic_id),
@@ -73,10 +75,10 @@ class OffsetLoader:
         """The group and the topic of an offset's key; None if it is another key or a broken one."""
         if key[:2] != _KEY_TYPE or len(key) < 4:
             return None
-        topic_at = 4 + _LENGTH.unpack_from(key, 2)[0]
+        topic_at = 4 + LENGTH.unpack_from(key, 2)[0]
         if not 4 <= topic_at <= len(key) - 6:
             return None
-        if topic_at + 2 + _LENGTH.unpack_from(key, topic_at)[0] != len(key) - 4:
+        if topic_at + 2 + LENGTH.unpack_from(key, topic_at)[0] != len(key) - 4:
             return None
         group_id, topic = key[4:topic_at].decode(), key[topic_at + 2 : -4].decode()
         if len(self._names) >= MAX_REMEMBERED:

@@ -1,5 +1,6 @@
 """The record types of __consumer_offsets, and the versions that 4.3 writes their values in."""
 
+from ottla.coordinator.group.offset_bytes import encode_offset
 from ottla.coordinator.serde import RecordSerde, RecordType
 from ottla.wire.messages import offsets_log as o
 from ottla.wire.messages import share_group_log as sh
@@ -8,7 +9,7 @@ from ottla.wire.messages import streams_group_log as st
 GROUP_RECORDS = RecordSerde(
     {
         0: RecordType(o.LegacyOffsetCommitKey, o.LegacyOffsetCommitValue, 0),
-        1: RecordType(o.OffsetCommitKey, o.OffsetCommitValue, 3),
+        1: RecordType(o.OffsetCommitKey, o.OffsetCommitValue, 4, encode_offset),
         2: RecordType(o.GroupMetadataKey, o.GroupMetadataValue, 3),
         3: RecordType(o.ConsumerGroupMetadataKey, o.ConsumerGroupMetadataValue, 0),
         4: RecordType(o.ConsumerGroupPartitionMetadataKey, o.ConsumerGroupPartitionMetadataValue, 0),
