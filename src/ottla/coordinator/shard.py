@@ -233,7 +233,7 @@ class Shard(Generic[M]):
         try:
             encoded = [self.serde.encode(record) for record in result.records]
         except WireError as error:
-            # A name of a newer request that is too long for the older format of a record.
+            # The older formats of records hold shorter texts than requests do.
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message) from error
         sizes = [_size_bound(key, value) for key, value in encoded]
         total = sum(sizes)

@@ -213,6 +213,11 @@ def offset_commit_refused(s: Script) -> None:
         commit(s, v, ready(s, ""), topics, "a group without a name")
         fetch(s, 8, {"": None}, f"a group without a name after version {v}")
         s.quiet(DELETE_GROUPS, 2, {"groups_names": [""]})
+        if v >= 8:
+            commit(s, v, "l" * 32_768, topics, "a group with a name that is too long")
+            longest = ready(s, "l" * 32_767)
+            commit(s, v, longest, topics, "a group with the longest name")
+            fetch(s, 8, {longest: None}, f"a group with the longest name after version {v}")
 
 
 def retention_of_its_own(s: Script) -> None:
