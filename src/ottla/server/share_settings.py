@@ -8,10 +8,11 @@ Owner: the ShareService, on the broker's loop.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ottla.config.broker import BrokerConfig
-from ottla.config.describe import group_values
+from ottla.config.definitions import GROUP_KEYS
+from ottla.config.values import parse_value
 from ottla.metadata.image import ClusterImage, ResourceType
 from ottla.replication.share_state import Limits
 
@@ -66,16 +67,22 @@ class GroupSettings:
 
 
 def _parse(config: BrokerConfig, own: Mapping[str, str]) -> ShareSettings:
-    values = group_values(config, own)
+    def setting(name: str, of_broker: str | None = None) -> Any:
+        if name in own:
+            return parse_value(GROUP_KEYS[name], own[name])
+        return GROUP_KEYS[name].default if of_broker is None else config[of_broker]
+
     return ShareSettings(
         Limits(
-            max_in_flight=values["share.partition.max.record.locks"],
-            max_delivery_count=values["share.delivery.count.limit"],
-            lock_duration_ms=values["share.record.lock.duration.ms"],
-            renew_enabled=values["share.renew.acknowledge.enable"],
+            max_in_flight=setting(
+                "share.partition.max.record.locks", "group.share.partition.max.record.locks"
+            ),
+            max_delivery_count=setting("share.delivery.count.limit", "group.share.delivery.count.limit"),
+            lock_duration_ms=setting("share.record.lock.duration.ms", "group.share.record.lock.duration.ms"),
+            renew_enabled=setting("share.renew.acknowledge.enable"),
         ),
-        values["share.isolation.level"] == "read_committed",
-        _offset_reset(values["share.auto.offset.reset"]),
+        setting("share.isolation.level") == "read_committed",
+        _offset_reset(setting("share.auto.offset.reset")),
     )
 
 
