@@ -11,6 +11,7 @@ from ottla.model.clock import Clock
 from ottla.model.ids import NodeId
 from ottla.server.metadata_encoding import TopicEncoder
 from ottla.server.registry import Listener
+from ottla.server.streams_topics import StreamsTopics
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
@@ -60,6 +61,8 @@ class Services:
     background: set["asyncio.Task[Any]"] = field(default_factory=set)
     # Internal topics that the controller has been asked for.
     topics_in_creation: set[str] = field(default_factory=set)
+    # Those of streams applications.
+    streams_topics: StreamsTopics = field(default_factory=StreamsTopics)
 
 
 class Context:

@@ -20,7 +20,7 @@ TABLES = {
     *("synonyms", "types", "validators", "values"),
 }
 # Read through a name that is put together, or there for its check alone.
-ALSO_READ = {"controller.quorum.bootstrap.servers"}
+ALSO_READ = {"controller.quorum.bootstrap.servers", "group.streams.max.standby.replicas"}
 
 
 @cache

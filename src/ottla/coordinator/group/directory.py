@@ -13,6 +13,8 @@ from ottla.model.errors import KafkaError
 from ottla.wire.messages.groups import DeletableGroupResult, ListedGroup
 
 _TYPES = {kind.value: kind for kind in GroupType}
+# What a request calls the state, where that is not its name in small letters.
+_FILTER_NAMES = {"NotReady": "not_ready"}
 
 
 class GroupDirectory:
@@ -32,7 +34,7 @@ class GroupDirectory:
         listed = []
         for group in self._context.groups.committed_view().values():
             state = group.state_name()
-            if wanted_states and state.lower() not in wanted_states:
+            if wanted_states and _FILTER_NAMES.get(state, state.lower()) not in wanted_states:
                 continue
             if wanted_types and group.type not in wanted_types:
                 continue

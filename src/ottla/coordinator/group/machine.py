@@ -14,6 +14,7 @@ from ottla.coordinator.group.context import GroupContext, Manager, Replay
 from ottla.coordinator.group.directory import GroupDirectory
 from ottla.coordinator.group.offsets import OffsetManager
 from ottla.coordinator.group.share.manager import ShareManager
+from ottla.coordinator.group.streams.manager import StreamsManager
 from ottla.coordinator.result import CoordinatorRecord, Effect
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
@@ -29,11 +30,18 @@ class GroupMachine:
         self.classic = ClassicManager(context)
         self.consumer = ConsumerManager(context, self.classic)
         self.share = ShareManager(context)
+        self.streams = StreamsManager(context)
         self.offsets = OffsetManager(context, self.classic)
         # The short way of a load.
         self.replay_bytes = self.offsets.loader.replay
         self.directory = GroupDirectory(context, self.offsets)
-        self._managers: list[Manager] = [self.offsets, self.classic, self.consumer, self.share]
+        self._managers: list[Manager] = [
+            self.offsets,
+            self.classic,
+            self.consumer,
+            self.share,
+            self.streams,
+        ]
         self._replays: dict[type[Any], Replay] = {}
         for manager in self._managers:
             self._replays.update(manager.replays())

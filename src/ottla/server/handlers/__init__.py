@@ -21,6 +21,7 @@ FAMILIES = (
     "group_directory",
     "classic_groups",
     "consumer_groups",
+    "streams_groups",
     "share_fetch",
     "share_groups",
     "share_state",

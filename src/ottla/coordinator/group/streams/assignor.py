@@ -1,0 +1,221 @@
+"""The sticky task assignor: who has a task keeps it, who has had it as a standby gets it, the rest goes where least is.
+
+The steps, and the order in which ties are decided, are Apache's: a group whose coordinator moves from an Apache broker
+to this one, or back, keeps its tasks. It is given a group as it is and says what it shall be; it keeps nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ottla.coordinator.group.assignors.java_order import hash_order
+from ottla.coordinator.group.streams.configured import ConfiguredSubtopology
+from ottla.coordinator.group.streams.process_state import PriorityQueue, ProcessState, Task
+from ottla.coordinator.group.streams.tasks import NOTHING, Tasks
+from ottla.coordinator.partitioning import java_hash_code
+
+NUM_STANDBY_REPLICAS: Final = "num.standby.replicas"
+
+
+class AssignmentMember(NamedTuple):
+    """What the assignor knows of a member."""
+
+    process_id: str
+    target: Tasks
+
+
+class TaskAssignorError(Exception):
+    """There is no assignment."""
+
+
+class _Holder(NamedTuple):
+    process: ProcessState
+    member_id: str
+
+    @property
+    def tasks(self) -> int:
+        return self.process.member_tasks[self.member_id]
+
+
+@dataclass(slots=True)
+class _Quota:
+    """How many tasks a member may get, so that all get their share; who is full does not count for the others."""
+
+    tasks: int
+    members: int
+    per_member: int = 0
+
+    def __post_init__(self) -> None:
+        self._share()
+
+    def _share(self) -> None:
+        self.per_member = -(-self.tasks // self.members) if self.members else 0
+
+    def given(self, member_tasks: int) -> None:
+        """A member has so many by now."""
+        if member_tasks == self.per_member:
+            self.members -= 1
+            self.tasks -= member_tasks
+            self._share()
+
+
+def assign(
+    members: Mapping[str, AssignmentMember],
+    subtopologies: Mapping[str, ConfiguredSubtopology],
+    configs: Mapping[str, str],
+) -> dict[str, Tasks]:
+    """The tasks of each member, in the members' order."""
+    return _StickyAssignment(members, subtopologies, int(configs.get(NUM_STANDBY_REPLICAS, 0))).result()
+
+
+class _StickyAssignment:
+    """One run."""
+
+    def __init__(
+        self,
+        members: Mapping[str, AssignmentMember],
+        subtopologies: Mapping[str, ConfiguredSubtopology],
+        standbys: int,
+    ) -> None:
+        self._members = members
+        self._standbys = standbys
+        self._active = [Task(s, p) for s, sub in subtopologies.items() for p in range(sub.number_of_tasks)]
+        self._stateful = [task for task in self._active if subtopologies[task.subtopology].is_stateful]
+        total = len(self._active) + len(self._stateful) * standbys
+        self._active_quota = _Quota(len(self._active), len(members))
+        self._quota = _Quota(total, len(members))
+        self._processes = _processes(members)
+        self._had_active: dict[Task, _Holder] = {}
+        self._had_standby: dict[Task, list[_Holder]] = {}
+        self._remember()
+
+    def _remember(self) -> None:
+        """Who had what."""
+        for member_id, member in self._members.items():
+            holder = _Holder(self._processes[member.process_id], member_id)
+            for subtopology, partitions in member.target.active.items():
+                self._had_active.update((Task(subtopology, p), holder) for p in partitions)
+            for subtopology, partitions in member.target.standby.items():
+                for partition in partitions:
+                    self._had_standby.setdefault(Task(subtopology, partition), []).append(holder)
+
+    def result(self) -> dict[str, Tasks]:
+        self._assign_active()
+        if self._standbys > 0:
+            self._assign_standbys()
+        return {member_id: self._tasks_of(member_id) for member_id in self._members}
+
+    def _tasks_of(self, member_id: str) -> Tasks:
+        process = self._processes[self._members[member_id].process_id]
+        active, standby = process.active.get(member_id, ()), process.standby.get(member_id, ())
+        return Tasks(_by_subtopology(active), _by_subtopology(standby)) if active or standby else NOTHING
+
+    # ---- active tasks ---------------------------------------------------------------------------------------
+
+    def _assign_active(self) -> None:
+        # By partition first: joined topics have the same partitions with the same member.
+        left = sorted(self._active, key=_by_partition)
+        left = [task for task in left if not self._keep(task, self._had_active.get(task))]
+        left = [task for task in left if not self._keep(task, self._least_loaded(task))]
+        queue = self._by_load()
+        for task in sorted(left):
+            process = queue.poll()
+            if process is None:
+                raise TaskAssignorError(f"There is nobody to have task {task}.")
+            self._given_active(process.add_to_least_loaded(task, active=True))
+            queue.add(process)
+
+    def _keep(self, task: Task, holder: _Holder | None) -> bool:
+        """Does who has had the task get it, or is its share full already?"""
+        if holder is None or holder.tasks >= self._active_quota.per_member:
+            return False
+        self._given_active(holder.process.add(holder.member_id, task, active=True))
+        return True
+
+    def _given_active(self, member_tasks: int) -> None:
+        self._active_quota.given(member_tasks)
+        self._quota.given(member_tasks)
+
+    def _by_load(self) -> PriorityQueue[ProcessState]:
+        queue: PriorityQueue[ProcessState] = PriorityQueue(lambda process: process.load)
+        for process in self._processes.values():
+            queue.add(process)
+        return queue
+
+    def _least_loaded(self, task: Task, *, new_to_process: bool = False) -> _Holder | None:
+        """Of those that had the task as a standby, the one with the least to do."""
+        found: _Holder | None = None
+        for holder in self._had_standby.get(task, ()):
+            if new_to_process and task in holder.process.tasks:
+                continue
+            if found is None or (holder.process.load < found.process.load and holder.tasks < found.tasks):
+                found = holder
+        return found
+
+    # ---- standby tasks --------------------------------------------------------------------------------------
+
+    def _assign_standbys(self) -> None:
+        left: list[tuple[Task, int]] = []
+        for task in sorted(self._stateful, key=_by_partition, reverse=True):
+            kept = 0
+            while kept < self._standbys and self._keep_standby(task):
+                kept += 1
+            if kept < self._standbys:
+                left.append((task, self._standbys - kept))
+        queue = self._by_load()
+        for task, replicas in sorted(left, reverse=True):
+            for _ in range(replicas):
+                if not self._standby_to_least_loaded(queue, task):
+                    break  # there are fewer processes than replicas
+
+    def _keep_standby(self, task: Task) -> bool:
+        """Who had the task, as an active one or as a standby, is a good place for a standby."""
+        holder = self._had_active.get(task)
+        if holder is None or task in holder.process.tasks or not self._has_room(holder):
+            holder = self._least_loaded(task, new_to_process=True)
+            if holder is None or not self._has_room(holder):
+                return False
+        self._quota.given(holder.process.add(holder.member_id, task, active=False))
+        return True
+
+    def _has_room(self, holder: _Holder) -> bool:
+        return holder.tasks < self._quota.per_member
+
+    def _standby_to_least_loaded(self, queue: PriorityQueue[ProcessState], task: Task) -> bool:
+        """The process with the least to do that has not the task in another role."""
+        passed: list[ProcessState] = []
+        process = queue.poll()
+        while process is not None and task in process.tasks:
+            passed.append(process)
+            process = queue.poll()
+        if process is not None:
+            self._quota.given(process.add_to_least_loaded(task, active=False))
+            queue.add(process)
+        for other in reversed(passed):
+            queue.add(other)
+        return process is not None
+
+
+def _processes(members: Mapping[str, AssignmentMember]) -> dict[str, ProcessState]:
+    """The processes with their members, in the order of a table that was made for as many as there are members."""
+    found: dict[str, ProcessState] = {}
+    for member_id, member in members.items():
+        process = found.get(member.process_id)
+        if process is None:
+            process = found[member.process_id] = ProcessState()
+        process.add_member(member_id)
+    capacity = 1 << max(len(members) - 1, 0).bit_length()
+    while len(found) > capacity * 3 // 4:
+        capacity *= 2
+    return {process_id: found[process_id] for process_id in hash_order(found, java_hash_code, capacity)}
+
+
+def _by_partition(task: Task) -> tuple[int, str]:
+    return task.partition, task.subtopology
+
+
+def _by_subtopology(tasks: Sequence[Task] | tuple[()]) -> dict[str, frozenset[int]]:
+    found: dict[str, set[int]] = {}
+    for task in tasks:
+        found.setdefault(task.subtopology, set()).add(task.partition)
+    return {subtopology: frozenset(partitions) for subtopology, partitions in found.items()}

@@ -1,0 +1,275 @@
+"""StreamsGroupHeartbeat: a member joins, stays or leaves; it learns which tasks it shall have (KIP-1071).
+
+What happens, each only if it is due: what the member says of itself is noted; the topology of the first one becomes
+the group's; the topics it needs are looked at, and those that are missing are named for somebody to make; the group's
+epoch grows if anything of this is new; a new target assignment is made for a new epoch; the member takes a step
+towards its part of it.
+
+Owner: the StreamsManager of a shard.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ottla.coordinator.group.classic.join import Caller
+from ottla.coordinator.group.consumer.turn import Turn
+from ottla.coordinator.group.streams import records
+from ottla.coordinator.group.streams.configured import ConfiguredTopology, StatusCode
+from ottla.coordinator.group.streams.core import StreamsGroups, Target
+from ottla.coordinator.group.streams.group import StreamsGroup
+from ottla.coordinator.group.streams.member import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    StreamsGroupMember,
+    UserEndpoint,
+    changed,
+)
+from ottla.coordinator.group.streams.records import GroupEpoch
+from ottla.coordinator.group.streams.response import HeartbeatOutcome, Statuses, answer
+from ottla.coordinator.group.streams.tasks import NOTHING, HeldTasks, Tasks, task_ids
+from ottla.coordinator.group.streams.topology import StreamsTopology, topology_from_request
+from ottla.coordinator.result import Result
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.wire.messages.streams_group import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatRequestTopology,
+    StreamsGroupHeartbeatResponse,
+)
+
+NOT_GIVEN = -1
+NOT_VALIDATED = -1
+
+
+class _Step(NamedTuple):
+    """What of a request matters when its member takes its step, and when it is answered."""
+
+    before: HeldTasks
+    owned: Tasks | None
+    joins: bool
+    endpoint_epoch: int
+    statuses: Statuses
+    configured: ConfiguredTopology
+    # Soft state of a group that is only about to be is lost with it.
+    is_new: bool
+
+
+class Heartbeats:
+    """See the module."""
+
+    def __init__(self, groups: StreamsGroups) -> None:
+        self._groups = groups
+
+    def heartbeat(
+        self, caller: Caller, request: StreamsGroupHeartbeatRequest, now_ms: int
+    ) -> Result[HeartbeatOutcome]:
+        """Decide on a heartbeat of any kind."""
+        turn = Turn(now_ms)
+        if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
+            return turn.result(self._leave(turn, request))
+        return turn.result(self._regular(turn, caller, request))
+
+    def _leave(self, turn: Turn, request: StreamsGroupHeartbeatRequest) -> HeartbeatOutcome:
+        group = self._groups.streams_group(request.group_id)
+        if request.shutdown_application and not group.is_empty():
+            # Even of one that was fenced meanwhile: what is fatal for it is so for all.
+            group.ask_for_shutdown(request.member_id)
+        self._groups.fence(turn, group, group.member(request.member_id))
+        response = StreamsGroupHeartbeatResponse(
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            heartbeat_interval_ms=0,
+            task_offset_interval_ms=0,
+            status=[],
+            endpoint_information_epoch=0,
+        )
+        return HeartbeatOutcome(response)
+
+    def _regular(self, turn: Turn, caller: Caller, request: StreamsGroupHeartbeatRequest) -> HeartbeatOutcome:
+        group, member = self._find(turn, request)
+        owned = _owned(request)
+        _require_epoch(member, request.member_epoch, owned)
+        updated = _said(member, caller, request)
+        statuses = Statuses()
+        if group.topology is not None and updated.topology_epoch < group.topology.epoch:
+            statuses.add(
+                StatusCode.STALE_TOPOLOGY,
+                f"The member's topology is of epoch {updated.topology_epoch}, the group's of {group.topology.epoch}.",
+            )
+        if updated is not member:
+            turn.records.append(records.member_metadata(group.group_id, updated))
+        topology = self._topology(turn, group, request.topology)
+        epoch, configured = self._note(turn, group, topology, owned, bump=updated is not member)
+        if group.is_empty():
+            self._groups.first.delay(
+                turn, group.group_id, self._groups.settings[group.group_id].initial_rebalance_delay_ms
+            )
+        step = _Step(
+            member.assigned,
+            owned,
+            request.member_epoch == JOIN_EPOCH,
+            request.endpoint_information_epoch,
+            statuses,
+            configured,
+            group.group_id not in self._groups.context.groups,
+        )
+        target = self._target(turn, group, epoch, updated, step)
+        if request.shutdown_application:
+            group.ask_for_shutdown(request.member_id)
+        return self._answer(turn, group, updated, target, step)
+
+    # ---- who it is, and what it says ------------------------------------------------------------------------
+
+    def _find(
+        self, turn: Turn, request: StreamsGroupHeartbeatRequest
+    ) -> tuple[StreamsGroup, StreamsGroupMember]:
+        """The group and the member as they are, or new ones."""
+        member_id = request.member_id
+        if request.member_epoch == JOIN_EPOCH:
+            group = self._groups.group_to_join(turn, request.group_id)
+            return group, group.members.get(member_id) or StreamsGroupMember(member_id)
+        group = self._groups.streams_group(request.group_id)
+        return group, group.member(member_id)
+
+    @staticmethod
+    def _topology(
+        turn: Turn, group: StreamsGroup, said: StreamsGroupHeartbeatRequestTopology | None
+    ) -> StreamsTopology:
+        """The group's topology: the first one that a member said. There are no updates yet (KIP-1071)."""
+        present = group.topology
+        if said is None:
+            if present is None:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group has no topology.")
+            return present
+        topology = topology_from_request(said)
+        if present is None:
+            turn.records.append(records.topology(group.group_id, topology.value))
+            return topology
+        if present.epoch <= topology.epoch and not present.says_the_same(topology):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "The group has another topology; updates are not supported."
+            )
+        return present
+
+    def _note(
+        self, turn: Turn, group: StreamsGroup, topology: StreamsTopology, owned: Tasks | None, *, bump: bool
+    ) -> tuple[int, ConfiguredTopology]:
+        """Look at the topics and the settings: the group's epoch, which is a new one if anything has changed."""
+        configured, metadata_hash = self._groups.look_at_topics(turn, group, topology)
+        validated = NOT_VALIDATED
+        if configured.is_ready:
+            validated = topology.epoch
+            _require_tasks(configured, owned)
+        configs = self._groups.settings[group.group_id].assignment_configs
+        last = group.epoch
+        noted = GroupEpoch(last.epoch, metadata_hash, validated, configs)
+        if noted != last or bump:
+            noted = noted._replace(epoch=last.epoch + 1)
+            turn.records.append(records.group_epoch(group.group_id, noted))
+            group.refresh_epoch = noted.epoch
+        return noted.epoch, configured
+
+    # ---- what it shall have ---------------------------------------------------------------------------------
+
+    def _target(
+        self, turn: Turn, group: StreamsGroup, epoch: int, member: StreamsGroupMember, step: _Step
+    ) -> Target:
+        """The target assignment, made anew if that is due and not to be waited with."""
+        last_epoch = group.target_epoch.epoch
+        if self._groups.first.is_delayed(group.group_id):
+            step.statuses.add(
+                StatusCode.ASSIGNMENT_DELAYED, "More members may join before the first assignment."
+            )
+            return Target(last_epoch, NOTHING)
+        last = Target(last_epoch, group.target_of(member.member_id))
+        if last_epoch >= epoch:
+            return last
+        if not self._groups.may_assign(group, turn.now_ms):
+            step.statuses.add(StatusCode.ASSIGNMENT_DELAYED, "The last assignment was made only just now.")
+            return last
+        changes = self._groups.assign(turn, group, self._groups.plan(group, epoch, step.configured, member))
+        return Target(epoch, changes.get(member.member_id, last.tasks))
+
+    def _answer(
+        self, turn: Turn, group: StreamsGroup, member: StreamsGroupMember, target: Target, step: _Step
+    ) -> HeartbeatOutcome:
+        groups = self._groups
+        settings = groups.settings[group.group_id]
+        after = groups.reconcile(turn, group, member, target, step.owned)
+        groups.timers.start_session(turn, group.group_id, after.member_id, settings.session_timeout_ms)
+        return answer(
+            group,
+            after,
+            groups.context.image,
+            step.statuses,
+            step.configured,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            tell_tasks=step.joins or step.before != after.assigned,
+            endpoint_epoch=step.endpoint_epoch,
+            is_new=step.is_new,
+        )
+
+
+def _owned(request: StreamsGroupHeartbeatRequest) -> Tasks | None:
+    """What the member says it has; a request says all kinds of tasks or none."""
+    active, standby, warmup = request.active_tasks, request.standby_tasks, request.warmup_tasks
+    if active is None or standby is None or warmup is None:
+        return None
+    return Tasks(task_ids(active), task_ids(standby), task_ids(warmup))
+
+
+def _require_epoch(member: StreamsGroupMember, epoch: int, owned: Tasks | None) -> None:
+    """The member's own epoch, or the one before if it may not have heard of the new one."""
+    if epoch in (JOIN_EPOCH, member.member_epoch):
+        return
+    if epoch == member.previous_member_epoch < member.member_epoch and _is_subset(owned, member.assigned):
+        return
+    raise KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The member is in epoch {member.member_epoch}, not in {epoch}: it must give up everything and rejoin.",
+    )
+
+
+def _is_subset(owned: Tasks | None, assigned: HeldTasks) -> bool:
+    if owned is None:
+        return False
+    return all(_is_within(mine, theirs) for mine, theirs in zip(owned, assigned, strict=True))
+
+
+def _is_within(mine: Mapping[str, frozenset[int]], assigned: Mapping[str, Any]) -> bool:
+    return all(s in assigned and partitions <= set(assigned[s]) for s, partitions in mine.items())
+
+
+def _require_tasks(configured: ConfiguredTopology, owned: Tasks | None) -> None:
+    """INVALID_REQUEST if the member says it has a task that does not exist."""
+    subtopologies = configured.subtopologies or {}
+    for tasks in owned or ():
+        for subtopology_id, partitions in tasks.items():
+            subtopology = subtopologies.get(subtopology_id)
+            if subtopology is None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no subtopology {subtopology_id}.")
+            if any(not 0 <= partition < subtopology.number_of_tasks for partition in partitions):
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Subtopology {subtopology_id} has {subtopology.number_of_tasks} tasks, not {sorted(partitions)}.",
+                )
+
+
+def _said(
+    member: StreamsGroupMember, caller: Caller, request: StreamsGroupHeartbeatRequest
+) -> StreamsGroupMember:
+    """The member with what the request says of it; what it leaves out stays."""
+    fields: dict[str, Any] = {"client_id": caller.client_id, "client_host": caller.client_host}
+    if request.rack_id is not None:
+        fields["rack_id"] = request.rack_id
+    if request.rebalance_timeout_ms != NOT_GIVEN:
+        fields["rebalance_timeout_ms"] = request.rebalance_timeout_ms
+    if request.topology is not None:
+        fields["topology_epoch"] = request.topology.epoch
+    if request.process_id is not None:
+        fields["process_id"] = request.process_id
+    if request.client_tags is not None:
+        fields["client_tags"] = {tag.key: tag.value for tag in request.client_tags}
+    if request.user_endpoint is not None:
+        fields["user_endpoint"] = UserEndpoint(request.user_endpoint.host, request.user_endpoint.port)
+    return changed(member, **fields)

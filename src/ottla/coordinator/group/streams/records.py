@@ -1,0 +1,159 @@
+"""The records of a streams group, as Kafka writes them."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ottla.coordinator.group.streams.member import StreamsGroupMember
+from ottla.coordinator.group.streams.tasks import TaskEpochs, TaskIds, Tasks
+from ottla.coordinator.result import CoordinatorRecord
+from ottla.wire.messages import streams_group_log as log
+
+
+class GroupEpoch(NamedTuple):
+    """What the record of a group says."""
+
+    epoch: int
+    metadata_hash: int
+    validated_topology_epoch: int
+    assignment_configs: Mapping[str, str]
+
+
+def member_metadata(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
+    endpoint = member.user_endpoint
+    return CoordinatorRecord(
+        log.StreamsGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
+        log.StreamsGroupMemberMetadataValue(
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            topology_epoch=member.topology_epoch,
+            process_id=member.process_id,
+            user_endpoint=None if endpoint is None else log.Endpoint(host=endpoint.host, port=endpoint.port),
+            client_tags=[
+                log.KeyValue(key=key, value=value) for key, value in sorted(member.client_tags.items())
+            ],
+        ),
+    )
+
+
+def member_metadata_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(log.StreamsGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None)
+
+
+def group_epoch(group_id: str, group: GroupEpoch) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.StreamsGroupMetadataKey(group_id=group_id),
+        log.StreamsGroupMetadataValue(
+            epoch=group.epoch,
+            metadata_hash=group.metadata_hash,
+            validated_topology_epoch=group.validated_topology_epoch,
+            last_assignment_configs=[
+                log.LastAssignmentConfig(key=key, value=value)
+                for key, value in sorted(group.assignment_configs.items())
+            ],
+        ),
+    )
+
+
+def group_epoch_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(log.StreamsGroupMetadataKey(group_id=group_id), None)
+
+
+def topology(group_id: str, value: log.StreamsGroupTopologyValue) -> CoordinatorRecord:
+    return CoordinatorRecord(log.StreamsGroupTopologyKey(group_id=group_id), value)
+
+
+def topology_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(log.StreamsGroupTopologyKey(group_id=group_id), None)
+
+
+def target_assignment(group_id: str, member_id: str, tasks: Tasks) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.StreamsGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
+        log.StreamsGroupTargetAssignmentMemberValue(
+            active_tasks=_target_rows(tasks.active),
+            standby_tasks=_target_rows(tasks.standby),
+            warmup_tasks=_target_rows(tasks.warmup),
+        ),
+    )
+
+
+def _target_rows(tasks: TaskIds) -> list[log.StreamsGroupTargetAssignmentMemberValueTaskIds]:
+    return [
+        log.StreamsGroupTargetAssignmentMemberValueTaskIds(
+            subtopology_id=subtopology_id, partitions=sorted(partitions)
+        )
+        for subtopology_id, partitions in sorted(tasks.items())
+    ]
+
+
+def target_assignment_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
+    key = log.StreamsGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    return CoordinatorRecord(key, None)
+
+
+def target_epoch(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        log.StreamsGroupTargetAssignmentMetadataKey(group_id=group_id),
+        log.StreamsGroupTargetAssignmentMetadataValue(
+            assignment_epoch=epoch, assignment_timestamp=timestamp_ms
+        ),
+    )
+
+
+def target_epoch_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(log.StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), None)
+
+
+def current_assignment(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
+    has, gives_up = member.assigned, member.pending_revocation
+    return CoordinatorRecord(
+        log.StreamsGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
+        log.StreamsGroupCurrentMemberAssignmentValue(
+            member_epoch=member.member_epoch,
+            previous_member_epoch=member.previous_member_epoch,
+            state=member.state,
+            active_tasks=_epoch_rows(has.active),
+            standby_tasks=_rows(has.standby),
+            warmup_tasks=_rows(has.warmup),
+            active_tasks_pending_revocation=_epoch_rows(gives_up.active),
+            standby_tasks_pending_revocation=_rows(gives_up.standby),
+            warmup_tasks_pending_revocation=_rows(gives_up.warmup),
+        ),
+    )
+
+
+def _rows(tasks: TaskIds) -> list[log.StreamsGroupCurrentMemberAssignmentValueTaskIds]:
+    return [
+        log.StreamsGroupCurrentMemberAssignmentValueTaskIds(
+            subtopology_id=subtopology_id, partitions=sorted(partitions)
+        )
+        for subtopology_id, partitions in sorted(tasks.items())
+    ]
+
+
+def _epoch_rows(tasks: TaskEpochs) -> list[log.StreamsGroupCurrentMemberAssignmentValueTaskIds]:
+    return [
+        log.StreamsGroupCurrentMemberAssignmentValueTaskIds(
+            subtopology_id=subtopology_id,
+            partitions=(partitions := sorted(epochs)),
+            assignment_epochs=[epochs[partition] for partition in partitions],
+        )
+        for subtopology_id, epochs in sorted(tasks.items(), key=lambda row: row[0])
+    ]
+
+
+def current_assignment_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
+    key = log.StreamsGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
+    return CoordinatorRecord(key, None)
+
+
+def removed_member(group_id: str, member_id: str) -> list[CoordinatorRecord]:
+    """A member is gone: what depends on it is deleted before it is."""
+    return [
+        current_assignment_tombstone(group_id, member_id),
+        target_assignment_tombstone(group_id, member_id),
+        member_metadata_tombstone(group_id, member_id),
+    ]

@@ -1,0 +1,110 @@
+"""The topology of a streams group, as a member has said it and the log has it.
+
+A subtopology reads its source and repartition topics, keeps its stores' changes in changelog topics, and may write to
+the repartition topics of others. Its tasks are as many as its topics have partitions at most.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ottla.coordinator.group.assignors.java_order import grown_capacity, hash_order
+from ottla.coordinator.partitioning import java_hash_code
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.wire.messages import streams_group as wire
+from ottla.wire.messages.streams_group_log import (
+    CopartitionGroup,
+    StreamsGroupTopologyValue,
+    Subtopology,
+    TopicConfig,
+    TopicInfo,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class StreamsTopology:
+    """One version of it."""
+
+    value: StreamsGroupTopologyValue
+
+    def __post_init__(self) -> None:
+        ids = [subtopology.subtopology_id for subtopology in self.value.subtopologies]
+        if self.value.epoch < 0 or len(set(ids)) < len(ids):
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                "A topology has an epoch of 0 or more, and each subtopology once.",
+            )
+
+    @property
+    def epoch(self) -> int:
+        return self.value.epoch
+
+    def says_the_same(self, other: "StreamsTopology") -> bool:
+        """Whatever the order of the subtopologies."""
+        return self.epoch == other.epoch and self.subtopologies == other.subtopologies
+
+    @cached_property
+    def subtopologies(self) -> Mapping[str, Subtopology]:
+        """By id, in the order in which Apache's table of them is walked."""
+        found = {subtopology.subtopology_id: subtopology for subtopology in self.value.subtopologies}
+        order = hash_order(found, java_hash_code, grown_capacity(len(found)))
+        return {subtopology_id: found[subtopology_id] for subtopology_id in order}
+
+    @cached_property
+    def subtopology_of(self) -> Mapping[str, str]:
+        """Which subtopology reads a topic."""
+        return {
+            topic: subtopology_id
+            for subtopology_id, subtopology in self.subtopologies.items()
+            for topic in input_topics(subtopology)
+        }
+
+    @cached_property
+    def required_topics(self) -> frozenset[str]:
+        """All that must exist before there are tasks."""
+        return frozenset(
+            topic
+            for subtopology in self.subtopologies.values()
+            for topic in (*input_topics(subtopology), *(t.name for t in subtopology.state_changelog_topics))
+        )
+
+
+def input_topics(subtopology: Subtopology) -> list[str]:
+    """What a subtopology reads."""
+    return [*subtopology.source_topics, *(topic.name for topic in subtopology.repartition_source_topics)]
+
+
+def topology_from_request(topology: wire.StreamsGroupHeartbeatRequestTopology) -> StreamsTopology:
+    return StreamsTopology(
+        StreamsGroupTopologyValue(
+            epoch=topology.epoch, subtopologies=[_subtopology(s) for s in topology.subtopologies]
+        )
+    )
+
+
+def _subtopology(said: wire.StreamsGroupHeartbeatRequestSubtopology) -> Subtopology:
+    return Subtopology(
+        subtopology_id=said.subtopology_id,
+        source_topics=said.source_topics,
+        source_topic_regex=said.source_topic_regex,
+        state_changelog_topics=[_topic_info(topic) for topic in said.state_changelog_topics],
+        repartition_sink_topics=said.repartition_sink_topics,
+        repartition_source_topics=[_topic_info(topic) for topic in said.repartition_source_topics],
+        copartition_groups=[
+            CopartitionGroup(
+                source_topics=group.source_topics,
+                source_topic_regex=group.source_topic_regex,
+                repartition_source_topics=group.repartition_source_topics,
+            )
+            for group in said.copartition_groups
+        ],
+    )
+
+
+def _topic_info(said: wire.TopicInfo) -> TopicInfo:
+    return TopicInfo(
+        name=said.name,
+        partitions=said.partitions,
+        replication_factor=said.replication_factor,
+        topic_configs=[TopicConfig(key=config.key, value=config.value) for config in said.topic_configs],
+    )

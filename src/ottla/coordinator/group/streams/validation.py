@@ -1,0 +1,89 @@
+"""What is wrong with a StreamsGroupHeartbeat whatever the state of its group."""
+
+from collections.abc import Iterator, Sequence
+
+from ottla.coordinator.group.streams.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.topic_names import INTERNAL_TOPICS, topic_name_problem
+from ottla.wire.messages.streams_group import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatRequestTopology,
+)
+
+NOT_GIVEN = -1
+
+
+def validate(request: StreamsGroupHeartbeatRequest) -> None:
+    """STREAMS_INVALID_TOPOLOGY or INVALID_REQUEST."""
+    if request.topology is not None:
+        _require_topic_names(request.topology)
+    _require_supported(request)
+    _require_text(request.member_id, "MemberId")
+    _require_text(request.group_id, "GroupId")
+    _require_text(request.rack_id, "RackId")
+    epoch = request.member_epoch
+    if epoch == JOIN_EPOCH:
+        _validate_join(request)
+    elif epoch == STATIC_LEAVE_EPOCH:
+        _require(request.instance_id is not None, "Only a member with an InstanceId leaves for a while.")
+    else:
+        _require(epoch > STATIC_LEAVE_EPOCH, f"There is no MemberEpoch {epoch}.")
+    said = [tasks is not None for tasks in _tasks(request)]
+    _require(all(said) or not any(said), "A request says all kinds of tasks or none.")
+    _require(epoch == JOIN_EPOCH or request.topology is None, "Only a member that joins says a Topology.")
+
+
+def _tasks(request: StreamsGroupHeartbeatRequest) -> tuple[Sequence[object] | None, ...]:
+    return request.active_tasks, request.standby_tasks, request.warmup_tasks
+
+
+def _require_topic_names(topology: StreamsGroupHeartbeatRequestTopology) -> None:
+    names = dict.fromkeys(_topics(topology))
+    internal = [name for name in names if name in INTERNAL_TOPICS]
+    if internal:
+        raise _invalid_topology(f"The topology uses Kafka's own topics {', '.join(internal)}.")
+    impossible = [name for name in names if topic_name_problem(name) is not None]
+    if impossible:
+        raise _invalid_topology(f"No topic can be called {', '.join(impossible)}.")
+
+
+def _topics(topology: StreamsGroupHeartbeatRequestTopology) -> Iterator[str]:
+    for subtopology in topology.subtopologies:
+        yield from subtopology.source_topics
+        yield from subtopology.repartition_sink_topics
+        yield from (topic.name for topic in subtopology.repartition_source_topics)
+        yield from (topic.name for topic in subtopology.state_changelog_topics)
+
+
+def _require_supported(request: StreamsGroupHeartbeatRequest) -> None:
+    """What the protocol has room for, and 4.3 does not do yet."""
+    _require(request.instance_id is None, "Static members are not supported.")
+    _require(request.task_offsets is None, "TaskOffsets are not supported.")
+    _require(request.task_end_offsets is None, "TaskEndOffsets are not supported.")
+    _require(not request.warmup_tasks, "WarmupTasks are not supported.")
+    for subtopology in request.topology.subtopologies if request.topology is not None else ():
+        _require(not subtopology.source_topic_regex, "Expressions for source topics are not supported.")
+
+
+def _validate_join(request: StreamsGroupHeartbeatRequest) -> None:
+    _require(request.rebalance_timeout_ms != NOT_GIVEN, "A member that joins says its RebalanceTimeoutMs.")
+    for tasks in _tasks(request):
+        _require(tasks is not None and not tasks, "A member that joins has no tasks and says so.")
+    _require(request.topology is not None, "A member that joins says its Topology.")
+    for subtopology in request.topology.subtopologies if request.topology is not None else ():
+        for topic in subtopology.state_changelog_topics:
+            if topic.partitions:
+                raise _invalid_topology(f"Changelog topic {topic.name} says how many partitions it has.")
+
+
+def _require_text(text: str | None, field: str) -> None:
+    _require(text is None or bool(text.strip()), f"{field} is empty.")
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _invalid_topology(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, message)
