@@ -31,6 +31,7 @@ from ottla.model.clock import Clock
 from ottla.model.errors import KafkaError
 from ottla.model.ids import random_uuid
 from ottla.model.pending import Pending
+from ottla.node.garbage import freeze_what_stays
 from ottla.node.group_background import LoopBackground
 from ottla.node.share import SHARE_TOPIC, make_share
 from ottla.node.transactions import TRANSACTIONS_TOPIC, make_transactions
@@ -49,6 +50,9 @@ _LOAD_BUFFER_KEYS = {
     TRANSACTIONS_TOPIC: "transaction.state.log.load.buffer.size",
     SHARE_TOPIC: "share.coordinator.load.buffer.size",
 }
+
+# Slices of a load after which the garbage collector need not look at them again: some thousands of records.
+SLICES_TO_FREEZE = 64
 
 
 class LoopScheduler:
@@ -187,10 +191,12 @@ class Coordinators:
         run = asyncio.get_running_loop().run_in_executor
         while offset < found.log_end_offset and shard.state is ShardState.LOADING:
             data = await run(self._executor, _read, found, offset, size_bytes)
-            for replayed in replay_batches(shard, data):
+            for slices, replayed in enumerate(replay_batches(shard, data), 1):
                 offset = replayed
                 if shard.state is not ShardState.LOADING:
                     return
+                if slices % SLICES_TO_FREEZE == 0:
+                    freeze_what_stays()
                 await breath.take()
 
     async def stop(self) -> None:

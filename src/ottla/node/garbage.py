@@ -19,6 +19,16 @@ OLDEST_GENERATION: Final = 2
 THRESHOLDS: Final = (700, 10, 4)
 
 
+def freeze_what_stays() -> None:
+    """Somebody makes very much that stays, as a load does: look at it once, and not again.
+
+    Only where collections are kept short at all: another process may want its own objects visited.
+    """
+    if gc.get_freeze_count():
+        gc.collect(OLDEST_GENERATION - 1)
+        gc.freeze()
+
+
 class ShortCollections:
     """Freezes what a slow full collection has left."""
 

@@ -51,3 +51,20 @@ def test_a_quick_collection_freezes_nothing(
         assert keep
     finally:
         short.remove()
+
+
+def test_what_a_load_makes_is_frozen_but_not_its_rings() -> None:
+    garbage.freeze_what_stays()
+    assert gc.get_freeze_count() == 0  # somebody else's process
+    short = ShortCollections()
+    short.install()
+    try:
+        before = gc.get_freeze_count()
+        keep = [Ring() for _ in range(1000)]
+        gone = weakref.ref(Ring())
+        garbage.freeze_what_stays()
+        assert gone() is None
+        assert gc.get_freeze_count() >= before + 1000
+        assert len(keep) == 1000
+    finally:
+        short.remove()
