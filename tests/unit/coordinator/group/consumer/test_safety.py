@@ -76,7 +76,10 @@ class Life:
         client.owns, client.epoch, client.topics = {}, 0, self.subscription()
         self.clients[client.member_id] = client
         pending = self.world.enter_later(client.member_id, client.topics)
-        self.hear(client, pending.result())
+        if pending.error is None:
+            self.hear(client, pending.result())
+        else:
+            client.unsure = True
 
     def leave(self, client: Client) -> None:
         del self.clients[client.member_id]
