@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from ottla.client.admin_types import ResourceType as ResourceType
     from ottla.client.aio import AsyncConsumer as AsyncConsumer
     from ottla.client.aio import AsyncProducer as AsyncProducer
+    from ottla.client.aio_consumer import RebalanceListener as RebalanceListener
     from ottla.client.base import AsyncClient as AsyncClient
     from ottla.client.batch import RecordMetadata as RecordMetadata
     from ottla.client.blocking import Admin as Admin
     from ottla.client.blocking import Consumer as Consumer
     from ottla.client.blocking import Producer as Producer
     from ottla.client.fetched import ConsumerRecord as ConsumerRecord
+    from ottla.client.group.offset_messages import GroupMetadata as GroupMetadata
+    from ottla.client.group.offset_messages import OffsetAndMetadata as OffsetAndMetadata
     from ottla.model.ids import TopicPartition as TopicPartition
 
 _HOMES = {
@@ -36,6 +39,9 @@ _HOMES = {
     "Consumer": "ottla.client.blocking",
     "ConsumerRecord": "ottla.client.fetched",
     "NewTopic": "ottla.client.admin_types",
+    "RebalanceListener": "ottla.client.aio_consumer",
+    "OffsetAndMetadata": "ottla.client.group.offset_messages",
+    "GroupMetadata": "ottla.client.group.offset_messages",
     "Producer": "ottla.client.blocking",
     "RecordMetadata": "ottla.client.batch",
     "ResourceType": "ottla.client.admin_types",

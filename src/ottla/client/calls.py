@@ -1,7 +1,7 @@
 """A call: one request to whoever should answer it, tried again until its time is up.
 
-A call knows whom it is for (any broker, the controller, one node, a partition's leader), which errors in the
-response are worth another try, and whom to tell the outcome. Routing is the network core's business.
+A call knows whom it is for (any broker, the controller, one node, a partition's leader, a coordinator), which
+errors in the response are worth another try, and whom to tell the outcome. Routing is the network core's business.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,10 @@ from enum import Enum
 from typing import Any
 
 from ottla.client.connection import OnDone
+from ottla.client.coordinators import CoordinatorOf
 from ottla.client.errors import ConnectionLost, TimedOut
 from ottla.client.metadata import error_of
+from ottla.client.peers import MAIN
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -23,7 +25,7 @@ class To(Enum):
     CONTROLLER = "the controller"
 
 
-Target = To | int | TopicPartition
+Target = To | int | TopicPartition | CoordinatorOf
 # The error in a response that decides about another try, or None; most responses have it at the top.
 ErrorOf = Callable[[Any], ErrorCode | None]
 
@@ -68,9 +70,17 @@ class Call:
     sent: bool = False
     # The picture of the cluster that was found wanting: the next try waits for a newer one.
     needs_metadata_after: int = -1
+    # Called with the request and the version when it is sent: for what is said otherwise in other versions.
+    adapt: Callable[[Any, int], Any] | None = None
+    # For a request that waits for others at the broker: its own connection, its own time.
+    channel: int = MAIN
+    request_timeout_ms: float | None = None
+    # Nobody wants the answer any more: it is not sent again, and whoever asked hears nothing.
+    cancelled: bool = False
 
     def finish(self, response: Any, error: KafkaError | None, now: float) -> None:
-        self.on_done(response, error, now)
+        if not self.cancelled:
+            self.on_done(response, error, now)
 
     def timed_out(self, now: float, trouble: str) -> None:
         why = self.last_error or trouble

@@ -202,9 +202,23 @@ class ConsumerConfig(ClientConfig):
     max_poll_records: int = 500
     check_crcs: bool = True
     client_rack: str = ""
+    # Groups. Without a group_id a consumer reads what it is assigned by hand and commits nothing.
+    group_id: str | None = None
+    group_instance_id: str | None = None
+    group_protocol: str = "classic"
+    group_remote_assignor: str | None = None
+    # Names of assignors, in order of preference, or objects of one's own (ottla.client.group.assignors).
+    partition_assignment_strategy: str | list[Any] | tuple[Any, ...] = "range,cooperative-sticky"
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    exclude_internal_topics: bool = True
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)
+        self._check_group()
         if self.auto_offset_reset not in ("earliest", "latest", "none"):
             raise ConfigError(
                 f"auto_offset_reset must be earliest, latest or none, not {self.auto_offset_reset!r}"
@@ -215,6 +229,18 @@ class ConsumerConfig(ClientConfig):
             )
         if self.max_poll_records < 1:
             raise ConfigError("max_poll_records must be at least 1")
+
+    def _check_group(self) -> None:
+        if self.group_protocol not in ("classic", "consumer"):
+            raise ConfigError(f"group_protocol must be classic or consumer, not {self.group_protocol!r}")
+        if self.group_id == "":
+            raise ConfigError("group_id must not be empty")
+        if self.group_instance_id == "":
+            raise ConfigError("group_instance_id must not be empty")
+        if self.group_protocol == "classic" and self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ConfigError("heartbeat_interval_ms must be below session_timeout_ms")
+        if self.group_remote_assignor is not None and self.group_protocol == "classic":
+            raise ConfigError("group_remote_assignor needs group_protocol=consumer")
 
     @property
     def read_committed(self) -> bool:

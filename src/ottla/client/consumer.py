@@ -1,13 +1,14 @@
-"""The consumer without groups and without I/O: positions in, Fetch requests out, answers turned into records.
+"""The consumer's reading half, without I/O: positions in, Fetch requests out, answers turned into records.
 
-Each turn looks up positions that are not known (ListOffsets), checks positions after a change of leader
-(OffsetForLeaderEpoch, KIP-320), and keeps one fetch in flight to each broker, within a session (KIP-227).
-What comes back waits, undecoded, until `drain` takes it; meanwhile the next fetch is under way, as long as what
-waits is less than fetch_max_bytes. A party of the network core; owned by one driver.
+Who assigns the partitions, the application or its group (ottla.client.group), makes no difference here. Each turn
+looks up positions that are not known (what the group committed, else ListOffsets), checks positions after a
+change of leader (OffsetForLeaderEpoch, KIP-320), and keeps one fetch in flight to each broker, within a session
+(KIP-227). What comes back waits, undecoded, until `drain` takes it; meanwhile the next fetch is under way, as
+long as what waits is less than fetch_max_bytes. A party of the network core; owned by one driver.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ottla.client.calls import STALE_METADATA
@@ -28,6 +29,11 @@ from ottla.wire.messages.fetch import FetchRequest
 # From this version on topics go by their id (KIP-516).
 FETCH_WITH_TOPIC_IDS = 13
 
+# The group is about to take the partition from us, or has: the question answers itself.
+_NOT_OURS = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH}
+)
+
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
 
@@ -46,6 +52,8 @@ class ConsumerCore:
         self._fetching: set[int] = set()  # nodes with a fetch in flight
         self._node_not_before: dict[int, float] = {}
         self._node_failures: dict[int, int] = {}
+        # Set by the group: asks what was committed for partitions, and calls on_committed for each.
+        self.committed_source: Callable[[list[TopicPartition], float], None] | None = None
         network.parties.append(self)
 
     # -- what the application says --------------------------------------------------------------------
@@ -57,12 +65,45 @@ class ConsumerCore:
     def assign(self, partitions: Iterable[TopicPartition], now: float) -> None:
         """Read from these partitions and no others; positions of those kept are kept."""
         wanted = set(partitions)
-        for gone in self._positions.keys() - wanted:
-            self._discard(gone)
-            del self._positions[gone]
-        for tp in sorted(wanted - self._positions.keys()):
-            self._positions[tp] = PartitionPosition(tp)
+        self.remove(self._positions.keys() - wanted)
+        added = wanted - self._positions.keys()
+        self.add(added, now)
+        self.release(added)
+
+    def add(self, partitions: Iterable[TopicPartition], now: float) -> None:
+        """Read from these too, once they are released."""
+        for tp in sorted(partitions):
+            if tp in self._positions:
+                continue
+            state = self._positions[tp] = PartitionPosition(tp)
+            state.held = True
+            state.needs_committed = self.committed_source is not None
             self._metadata.want(tp.topic, now)
+
+    def hold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch and hand out nothing of these for now."""
+        for tp in partitions:
+            if tp in self._positions:
+                self._positions[tp].held = True
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            if tp in self._positions:
+                self._positions[tp].held = False
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read no more from these."""
+        for tp in list(partitions):
+            self._discard(tp)
+            self._positions.pop(tp, None)
+
+    def positions(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Where the application stands: the offset of the next record, the leader epoch of the one before."""
+        return {
+            tp: (state.position, state.offset_epoch)
+            for tp, state in self._positions.items()
+            if state.position is not None
+        }
 
     def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         if offset < 0:
@@ -96,6 +137,15 @@ class ConsumerCore:
 
     # -- what the application gets --------------------------------------------------------------------
 
+    def report(self, error: KafkaError) -> None:
+        """Have a drain raise this."""
+        self._errors.append(error)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How much waits to be taken."""
+        return self._buffered_bytes
+
     def has_data(self) -> bool:
         """Would drain return or raise something?"""
         return bool(self._errors) or any(self._is_drainable(fetched) for fetched in self._fetched)
@@ -119,7 +169,7 @@ class ConsumerCore:
 
     def _is_drainable(self, fetched: Fetched) -> bool:
         state = self._positions.get(fetched.tp)
-        return state is not None and not state.paused
+        return state is not None and not state.paused and not state.held
 
     def _take(self, fetched: Fetched, limit: int, out: Records) -> int:
         """Move records from one fetch to `out`; puts the rest of the fetch back at the front."""
@@ -192,13 +242,20 @@ class ConsumerCore:
     def _look_up(self, now: float) -> None:
         """Ask for the positions that are not known."""
         timestamps: dict[TopicPartition, int] = {}
+        committed: list[TopicPartition] = []
         for tp, state in self._positions.items():
             if state.position is not None or state.looking_up:
+                continue
+            if state.needs_committed:
+                state.looking_up = True
+                committed.append(tp)
                 continue
             timestamp = state.reset if state.reset is not None else self._reset_policy(state)
             if timestamp is not None:
                 state.reset, state.looking_up = timestamp, True
                 timestamps[tp] = timestamp
+        if committed and self.committed_source is not None:
+            self.committed_source(committed, now)
         if not timestamps:
             return
         question = list_offsets_question(
@@ -212,6 +269,23 @@ class ConsumerCore:
             self._on_position(tp, timestamps[tp], result, error, now)
 
         LeaderFanout(self._network, timestamps, question, found, float("inf"))
+
+    def on_committed(
+        self, tp: TopicPartition, at: tuple[int, int] | None, error: KafkaError | None, now: float
+    ) -> None:
+        """The group has said where it stopped (offset and epoch); None: it never read this partition."""
+        state = self._positions.get(tp)
+        if state is None or not state.needs_committed:
+            return  # moved or unassigned meanwhile
+        state.looking_up = False
+        if error is not None:
+            if error.code not in _NOT_OURS:
+                state.looking_up = True  # told once; a seek starts it again
+                self._errors.append(error)
+            return
+        state.needs_committed = False
+        if at is not None:
+            state.seek(*at)
 
     def _reset_policy(self, state: PartitionPosition) -> int | None:
         timestamp = RESET_TIMESTAMPS.get(self._config.auto_offset_reset)

@@ -79,3 +79,21 @@ class NoOffsetForPartition(ClientError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+
+
+class CommitFailed(ClientError):
+    """The group has gone on without this member: what it wanted to commit may be another member's now."""
+
+
+class Wakeup(ClientError):
+    """wakeup() was called while the consumer waited."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, "the consumer was woken up")
+
+
+class StateError(ClientError):
+    """The client cannot do this in the state it is in; the message says which."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_REQUEST, message)

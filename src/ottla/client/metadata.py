@@ -84,7 +84,10 @@ class ClusterMetadata:
         self.version = 0  # counts updates, so that a waiter knows that one came after it asked
         self.fatal: KafkaError | None = None
         self._wanted: dict[str, float] = {}  # topic -> when it was last asked for
+        self._wanted_ids: set[Uuid] = set()  # topics known only by their id so far
+        self._asks_ids = False
         self._wants_all = False
+        self._holds_all = False  # the last answer was about every topic
         self._stale = True
         self.urgent = True  # somebody waits for a topic never asked for: no backoff stands in its way
         self._last_success_ms = float("-inf")
@@ -97,8 +100,25 @@ class ClusterMetadata:
             self._stale = self.urgent = True
         self._wanted[topic] = now
 
-    def want_all(self) -> None:
-        self._wants_all = self._stale = True
+    def want_id(self, topic_id: Uuid) -> None:
+        """Find out what a topic is called (KIP-848 names assigned topics by their id)."""
+        if topic_id not in self.names_by_id and topic_id not in self._wanted_ids:
+            self._wanted_ids.add(topic_id)
+            self._stale = self.urgent = True
+
+    def want_all(self, wanted: bool = True) -> None:
+        """Keep every topic in the picture, or no longer."""
+        if wanted and not self._wants_all:
+            self._stale = True
+        self._wants_all = wanted
+
+    @property
+    def covers_all(self) -> bool:
+        """The picture holds every topic there is."""
+        return self._wants_all and self._holds_all
+
+    def forget_id(self, topic_id: Uuid) -> None:
+        self._wanted_ids.discard(topic_id)
 
     def forget(self, topic: str) -> None:
         self._wanted.pop(topic, None)
@@ -118,6 +138,11 @@ class ClusterMetadata:
         idle = now - self._config.metadata_max_idle_ms
         for topic in [name for name, used in self._wanted.items() if used < idle]:
             self.forget(topic)
+        self._asks_ids = bool(self._wanted_ids) and not self._wants_all and not self._asks_ids
+        if self._asks_ids:
+            # Names and ids do not mix in one request: they take turns.
+            by_id = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in self._wanted_ids]
+            return MetadataRequest(topics=by_id, allow_auto_topic_creation=False)
         names = (
             None if self._wants_all else [MetadataRequestTopic(name=name) for name in sorted(self._wanted)]
         )
@@ -156,14 +181,19 @@ class ClusterMetadata:
         self.controller_id = response.controller_id
         unsettled = False
         for described in response.topics:
+            if described.name is None:
+                unsettled = True  # a topic asked for by an id that this broker does not know, or not yet
+                continue
             unsettled |= self._update_topic(described)
+            self._wanted_ids.discard(Uuid(described.topic_id))
         if asked.topics is None:
             present = {described.name for described in response.topics}
             for gone in [name for name in self.topics if name not in present]:
                 self._drop(gone)
+        self._holds_all = asked.topics is None
         covered = {topic.name for topic in asked.topics} if asked.topics is not None else None
         missed = covered is not None and not self._wanted.keys() <= covered
-        self._stale = unsettled or missed
+        self._stale = unsettled or missed or bool(self._wanted_ids)
 
     def _update_topic(self, described: Any) -> bool:
         """Returns whether the topic should be asked for again soon."""

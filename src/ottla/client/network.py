@@ -13,18 +13,22 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from ottla.client.backoff import Backoff
-from ottla.client.calls import STALE_METADATA, Call, To
+from ottla.client.calls import STALE_METADATA, Call, ErrorOf, To
 from ottla.client.config import ClientConfig
 from ottla.client.connection import Authenticator, Connection, OnDone, State, lost
+from ottla.client.coordinators import MOVED_COORDINATOR, CoordinatorOf, Coordinators, for_version
 from ottla.client.errors import Closed, NoBrokersAvailable, TimedOut, UnsupportedVersion
 from ottla.client.metadata import ClusterMetadata, error_of
 from ottla.client.peers import MAIN, Peer, Peers
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.wire.messages.groups import FindCoordinatorRequest
 from ottla.wire.messages.metadata import MetadataRequest
 
 # Below this version an empty list of topics means all of them, and none cannot be asked for.
 _METADATA_WITH_NULL_TOPICS = 1
+# Routing a call may bring about others (the lookup of its coordinator): they go out in the same turn.
+_ROUTING_ROUNDS = 4
 
 
 class Connect(NamedTuple):
@@ -73,6 +77,7 @@ class NetworkCore:
         self.config = config
         self.random = Random(seed)
         self.metadata = ClusterMetadata(config)
+        self.coordinators = Coordinators(self._ask_coordinator)
         self.parties: list[Party] = []
         self.closed = False
         self._peers = Peers(config, self.random)
@@ -158,6 +163,12 @@ class NetworkCore:
         assert peer is not None
         assert peer.connection is not None
         return peer.connection
+
+    def feature_level(self, name: str) -> int:
+        """The level of a feature that is in force in the cluster, as the newest answer to ApiVersions has it."""
+        known = [peer.connection.ranges for peer in self._peers if peer.connection is not None]
+        newest = max(known, key=lambda ranges: ranges.features_epoch, default=None)
+        return 0 if newest is None else newest.features.get(name, 0)
 
     def call(self, call: Call, now: float) -> None:
         """A request with routing and retries; the outcome goes to its on_done."""
@@ -319,16 +330,27 @@ class NetworkCore:
     # -- calls ----------------------------------------------------------------------------------------
 
     def _route_calls(self, now: float) -> None:
-        calls, self._calls = self._calls, []
-        for call in calls:
-            if call.deadline_ms <= now:
-                call.timed_out(now, self.trouble())
-            elif call.not_before_ms > now or not self._try(call, now):
-                self._calls.append(call)
+        waiting: list[Call] = []
+        for _ in range(_ROUTING_ROUNDS):
+            calls, self._calls = self._calls, []
+            for call in calls:
+                if call.cancelled:
+                    continue
+                if call.deadline_ms <= now:
+                    call.timed_out(now, self.trouble())
+                elif call.not_before_ms > now or not self._try(call, now):
+                    waiting.append(call)
+            if not self._calls:
+                break
+        self._calls = waiting + self._calls
 
     def _try(self, call: Call, now: float) -> bool:
         """Send the call if its addressee can be reached now; True if it need not wait here any more."""
-        peer = self._peer_for(call, now)
+        try:
+            peer = self._peer_for(call, now)
+        except KafkaError as refusal:
+            call.finish(None, refusal, now)
+            return True
         if peer is None:
             return False
         if not peer.can_send(now, self.config.max_in_flight_requests_per_connection):
@@ -336,18 +358,20 @@ class NetworkCore:
                 self._connect(peer, now)
             return False
         try:
-            version = self.version_for(peer.node.node_id, type(call.request), call.at_most)
+            version = self.version_for(peer.node.node_id, type(call.request), call.at_most, call.channel)
+            request = call.request if call.adapt is None else call.adapt(call.request, version)
         except UnsupportedVersion as error:
             call.finish(None, error, now)
             return True
         call.attempts += 1
         call.sent = True
-        timeout_ms = min(self.config.request_timeout_ms, call.deadline_ms - now)
+        allowed_ms = call.request_timeout_ms or self.config.request_timeout_ms
+        timeout_ms = min(allowed_ms, call.deadline_ms - now)
 
         def answered(response: Any, error: KafkaError | None, now: float) -> None:
             self._answered(call, response, error, now)
 
-        self.send(peer.node.node_id, call.request, version, answered, now, timeout_ms)
+        self.send(peer.node.node_id, request, version, answered, now, timeout_ms, call.channel)
         return True
 
     def _peer_for(self, call: Call, now: float) -> Peer | None:
@@ -363,19 +387,33 @@ class NetworkCore:
             self.metadata.want(target.topic, now)
             info = self.metadata.partition(target)
             node_id = -1 if info is None else info.leader
+        elif isinstance(target, CoordinatorOf):
+            found = self.coordinators.node(target, now)
+            if found is None:
+                return None
+            node_id = found
         else:
             assert isinstance(target, int)
             node_id = target
-        peer = self._peers.get(node_id) if node_id >= 0 else None
+        peer = self._peers.get(node_id, call.channel) if node_id >= 0 else None
         if peer is None:
             self._unroutable(call, now)
         return peer
+
+    def _ask_coordinator(
+        self, request: FindCoordinatorRequest, error_of: ErrorOf, on_done: OnDone, now: float
+    ) -> None:
+        deadline = now + self.config.default_api_timeout_ms
+        self.call(Call(request, To.ANY, deadline, on_done, error_of=error_of, adapt=for_version), now)
 
     def _unroutable(self, call: Call, now: float) -> None:
         """Nobody is known under the call's address: a newer picture is waited for."""
         call.needs_metadata_after = self.metadata.version
         if isinstance(call.target, int):
             call.last_error = f"node {call.target} is not in the cluster"
+        elif isinstance(call.target, CoordinatorOf):
+            self.coordinators.forget(call.target)
+            call.last_error = f"{call.target} is not in the cluster"
         else:
             call.last_error = f"{call.target} is not known"
         self.metadata.invalidate()
@@ -387,6 +425,10 @@ class NetworkCore:
                 call.finish(response, None, now)
                 return
             error = KafkaError(code)
+        if isinstance(call.target, CoordinatorOf) and error.code in MOVED_COORDINATOR:
+            self.coordinators.forget(call.target)
+        if call.cancelled:
+            return
         if self.closed or not call.may_retry(error, now):
             call.finish(response, None if response is not None else error, now)
             return

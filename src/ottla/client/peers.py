@@ -12,10 +12,11 @@ from ottla.client.config import ClientConfig
 from ottla.client.connection import Connection, State
 from ottla.client.metadata import Node
 
-# A broker answers one connection in order, so a fetch that waits for records holds up what comes behind it:
-# such requests have a connection of their own.
+# A broker answers one connection in order, so a fetch that waits for records, or a join that waits for the other
+# members, holds up what comes behind it: such requests have a connection of their own.
 MAIN = 0
 LONG_POLL = 1
+JOIN = 2
 
 
 class Peer:
@@ -78,7 +79,7 @@ class Peers:
             for index, address in enumerate(config.addresses)
         }
         self._known: dict[int, Peer] = {}
-        self._long_poll: dict[int, Peer] = {}
+        self._side: dict[tuple[int, int], Peer] = {}  # by node and channel, for channels beside MAIN
         self._retired: list[Peer] = []
         self._by_link: dict[int, Peer] = {}
         self._next_link = 0
@@ -86,25 +87,27 @@ class Peers:
     def __iter__(self) -> Iterator[Peer]:
         yield from self._bootstrap.values()
         yield from self._known.values()
-        yield from self._long_poll.values()
+        yield from self._side.values()
 
     def get(self, node_id: int, channel: int = MAIN) -> Peer | None:
         peer = self._known.get(node_id) or self._bootstrap.get(node_id)
         if channel == MAIN or peer is None:
             return peer
-        if node_id not in self._long_poll:
-            self._long_poll[node_id] = Peer(peer.node)
-        return self._long_poll[node_id]
+        if (node_id, channel) not in self._side:
+            self._side[node_id, channel] = Peer(peer.node)
+        return self._side[node_id, channel]
 
     def by_link(self, link: int) -> Peer | None:
         return self._by_link.get(link)
 
     def adopt(self, nodes: dict[int, Node]) -> None:
         """The cluster's own list of brokers has come: drop those that went, note those that moved."""
-        for peers in (self._known, self._long_poll):
-            for node_id in list(peers):
-                if node_id not in nodes or peers[node_id].node[1:3] != nodes[node_id][1:3]:
-                    self._retired.append(peers.pop(node_id))
+        for node_id, peer in list(self._known.items()):
+            if _has_moved(peer, nodes):
+                self._retired.append(self._known.pop(node_id))
+        for key, peer in list(self._side.items()):
+            if _has_moved(peer, nodes):
+                self._retired.append(self._side.pop(key))
         for node_id, node in nodes.items():
             if node_id in self._known:
                 self._known[node_id].node = node
@@ -181,3 +184,8 @@ class Peers:
         """Who could not be reached and why, for an error message."""
         failed = [peer for peer in self if peer.last_error is not None]
         return "; ".join(dict.fromkeys(f"{peer.node.address}: {peer.last_error}" for peer in failed))
+
+
+def _has_moved(peer: Peer, nodes: dict[int, Node]) -> bool:
+    node = nodes.get(peer.node.node_id)
+    return node is None or node[1:3] != peer.node[1:3]

@@ -17,10 +17,12 @@ class PartitionPosition:
     __slots__ = (
         "attempts",
         "fetch_offset",
+        "held",
         "high_watermark",
         "last_stable_offset",
         "log_start_offset",
         "looking_up",
+        "needs_committed",
         "not_before_ms",
         "offset_epoch",
         "paused",
@@ -42,6 +44,8 @@ class PartitionPosition:
         self.validating = False
         self.reset: int | None = None  # the (special) timestamp to look the position up by
         self.looking_up = False
+        self.needs_committed = False  # the group may know where it stopped: asked before any reset
+        self.held = False  # on its way to us or from us: nothing is fetched or handed out
         self.paused = False
         self.attempts = 0
         self.not_before_ms = float("-inf")
@@ -52,6 +56,7 @@ class PartitionPosition:
         self.log_start_offset = -1
 
     def seek(self, offset: int, offset_epoch: int = NO_LEADER_EPOCH) -> None:
+        self.needs_committed = False
         self.position = self.fetch_offset = offset
         self.offset_epoch = offset_epoch
         self.reset = None
@@ -60,6 +65,7 @@ class PartitionPosition:
         self.not_before_ms = float("-inf")
 
     def need_reset(self, timestamp: int) -> None:
+        self.needs_committed = False
         self.position = None
         self.fetch_offset = -1
         self.offset_epoch = NO_LEADER_EPOCH
@@ -76,6 +82,7 @@ class PartitionPosition:
         return (
             self.position is not None
             and not self.paused
+            and not self.held
             and not self.validating
             and self.not_before_ms <= now
         )

@@ -9,14 +9,23 @@ from ottla.client.errors import UnsupportedVersion
 class ApiRanges:
     """What one broker said it serves."""
 
-    __slots__ = ("_ranges",)
+    __slots__ = ("_ranges", "features", "features_epoch")
 
-    def __init__(self, ranges: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        ranges: Mapping[int, tuple[int, int]],
+        features: Mapping[str, int] | None = None,
+        features_epoch: int = -1,
+    ) -> None:
         self._ranges = dict(ranges)
+        self.features = dict(features or {})  # the levels in force in the cluster (KIP-584)
+        self.features_epoch = features_epoch
 
     @classmethod
     def from_response(cls, response: Any) -> "ApiRanges":
-        return cls({key.api_key: (key.min_version, key.max_version) for key in response.api_keys})
+        ranges = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+        levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
+        return cls(ranges, levels, response.finalized_features_epoch)
 
     def of(self, api_key: int) -> tuple[int, int] | None:
         return self._ranges.get(api_key)

@@ -1,0 +1,174 @@
+"""AsyncProducer: the producer for asyncio. See ottla.client.aio."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from ottla.client.base import AsyncClient
+from ottla.client.batch import Delivery, Headers, NewRecord, ProducerBatch, RecordMetadata, record_size
+from ottla.client.config import ProducerConfig
+from ottla.client.driver import monotonic_ms
+from ottla.client.errors import BufferExhausted, Closed, TimedOut
+from ottla.client.partitioner import CustomPartitioner
+from ottla.client.producer import ProducerCore
+
+Text = bytes | str | None
+
+
+class AsyncDelivery(Delivery):
+    """A delivery that can be awaited."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        if not self.done():
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.add_done_callback(lambda _: None if future.done() else future.set_result(None))
+            yield from future
+        return self.metadata()
+
+
+class AsyncProducer(AsyncClient):
+    """Sends records, in batches, with retries."""
+
+    CONFIG = ProducerConfig
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        partitioner: str | CustomPartitioner = "default",
+        delivery_type: type[Delivery] = AsyncDelivery,
+        **more: Any,
+    ) -> None:
+        if isinstance(partitioner, str):
+            more["partitioner"] = partitioner
+        super().__init__(settings, **more)
+        assert isinstance(self.config, ProducerConfig)
+        self._max_block_ms = self.config.max_block_ms
+        self.producer = ProducerCore(
+            self.core,
+            self.config,
+            delivery_type=delivery_type,
+            partitioner=None if isinstance(partitioner, str) else partitioner,
+        )
+        self._closing = False
+
+    async def send(
+        self,
+        topic: str,
+        value: Text = None,
+        key: Text = None,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> AsyncDelivery:
+        """Queue a record; waits up to max_block_ms for the topic's metadata and for room in the buffer."""
+        record = prepare(value, key, headers, timestamp_ms)
+        delivery = self.try_send(topic, partition, record)
+        while delivery is None:  # more than once if others waited for the same room
+            await self.wait_to_send(topic, record)
+            delivery = self.try_send(topic, partition, record)
+        if self.driver.is_due:
+            await asyncio.sleep(0)  # a loop that only sends would never let a batch go
+        assert isinstance(delivery, AsyncDelivery)
+        return delivery
+
+    async def send_and_wait(
+        self, topic: str, value: Text = None, key: Text = None, **more: Any
+    ) -> RecordMetadata:
+        """Send one record and wait for its acknowledgement."""
+        return await (await self.send(topic, value, key, **more))
+
+    def try_send(self, topic: str, partition: int | None, record: NewRecord) -> Delivery | None:
+        """Queue a record if that can be done without waiting."""
+        if self._closing:
+            raise Closed("the producer is closed")
+        delivery, is_news = self.producer.try_append(topic, partition, record, monotonic_ms())
+        if is_news:
+            self.wake()
+        return delivery
+
+    def wake(self) -> None:
+        self.driver.wake()
+
+    async def wait_to_send(self, topic: str, record: NewRecord) -> None:
+        """Wait for whatever kept try_send from queueing this record."""
+        core, size = self.producer, record_size(record)
+        if core.topic(topic, monotonic_ms()) is None:
+            await self.topic(topic, self._max_block_ms)
+        accumulator = core.accumulator
+        try:
+            if not await self.driver.until(lambda: accumulator.has_room(size), self._max_block_ms):
+                raise BufferExhausted(
+                    f"buffer_memory stayed full for {self._max_block_ms} ms ({self.core.trouble() or 'slow broker'})"
+                )
+        finally:
+            accumulator.blocked = False
+
+    async def flush(self, timeout_ms: float | None = None) -> None:
+        """Send all that is queued now and wait until it is done, one way or the other."""
+        assert isinstance(self.config, ProducerConfig)
+        accumulator = self.producer.accumulator
+        driver = self.driver
+        limit = self.config.delivery_timeout_ms + 1000 if timeout_ms is None else timeout_ms
+        with driver.lock:
+            accumulator.hurry += 1
+            waiting: deque[ProducerBatch] = deque(accumulator.incomplete)
+
+        def flushed() -> bool:
+            while waiting and waiting[0].is_done:
+                waiting.popleft()
+            return not waiting or all(batch.is_done for batch in waiting)
+
+        try:
+            if not await driver.until(flushed, limit):
+                raise TimedOut(f"flush: {len(waiting)} batches are still on their way after {limit:g} ms")
+        finally:
+            accumulator.hurry -= 1
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        return sorted((await self.topic(topic)).partitions)
+
+    async def close(self, timeout_ms: float | None = None) -> None:
+        """Flush, then close. What could not be sent fails with Closed."""
+        self._closing = True
+        try:
+            if self._driver is not None and self.core.metadata.version:
+                await self.flush(timeout_ms)
+        except TimedOut:
+            if timeout_ms is None:
+                raise
+            # The caller set the limit: what is left fails, each record with its own error.
+        finally:
+            with self._lock:
+                self.producer.abort(Closed("the producer was closed before the record was sent"))
+            await super().close()
+
+
+def prepare(
+    value: Text, key: Text, headers: Headers | Mapping[str, bytes | None], timestamp_ms: int | None
+) -> NewRecord:
+    """A record as the batch keeps it: text becomes UTF-8, the time is now unless given."""
+    if type(value) is not bytes and value is not None:
+        value = as_bytes(value, "value")
+    if type(key) is not bytes and key is not None:
+        key = as_bytes(key, "key")
+    if timestamp_ms is None:
+        timestamp_ms = time.time_ns() // 1_000_000
+    if not headers:
+        return timestamp_ms, key, value, ()
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    checked = tuple((str(name), None if v is None else as_bytes(v, "header")) for name, v in pairs)
+    return timestamp_ms, key, value, checked
+
+
+def as_bytes(value: Any, what: str) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"a {what} is bytes, str or None, not {type(value).__name__}")

@@ -1,0 +1,293 @@
+"""What ties a group's member to the consumer's positions and to the application.
+
+The member decides what changes hands; the application is told, and answers, in its own time: `take` hands the
+driver the next rebalance event, the driver commits and calls the listener, `finish` lets the member go on. So
+callbacks run where the application polls, as in the Java client, while heartbeats go on by themselves.
+Positions come from what the group has committed; what was consumed is committed at a poll, when everything that
+earlier polls returned is done with. A party of the network core; owned by one driver.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from ottla.client.config import ConsumerConfig
+from ottla.client.consumer import ConsumerCore
+from ottla.client.errors import StateError
+from ottla.client.group.commits import Commits
+from ottla.client.group.events import Change, Member, Rebalance
+from ottla.client.group.offset_messages import GroupMetadata, OffsetAndMetadata
+from ottla.client.network import NetworkCore
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+
+
+class Subscribed:
+    """What the application wants to read: topics, or an expression that the client or the broker matches."""
+
+    def __init__(self) -> None:
+        self.topics: frozenset[str] = frozenset()
+        self.pattern: re.Pattern[str] | None = None
+        self.server_pattern: str | None = None
+        self._matched_version = -1
+
+    def __bool__(self) -> bool:
+        return bool(self.topics) or self.pattern is not None or self.server_pattern is not None
+
+    def match(self, network: NetworkCore, exclude_internal: bool) -> None:
+        """Look for topics the client-side expression matches, if the picture is new."""
+        metadata = network.metadata
+        if self.pattern is None or metadata.version == self._matched_version or not metadata.covers_all:
+            return
+        self._matched_version = metadata.version
+        self.topics = frozenset(
+            name
+            for name, info in metadata.topics.items()
+            if self.pattern.fullmatch(name) and not (info.is_internal and exclude_internal)
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """False while a client-side expression waits for its first list of topics."""
+        return self.pattern is None or self._matched_version >= 0
+
+
+class GroupCore:
+    """See the module."""
+
+    def __init__(self, network: NetworkCore, config: ConsumerConfig, consumer: ConsumerCore) -> None:
+        assert config.group_id is not None
+        self._network = network
+        self._config = config
+        self._consumer = consumer
+        self.group_id = config.group_id
+        self.subscribed = Subscribed()
+        self.member: Member = _make_member(self, network, config)
+        self.commits = Commits(network, config.group_id, lambda: self.identity, self._on_rejected)
+        self._events: deque[Rebalance] = deque()
+        self._current: Rebalance | None = None
+        self._paused_before: set[TopicPartition] = set()
+        self._last_poll_ms: float | None = None
+        self.polling = 0  # how many polls wait right now
+        self._is_expired = False
+        self._is_leaving = False
+        self._next_auto_commit_ms = float("inf")
+        self.last_commit_error: KafkaError | None = None
+        consumer.committed_source = self._fetch_committed
+        network.parties.append(self)
+
+    # -- what the application says --------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        pattern: re.Pattern[str] | None = None,
+        server_pattern: str | None = None,
+    ) -> None:
+        """Read what the group assigns of these; the member joins (again) at the next poll."""
+        before, self.subscribed = self.subscribed, Subscribed()
+        if not before:
+            self._consumer.assign([], 0.0)  # what was assigned by hand is no longer wanted
+        self.subscribed.topics = frozenset(topics)
+        self.subscribed.pattern, self.subscribed.server_pattern = pattern, server_pattern
+        self._network.metadata.want_all(pattern is not None)
+
+    def unsubscribed(self) -> None:
+        """The member has left: nothing is wanted any more."""
+        self.subscribed = Subscribed()
+        self._is_leaving = False
+        self._network.metadata.want_all(False)
+        self.interrupt()
+        self._consumer.assign([], 0.0)
+
+    @property
+    def identity(self) -> GroupMetadata:
+        """Who commits: the member, or nobody in particular when partitions are assigned by hand."""
+        return self.member.identity if self.subscribed else GroupMetadata(self.group_id)
+
+    @property
+    def owned(self) -> list[TopicPartition]:
+        return sorted(self._consumer.assignment)
+
+    @property
+    def is_active(self) -> bool:
+        """The application is subscribed and polls."""
+        polls = self._last_poll_ms is not None and not self._is_expired
+        return bool(self.subscribed) and polls and not self._is_leaving
+
+    # -- polls ----------------------------------------------------------------------------------------
+
+    def polled(self, now: float) -> None:
+        """The application polls: it is alive, and done with what it got before."""
+        if self.subscribed and self.member.fatal is not None:
+            raise self.member.fatal
+        self._last_poll_ms = now
+        self._is_expired = False
+        if self._config.enable_auto_commit and self._next_auto_commit_ms <= now:
+            self._auto_commit(now)
+        if self._next_auto_commit_ms == float("inf"):
+            self._next_auto_commit_ms = now + self._config.auto_commit_interval_ms
+
+    def returned(self, now: float) -> None:
+        """A poll is over: the time until the next one counts from here."""
+        self._last_poll_ms = now
+
+    def begin_leaving(self) -> None:
+        """What the member has is given up before it leaves."""
+        self._is_leaving = True
+        self.interrupt()
+        if self.subscribed and self.owned:
+            has_place = self.member.identity.generation_id >= 0
+            self.push(Change.REVOKED if has_place else Change.LOST, self.owned)
+
+    def _auto_commit(self, now: float) -> None:
+        self._next_auto_commit_ms = now + self._config.auto_commit_interval_ms
+        if self.commits.is_idle:
+            deadline = now + self._config.default_api_timeout_ms
+            self.commits.commit(self.dirty(), deadline, self._noted, now)
+
+    def _noted(self, error: KafkaError | None, now: float) -> None:
+        self.last_commit_error = error
+
+    def consumed(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions of partitions (all that are assigned), as far as they are known."""
+        positions = self._consumer.positions()
+        wanted = positions.keys() if partitions is None else partitions
+        return {
+            tp: OffsetAndMetadata(offset, "", epoch)
+            for tp in wanted
+            if tp in positions
+            for offset, epoch in [positions[tp]]
+        }
+
+    def dirty(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Those among them that the broker is not known to have."""
+        known = self.commits.acknowledged
+        return {
+            tp: value
+            for tp, value in self.consumed(partitions).items()
+            if tp not in known or known[tp].offset != value.offset
+        }
+
+    # -- rebalance events -----------------------------------------------------------------------------
+
+    def push(
+        self,
+        change: Change,
+        partitions: Iterable[TopicPartition],
+        then: Callable[[float], None] | None = None,
+    ) -> None:
+        """The member wants the application to hear of this; `then` is called when it has."""
+        self._events.append(Rebalance(change, sorted(partitions), then))
+        if change is not Change.ASSIGNED:
+            # Nothing of them is handed out any more: what is committed now stays the truth.
+            self._consumer.hold(self._events[-1].partitions)
+
+    def interrupt(self) -> None:
+        """What was to be told is out of date; what is being told ends without consequences."""
+        self._events.clear()
+        if self._current is not None:
+            self._current.then = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is left to tell."""
+        return not self._events and self._current is None
+
+    def has_event(self) -> bool:
+        return bool(self._events) and self._current is None
+
+    def take(self, now: float) -> Rebalance | None:
+        """The next event for the application. New partitions are there already, so that it may seek in them."""
+        if self._current is not None or not self._events:
+            return None
+        event = self._current = self._events.popleft()
+        owned = self._consumer.assignment
+        if event.change is Change.ASSIGNED:
+            self._consumer.add(event.partitions, now)
+            paused = self._paused_before.intersection(event.partitions)
+            self._consumer.pause(paused)
+            self._paused_before.clear()
+            for tp in event.partitions:
+                self.commits.acknowledged.pop(tp, None)
+        else:
+            event.partitions = [tp for tp in event.partitions if tp in owned]
+        return event
+
+    def finish(self, event: Rebalance, now: float) -> None:
+        """The application has heard it."""
+        assert event is self._current
+        self._current = None
+        if event.change is Change.ASSIGNED:
+            self._consumer.release(event.partitions)
+        else:
+            # Those that come straight back, as all do in an eager rebalance, stay paused.
+            self._paused_before |= self._consumer.paused().intersection(event.partitions)
+            self._consumer.remove(event.partitions)
+        if event.then is not None:
+            event.then(now)
+
+    # -- the turn -------------------------------------------------------------------------------------
+
+    def step(self, now: float) -> None:
+        if self.subscribed:
+            self.subscribed.match(self._network, self._config.exclude_internal_topics)
+            for topic in self.subscribed.topics:
+                self._network.metadata.want(topic, now)
+            self._watch_polls(now)
+            self.member.step(now)
+        self.commits.step(now)
+
+    def next_deadline(self, now: float) -> float:
+        moments = [self.member.next_deadline(now), self.commits.next_deadline(now), self._poll_deadline()]
+        return min((moment for moment in moments if moment > now), default=float("inf"))
+
+    def _poll_deadline(self) -> float:
+        if self._last_poll_ms is None or self.polling or self._is_expired or not self.subscribed:
+            return float("inf")
+        return self._last_poll_ms + self._config.max_poll_interval_ms
+
+    def _watch_polls(self, now: float) -> None:
+        if self._poll_deadline() <= now:
+            self._is_expired = True
+            self.member.expired(now)
+
+    def _on_rejected(self, code: ErrorCode, who: GroupMetadata, now: float) -> None:
+        if self.subscribed:
+            self.member.rejected(code, who, now)
+
+    def _fetch_committed(self, partitions: list[TopicPartition], now: float) -> None:
+        """The consumer has partitions without a position: where did the group stop?"""
+
+        def found(
+            offsets: dict[TopicPartition, OffsetAndMetadata | None], error: KafkaError | None, now: float
+        ) -> None:
+            for tp, offset in offsets.items():
+                if offset is not None:
+                    self.commits.acknowledged[tp] = offset
+                at = None if offset is None else (offset.offset, offset.leader_epoch)
+                self._consumer.on_committed(tp, at, error, now)
+
+        self.commits.fetch(partitions, float("inf"), found, now)
+
+    def report(self, error: KafkaError) -> None:
+        """Something the application hears of at its next poll, though it goes on."""
+        self._consumer.report(error)
+
+    def require_no_subscription(self) -> None:
+        if self.subscribed:
+            raise StateError("partitions are assigned by the group: unsubscribe before assigning by hand")
+
+
+def _make_member(group: GroupCore, network: NetworkCore, config: ConsumerConfig) -> Member:
+    if config.group_protocol == "consumer":
+        from ottla.client.group.consumer import ConsumerMember
+
+        return ConsumerMember(group, network, config)
+    from ottla.client.group.classic import ClassicMember
+
+    return ClassicMember(group, network, config)
