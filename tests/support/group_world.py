@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ottla.config.definitions import BROKER_KEYS
@@ -157,11 +157,12 @@ class GroupWorld:
         *,
         log: MemoryLog | None = None,
         scheduler: ManualScheduler | None = None,
+        ids: Iterator[int] | None = None,
     ) -> None:
         self.settings = {**SETTINGS, **(settings or {})}
         self.scheduler = scheduler or ManualScheduler()
         self.log = log or MemoryLog()
-        self._ids = itertools.count(1)
+        self._ids = ids or itertools.count(1)
         timeline = Timeline()
         timeline.recording = False
         context = GroupContext(timeline, lambda: self.settings, lambda _: {}, self._new_uuid)
@@ -179,9 +180,8 @@ class GroupWorld:
     def reloaded(self, settings: Mapping[str, Any] | None = None) -> GroupWorld:
         """The next coordinator, of what this one has written."""
         log = MemoryLog(bytes(self.log.data), self.log.log_end_offset)
-        return GroupWorld(
-            settings or self.settings, log=log, scheduler=ManualScheduler(self.scheduler.now_ms())
-        )
+        scheduler = ManualScheduler(self.scheduler.now_ms())
+        return GroupWorld(settings or self.settings, log=log, scheduler=scheduler, ids=self._ids)
 
     # ---- asking -------------------------------------------------------------------------------------------
 

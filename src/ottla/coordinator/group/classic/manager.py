@@ -221,10 +221,11 @@ class ClassicManager:
 
     def _replay(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
         groups = self._context.groups
-        if value is None:
-            groups.pop(key.group)
-            return
         group = groups.get(key.group)
+        if value is None:
+            if isinstance(group, ClassicGroup):
+                groups.pop(key.group)
+            return
         if not isinstance(group, ClassicGroup) or not self._context.timeline.recording:
             group = self._born(key.group, value)
             groups[key.group] = group
