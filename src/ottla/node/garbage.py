@@ -24,13 +24,15 @@ def freeze_what_stays() -> None:
 
     Only where collections are kept short at all: another process may want its own objects visited.
     """
-    if gc.get_freeze_count():
+    if ShortCollections.installed:
         gc.collect(OLDEST_GENERATION - 1)
         gc.freeze()
 
 
 class ShortCollections:
     """Freezes what a slow full collection has left."""
+
+    installed = False
 
     def __init__(self) -> None:
         self._began = 0.0
@@ -42,9 +44,11 @@ class ShortCollections:
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._heard)
         gc.enable()
+        ShortCollections.installed = True
 
     def remove(self) -> None:
         """As before, for whoever uses the process after the node."""
+        ShortCollections.installed = False
         gc.callbacks.remove(self._heard)
         gc.set_threshold(*self._thresholds)
         gc.unfreeze()
