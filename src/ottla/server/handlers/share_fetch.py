@@ -14,7 +14,7 @@ from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.leaders import MISDIRECTED, current_leader, endpoints
 from ottla.server.registry import handles
-from ottla.server.share_acks import AckOutcome, AckOutcomes, AckRules, PartitionKey, acknowledge
+from ottla.server.share_acks import AckOutcome, AckOutcomes, AckRules, acknowledge
 from ottla.server.share_fetching import ShareRead, ShareTerms
 from ottla.server.share_sessions import FINAL_EPOCH, Opened, SessionKey, SharedPartition
 from ottla.wire.fast_share_fetch import SharePartitionAnswer, encode_share_fetch_response
@@ -87,6 +87,7 @@ class _ShareFetch:
         self._ctx = ctx
         self._request = request
         self._service = ctx.node.share
+        self._image = ctx.node.image()
         self._who: SessionKey
         self._opened: Opened
 
@@ -126,7 +127,7 @@ class _ShareFetch:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a fetch that renews must ask for nothing else")
 
     def _plan(self) -> Opened:
-        request, image = self._request, self._ctx.node.image()
+        request, image = self._request, self._image
         wanted = []
         for topic in request.topics:
             known = image.topic_by_id(Uuid(topic.topic_id))
@@ -153,15 +154,13 @@ class _ShareFetch:
         if not self._acknowledges:
             return Pending.of({})
         rules = AckRules(self._ctx.version, self._request.is_renew_ack)
-        return acknowledge(
-            self._service.partitions, self._ctx.node.image(), self._who, self._request.topics, rules
-        )
+        return acknowledge(self._service.partitions, self._image, self._who, self._request.topics, rules)
 
     def _sort_out(self) -> tuple[list[ShareRead], list[SharedPartition]]:
         """Partitions that are not there, and those to acquire from."""
         if self._request.is_renew_ack:
             return [], []
-        image = self._ctx.node.image()
+        image = self._image
         unknown, known = [], []
         for partition in self._opened.partitions:
             if partition.topic is None:
@@ -195,7 +194,11 @@ class _ShareFetch:
         code = ErrorCode.NONE
         if not self._opened.is_current():
             code, reads = ErrorCode.INVALID_SHARE_SESSION_EPOCH, []
-        topics = self._topics(reads, dict(outcomes))
+        told = [read for read in reads if self._must_tell(read)]
+        if any(self._image.topic_by_id(read.partition.topic_id) is None for read in told):
+            # There is a code for a topic that is gone, but Kafka fails as a whole, and clients open a new session.
+            return _refused(ErrorCode.UNKNOWN_SERVER_ERROR)
+        topics = self._topics(told, dict(outcomes))
         leaders = [a.leader_id for answers in topics.values() for a in answers if a.error_code in MISDIRECTED]
         if self._request.share_session_epoch == FINAL_EPOCH:
             self._service.close_session(self._who)
@@ -215,17 +218,18 @@ class _ShareFetch:
         topics: dict[Uuid, list[SharePartitionAnswer]] = {}
         for read in reads:
             key = read.partition.key
-            if self._must_tell(key, read):
-                outcome = outcomes.pop(key, AckOutcome(ErrorCode.NONE))
-                topics.setdefault(key[0], []).append(self._partition_answer(read, outcome))
+            outcome = outcomes.pop(key, AckOutcome(ErrorCode.NONE))
+            topics.setdefault(key[0], []).append(self._partition_answer(read, outcome))
         for (topic_id, partition), outcome in outcomes.items():
             answer = SharePartitionAnswer(partition, 0, outcome.error_code, outcome.message)
             topics.setdefault(topic_id, []).append(answer)
         return topics
 
-    def _must_tell(self, key: PartitionKey, read: ShareRead) -> bool:
+    def _must_tell(self, read: ShareRead) -> bool:
         session = self._opened.session
-        return session is None or session.must_tell(key, read.slice is not None, bool(read.error_code))
+        if session is None:
+            return True
+        return session.must_tell(read.partition.key, read.slice is not None, bool(read.error_code))
 
     def _partition_answer(self, read: ShareRead, outcome: AckOutcome) -> SharePartitionAnswer:
         topic_id, partition = read.partition.key
