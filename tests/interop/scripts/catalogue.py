@@ -79,6 +79,7 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
     "offset-commit-refused": offsets.offset_commit_refused,
     "offset-retention": offsets.retention_of_its_own,
     "offset-fetch": offsets.offset_fetch,
+    "offsets-of-members": offsets.offsets_of_members,
     "offsets-of-deleted-topics": offsets.deleted_topics,
     "offset-delete": offsets.offset_delete,
     "list-groups": offsets.list_groups,

@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 from tests.interop.process import wait_until
+from tests.interop.scripts.classic_groups import Member
 from tests.interop.scripts.fetch import fetch_body, fetch_topic, part
 from tests.interop.scripts.masks import clock
 from tests.interop.scripts.script import Script
@@ -106,7 +107,7 @@ def fetch(
 
 
 def records_of(s: Script, group: str) -> list[Any]:
-    """The group's records, as they are in the log."""
+    """The group's offsets and tombstones, as they are in the log."""
     assert s.is_led(OFFSETS_TOPIC, OFFSETS_PARTITIONS)
     where = fetch_topic(s, OFFSETS_TOPIC, part(partition_for(group, OFFSETS_PARTITIONS)))
     answer = s.quiet(FETCH, 12, fetch_body(where))
@@ -115,7 +116,9 @@ def records_of(s: Script, group: str) -> list[Any]:
     for batch in iter_batches(data):
         for record in read_records(batch):
             decoded = GROUP_RECORDS.decode(record.key, record.value)
-            if decoded is not None and getattr(decoded.key, "group", None) == group:
+            if decoded is None or getattr(decoded.key, "group", None) != group:
+                continue
+            if decoded.value is None or hasattr(decoded.value, "commit_timestamp"):
                 found.append(_shown(s, decoded, len(record.key or b""), record.value))
     return found
 
@@ -275,6 +278,61 @@ def offset_fetch(s: Script) -> None:
             s.ask(OFFSET_FETCH, v, {"groups": [{"group_id": one, "topics": topics_twice}]}, "a topic twice")
         else:
             s.ask(OFFSET_FETCH, v, {"group_id": one, "topics": topics_twice}, "a topic twice")
+
+
+def offsets_of_members(s: Script) -> None:
+    """A group with a member: who may commit, what may be deleted, how it is listed, in every state."""
+    s.create("committed-a", 3)
+    s.create("t", 2)  # what members of classic_groups subscribe to
+    topics: dict[str, dict[int, Any]] = {"t": {0: 7}, "committed-a": {1: 8}}
+    group = ready(s, f"{GROUP}-members")
+    with Member(s, group, "one") as one, Member(s, group, "two") as two:
+        commit(s, 9, group, topics, "before anybody has joined")
+        one.come()
+        _everything(s, one, topics, "while the first one waits", generation=0)
+        one.receive()
+        _everything(s, one, topics, "while it has to assign")
+        one.lead()
+        _everything(s, one, topics, "when it is stable")
+        two.come()
+        _everything(s, one, topics, "while another one waits")
+        one.join("joins again")
+        two.receive()
+        two.leave("leaves")
+        one.join("alone again")
+        one.lead()
+        one.leave("leaves too")
+        _everything(s, one, topics, "when everybody has left")
+    s.note(f"records of {group}", records_of(s, group))
+
+
+def _everything(
+    s: Script, member: Member, topics: dict[str, dict[int, Any]], case: str, generation: int | None = None
+) -> None:
+    """All that can be done to offsets, and to the group by its name."""
+    group, epoch = member.group, member.generation if generation is None else generation
+    for v in s.versions(COMMIT):
+        mine = {"generation_id_or_member_epoch": epoch, "member_id": member.member_id}
+        commit(s, v, group, topics, f"by the member {case}", **mine)
+        for name, other in {
+            "an older generation": {"generation_id_or_member_epoch": epoch - 1},
+            "a newer generation": {"generation_id_or_member_epoch": epoch + 1},
+            "no generation": {"generation_id_or_member_epoch": -1},
+            "a stranger": {"member_id": "stranger"},
+            "nobody": {"generation_id_or_member_epoch": -1, "member_id": ""},
+        }.items():
+            commit(s, v, group, topics, f"by {name} {case}", **{**mine, **other})
+        if v >= 7:
+            commit(s, v, group, topics, f"by an unknown instance {case}", **mine, group_instance_id="i")
+    for stable in (False, True):
+        fetch(s, 9, {group: None}, f"{case}, stable {stable}", stable=stable, member_id=member.member_id)
+    for name in ("t", "committed-a", "nope"):
+        rows = [{"name": name, "partitions": [{"partition_index": 1}]}]
+        s.ask(OFFSET_DELETE, 0, {"group_id": group, "topics": rows}, f"of {name} {case}")
+    if "left" not in case:
+        s.ask(DELETE_GROUPS, 2, {"groups_names": [group]}, case)
+    listed = s.quiet(LIST, 5, {"states_filter": [], "types_filter": []})["groups"]
+    s.note(f"listed {case}", [row for row in listed if row["group_id"] == group])
 
 
 def deleted_topics(s: Script) -> None:
