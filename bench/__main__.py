@@ -1,7 +1,8 @@
 """`python -m bench [part ...]`: Apache Kafka and Ottla side by side; a table on stdout, JSON into bench/out/.
 
-Parts: produce fetch latency start partitions tools stalls commits load (all, if none is named). `--quick` for a
-coarse look in a fraction of the time, `--apache-partitions` to put Apache through the ten thousand partitions too.
+Parts: produce fetch latency start partitions tools stalls commits load heartbeats settle (all, if none is named).
+`--quick` for a coarse look in a fraction of the time, `--apache-partitions` to put Apache through the ten thousand
+partitions too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import lifecycle, offsets, raw, stalls, tools
+from bench import consumer_groups, lifecycle, offsets, raw, stalls, tools
 from bench.report import HEAD, Report
 
 PARTS: dict[str, Callable[..., None]] = {
@@ -28,6 +29,8 @@ PARTS: dict[str, Callable[..., None]] = {
     "stalls": stalls.stalls,
     "commits": offsets.commits,
     "load": offsets.load,
+    "heartbeats": consumer_groups.heartbeats,
+    "settle": consumer_groups.settle,
 }
 
 

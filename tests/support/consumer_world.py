@@ -40,6 +40,7 @@ from ottla.wire.messages.consumer_group import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
     ConsumerGroupHeartbeatResponse,
+    DescribedGroup,
 )
 
 Owned = Mapping[str, Sequence[int]]
@@ -241,6 +242,11 @@ class ConsumerWorld(GroupWorld):
                 self.follow(member_id, group_id)
 
     # ---- what there is ------------------------------------------------------------------------------------
+
+    def described(self, group_id: str = "g") -> DescribedGroup:
+        described, members = self.machine.consumer.describe(group_id)
+        described.members.extend(members)
+        return described
 
     def consumer_group(self, group_id: str = "g") -> ConsumerGroup:
         group = self.machine.context.groups.get(group_id)

@@ -26,17 +26,21 @@ def topic_hash(topic: TopicImage, image: ClusterImage) -> int:
     """The hash of one topic, as an unsigned number."""
     parts = [_MAGIC, topic.id[7::-1], topic.id[:7:-1], _text(topic.name)]
     parts.append(_INT.pack(len(topic.partitions)))
+    # Partitions with the same replicas are many: what follows their numbers is made once.
+    known: dict[tuple[int, ...], bytes] = {}
     for number in range(len(topic.partitions)):
-        parts.append(_INT.pack(number))
-        for rack in sorted(_racks(topic, number, image)):
-            parts.append(_INT.pack(_units(rack)))
-            parts.append(_text(rack))
+        replicas = topic.partitions[number].replicas
+        racks = known.get(replicas)
+        if racks is None:
+            racks = known[replicas] = _racks(replicas, image)
+        parts.append(_INT.pack(number) + racks)
     return xxhash.xxh3_64_intdigest(b"".join(parts))
 
 
-def _racks(topic: TopicImage, number: int, image: ClusterImage) -> list[str]:
-    found = (image.brokers.get(replica) for replica in topic.partitions[number].replicas)
-    return [broker.rack for broker in found if broker is not None and broker.rack is not None]
+def _racks(replicas: tuple[int, ...], image: ClusterImage) -> bytes:
+    brokers = (image.brokers.get(replica) for replica in replicas)
+    racks = sorted(broker.rack for broker in brokers if broker is not None and broker.rack is not None)
+    return b"".join(_INT.pack(_units(rack)) + _text(rack) for rack in racks)
 
 
 def _units(text: str) -> int:

@@ -62,7 +62,7 @@ async def consumer_group_describe(
     described = []
     for group_id in request.group_ids:
         if enabled:
-            group = _describe(ctx, group_id)
+            group = await _describe(ctx, group_id, breath)
         else:
             group = _failed(group_id, KafkaError(ErrorCode.UNSUPPORTED_VERSION))
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
@@ -72,16 +72,20 @@ async def consumer_group_describe(
     return ConsumerGroupDescribeResponse(groups=described)
 
 
-def _describe(ctx: Context, group_id: str) -> DescribedGroup:
+async def _describe(ctx: Context, group_id: str, breath: Breath) -> DescribedGroup:
     groups = ctx.node.groups
     if not group_id:
         return _failed(group_id, KafkaError(ErrorCode.INVALID_GROUP_ID))
     try:
-        return groups.read(
+        described, members = groups.read(
             groups.partition_for(group_id), lambda machine, _: machine.consumer.describe(group_id)
         )
     except KafkaError as error:
         return _failed(group_id, error)
+    for member in members:
+        described.members.append(member)
+        await breath.take()
+    return described
 
 
 def _failed(group_id: str, error: KafkaError) -> DescribedGroup:

@@ -1,8 +1,12 @@
-"""ConsumerGroupDescribe: a consumer group and its members, as they are committed."""
+"""ConsumerGroupDescribe: a consumer group and its members, as they are committed.
 
-from collections.abc import Collection, Mapping
+A group may have thousands of members, so they are shown one by one: whoever asks takes a breath in between. What is
+shown is what was committed when it was asked.
+"""
 
-from ottla.coordinator.group.assignors.api import NO_PARTITIONS
+from collections.abc import Collection, Iterator, Mapping
+
+from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment
 from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.metadata.image import ClusterImage
@@ -17,21 +21,25 @@ from ottla.wire.messages.consumer_group import (
 _CLASSIC, _CONSUMER = 0, 1
 
 
-def describe(group: ConsumerGroup, default_assignor: str, image: ClusterImage) -> DescribedGroup:
-    """Only what is committed."""
+def describe(
+    group: ConsumerGroup, default_assignor: str, image: ClusterImage
+) -> tuple[DescribedGroup, Iterator[Member]]:
+    """The group, and its members to be put in."""
     epoch, target_epoch = group.committed_epochs()
-    return DescribedGroup(
+    described = DescribedGroup(
         group_id=group.group_id,
         group_state=group.state_name(committed=True),
         group_epoch=epoch,
         assignment_epoch=target_epoch,
         assignor_name=group.committed_assignor() or default_assignor,
-        members=[_member(group, member, image) for member in group.members.committed_view().values()],
+        members=[],
     )
+    members = list(group.members.committed_view().values())
+    targets = [group.target.committed(member.member_id) or NO_PARTITIONS for member in members]
+    return described, (_member(m, t, image) for m, t in zip(members, targets, strict=True))
 
 
-def _member(group: ConsumerGroup, member: ConsumerGroupMember, image: ClusterImage) -> Member:
-    target = group.target.committed(member.member_id) or NO_PARTITIONS
+def _member(member: ConsumerGroupMember, target: Assignment, image: ClusterImage) -> Member:
     return Member(
         member_id=member.member_id,
         instance_id=member.instance_id,

@@ -112,7 +112,25 @@ class Heartbeats:
         turn = Turn(now_ms)
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return turn.result(self._leaves.leave(turn, request))
+        unchanged = self._unchanged(caller, request, now_ms)
+        if unchanged is not None:
+            self._start_session(turn, request.group_id, unchanged.member_id)
+            return turn.result(self._response(request.group_id, unchanged, None))
         return turn.result(self._regular(turn, caller, request))
+
+    def _unchanged(
+        self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
+    ) -> ConsumerGroupMember | None:
+        """The member, if there is nothing to be done but to hear that it is alive: nearly every heartbeat."""
+        group = self._groups.context.groups.get(request.group_id)
+        if not isinstance(group, ConsumerGroup) or request.member_epoch <= JOIN_EPOCH:
+            return None
+        member = group.members.get(request.member_id)
+        if member is None or _says_something(member, caller, request):
+            return None
+        target_epoch = group.target_epoch.epoch
+        due = group.epoch > target_epoch or len(group.subscribed_regexes) or group.must_refresh(now_ms)
+        return None if due or not member.is_reconciled_to(target_epoch) else member
 
     def _regular(self, turn: Turn, caller: Caller, request: ConsumerGroupHeartbeatRequest) -> Reply:
         groups = self._groups
@@ -168,11 +186,19 @@ class Heartbeats:
             turn, group, member, target, step.owned, subscription_changed=step.subscription_changed
         )
         tell = step.tell or step.assigned_before != after.assigned
+        return self._response(group.group_id, after, _assignment(after.assigned) if tell else None)
+
+    def _response(
+        self,
+        group_id: str,
+        member: ConsumerGroupMember,
+        assignment: ConsumerGroupHeartbeatResponseAssignment | None,
+    ) -> ConsumerGroupHeartbeatResponse:
         return ConsumerGroupHeartbeatResponse(
-            member_id=after.member_id,
-            member_epoch=after.member_epoch,
-            heartbeat_interval_ms=self._groups.settings[group.group_id].heartbeat_interval_ms,
-            assignment=_assignment(after.assigned) if tell else None,
+            member_id=member.member_id,
+            member_epoch=member.member_epoch,
+            heartbeat_interval_ms=self._groups.settings[group_id].heartbeat_interval_ms,
+            assignment=assignment,
         )
 
     def _start_session(self, turn: Turn, group_id: str, member_id: str) -> None:
@@ -212,6 +238,25 @@ class _Step(NamedTuple):
     subscription_changed: bool
     # Does the member learn its assignment even if that has not changed?
     tell: bool
+
+
+def _says_something(
+    member: ConsumerGroupMember, caller: Caller, request: ConsumerGroupHeartbeatRequest
+) -> bool:
+    """Does the request say anything that the group does not know?"""
+    return (
+        request.member_epoch != member.member_epoch
+        or request.instance_id != member.instance_id
+        or request.topic_partitions is not None
+        or request.subscribed_topic_names is not None
+        or request.subscribed_topic_regex is not None
+        or request.rebalance_timeout_ms != NOT_GIVEN
+        or request.server_assignor is not None
+        or request.rack_id is not None
+        or member.client_id != caller.client_id
+        or member.client_host != caller.client_host
+        or member.classic is not None
+    )
 
 
 def _require_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -> None:

@@ -5,7 +5,7 @@ It puts the parts together, replays the records, and passes on what happens to t
 Owner: a GroupMachine.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ottla.coordinator.group.classic.join import Caller
@@ -32,6 +32,7 @@ from ottla.wire.messages.consumer_group import (
     ConsumerGroupHeartbeatResponse,
     DescribedGroup,
 )
+from ottla.wire.messages.consumer_group import Member as DescribedMember
 from ottla.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -103,8 +104,8 @@ class ConsumerManager:
 
     # ---- questions ------------------------------------------------------------------------------------------
 
-    def describe(self, group_id: str) -> DescribedGroup:
-        """The group as it is committed; GROUP_ID_NOT_FOUND if it is none of these."""
+    def describe(self, group_id: str) -> tuple[DescribedGroup, Iterator[DescribedMember]]:
+        """The group as it is committed, and its members to be put in; GROUP_ID_NOT_FOUND if it is none of these."""
         group = self._context.committed_group(group_id, GroupType.CONSUMER)
         assert isinstance(group, ConsumerGroup)
         return describe(group, next(iter(self._groups.assignors)), self._context.image)

@@ -81,7 +81,7 @@ def test_both_get_their_halves() -> None:
     assert sorted(world.has(old)["t"] + world.has("new")["t"]) == [0, 1, 2, 3]
     assert error_of(world.heartbeat(old, generation)) is ErrorCode.NONE
     assert world.consumer_group().state_name() == "Stable"
-    described = {m.member_id: m.member_type for m in world.machine.consumer.describe("g").members}
+    described = {m.member_id: m.member_type for m in world.described().members}
     assert described == {old: 0, "new": 1}
 
 

@@ -190,7 +190,7 @@ def test_the_assignor_that_most_ask_for_is_used() -> None:
     world = ConsumerWorld({"t": 2, "u": 2})
     for member in "abc":
         world.enter(member, ["t", "u"], assignor="range" if member != "a" else None)
-    assert world.machine.consumer.describe("g").assignor_name == "range"
+    assert world.described().assignor_name == "range"
     world.settle_group()
     assert world.has("a") == {"t": [0], "u": [0]}, "ranges begin with the first member in each topic"
 

@@ -77,16 +77,16 @@ def test_what_cannot_be_written_has_not_happened(seed: int) -> None:
 def test_what_is_not_committed_is_not_described() -> None:
     world = ConsumerWorld({"t": 2})
     world.enter("a", ["t"])
-    before = world.machine.consumer.describe("g")
+    before = world.described()
     world.log.hold()
     pending = world.enter_later("b", ["t"])
     assert not pending.done
-    assert world.machine.consumer.describe("g") == before
+    assert world.described() == before
     assert world.consumer_group().state_name() == "Stable"
     assert world.consumer_group().state_name(committed=False) == "Reconciling"
     world.log.release()
     assert pending.done
-    assert len(world.machine.consumer.describe("g").members) == 2
+    assert len(world.described().members) == 2
 
 
 def write(world: ConsumerWorld, *records: CoordinatorRecord) -> None:
