@@ -3,16 +3,21 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from ottla.client.base import AsyncClient
 from ottla.client.batch import Delivery, Headers, NewRecord, ProducerBatch, RecordMetadata, record_size
 from ottla.client.config import ProducerConfig
 from ottla.client.driver import monotonic_ms
-from ottla.client.errors import BufferExhausted, Closed, TimedOut
+from ottla.client.errors import BufferExhausted, Closed, StateError, TimedOut
+from ottla.client.group.offset_messages import GroupMetadata, OffsetAndMetadata
 from ottla.client.partitioner import CustomPartitioner
 from ottla.client.producer import ProducerCore
+from ottla.client.transaction import Operation, Transactions
+from ottla.client.transaction import State as TxnState
+from ottla.model.ids import TopicPartition
 
 Text = bytes | str | None
 
@@ -130,13 +135,85 @@ class AsyncProducer(AsyncClient):
         finally:
             accumulator.hurry -= 1
 
+    # Transactions.
+
+    async def init_transactions(self, timeout_ms: float | None = None) -> None:
+        """Take over the transactional_id: older producers with it are fenced, what they left open is aborted."""
+        with self._lock:
+            operation = self._transactions().init(monotonic_ms())
+        await self._finish(operation, timeout_ms)
+
+    def begin_transaction(self) -> None:
+        """From here on everything that is sent becomes visible together, at commit_transaction."""
+        self._transactions().begin()
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: GroupMetadata | str,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Make a group's progress part of the transaction; `group` is the consumer's group_metadata()."""
+        who = GroupMetadata(group) if isinstance(group, str) else group
+        wanted = {TopicPartition(*tp): OffsetAndMetadata.of(value) for tp, value in offsets.items()}
+        with self._lock:
+            operation = self._transactions().send_offsets(wanted, who, monotonic_ms())
+        await self._finish(operation, timeout_ms)
+
+    async def commit_transaction(self, timeout_ms: float | None = None) -> None:
+        """Send what is queued, then commit. TransactionAbortable: abort it. TimedOut: call it again."""
+        with self._lock:
+            operation = self._transactions().commit(monotonic_ms())
+        await self._finish(operation, timeout_ms)
+
+    async def abort_transaction(self, timeout_ms: float | None = None) -> None:
+        """Nothing of the transaction will be seen by who reads committed records; what is queued is dropped."""
+        with self._lock:
+            operation = self._transactions().abort(monotonic_ms())
+        await self._finish(operation, timeout_ms)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """Begin, then commit; abort if something is raised within."""
+        self.begin_transaction()
+        try:
+            yield
+            await self.commit_transaction()
+        except BaseException:
+            if self.transaction_is_open:
+                await self.abort_transaction()
+            raise
+
+    @property
+    def transaction_is_open(self) -> bool:
+        """There is something to abort."""
+        return self._transactions().state in (TxnState.IN_TRANSACTION, TxnState.ABORTABLE)
+
+    def _transactions(self) -> Transactions:
+        if self.producer.transactions is None:
+            raise StateError("a producer without transactional_id has no transactions")
+        return self.producer.transactions
+
+    async def _finish(self, operation: Operation, timeout_ms: float | None) -> None:
+        self.wake()
+        limit = self._max_block_ms if timeout_ms is None else timeout_ms
+        if not await self.driver.until(lambda: operation.is_done, limit):
+            trouble = self.core.trouble()
+            raise TimedOut(
+                f"{operation.name} is not done after {limit:g} ms" + (f" ({trouble})" if trouble else "")
+            )
+        if operation.error is not None:
+            raise operation.error
+
     async def partitions_for(self, topic: str) -> list[int]:
         return sorted((await self.topic(topic)).partitions)
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Flush, then close. What could not be sent fails with Closed."""
+        """Flush, then close; an open transaction is aborted. What could not be sent fails with Closed."""
         self._closing = True
         try:
+            if self._driver is not None and self.producer.transactions is not None:
+                await self._abort_open(timeout_ms)
             if self._driver is not None and self.core.metadata.version:
                 await self.flush(timeout_ms)
         except TimedOut:
@@ -147,6 +224,13 @@ class AsyncProducer(AsyncClient):
             with self._lock:
                 self.producer.abort(Closed("the producer was closed before the record was sent"))
             await super().close()
+
+    async def _abort_open(self, timeout_ms: float | None) -> None:
+        if self.transaction_is_open:
+            try:
+                await self.abort_transaction(timeout_ms)
+            except TimedOut:
+                return  # the coordinator aborts it after transaction_timeout_ms
 
 
 def prepare(

@@ -157,7 +157,7 @@ class ProducerBatch:
             checksum = crc32c(memoryview(self.encoded)[ATTRIBUTES_OFFSET:])
             _CRC.pack_into(self.encoded, CRC_OFFSET, checksum)
 
-    def encode(self, compression: int, level: int | None) -> bytearray:
+    def encode(self, compression: int, level: int | None, *, transactional: bool = False) -> bytearray:
         """The batch as it is stored and sent; made once."""
         if self.encoded is None:
             self.encoded = build_batch(
@@ -167,6 +167,7 @@ class ProducerBatch:
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
                 base_sequence=self.base_sequence,
+                transactional=transactional,
             )
         return self.encoded
 

@@ -1,13 +1,16 @@
 """Producer: the producer for plain threads. See ottla.client.blocking."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from ottla.client.aio_producer import AsyncProducer, Text, prepare
 from ottla.client.batch import Delivery, Headers, RecordMetadata
 from ottla.client.blocking_base import Blocking
 from ottla.client.errors import TimedOut
+from ottla.client.group.offset_messages import GroupMetadata, OffsetAndMetadata
+from ottla.model.ids import TopicPartition
 
 _INTERRUPTED_CLOSE_MS = 500.0
 
@@ -80,6 +83,46 @@ class Producer(Blocking):
     def flush(self, timeout_ms: float | None = None) -> None:
         """Send all that is queued now and wait until it is done, one way or the other."""
         self._run(self._twin.flush(timeout_ms))
+
+    # Transactions: see AsyncProducer.
+
+    def init_transactions(self, timeout_ms: float | None = None) -> None:
+        """Take over the transactional_id: older producers with it are fenced, what they left open is aborted."""
+        self._run(self._twin.init_transactions(timeout_ms))
+
+    def begin_transaction(self) -> None:
+        """From here on everything that is sent becomes visible together, at commit_transaction."""
+        with self._lock:
+            self._twin.begin_transaction()
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: GroupMetadata | str,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Make a group's progress part of the transaction; `group` is the consumer's group_metadata()."""
+        self._run(self._twin.send_offsets_to_transaction(offsets, group, timeout_ms))
+
+    def commit_transaction(self, timeout_ms: float | None = None) -> None:
+        """Send what is queued, then commit. TransactionAbortable: abort it. TimedOut: call it again."""
+        self._run(self._twin.commit_transaction(timeout_ms))
+
+    def abort_transaction(self, timeout_ms: float | None = None) -> None:
+        """Nothing of the transaction will be seen by who reads committed records; what is queued is dropped."""
+        self._run(self._twin.abort_transaction(timeout_ms))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Begin, then commit; abort if something is raised within."""
+        self.begin_transaction()
+        try:
+            yield
+            self.commit_transaction()
+        except BaseException:
+            if self._twin.transaction_is_open:
+                self.abort_transaction()
+            raise
 
     def partitions_for(self, topic: str) -> list[int]:
         return self._run(self._twin.partitions_for(topic))

@@ -75,6 +75,7 @@ class Call:
     # For a request that waits for others at the broker: its own connection, its own time.
     channel: int = MAIN
     request_timeout_ms: float | None = None
+    retry_backoff_ms: float | None = None  # instead of the client's
     # Nobody wants the answer any more: it is not sent again, and whoever asked hears nothing.
     cancelled: bool = False
 

@@ -161,6 +161,9 @@ class ProducerConfig(ClientConfig):
     partitioner: str = "default"
     partitioner_ignore_keys: bool = False
     partitioner_adaptive_partitioning_enable: bool = True
+    # With a transactional_id the producer writes in transactions: see init_transactions.
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
 
     def __post_init__(self) -> None:
         # Zero-argument super() breaks under slots=True, which makes the class anew.
@@ -169,6 +172,11 @@ class ProducerConfig(ClientConfig):
             raise ConfigError(f"acks must be 0, 1 or all, not {self.acks!r}")
         if self.batch_size < 1 or self.max_request_size < 1 or self.buffer_memory < 1:
             raise ConfigError("batch_size, max_request_size and buffer_memory must be at least 1")
+        if self.transactional_id is not None and (not self.transactional_id or not self.idempotent):
+            raise ConfigError(
+                "transactional_id must not be empty, and needs what enable_idempotence needs: acks=all, retries "
+                f"above 0, at most {MAX_IN_FLIGHT_WITH_IDEMPOTENCE} max_in_flight_requests_per_connection"
+            )
         if self.enable_idempotence and not self._allows_idempotence:
             raise ConfigError(
                 "enable_idempotence needs acks=all, retries above 0 and at most "

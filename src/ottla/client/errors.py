@@ -97,3 +97,23 @@ class StateError(ClientError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.INVALID_REQUEST, message)
+
+
+class ProducerFenced(ClientError):
+    """Another producer has taken over the transactional id; this one can only be closed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.PRODUCER_FENCED, message)
+
+
+class TransactionAbortable(ClientError):
+    """The transaction cannot be committed any more; abort it, then the producer is as good as before."""
+
+
+class TransactionAborted(ClientError):
+    """The record was not sent because its transaction was aborted."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted before the record was sent"
+        )

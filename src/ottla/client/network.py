@@ -84,6 +84,8 @@ class NetworkCore:
         self._software_version = software_version
         self._authenticator = authenticator
         self._retry_backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, self.random)
+        self._features: dict[str, int] = {}
+        self._features_epoch = -1
         self._calls: list[Call] = []
         self._actions: list[Action] = []
         self._metadata_in_flight = False
@@ -115,6 +117,7 @@ class NetworkCore:
             return
         if not was_ready and peer.is_ready:
             self._peers.settled(peer)
+            self._note_features(peer)
 
     def on_disconnected(self, link: int, reason: str, now: float) -> None:
         """The connection broke, or could not be made."""
@@ -166,9 +169,13 @@ class NetworkCore:
 
     def feature_level(self, name: str) -> int:
         """The level of a feature that is in force in the cluster, as the newest answer to ApiVersions has it."""
-        known = [peer.connection.ranges for peer in self._peers if peer.connection is not None]
-        newest = max(known, key=lambda ranges: ranges.features_epoch, default=None)
-        return 0 if newest is None else newest.features.get(name, 0)
+        return self._features.get(name, 0)
+
+    def _note_features(self, peer: Peer) -> None:
+        assert peer.connection is not None
+        ranges = peer.connection.ranges
+        if ranges.features_epoch >= self._features_epoch:
+            self._features, self._features_epoch = ranges.features, ranges.features_epoch
 
     def call(self, call: Call, now: float) -> None:
         """A request with routing and retries; the outcome goes to its on_done."""
@@ -436,7 +443,8 @@ class NetworkCore:
             call.needs_metadata_after = self.metadata.version
             self.metadata.invalidate()
         call.last_error = error.message or error.code.name
-        call.not_before_ms = now + self.retry_delay_ms(call.attempts)
+        delay_ms = call.retry_backoff_ms
+        call.not_before_ms = now + (self.retry_delay_ms(call.attempts) if delay_ms is None else delay_ms)
         self._calls.append(call)
 
 

@@ -21,6 +21,7 @@ from ottla.client.metadata import Node, TopicInfo, error_of
 from ottla.client.network import NetworkCore
 from ottla.client.partitioner import CustomPartitioner, Partitioner, make_partitioner
 from ottla.client.sequences import ProducerIdentity
+from ottla.client.transaction import Transactions
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_OFFSET, NO_TIMESTAMP, ZERO_UUID, TopicPartition
 from ottla.records.batch import HEADER_SIZE
@@ -30,6 +31,8 @@ from ottla.wire.messages.producers import InitProducerIdRequest
 
 # From this version on topics go by their id (KIP-516).
 PRODUCE_WITH_TOPIC_IDS = 13
+# A later version means to the broker that it may add the partition to the transaction (KIP-890).
+PRODUCE_AT_MOST_V1 = 11
 # Beside the records a request holds a few dozen bytes for each partition.
 REQUEST_OVERHEAD_BYTES = 64
 
@@ -58,7 +61,9 @@ class ProducerCore:
         self._acks = config.required_acks
         self.accumulator = Accumulator(config, delivery_type)
         self._partitioner = self._make_partitioner(partitioner, network.random)
-        self.identity = ProducerIdentity() if config.idempotent else None
+        is_transactional = config.transactional_id is not None
+        self.identity = ProducerIdentity(transactional=is_transactional) if config.idempotent else None
+        self.transactions = Transactions(network, config, self) if is_transactional else None
         self._id_requested = False
         self.fatal: KafkaError | None = None
         self._in_order = config.max_in_flight_requests_per_connection == 1
@@ -96,6 +101,8 @@ class ProducerCore:
         size = record_size(record)
         if size > self._largest_record or self.fatal is not None:
             raise self._refusal(size)
+        if self.transactions is not None:
+            self.transactions.check_open()
         topic = self._metadata.topics.get(name)
         if topic is None or topic.error is not None or not topic.partitions:
             topic = self.topic(name, now)
@@ -109,6 +116,8 @@ class ProducerCore:
         delivery, is_news = accumulator.append(tp, record, size, now)
         if is_news:
             self._metadata.want(name, now)  # in use, so not to be forgotten
+            if self.transactions is not None:
+                self.transactions.uses(tp)
         return delivery, is_news
 
     def _refusal(self, size_bytes: int) -> KafkaError:
@@ -137,6 +146,8 @@ class ProducerCore:
             if not self.identity.is_known:
                 self._request_id(now)
                 return
+        if self.transactions is not None:
+            self.transactions.step(now)
         for node_id, partitions in self._due_by_leader(now).items():
             while partitions and self._network.ready(node_id, now):
                 batches = self._drain(partitions, now)
@@ -154,13 +165,31 @@ class ProducerCore:
     def abort(self, error: KafkaError) -> None:
         """Fail everything that waits: the producer closes without having sent it."""
         for batch in list(self.accumulator.incomplete):
-            self._finish(batch, NO_OFFSET, NO_TIMESTAMP, error)
+            if not batch.is_done:  # the first to fail in a transaction takes others with it
+                self._finish(batch, NO_OFFSET, NO_TIMESTAMP, error)
         self.accumulator.queues.clear()
+
+    def abort_unsent(self, error: KafkaError) -> None:
+        """Fail what is not on its way to a broker: the transaction it belongs to will not be committed."""
+        for batch in list(self.accumulator.incomplete):
+            if batch.in_flight or batch.is_done:
+                continue
+            self.accumulator.remove_queued(batch)
+            if self.identity is not None and batch.has_sequence:
+                self.identity.given_up(batch)
+            self._finish(batch, NO_OFFSET, NO_TIMESTAMP, error)
+
+    def fail(self, error: KafkaError) -> None:
+        """Nothing can be sent any more."""
+        self.fatal = error
+        self.abort(error)
 
     def _due_by_leader(self, now: float) -> dict[int, list[TopicPartition]]:
         due: dict[int, list[TopicPartition]] = {}
         for tp, queue in self.accumulator.queues.items():
             if tp in self._muted or not self.accumulator.is_ready(queue, now):
+                continue
+            if self.transactions is not None and not self.transactions.may_send(tp):
                 continue
             leader = self._metadata.leader_of(tp)
             if leader is None:
@@ -192,13 +221,16 @@ class ProducerCore:
         for batch in batches:
             if self.identity is not None:
                 self.identity.number(batch)
-            batch.encode(self._codec, self._config.compression_level)
+            transactional = self.transactions is not None
+            batch.encode(self._codec, self._config.compression_level, transactional=transactional)
             batch.in_flight = True
             batch.attempts += 1
             if self._in_order:
                 self._muted.add(batch.tp)
         ids = {batch.tp.topic: self._metadata.topic_id(batch.tp.topic) for batch in batches}
         at_most = None if ZERO_UUID not in ids.values() else PRODUCE_WITH_TOPIC_IDS - 1
+        if self.transactions is not None and not self.transactions.is_v2:
+            at_most = PRODUCE_AT_MOST_V1
         try:
             version = self._network.version_for(node_id, ProduceRequest, at_most)
         except UnsupportedVersion as error:
@@ -238,7 +270,7 @@ class ProducerCore:
                 PartitionProduceData(index=batch.tp.partition, records=memoryview(batch.encoded))
             )
         return ProduceRequest(
-            transactional_id=None,
+            transactional_id=self._config.transactional_id,
             acks=self._acks,
             timeout_ms=self._config.request_timeout_ms,
             topic_data=list(topics.values()),
@@ -297,7 +329,9 @@ class ProducerCore:
     ) -> None:
         if error.code in STALE_METADATA:
             self._metadata.invalidate()
-        if batch.attempts <= self._config.retries and self._is_retriable(batch, error, log_start_offset):
+        gives_up = self.transactions is not None and self.transactions.gives_up
+        may_retry = batch.attempts <= self._config.retries and not gives_up
+        if may_retry and self._is_retriable(batch, error, log_start_offset):
             batch.not_before_ms = now + self._network.retry_delay_ms(batch.attempts)
             self.accumulator.put_back(batch)
             return
@@ -322,6 +356,8 @@ class ProducerCore:
     def _expire(self, now: float) -> None:
         timeout_ms = self._config.delivery_timeout_ms
         for batch in self.accumulator.overdue(now - timeout_ms):
+            if batch.is_done:
+                continue
             self.accumulator.remove_queued(batch)
             trouble = self._network.trouble()
             error = TimedOut(
@@ -346,6 +382,8 @@ class ProducerCore:
         self._muted.discard(batch.tp)
         self.accumulator.release(batch)
         batch.finish(base_offset, log_append_time_ms, error)
+        if error is not None and self.transactions is not None:
+            self.transactions.batch_failed(error, numbered=batch.has_sequence)
 
     # -- identity -------------------------------------------------------------------------------------
 
@@ -353,6 +391,8 @@ class ProducerCore:
         """Ask for a producer id, once there is something to send."""
         if self._id_requested or self.identity is None or not self.accumulator.queues:
             return
+        if self.transactions is not None:
+            return  # the id comes with init_transactions
         self._id_requested = True
         identity = self.identity
 

@@ -58,7 +58,9 @@ class PartitionSequences:
 class ProducerIdentity:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, transactional: bool = False) -> None:
+        # The epoch of a transactional id is the coordinator's to raise: a gap ends the transaction instead.
+        self._transactional = transactional
         self.producer_id: int = NO_PRODUCER_ID
         self.epoch = NO_PRODUCER_EPOCH
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
@@ -70,8 +72,11 @@ class ProducerIdentity:
         return self.producer_id != NO_PRODUCER_ID
 
     def assigned(self, producer_id: int, epoch: int) -> None:
-        """InitProducerId has answered."""
+        """InitProducerId has answered, or the end of a transaction (KIP-890)."""
         self.producer_id, self.epoch = producer_id, epoch
+        if self._transactional:
+            self._unresolved.clear()  # under a new epoch every number is free
+            self._to_restart.clear()
 
     def of(self, tp: TopicPartition) -> PartitionSequences:
         sequences = self._partitions.get(tp)
@@ -151,6 +156,8 @@ class ProducerIdentity:
     def may_retry(self, batch: ProducerBatch, error: ErrorCode, log_start_offset: int) -> bool:
         """The broker says that a number is wrong: is it worth another try, perhaps under a new epoch?"""
         sequences = self.of(batch.tp)
+        if self._transactional:
+            return self._may_retry_in_transaction(batch, sequences, error, log_start_offset)
         unresolved = self._unresolved.get(batch.tp)
         if error is ErrorCode.UNKNOWN_PRODUCER_ID:
             # The broker has forgotten us, mostly because retention took all we wrote.
@@ -164,6 +171,22 @@ class ProducerIdentity:
             if unresolved is None or unresolved == batch.base_sequence:
                 self._restart_later(batch.tp)
             return True
+        return error.retriable
+
+    def _may_retry_in_transaction(
+        self, batch: ProducerBatch, sequences: PartitionSequences, error: ErrorCode, log_start_offset: int
+    ) -> bool:
+        if error is ErrorCode.UNKNOWN_PRODUCER_ID:
+            if log_start_offset < 0 or batch.sequence_was_reset:
+                return True
+            if sequences.last_acked_offset < log_start_offset:
+                # Retention took all we wrote, and the memory of us with it: begin at 0, under the same epoch.
+                sequences.restart(self.producer_id, self.epoch)
+                return True
+            return False
+        if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            is_first = sequences.is_next(batch.base_sequence)
+            return batch.tp not in self._unresolved and (batch.sequence_was_reset or not is_first)
         return error.retriable
 
     # -- putting gaps right ---------------------------------------------------------------------------
@@ -180,7 +203,7 @@ class ProducerIdentity:
 
     def restart_if_needed(self) -> None:
         """Raise the epoch, and number anew what waits for the partitions that had a gap."""
-        if not self._to_restart or not self.is_known:
+        if not self._to_restart or not self.is_known or self._transactional:
             return
         if self.epoch >= MAX_EPOCH:
             self.producer_id, self.epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
