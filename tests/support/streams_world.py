@@ -18,6 +18,7 @@ from ottla.coordinator.group.streams.configured import StatusCode
 from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.coordinator.group.streams.member import StreamsGroupMember
 from ottla.coordinator.group.streams.response import HeartbeatOutcome
+from ottla.coordinator.group.streams.tasks import NO_TASKS
 from ottla.coordinator.group.streams.validation import validate
 from ottla.model.errors import KafkaError
 from ottla.model.pending import Pending
@@ -39,8 +40,8 @@ TaskMap = Mapping[str, Sequence[int]]
 class Owned(NamedTuple):
     """What a member says that it has."""
 
-    active: TaskMap = {}
-    standby: TaskMap = {}
+    active: TaskMap = NO_TASKS
+    standby: TaskMap = NO_TASKS
 
 
 def internal(name: str, partitions: int = 0, replication: int = 0, **configs: str) -> TopicInfo:

@@ -1,0 +1,1 @@
+"""Kafka Streams applications, run from Maven's jars."""
