@@ -71,6 +71,7 @@ class Librdkafka(Transactional):
             "transactional.id": transactional_id,
             "transaction.timeout.ms": timeout_ms,
         }
+        self._address = address
         self._producer = ck.Producer(settings)
         self._producer.init_transactions(PATIENCE_S)
 
@@ -84,7 +85,7 @@ class Librdkafka(Transactional):
         self._producer.flush(PATIENCE_S)
 
     def send_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        consumer = ck.Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": group})
+        consumer = ck.Consumer({"bootstrap.servers": self._address, "group.id": group})
         places = [ck.TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
         metadata = consumer.consumer_group_metadata()
         self._try(lambda: self._producer.send_offsets_to_transaction(places, metadata, PATIENCE_S))
