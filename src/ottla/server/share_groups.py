@@ -180,6 +180,10 @@ class ShareGroupService:
     def _delete_state_of(
         self, group_id: str, partitions: Mapping[Uuid, Sequence[int]]
     ) -> Pending[tuple[str, KafkaError | None]]:
+        try:
+            require_sound(group_id, partitions)
+        except KafkaError as error:
+            return Pending.of((group_id, error))
         return self.persister.delete(group_id, partitions).map(
             lambda outcomes: (group_id, first_error(outcomes))
         )

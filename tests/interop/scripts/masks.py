@@ -33,6 +33,11 @@ def text_or_null(value: Any) -> Any:
     return "<text>" if value else value
 
 
+def how_many(value: Any) -> Any:
+    """Only the length of a list."""
+    return f"<{len(value)}>" if isinstance(value, list) else value
+
+
 def clock(value: Any) -> Any:
     """A wall clock reading near now; fixed timestamps of the scripts lie far in the past."""
     return "<now>" if isinstance(value, int) and value > 1_750_000_000_000 else value
@@ -65,6 +70,7 @@ MASKS: list[tuple[int | None, str, Mask]] = [
     (61, r"topics\.partitions\.active_producers\.last_timestamp", clock),
     # Record data becomes a list of batches.
     (1, r"responses\.partitions\.records", stamped_batches),
+    (78, r"responses\.partitions\.records", stamped_batches),
     # Ids that are random or count metadata records.
     (1, r"session_id", present("session")),
     (22, r"producer_id", present("producer", absent=(-1,))),
@@ -90,6 +96,10 @@ MASKS: list[tuple[int | None, str, Mask]] = [
     (68, r"assignment\.topic_partitions\.partitions", sorted),
     (69, r"groups\.members\.(target_)?assignment\.topic_partitions\.partitions", sorted),
     (69, r"groups\.members\.subscribed_topic_names", sorted),
+    # Which partitions a member of a share group has depends on the topics' ids: the scripts compute it.
+    (76, r"assignment\.topic_partitions\.partitions", how_many),
+    (77, r"groups\.members\.assignment\.topic_partitions\.partitions", how_many),
+    (77, r"groups\.members\.subscribed_topic_names", sorted),
     # Disks.
     (35, r"results\.(total_bytes|usable_bytes)", present("bytes")),
 ]  # fmt: skip
@@ -157,6 +167,20 @@ UNORDERED: list[tuple[int, str, tuple[str, ...]]] = [
     (69, "groups.members", ("member_id",)),
     (69, "groups.members.assignment.topic_partitions", ("topic_name",)),
     (69, "groups.members.target_assignment.topic_partitions", ("topic_name",)),
+    (76, "assignment.topic_partitions", ("topic_id",)),
+    (77, "groups", ("group_id",)),
+    (78, "responses", ("topic_id",)),
+    (78, "responses.partitions", ("partition_index",)),
+    (79, "responses", ("topic_id",)),
+    (79, "responses.partitions", ("partition_index",)),
+    (77, "groups.members", ("member_id",)),
+    (77, "groups.members.assignment.topic_partitions", ("topic_name",)),
+    *((key, "results", ("topic_id",)) for key in range(83, 88)),
+    *((key, "results.partitions", ("partition",)) for key in range(83, 88)),
+    (90, "groups.topics", ("topic_name",)),
+    (90, "groups.topics.partitions", ("partition_index",)),
+    (91, "responses", ("topic_name",)),
+    (92, "responses", ("topic_name",)),
     (74, "config_resources", ("resource_type", "resource_name")),
 ]
 _UNORDERED = {(api, path): key for api, path, key in UNORDERED}

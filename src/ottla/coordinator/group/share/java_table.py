@@ -25,21 +25,38 @@ def number_hash(number: int) -> int:
 
 
 class JavaTable(Generic[K, V]):
-    """Keys and values; it grows as Java's does and never shrinks."""
+    """Keys and values; it grows as Java's does and never shrinks.
 
-    __slots__ = ("_capacity", "_hash", "_items")
+    Within a bucket a key that is put comes last; one that is computed because it was absent comes first.
+    """
+
+    __slots__ = ("_capacity", "_count", "_hash", "_items", "_places")
 
     def __init__(self, hash_code: Callable[[K], int], expected: int | None = None) -> None:
         """`expected` is for how many keys the assignor makes room at once."""
         self._hash = hash_code
         self._items: dict[K, V] = {}
+        self._places: dict[K, int] = {}
+        self._count = 0
         least = 16 if expected is None else int((expected + 1) / 0.75 + 1)
         self._capacity = 1 << (least - 1).bit_length()
 
-    def __setitem__(self, key: K, value: V) -> None:
+    def put(self, key: K, value: V) -> None:
+        self._place(key, 1)
         self._items[key] = value
-        while len(self._items) * 4 > self._capacity * 3:
-            self._capacity *= 2
+
+    def compute_if_absent(self, key: K, make: Callable[[], V]) -> V:
+        if key not in self._items:
+            self._place(key, -1)
+            self._items[key] = make()
+        return self._items[key]
+
+    def _place(self, key: K, direction: int) -> None:
+        if key not in self._items:
+            self._count += 1
+            self._places[key] = direction * self._count
+            if (len(self._items) + 1) * 4 > self._capacity * 3:
+                self._capacity *= 2
 
     def __getitem__(self, key: K) -> V:
         return self._items[key]
@@ -47,16 +64,8 @@ class JavaTable(Generic[K, V]):
     def get(self, key: K) -> V | None:
         return self._items.get(key)
 
-    def setdefault(self, key: K, make: Callable[[], V]) -> V:
-        if key not in self._items:
-            self[key] = make()
-        return self._items[key]
-
-    def remove(self, key: K) -> bool:
-        if key not in self._items:
-            return False
-        del self._items[key]
-        return True
+    def remove(self, key: K) -> None:
+        del self._items[key], self._places[key]
 
     def __contains__(self, key: object) -> bool:
         return key in self._items
@@ -66,4 +75,5 @@ class JavaTable(Generic[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         """The keys as they are now; removing them meanwhile does no harm."""
-        return iter(hash_order(self._items, self._hash, self._capacity))
+        placed = sorted(self._items, key=self._places.__getitem__)
+        return iter(hash_order(placed, self._hash, self._capacity))

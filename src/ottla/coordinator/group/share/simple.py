@@ -11,7 +11,12 @@ from math import ceil
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from ottla.coordinator.group.assignors.api import Assignment, SubscriptionType
-from ottla.coordinator.group.assignors.java_order import copied_capacity, hash_order, topics_in_order
+from ottla.coordinator.group.assignors.java_order import (
+    copied_capacity,
+    grown_capacity,
+    hash_order,
+    uuid_hash,
+)
 from ottla.coordinator.group.share.java_table import (
     JavaTable,
     TopicIdPartition,
@@ -65,7 +70,7 @@ def _all_topics(
     for member, topics in enumerate(held):
         for gone in topics.keys() - subscribed:
             del topics[gone]
-        for topic_id in topics_in_order(topics):
+        for topic_id in hash_order(topics, uuid_hash, grown_capacity(len(topics))):
             for partition in _in_order(topics[topic_id]):
                 sharing.has(member, (topic_id, partition))
     for member, (topic_id, partition), gained in sharing.moves():
@@ -124,8 +129,8 @@ class _Sharing(Generic[P]):
 
     def has(self, member: int, partition: P) -> None:
         """A member had a partition before."""
-        self._by_partition.setdefault(partition, _numbers)[member] = None
-        self._by_member.setdefault(member, self._partitions)[partition] = None
+        self._by_partition.compute_if_absent(partition, _numbers).put(member, None)
+        self._by_member.compute_if_absent(member, self._partitions).put(partition, None)
 
     def _partitions(self) -> JavaTable[P, None]:
         return JavaTable(self._hash)
@@ -136,7 +141,7 @@ class _Sharing(Generic[P]):
         self._take_from_overfilled()
         unfilled |= self._take_overshared()
         for partition in self._wanted:
-            self._by_partition.setdefault(partition, _numbers)
+            self._by_partition.compute_if_absent(partition, _numbers)
         if not self._all_topics:
             unfilled = {m for m in self._members if self._count(m) < self._desired[m]}
         self._give(sorted(unfilled))
@@ -187,7 +192,7 @@ class _Sharing(Generic[P]):
                 position += 1
                 if member in members:
                     continue
-                self._by_member.setdefault(member, self._partitions)[partition] = None
+                self._by_member.compute_if_absent(member, self._partitions).put(partition, None)
                 self._moves.append((member, partition, True))
                 missing -= 1
                 given = True
