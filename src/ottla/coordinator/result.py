@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.model.errors import KafkaError
 from ottla.model.pending import Pending
@@ -49,6 +49,19 @@ class After(NamedTuple):
 Effect = StartTimer | CancelTimer | Answer | After
 
 
+class RecordBulk(Protocol):
+    """Records of one kind that are written and replayed together, without an object for each of them."""
+
+    @property
+    def encoded(self) -> Sequence[tuple[bytes, bytes | None]]:
+        """Their keys and values, as the log holds them."""
+        ...
+
+    def replay(self, first_offset: int) -> None:
+        """Change the state as all of them say."""
+        ...
+
+
 @dataclass(slots=True)
 class Result(Generic[T]):
     """A decision. Timers start and stop when its records are appended; answers wait until they are committed."""
@@ -61,3 +74,5 @@ class Result(Generic[T]):
     on_failure: Callable[[KafkaError], "Sequence[Effect]"] | None = None
     # All records in one batch, or none of them; a long list of independent ones may be split.
     atomic: bool = True
+    # In the place of records, outside a transaction, and in one batch.
+    bulk: RecordBulk | None = None

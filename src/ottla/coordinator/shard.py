@@ -19,7 +19,16 @@ from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ottla.coordinator.ports import Machine, Scheduler, ShardLog
-from ottla.coordinator.result import After, Answer, CancelTimer, CoordinatorRecord, Effect, Result, StartTimer
+from ottla.coordinator.result import (
+    After,
+    Answer,
+    CancelTimer,
+    CoordinatorRecord,
+    Effect,
+    RecordBulk,
+    Result,
+    StartTimer,
+)
 from ottla.coordinator.serde import RecordSerde
 from ottla.coordinator.timeline import Timeline
 from ottla.coordinator.timers import Timers
@@ -141,6 +150,7 @@ class Shard(Generic[M]):
         self._become(ShardState.ACTIVE)
         self.timeline.recording = True
         self._next_offset = self._batch_offset = self.log.log_end_offset
+        self.timeline.offset = self._next_offset - 1
         self.apply(effects())
 
     def fail(self) -> None:
@@ -176,7 +186,9 @@ class Shard(Generic[M]):
             pending.fail(error)
             return pending
         try:
-            if result.records:
+            if result.bulk is not None:
+                self._add_bulk(result.bulk, now_ms)
+            elif result.records:
                 self._add(result, producer, now_ms)
         except KafkaError as error:
             self._tell_failure(_Waiting(self._next_offset, NEVER, result, pending), error)
@@ -237,12 +249,9 @@ class Shard(Generic[M]):
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message) from error
         sizes = [_size_bound(key, value) for key, value in encoded]
         total = sum(sizes)
-        room = self.log.max_batch_bytes - HEADER_SIZE
+        room = self._room
         if total > room and (result.atomic or max(sizes) > room):
-            raise KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"{len(sizes)} records of {total} bytes are more than a batch of {self.topic_partition} holds",
-            )
+            raise self._too_large(len(sizes), total)
         if producer is not None or (result.atomic and self._batch_bytes + total > room):
             # What this decision rests on may not be written: then it is not made either.
             self._write_batch(None)
@@ -260,12 +269,47 @@ class Shard(Generic[M]):
             raise
         if producer is not None:
             self._write_batch(producer)
-        elif not self._flush_scheduled:
-            self._flush_scheduled = True
-            if self._linger_ms > 0:
-                self._scheduler.call_later(self._linger_ms, self._flush_soon)
-            else:
-                self._scheduler.call_soon(self._flush_soon)
+        else:
+            self._schedule_flush()
+
+    def _add_bulk(self, bulk: RecordBulk, now_ms: int) -> None:
+        """The same for records that go together."""
+        encoded = bulk.encoded
+        total = sum([_size_bound(key, value) for key, value in encoded])
+        if total > self._room:
+            raise self._too_large(len(encoded), total)
+        if self._batch_bytes + total > self._room:
+            self._write_batch(None)
+        self.timeline.offset = began = self._next_offset
+        try:
+            bulk.replay(began)
+        except Exception:
+            self._undo_unwritten(began)
+            raise
+        self._batch.extend([(now_ms, key, value, ()) for key, value in encoded])
+        self._batch_bytes += total
+        self._next_offset += len(encoded)
+        self.timeline.offset = self._next_offset - 1
+        self._schedule_flush()
+
+    @property
+    def _room(self) -> int:
+        return self.log.max_batch_bytes - HEADER_SIZE
+
+    def _too_large(self, count: int, size_bytes: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"{count} records of {size_bytes} bytes are more than a batch of {self.topic_partition} holds",
+        )
+
+    def _schedule_flush(self) -> None:
+        if self._flush_scheduled:
+            return
+        self._flush_scheduled = True
+        if self._linger_ms > 0:
+            self._scheduler.call_later(self._linger_ms, self._flush_soon)
+        else:
+            self._scheduler.call_soon(self._flush_soon)
 
     def _replay(self, record: CoordinatorRecord, producer: Producer | None) -> None:
         self.timeline.offset = self._next_offset

@@ -12,7 +12,7 @@ Owner: one Timeline a shard, on the broker's loop.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 K = TypeVar("K")
@@ -105,6 +105,12 @@ class TimelineDict(Generic[K, V]):
             self._note(key)
         self._data[key] = value
 
+    def update(self, entries: Mapping[K, V]) -> None:
+        """Set many at once."""
+        if self._timeline.recording:
+            self._note_many(entries)
+        self._data.update(entries)
+
     def pop(self, key: K) -> V | None:
         """Remove a key; None if it is not there."""
         if key not in self._data:
@@ -125,6 +131,17 @@ class TimelineDict(Generic[K, V]):
             self._old[key] = [old]
         else:
             before.append(old)
+
+    def _note_many(self, keys: Iterable[K]) -> None:
+        data, journal = self._data, self._old
+        before = {key: data.get(key, _ABSENT) for key in keys}
+        self._timeline.note(_Many(self), before, None)
+        for key, old in before.items():
+            present = journal.get(key)
+            if present is None:
+                journal[key] = [old]
+            else:
+                present.append(old)
 
     # ---- what everybody may see ---------------------------------------------------------------------------
 
@@ -165,6 +182,23 @@ class TimelineDict(Generic[K, V]):
             del self._old[key]
         else:
             before.pop(-1 if newest else 0)
+
+
+class _Many:
+    """Changes of many keys of a dict: one entry of the journal, whose key is {key: the value before}."""
+
+    __slots__ = ("_table",)
+
+    def __init__(self, table: TimelineDict[Any, Any]) -> None:
+        self._table = table
+
+    def undo(self, key: dict[Any, Any], old: None) -> None:
+        for changed, before in key.items():
+            self._table.undo(changed, before)
+
+    def forget(self, key: dict[Any, Any]) -> None:
+        for changed in key:
+            self._table.forget(changed)
 
 
 class TimelineValue(Generic[V]):

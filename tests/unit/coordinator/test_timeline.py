@@ -111,6 +111,7 @@ def test_a_value_and_what_it_was() -> None:
 KEYS = st.sampled_from("abcd")
 STEP = st.one_of(
     st.tuples(st.just("set"), KEYS, st.integers(0, 9)),
+    st.tuples(st.just("update"), st.dictionaries(KEYS, st.integers(0, 9))),
     st.tuples(st.just("pop"), KEYS),
     st.tuples(st.just("value"), st.integers(0, 9)),
     st.tuples(st.just("clear")),
@@ -162,6 +163,9 @@ def test_any_history_ends_as_in_the_model(steps: list[tuple]) -> None:  # type: 
         if name == "set":
             table[args[0]] = args[1]
             model.change({**newest, args[0]: args[1]}, number)
+        elif name == "update":
+            table.update(args[0])
+            model.change({**newest, **args[0]}, number)
         elif name == "pop":
             assert table.pop(args[0]) == newest.get(args[0])
             model.change({k: v for k, v in newest.items() if k != args[0]}, number)

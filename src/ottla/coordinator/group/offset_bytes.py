@@ -23,14 +23,18 @@ _KEY_HEAD: Final = struct.Struct(">hh")
 _MAX_LENGTH: Final = 0x7FFF
 
 
+def key_head(group: bytes, topic: bytes) -> bytes:
+    """What stands before the partition in a key."""
+    return b"".join((_KEY_HEAD.pack(KEY_TYPE, len(group)), group, LENGTH.pack(len(topic)), topic))
+
+
 def encode_offset(record: CoordinatorRecord) -> tuple[bytes, bytes | None] | None:
     """The key and the value of such an offset, or of a tombstone; None if it is another one."""
     key, value, version = record
     group, topic = key.group.encode(), key.topic.encode()
     if len(group) > _MAX_LENGTH or len(topic) > _MAX_LENGTH:
         return None
-    head = _KEY_HEAD.pack(KEY_TYPE, len(group))
-    name = b"".join((head, group, LENGTH.pack(len(topic)), topic, PARTITION.pack(key.partition)))
+    name = key_head(group, topic) + PARTITION.pack(key.partition)
     if value is None:
         return name, None
     if version != VALUE_VERSION or value.metadata or value.topic_id == ZERO_UUID:

@@ -4,11 +4,12 @@ Rules: the topics and partitions exist, whoever calls has looked. A group that d
 those who do not say a generation: tools, and consumers that only store offsets here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.group import CommitPartitionValidator, Group, GroupType
-from ottla.coordinator.group.offset_store import NO_EXPIRE_TIMESTAMP
+from ottla.coordinator.group.offset_bulk import OffsetBulk
+from ottla.coordinator.group.offset_store import NO_EXPIRE_TIMESTAMP, OffsetStore
 from ottla.coordinator.group.simple import ClassicGroups
 from ottla.coordinator.result import CoordinatorRecord, Effect, Result
 from ottla.model.errors import ErrorCode, KafkaError
@@ -41,15 +42,27 @@ VALUE_WITH_EXPIRY, VALUE_WITH_TOPIC_ID = 1, 4
 class OffsetCommits:
     """The decisions about commits."""
 
-    def __init__(self, context: GroupContext, classic: ClassicGroups) -> None:
+    def __init__(
+        self,
+        context: GroupContext,
+        classic: ClassicGroups,
+        store: OffsetStore,
+        ensure_group: Callable[[str], None],
+    ) -> None:
         self._context = context
         self._classic = classic
+        self._store = store
+        self._ensure_group = ensure_group
 
     # ---- outside transactions -----------------------------------------------------------------------------
 
     def commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> Result[OffsetCommitResponse]:
         """Store offsets; too long metadata is refused for its own partition."""
         validator, effects = self._validate(request, version, now_ms)
+        if _is_ordinary(request):
+            bulk = OffsetBulk(self._store, self._ensure_group, request.group_id, now_ms)
+            answers = [bulk.add(topic, validator) for topic in request.topics]
+            return Result(OffsetCommitResponse(topics=answers), (), effects, bulk=bulk)
         expire_ms = NO_EXPIRE_TIMESTAMP
         if request.retention_time_ms != DEFAULT_RETENTION_MS:
             expire_ms = now_ms + request.retention_time_ms
@@ -162,6 +175,19 @@ class OffsetCommits:
             answers.append(TxnOffsetCommitResponsePartition(partition_index=index))
             records.append(offset_record(group_id, topic.name, index, _value(partition, now_ms)))
         return TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers)
+
+
+def _is_ordinary(request: OffsetCommitRequest) -> bool:
+    """Without metadata and without a retention of its own?"""
+    if request.retention_time_ms != DEFAULT_RETENTION_MS:
+        return False
+    for topic in request.topics:
+        if topic.topic_id == ZERO_UUID:
+            return False
+        for partition in topic.partitions:
+            if partition.committed_metadata:
+                return False
+    return True
 
 
 def offset_record(group_id: str, topic: str, partition: int, value: OffsetCommitValue) -> CoordinatorRecord:

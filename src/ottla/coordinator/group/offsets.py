@@ -41,7 +41,7 @@ class OffsetManager:
         self._context = context
         self._classic = classic
         self.store = OffsetStore(context.timeline)
-        commits = OffsetCommits(context, classic)
+        commits = OffsetCommits(context, classic, self.store, self._ensure_group)
         self.commit = commits.commit
         self.txn_commit = commits.txn_commit
         self.fetch = OffsetFetches(context, self.store).fetch

@@ -241,6 +241,45 @@ def test_a_group_used_for_offsets_only_is_an_empty_classic_one(world: GroupWorld
         assert (group.type, group.state_name(), group.protocol_type) == (GroupType.CLASSIC, "Empty", "")
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_an_ordinary_commit_leaves_the_same_as_a_list_of_records(
+    monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    def log_and_state(world: GroupWorld) -> object:
+        if held:
+            world.log.hold()
+        commit(world, {0: 5, 2: 7, 9: -1})
+        commit(world, {0: 6, 1: 1}, topic="other", topic_id=OTHER_ID)
+        commit(world, {0: 8}, group="another")
+        store = world.machine.offsets.store
+        seen = {group: read(world, group) for group in ("g", "another")}
+        world.log.release()
+        newest = {group: dict(table.items()) for group, table in store.by_group.items()}
+        return world.records(), newest, seen, read(world), read(world.reloaded())
+
+    bulk = log_and_state(GroupWorld())
+    monkeypatch.setattr("ottla.coordinator.group.offset_commit._is_ordinary", lambda request: False)
+    assert bulk == log_and_state(GroupWorld())
+
+
+def test_a_bulk_that_was_not_written_is_undone_whole(world: GroupWorld) -> None:
+    commit(world, {0: 1, 1: 1})
+    world.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    commit(world, {0: 2, 2: 2})
+    commit(world, {0: 3, 1: 3, 3: 3})
+    assert read(world, stable=True) == {("t", 0): 1, ("t", 1): 1}
+    world.log.refuse(None)
+    commit(world, {0: 4})
+    assert read(world) == read(world.reloaded()) == {("t", 0): 4, ("t", 1): 1}
+
+
+def test_a_commit_that_no_batch_can_hold_is_refused(world: GroupWorld) -> None:
+    world.log.max_batch_bytes = 1_000
+    assert error_of(commit(world, {p: p for p in range(50)})) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert read(world, stable=True) == {}
+    assert codes(commit(world, {p: p for p in range(5)})) == [0] * 5
+
+
 # ---- transactions ---------------------------------------------------------------------------------------------
 
 
@@ -534,6 +573,14 @@ def test_what_is_committed_after_the_deletion_stays(world: GroupWorld) -> None:
     commit(world, {0: 2}, topic_id=ZERO_UUID)
     world.pass_ms(100)
     assert read(world) == {("t", 0): 2}
+
+
+def test_offsets_that_were_loaded_go_with_their_topic_too(world: GroupWorld) -> None:
+    commit(world, dict.fromkeys(range(10), 1))
+    again = world.reloaded()
+    delete_topic(again)
+    again.pass_ms(100)
+    assert read(again) == {}
 
 
 def test_deleting_a_topic_goes_in_slices(world: GroupWorld) -> None:

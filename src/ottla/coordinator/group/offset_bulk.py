@@ -1,0 +1,84 @@
+"""The offsets of one ordinary commit, as one bulk of records: without metadata, with the topics' ids.
+
+That is what nearly all commits are. Their records are written as bytes and replayed into the store without a message
+object for each; any other commit is a list of records. Both leave the same log and the same state, and a test holds
+them to it.
+"""
+
+from collections.abc import Callable
+
+from ottla.coordinator.group.group import CommitPartitionValidator
+from ottla.coordinator.group.offset_bytes import (
+    NO_METADATA,
+    PARTITION,
+    TOPIC_ID_TAG,
+    VALUE,
+    VALUE_VERSION,
+    key_head,
+)
+from ottla.coordinator.group.offset_store import (
+    NO_EXPIRE_TIMESTAMP,
+    OffsetAndMetadata,
+    OffsetStore,
+    Place,
+)
+from ottla.model.ids import Uuid
+from ottla.wire.messages.groups import (
+    OffsetCommitRequestTopic,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+_new_row = OffsetAndMetadata._make
+
+
+class OffsetBulk:
+    """Made by a decision, topic by topic; a RecordBulk."""
+
+    __slots__ = ("_ensure_group", "_group", "_group_id", "_now_ms", "_rows", "_store", "encoded")
+
+    def __init__(
+        self, store: OffsetStore, ensure_group: Callable[[str], None], group_id: str, now_ms: int
+    ) -> None:
+        self._store = store
+        self._ensure_group = ensure_group
+        self._group_id = group_id
+        self._group = group_id.encode()
+        self._now_ms = now_ms
+        self._rows: list[tuple[Place, int, int, Uuid]] = []
+        self.encoded: list[tuple[bytes, bytes | None]] = []
+
+    def add(
+        self, topic: OffsetCommitRequestTopic, validator: CommitPartitionValidator | None
+    ) -> OffsetCommitResponseTopic:
+        """Take in a topic of the request; the answer about it."""
+        name, topic_id, now_ms = topic.name, topic.topic_id, self._now_ms
+        head = key_head(self._group, name.encode())
+        rows, encoded = self._rows, self.encoded
+        answers = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if validator is not None:
+                validator(name, topic_id, index)
+            offset, epoch = partition.committed_offset, partition.committed_leader_epoch
+            rows.append(((name, index), offset, epoch, topic_id))
+            value = VALUE.pack(VALUE_VERSION, offset, epoch, NO_METADATA, now_ms, *TOPIC_ID_TAG, topic_id)
+            encoded.append((head + PARTITION.pack(index), value))
+            answers.append(OffsetCommitResponsePartition(partition_index=index))
+        return OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=answers)
+
+    def replay(self, first_offset: int) -> None:
+        if not self._rows:
+            return
+        offsets = self._store.by_group.get(self._group_id)
+        if offsets is None:
+            offsets = self._store.new_group(self._group_id)
+        self._ensure_group(self._group_id)
+        now_ms = self._now_ms
+        # A partition that stands in the request twice has its last offset.
+        offsets.update(
+            {
+                place: _new_row((offset, epoch, "", now_ms, NO_EXPIRE_TIMESTAMP, topic_id, record_offset))
+                for record_offset, (place, offset, epoch, topic_id) in enumerate(self._rows, first_offset)
+            }
+        )
