@@ -76,7 +76,10 @@ class Pending(Generic[T]):
     def map(self, value: Callable[[T], U], error: Callable[[KafkaError], U] | None = None) -> "Pending[U]":
         """What becomes of the answer; an error stays one, unless something is to become of it too."""
         mapped: Pending[U] = Pending()
-        self.then(lambda done: _pass_on(done, mapped, value, error))
+        if self.done:
+            _pass_on(self, mapped, value, error)
+        else:
+            self.then(lambda done: _pass_on(done, mapped, value, error))
         return mapped
 
     def and_then(self, follow: "Callable[[T], Pending[U]]") -> "Pending[U]":
@@ -102,6 +105,9 @@ class Pending(Generic[T]):
 def gather(pendings: "Sequence[Pending[T]]") -> "Pending[list[T]]":
     """All answers, in their order, when the last one is there; the first error of any of them instead."""
     gathered: Pending[list[T]] = Pending()
+    if all(pending.done for pending in pendings):
+        _gathered(pendings, gathered)
+        return gathered
     left = len(pendings)
 
     def one_more(_: Pending[T]) -> None:
@@ -110,8 +116,6 @@ def gather(pendings: "Sequence[Pending[T]]") -> "Pending[list[T]]":
         if left <= 0:
             _gathered(pendings, gathered)
 
-    if not pendings:
-        gathered.resolve([])
     for pending in pendings:
         pending.then(one_more)
     return gathered
