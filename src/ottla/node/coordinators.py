@@ -86,7 +86,7 @@ class Coordinators:
         self._image = image
         self._tasks: set[asyncio.Task[None]] = set()
         self.group_assignors = load_assignors(config()["group.consumer.assignors"])
-        self._background = LoopBackground(lambda: self.groups, executor)
+        self._background = LoopBackground(lambda: self.groups)
         scheduler = LoopScheduler(clock, asyncio.get_running_loop())
         self.groups = CoordinatorRuntime(
             GROUPS_TOPIC,

@@ -1,16 +1,17 @@
 """Where work of consumer groups is done that the loop has no time for: in a thread, or in slices between other turns.
 
 What comes out goes to the shard that leads the group then; if this broker does not any more, it is dropped, and
-whoever leads it finds out anew.
+whoever leads it finds out anew. The threads are of their own: an assignor that somebody wrote may take for ever, and
+neither the disks nor the end of the node wait for it.
 
 Owner: the node's Coordinators.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from threading import Thread
+from typing import Any, Final, TypeVar
 
 from ottla.coordinator.group.machine import GroupMachine
 from ottla.coordinator.result import Result
@@ -22,13 +23,16 @@ log = logging.getLogger("ottla.coordinator.consumer")
 
 T = TypeVar("T")
 
+# Assignments that are computed at a time; Python runs one at a time anyway.
+MAX_THREADS: Final = 2
+
 
 class LoopBackground:
     """See the module."""
 
-    def __init__(self, runtime: Callable[[], CoordinatorRuntime[GroupMachine]], executor: Executor) -> None:
+    def __init__(self, runtime: Callable[[], CoordinatorRuntime[GroupMachine]]) -> None:
         self._runtime = runtime
-        self._executor = executor
+        self._slots = asyncio.Semaphore(MAX_THREADS)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def in_thread(self, group_id: str, work: Callable[[], T], then: Callable[[T, int], Result[Any]]) -> None:
@@ -39,13 +43,17 @@ class LoopBackground:
     ) -> None:
         self._start(self._step(group_id, work, then))
 
-    def _start(self, doing: Any) -> None:
+    def _start(self, doing: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(doing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, group_id: str, work: Callable[[], T], then: Callable[[T, int], Result[Any]]) -> None:
-        found = await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        async with self._slots:
+            Thread(target=_compute, args=(work, loop, done), name=f"assign {group_id}", daemon=True).start()
+            found = await done
         self._decide(group_id, found, then)
 
     async def _step(
@@ -66,6 +74,17 @@ class LoopBackground:
     async def stop(self) -> None:
         for task in list(self._tasks):
             task.cancel()
+
+
+def _compute(work: Callable[[], T], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[T]") -> None:
+    found = work()
+    if not loop.is_closed():  # the node may have stopped meanwhile
+        loop.call_soon_threadsafe(_deliver, done, found)
+
+
+def _deliver(done: "asyncio.Future[T]", found: T) -> None:
+    if not done.cancelled():
+        done.set_result(found)
 
 
 def _note(group_id: str, outcome: Pending[Any]) -> None:

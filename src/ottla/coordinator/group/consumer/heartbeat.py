@@ -26,7 +26,6 @@ from ottla.coordinator.group.consumer.member import (
 )
 from ottla.coordinator.group.consumer.reconcile import owned_of
 from ottla.coordinator.group.consumer.regexes import RegexChange
-from ottla.coordinator.group.consumer.timers import Wait
 from ottla.coordinator.group.consumer.turn import Turn
 from ottla.coordinator.result import Result
 from ottla.model.errors import ErrorCode, KafkaError
@@ -57,6 +56,8 @@ class Upgrades(Protocol):
 def validate(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Mapping[str, Any]) -> None:
     """INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for what no state of the group could make right."""
     epoch = request.member_epoch
+    if epoch > 0 and _says_who_it_is_and_nothing_else(request):
+        return  # nearly every heartbeat
     must_have_id = version >= MEMBER_ID_REQUIRED_VERSION or epoch > 0 or epoch == LEAVE_EPOCH
     if must_have_id:
         _require_text(request.member_id, "MemberId")
@@ -75,6 +76,15 @@ def validate(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Ma
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"There is no assignor {request.server_assignor}; there are {known}.",
         )
+
+
+def _says_who_it_is_and_nothing_else(request: ConsumerGroupHeartbeatRequest) -> bool:
+    return (
+        request.instance_id is None
+        and request.rack_id is None
+        and request.server_assignor is None
+        and bool(request.member_id.strip() and request.group_id.strip())
+    )
 
 
 def _validate_join(request: ConsumerGroupHeartbeatRequest) -> None:
@@ -109,13 +119,16 @@ class Heartbeats:
         self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         """Decide on a heartbeat of any kind."""
+        unchanged = self._unchanged(caller, request, now_ms)
+        if unchanged is not None:
+            group_id = request.group_id
+            session = self._groups.timers.session(
+                group_id, unchanged.member_id, self._groups.settings[group_id].session_timeout_ms
+            )
+            return Result(self._response(group_id, unchanged, None), (), (session,))
         turn = Turn(now_ms)
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return turn.result(self._leaves.leave(turn, request))
-        unchanged = self._unchanged(caller, request, now_ms)
-        if unchanged is not None:
-            self._start_session(turn, request.group_id, unchanged.member_id)
-            return turn.result(self._response(request.group_id, unchanged, None))
         return turn.result(self._regular(turn, caller, request))
 
     def _unchanged(
@@ -203,7 +216,7 @@ class Heartbeats:
 
     def _start_session(self, turn: Turn, group_id: str, member_id: str) -> None:
         timeout_ms = self._groups.settings[group_id].session_timeout_ms
-        self._groups.timers.start(turn, Wait.SESSION, group_id, member_id, timeout_ms)
+        turn.effects.append(self._groups.timers.session(group_id, member_id, timeout_ms))
 
     # ---- who it is ------------------------------------------------------------------------------------------
 

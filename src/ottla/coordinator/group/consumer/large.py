@@ -24,8 +24,8 @@ from ottla.coordinator.result import After, Answer, Result, StartTimer
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 
-# Members whose new target is written in one decision: about two milliseconds.
-PORTION: Final = 100
+# Members whose new target is written in one decision: about a millisecond.
+PORTION: Final = 50
 
 Finish = Callable[[Turn, ConsumerGroup, ConsumerGroupMember, tuple[int, Assignment]], Any]
 

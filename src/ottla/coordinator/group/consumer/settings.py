@@ -1,8 +1,11 @@
 """The settings of a group, looked up once and kept until some configuration changes."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.coordinator.group.context import GroupContext
+
+# Groups whose settings are kept; more are looked up again.
+MAX_KNOWN: Final = 10_000
 
 
 class GroupSettings(NamedTuple):
@@ -23,6 +26,8 @@ class SettingsCache:
     def __getitem__(self, group_id: str) -> GroupSettings:
         found = self._known.get(group_id)
         if found is None:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
             values = self._context.group_config(group_id)
             found = self._known[group_id] = GroupSettings(
                 values["consumer.session.timeout.ms"],

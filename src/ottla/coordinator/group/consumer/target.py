@@ -67,9 +67,13 @@ class TargetPlan:
     replaced_id: str | None
 
     @property
+    def _is_built_in(self) -> bool:
+        return type(self.assignor) in BUILT_IN.values()
+
+    @property
     def is_large(self) -> bool:
         """Would it take the loop's time, or nobody knows how long?"""
-        if type(self.assignor) not in BUILT_IN.values():
+        if not self._is_built_in:
             return True
         names = set(self.joining.subscribed_topic_names)
         for resolved in self.resolved.values():
@@ -92,11 +96,10 @@ class TargetPlan:
 
     def _ask(self, spec: GroupSpec) -> GroupAssignment:
         topics = ImageTopics(self.image)
-        if type(self.assignor) in BUILT_IN.values():
-            return self.assignor.assign(spec, topics)
         try:
             assigned = self.assignor.assign(spec, topics)
-            _check(assigned, spec, topics)
+            if not self._is_built_in:
+                _check(assigned, spec, topics)
         except PartitionAssignorError:
             raise
         except Exception as error:  # whatever an operator's own code throws concerns this group alone

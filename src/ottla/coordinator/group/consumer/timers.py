@@ -45,6 +45,8 @@ class MemberTimers:
         self._fence = fence
         # Classic members that were told to join again, since the first time they were.
         self._joining: set[tuple[str, str]] = set()
+        # The timers that heartbeats start again and again.
+        self._sessions: dict[tuple[str, str], StartTimer] = {}
 
     def start(self, turn: Turn, wait: Wait, group_id: str, member_id: str, delay_ms: float) -> None:
         turn.effects.append(self._timer(wait, group_id, member_id, delay_ms))
@@ -55,6 +57,14 @@ class MemberTimers:
             delay_ms,
             lambda now_ms: self._expired(wait, group_id, member_id, None, now_ms),
         )
+
+    def session(self, group_id: str, member_id: str, timeout_ms: int) -> StartTimer:
+        """A member of the new protocol has been heard of."""
+        known = self._sessions.get((group_id, member_id))
+        if known is None or known.delay_ms != timeout_ms:
+            known = self._timer(Wait.SESSION, group_id, member_id, timeout_ms)
+            self._sessions[group_id, member_id] = known
+        return known
 
     def start_rebalance(self, turn: Turn, group_id: str, member: ConsumerGroupMember) -> None:
         """The member has to leave this epoch in time."""
@@ -82,6 +92,7 @@ class MemberTimers:
         """The member goes; if that is not written after all, it has a session again."""
         for wait in Wait:
             self.cancel(turn, wait, group_id, member_id)
+        self._sessions.pop((group_id, member_id), None)
         turn.failure_effects.append(self._timer(Wait.SESSION, group_id, member_id, session_timeout_ms))
 
     def _expired(
@@ -90,6 +101,7 @@ class MemberTimers:
         """The member is fenced, if it and its group are still there."""
         if wait is Wait.JOIN:
             self._joining.discard((group_id, member_id))
+        self._sessions.pop((group_id, member_id), None)
         group = self._context.groups.get(group_id)
         member = group.members.get(member_id) if isinstance(group, ConsumerGroup) else None
         if member is None or (epoch is not None and member.member_epoch != epoch):
