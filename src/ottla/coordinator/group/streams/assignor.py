@@ -28,7 +28,9 @@ class TaskAssignorError(Exception):
     """There is no assignment."""
 
 
-class _Holder(NamedTuple):
+class Holder(NamedTuple):
+    """A member that had a task."""
+
     process: ProcessState
     member_id: str
 
@@ -65,11 +67,11 @@ def assign(
     configs: Mapping[str, str],
 ) -> dict[str, Tasks]:
     """The tasks of each member, in the members' order."""
-    return _StickyAssignment(members, subtopologies, int(configs.get(NUM_STANDBY_REPLICAS, 0))).result()
+    return StickyAssignment(members, subtopologies, int(configs.get(NUM_STANDBY_REPLICAS, 0))).result()
 
 
-class _StickyAssignment:
-    """One run."""
+class StickyAssignment:
+    """One run. Apache's order of steps, and KAFKA-20899, which 4.3.1 lacks: all that had a standby are considered."""
 
     def __init__(
         self,
@@ -85,19 +87,19 @@ class _StickyAssignment:
         self._active_quota = _Quota(len(self._active), len(members))
         self._quota = _Quota(total, len(members))
         self._processes = _processes(members)
-        self._had_active: dict[Task, _Holder] = {}
-        self._had_standby: dict[Task, list[_Holder]] = {}
+        self._had_active: dict[Task, Holder] = {}
+        self.had_standby: dict[Task, list[Holder]] = {}
         self._remember()
 
     def _remember(self) -> None:
         """Who had what."""
         for member_id, member in self._members.items():
-            holder = _Holder(self._processes[member.process_id], member_id)
+            holder = Holder(self._processes[member.process_id], member_id)
             for subtopology, partitions in member.target.active.items():
                 self._had_active.update((Task(subtopology, p), holder) for p in partitions)
             for subtopology, partitions in member.target.standby.items():
                 for partition in partitions:
-                    self._had_standby.setdefault(Task(subtopology, partition), []).append(holder)
+                    self.had_standby.setdefault(Task(subtopology, partition), []).append(holder)
 
     def result(self) -> dict[str, Tasks]:
         self._assign_active()
@@ -116,7 +118,7 @@ class _StickyAssignment:
         # By partition first: joined topics have the same partitions with the same member.
         left = sorted(self._active, key=_by_partition)
         left = [task for task in left if not self._keep(task, self._had_active.get(task))]
-        left = [task for task in left if not self._keep(task, self._least_loaded(task))]
+        left = [task for task in left if not self._keep(task, self.least_loaded(task))]
         queue = self._by_load()
         for task in sorted(left):
             process = queue.poll()
@@ -125,7 +127,7 @@ class _StickyAssignment:
             self._given_active(process.add_to_least_loaded(task, active=True))
             queue.add(process)
 
-    def _keep(self, task: Task, holder: _Holder | None) -> bool:
+    def _keep(self, task: Task, holder: Holder | None) -> bool:
         """Does who has had the task get it, or is its share full already?"""
         if holder is None or holder.tasks >= self._active_quota.per_member:
             return False
@@ -142,10 +144,10 @@ class _StickyAssignment:
             queue.add(process)
         return queue
 
-    def _least_loaded(self, task: Task, *, new_to_process: bool = False) -> _Holder | None:
+    def least_loaded(self, task: Task, *, new_to_process: bool = False) -> Holder | None:
         """Of those that had the task as a standby, the one with the least to do."""
-        found: _Holder | None = None
-        for holder in self._had_standby.get(task, ()):
+        found: Holder | None = None
+        for holder in self.had_standby.get(task, ()):
             if new_to_process and task in holder.process.tasks:
                 continue
             if found is None or (holder.process.load < found.process.load and holder.tasks < found.tasks):
@@ -172,13 +174,13 @@ class _StickyAssignment:
         """Who had the task, as an active one or as a standby, is a good place for a standby."""
         holder = self._had_active.get(task)
         if holder is None or task in holder.process.tasks or not self._has_room(holder):
-            holder = self._least_loaded(task, new_to_process=True)
+            holder = self.least_loaded(task, new_to_process=True)
             if holder is None or not self._has_room(holder):
                 return False
         self._quota.given(holder.process.add(holder.member_id, task, active=False))
         return True
 
-    def _has_room(self, holder: _Holder) -> bool:
+    def _has_room(self, holder: Holder) -> bool:
         return holder.tasks < self._quota.per_member
 
     def _standby_to_least_loaded(self, queue: PriorityQueue[ProcessState], task: Task) -> bool:
