@@ -1,4 +1,4 @@
-"""The admin client: topics, partitions, configurations, offsets, records, directories.
+"""The admin client: topics, partitions, configurations, offsets, records, directories; groups and transactions.
 
 Operations on several things return a dict with, for each, its value or the KafkaError that befell it; an error
 of the whole operation is raised. `request` (from AsyncClient) sends anything else there is no method for.
@@ -7,6 +7,7 @@ of the whole operation is raised. `request` (from AsyncClient) sends anything el
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ottla.client.admin_transactions import TransactionAdmin
 from ottla.client.admin_types import (
     CONFIG_TYPES,
     ActiveProducer,
@@ -24,12 +25,10 @@ from ottla.client.admin_types import (
     TopicDescription,
     TopicListing,
 )
-from ottla.client.base import AsyncClient
 from ottla.client.calls import ErrorOf, Target, To
 from ottla.client.config import AdminConfig
-from ottla.client.fanout import Question
 from ottla.client.metadata import Node, error_of, partition_info
-from ottla.client.offsets import by_topic
+from ottla.client.partition_questions import delete_records_question, producers_question
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.wire.messages.cluster import DescribeClusterRequest
@@ -43,8 +42,6 @@ from ottla.wire.messages.configs import (
 )
 from ottla.wire.messages.log_dirs import DescribeLogDirsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from ottla.wire.messages.producers import DescribeProducersRequest
-from ottla.wire.messages.producers import TopicRequest as ProducersTopic
 from ottla.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -52,9 +49,6 @@ from ottla.wire.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     CreateTopicsRequest,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
     DeleteTopicsRequest,
 )
 
@@ -87,7 +81,7 @@ def explain(code: ErrorCode) -> str:
     return "does not exist" if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else code.name
 
 
-class AsyncAdmin(AsyncClient):
+class AsyncAdmin(TransactionAdmin):
     """See the module."""
 
     CONFIG = AdminConfig
@@ -262,50 +256,13 @@ class AsyncAdmin(AsyncClient):
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
     ) -> dict[TopicPartition, int | KafkaError]:
         """Forget what lies below an offset (-1: below the high watermark); the value is the new beginning."""
-
-        def build(partitions: list[TopicPartition]) -> DeleteRecordsRequest:
-            return DeleteRecordsRequest(
-                topics=[
-                    DeleteRecordsTopic(
-                        name=topic,
-                        partitions=[
-                            DeleteRecordsPartition(partition_index=p, offset=before[TopicPartition(topic, p)])
-                            for p in numbers
-                        ],
-                    )
-                    for topic, numbers in by_topic(partitions)
-                ],
-                timeout_ms=timeout_ms,
-            )
-
-        def parse(response: Any) -> Iterable[tuple[TopicPartition, int, Any]]:
-            for topic in response.topics:
-                for p in topic.partitions:
-                    yield TopicPartition(topic.name, p.partition_index), p.error_code, p.low_watermark
-
-        return await self.ask_leaders(before, Question(DeleteRecordsRequest, build, parse))
+        return await self.ask_leaders(before, delete_records_question(before, timeout_ms))
 
     async def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ActiveProducer] | KafkaError]:
         """Which producers the leaders remember (KIP-664)."""
-
-        def build(wanted: list[TopicPartition]) -> DescribeProducersRequest:
-            topics = [
-                ProducersTopic(name=topic, partition_indexes=numbers) for topic, numbers in by_topic(wanted)
-            ]
-            return DescribeProducersRequest(topics=topics)
-
-        def parse(response: Any) -> Iterable[tuple[TopicPartition, int, Any]]:
-            for topic in response.topics:
-                for p in topic.partitions:
-                    producers = [
-                        ActiveProducer(*(getattr(s, f) for f in ActiveProducer._fields))
-                        for s in p.active_producers
-                    ]
-                    yield TopicPartition(topic.name, p.partition_index), p.error_code, producers
-
-        return await self.ask_leaders(partitions, Question(DescribeProducersRequest, build, parse))
+        return await self.ask_leaders(partitions, producers_question())
 
 
 def describe_resource(resource: ConfigResource) -> str:

@@ -4,6 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ottla.client.admin import AsyncAdmin
+from ottla.client.admin_group_types import (
+    FeatureDescription,
+    GroupDescription,
+    GroupListing,
+    OpenTransaction,
+    ShareOffset,
+    TransactionDescription,
+    TransactionListing,
+)
 from ottla.client.admin_types import (
     ActiveProducer,
     ClusterDescription,
@@ -18,6 +27,7 @@ from ottla.client.admin_types import (
     TopicListing,
 )
 from ottla.client.blocking_base import Blocking
+from ottla.client.group.offset_messages import OffsetAndMetadata
 from ottla.client.offsets import OffsetAndTimestamp
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
@@ -81,3 +91,79 @@ class Admin(Blocking):
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ActiveProducer] | KafkaError]:
         return self._run(self._twin.describe_producers(partitions))
+
+    # Groups: see ottla.client.admin_groups.
+
+    def list_groups(self, **more: Any) -> list[GroupListing]:
+        return self._run(self._twin.list_groups(**more))
+
+    def describe_groups(
+        self, group_ids: Iterable[str], **more: Any
+    ) -> dict[str, GroupDescription | KafkaError]:
+        return self._run(self._twin.describe_groups(group_ids, **more))
+
+    def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
+        return self._run(self._twin.delete_groups(group_ids))
+
+    def remove_members(self, group_id: str, **more: Any) -> None:
+        self._run(self._twin.remove_members(group_id, **more))
+
+    def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, **more: Any
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return self._run(self._twin.list_group_offsets(group_id, partitions, **more))
+
+    def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return self._run(self._twin.alter_group_offsets(group_id, offsets))
+
+    def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return self._run(self._twin.delete_group_offsets(group_id, partitions))
+
+    def list_share_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, ShareOffset | KafkaError]:
+        return self._run(self._twin.list_share_group_offsets(group_id, partitions))
+
+    def alter_share_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return self._run(self._twin.alter_share_group_offsets(group_id, offsets))
+
+    def delete_share_group_offsets(
+        self, group_id: str, topics: Iterable[str]
+    ) -> dict[str, KafkaError | None]:
+        return self._run(self._twin.delete_share_group_offsets(group_id, topics))
+
+    # Transactions and features: see ottla.client.admin_transactions.
+
+    def list_transactions(self, **more: Any) -> list[TransactionListing]:
+        return self._run(self._twin.list_transactions(**more))
+
+    def describe_transactions(
+        self, transactional_ids: Iterable[str]
+    ) -> dict[str, TransactionDescription | KafkaError]:
+        return self._run(self._twin.describe_transactions(transactional_ids))
+
+    def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, KafkaError | None]:
+        return self._run(self._twin.fence_producers(transactional_ids))
+
+    def open_transactions(self, partitions: Iterable[TopicPartition]) -> list[OpenTransaction]:
+        return self._run(self._twin.open_transactions(partitions))
+
+    def find_hanging_transactions(
+        self, partitions: Iterable[TopicPartition], *, min_age_ms: int
+    ) -> list[OpenTransaction]:
+        return self._run(self._twin.find_hanging_transactions(partitions, min_age_ms=min_age_ms))
+
+    def abort_open_transaction(self, transaction: OpenTransaction) -> None:
+        self._run(self._twin.abort_open_transaction(transaction))
+
+    def describe_features(self) -> list[FeatureDescription]:
+        return self._run(self._twin.describe_features())
+
+    def update_features(self, levels: Mapping[str, int], **more: Any) -> None:
+        self._run(self._twin.update_features(levels, **more))

@@ -113,12 +113,15 @@ class Driver:
         timeout_ms: float | None = None,
         error_of: ErrorOf = top_level_error,
         at_most: int | None = None,
+        adapt: Callable[[Any, int], Any] | None = None,
     ) -> Any:
         """Send a request to whom it is for and return the response; raises KafkaError."""
         future: asyncio.Future[Any] = self._loop.create_future()
         now = monotonic_ms()
         limit = self.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        call = Call(request, target, now + limit, settle(future), error_of=error_of, at_most=at_most)
+        call = Call(
+            request, target, now + limit, settle(future), error_of=error_of, at_most=at_most, adapt=adapt
+        )
         with self.lock:
             self.core.call(call, now)
         self.wake()
