@@ -10,7 +10,7 @@ from typing import Final
 
 from ottla.coordinator.group.assignors.api import Assignment, PartitionAssignor, PartitionAssignorError
 from ottla.coordinator.group.consumer import records
-from ottla.coordinator.group.consumer.group import ConsumerGroup, subscription_type
+from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import (
     JOIN_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -20,6 +20,7 @@ from ottla.coordinator.group.consumer.member import (
 from ottla.coordinator.group.consumer.reconcile import Reconciliation
 from ottla.coordinator.group.consumer.regexes import METADATA_REFRESH_INTERVAL_MS, RegularExpressions
 from ottla.coordinator.group.consumer.settings import SettingsCache
+from ottla.coordinator.group.consumer.subscriptions import subscription_type
 from ottla.coordinator.group.consumer.target import TargetPlan, topic_ids
 from ottla.coordinator.group.consumer.timers import Fence, MemberTimers, Wait
 from ottla.coordinator.group.consumer.turn import Turn

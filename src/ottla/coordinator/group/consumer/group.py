@@ -6,27 +6,31 @@ one piece of soft state is when the group looks at its topics again.
 Owner: the ConsumerManager of one group shard.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment, SubscriptionType
-from ottla.coordinator.group.assignors.java_order import grown_capacity, hash_order
 from ottla.coordinator.group.consumer import records
+from ottla.coordinator.group.consumer.commits import check_commit, stale
 from ottla.coordinator.group.consumer.member import (
     ConsumerGroupMember,
     EpochAssignment,
-    MemberState,
 )
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression
-from ottla.coordinator.group.group import GroupType, OffsetExpiration
-from ottla.coordinator.partitioning import java_hash_code
+from ottla.coordinator.group.consumer.subscriptions import (
+    SubscriptionCount,
+    count_names,
+    count_regex,
+    count_up,
+    most_frequent,
+    subscription_type,
+)
+from ottla.coordinator.group.group import CommitPartitionValidator, GroupType, OffsetExpiration
 from ottla.coordinator.result import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineDict, TimelineValue
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
-
-K = TypeVar("K")
 
 PROTOCOL_TYPE: Final = "consumer"
 # A commit to a consumer group says the member's epoch since this version of OffsetCommit.
@@ -43,23 +47,15 @@ class ConsumerGroupState(StrEnum):
     DEAD = "Dead"
 
 
+_WITH_MEMBERS: Final = frozenset(
+    {ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING, ConsumerGroupState.STABLE}
+)
+# One decision may assign and reconcile at once, so a group can be seen to skip a state.
 TRANSITIONS: Final[dict[ConsumerGroupState, frozenset[ConsumerGroupState]]] = {
-    ConsumerGroupState.EMPTY: frozenset({ConsumerGroupState.ASSIGNING, ConsumerGroupState.DEAD}),
-    ConsumerGroupState.ASSIGNING: frozenset({ConsumerGroupState.RECONCILING, ConsumerGroupState.STABLE,
-                                             ConsumerGroupState.EMPTY}),
-    ConsumerGroupState.RECONCILING: frozenset({ConsumerGroupState.ASSIGNING, ConsumerGroupState.STABLE,
-                                               ConsumerGroupState.EMPTY}),
-    ConsumerGroupState.STABLE: frozenset({ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING,
-                                          ConsumerGroupState.EMPTY}),
+    ConsumerGroupState.EMPTY: _WITH_MEMBERS | {ConsumerGroupState.DEAD},
+    **{state: _WITH_MEMBERS | {ConsumerGroupState.EMPTY} for state in _WITH_MEMBERS},
     ConsumerGroupState.DEAD: frozenset(),
-}  # fmt: skip
-
-
-class SubscriptionCount(NamedTuple):
-    """How many members subscribe to a topic by its name, and how many expressions stand for it."""
-
-    by_name: int = 0
-    by_regex: int = 0
+}
 
 
 class TargetEpoch(NamedTuple):
@@ -67,9 +63,6 @@ class TargetEpoch(NamedTuple):
 
     epoch: int = 1
     timestamp_ms: int = 0
-
-
-CommitValidator = Callable[[str, Uuid, int], None]
 
 
 class ConsumerGroup:
@@ -182,11 +175,11 @@ class ConsumerGroup:
     ) -> dict[str, SubscriptionCount]:
         """What the group subscribes to once the new member stands for the old one."""
         counts = dict(self.subscriptions.items())
-        _count_names(counts, old, new)
+        count_names(counts, old, new)
         regex = None if old is None else old.regex
         last = regex is not None and self.subscribed_regexes.get(regex) == 1
         if last and (new is None or new.regex != regex):
-            _count_regex(counts, self._topics_of(regex), -1)
+            count_regex(counts, self._topics_of(regex), -1)
         return counts
 
     def subscriptions_without(
@@ -195,17 +188,17 @@ class ConsumerGroup:
         """What the group subscribes to without these members and these expressions."""
         counts = dict(self.subscriptions.items())
         for member in leaving:
-            _count_names(counts, member, None)
+            count_names(counts, member, None)
         for regex in regexes:
-            _count_regex(counts, self._topics_of(regex), -1)
+            count_regex(counts, self._topics_of(regex), -1)
         return counts
 
     def regexes_with(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> dict[str, int]:
         """How many members subscribe to each expression once the new member stands for the old one."""
         counts = dict(self.subscribed_regexes.items())
         if old.regex != new.regex:
-            _count(counts, old.regex, -1)
-            _count(counts, new.regex, 1)
+            count_up(counts, old.regex, -1)
+            count_up(counts, new.regex, 1)
         return counts
 
     def preferred_assignor(
@@ -213,12 +206,12 @@ class ConsumerGroup:
     ) -> str | None:
         """The assignor that most members ask for; None if none asks for any."""
         counts = dict(self._assignors.items())
-        _count(counts, old.server_assignor if old else None, -1)
-        _count(counts, new.server_assignor if new else None, 1)
-        return _most(counts)
+        count_up(counts, old.server_assignor if old else None, -1)
+        count_up(counts, new.server_assignor if new else None, 1)
+        return most_frequent(counts)
 
     def committed_assignor(self) -> str | None:
-        return _most(self._assignors.committed_view())
+        return most_frequent(self._assignors.committed_view())
 
     @property
     def subscription_type(self) -> SubscriptionType:
@@ -267,13 +260,13 @@ class ConsumerGroup:
         before = old or _NOBODY
         after = new or _NOBODY
         if before.subscribed_topic_names != after.subscribed_topic_names:
-            _count_names(self.subscriptions, old, new)
+            count_names(self.subscriptions, old, new)
         if before.regex != after.regex:
-            _count(self.subscribed_regexes, before.regex, -1)
-            _count(self.subscribed_regexes, after.regex, 1)
+            count_up(self.subscribed_regexes, before.regex, -1)
+            count_up(self.subscribed_regexes, after.regex, 1)
         if before.server_assignor != after.server_assignor:
-            _count(self._assignors, before.server_assignor, -1)
-            _count(self._assignors, after.server_assignor, 1)
+            count_up(self._assignors, before.server_assignor, -1)
+            count_up(self._assignors, after.server_assignor, 1)
         if before.classic != after.classic:
             self._recount_classic(before, after)
         self._move_owned(member_id, before, after)
@@ -283,7 +276,7 @@ class ConsumerGroup:
             self._classic_members.value += 1 if after.uses_classic_protocol else -1
         for member, step in ((before, -1), (after, 1)):
             for protocol in member.classic.supported_protocols if member.classic else ():
-                _count(self._classic_protocols, protocol.name, step)
+                count_up(self._classic_protocols, protocol.name, step)
 
     def _move_owned(self, member_id: str, before: ConsumerGroupMember, after: ConsumerGroupMember) -> None:
         """On load, what another member had once may come after what somebody else has since: the newest wins."""
@@ -306,12 +299,12 @@ class ConsumerGroup:
     def put_regex(self, regex: str, resolved: ResolvedRegularExpression) -> None:
         self.remove_regex(regex)
         self.resolved_regexes[regex] = resolved
-        _count_regex(self.subscriptions, resolved.topics, 1)
+        count_regex(self.subscriptions, resolved.topics, 1)
 
     def remove_regex(self, regex: str) -> None:
         old = self.resolved_regexes.pop(regex)
         if old is not None:
-            _count_regex(self.subscriptions, old.topics, -1)
+            count_regex(self.subscriptions, old.topics, -1)
 
     # ---- what every group answers ---------------------------------------------------------------------------
 
@@ -354,7 +347,7 @@ class ConsumerGroup:
 
     def validate_offset_commit(
         self, member_id: str, group_instance_id: str | None, epoch: int, *, transactional: bool, version: int
-    ) -> CommitValidator | None:
+    ) -> CommitPartitionValidator | None:
         """May the member commit? A check for each partition if its epoch is not the newest."""
         if epoch < 0 and self.is_empty():
             return None
@@ -369,8 +362,8 @@ class ConsumerGroup:
         if epoch == member.member_epoch:
             return None
         if epoch > member.member_epoch:
-            raise _stale(member, f"epoch {epoch} is newer than the member's own, {member.member_epoch}")
-        return lambda topic, topic_id, partition: _check_commit(member, epoch, topic, topic_id, partition)
+            raise stale(member, f"epoch {epoch} is newer than the member's own, {member.member_epoch}")
+        return lambda topic, topic_id, partition: check_commit(member, epoch, topic, topic_id, partition)
 
     def validate_offset_fetch(self, member_id: str | None, epoch: int) -> None:
         if member_id is None and epoch < 0:
@@ -381,7 +374,7 @@ class ConsumerGroup:
                 ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of group {self._group_id}."
             )
         if epoch != member.member_epoch:
-            raise _stale(member, f"epoch {epoch} is not the member's own, {member.member_epoch}")
+            raise stale(member, f"epoch {epoch} is not the member's own, {member.member_epoch}")
 
     def validate_offset_delete(self) -> None:
         """Offsets of topics that nobody subscribes to may always be deleted."""
@@ -415,72 +408,6 @@ class ConsumerGroup:
 _NOBODY: Final = ConsumerGroupMember("")
 
 
-def subscription_type(
-    regexes: Mapping[str, int], subscriptions: Mapping[str, SubscriptionCount], members: int
-) -> SubscriptionType:
-    """Do all members subscribe to the same topics? All by the same names, or all by one expression."""
-    counts = subscriptions.values()
-    if not regexes:
-        same = all(count.by_name == members for count in counts)
-    else:
-        same = next(iter(regexes.values())) == members and all(
-            count.by_regex == 1 and count.by_name == 0 for count in counts
-        )
-    return SubscriptionType.HOMOGENEOUS if same else SubscriptionType.HETEROGENEOUS
-
-
-def _count(counts: "dict[K, int] | TimelineDict[K, int]", key: K | None, step: int) -> None:
-    if key is None:
-        return
-    count = (counts.get(key) or 0) + step
-    if count > 0:
-        counts[key] = count
-    elif key in counts:
-        counts.pop(key)
-
-
-def _count_names(
-    counts: "dict[str, SubscriptionCount] | TimelineDict[str, SubscriptionCount]",
-    old: ConsumerGroupMember | None,
-    new: ConsumerGroupMember | None,
-) -> None:
-    before = old.subscribed_topic_names if old else frozenset()
-    after = new.subscribed_topic_names if new else frozenset()
-    for topic in before - after:
-        _subscribe(counts, topic, -1, 0)
-    for topic in after - before:
-        _subscribe(counts, topic, 1, 0)
-
-
-def _count_regex(
-    counts: "dict[str, SubscriptionCount] | TimelineDict[str, SubscriptionCount]",
-    topics: Iterable[str],
-    step: int,
-) -> None:
-    for topic in topics:
-        _subscribe(counts, topic, 0, step)
-
-
-def _subscribe(
-    counts: "dict[str, SubscriptionCount] | TimelineDict[str, SubscriptionCount]",
-    topic: str,
-    names: int,
-    regexes: int,
-) -> None:
-    by_name, by_regex = counts.get(topic) or SubscriptionCount()
-    count = SubscriptionCount(by_name + names, by_regex + regexes)
-    if count > (0, 0):
-        counts[topic] = count
-    elif topic in counts:
-        counts.pop(topic)
-
-
-def _most(counts: Mapping[str, int]) -> str | None:
-    """The most frequent; of several the one that Java's table has first."""
-    names = hash_order(counts, java_hash_code, grown_capacity(len(counts)))
-    return max(names, key=lambda name: counts[name], default=None)
-
-
 def _owned(member: ConsumerGroupMember) -> set[tuple[Uuid, int]]:
     return set(_partitions(member.assigned)) | set(_partitions(member.pending_revocation))
 
@@ -489,23 +416,3 @@ def _partitions(assignment: EpochAssignment) -> Iterator[tuple[Uuid, int]]:
     for topic_id, partitions in assignment.items():
         for partition in partitions:
             yield topic_id, partition
-
-
-def _stale(member: ConsumerGroupMember, why: str) -> KafkaError:
-    code = ErrorCode.ILLEGAL_GENERATION if member.uses_classic_protocol else ErrorCode.STALE_MEMBER_EPOCH
-    return KafkaError(code, f"Member {member.member_id}: {why}.")
-
-
-def _check_commit(
-    member: ConsumerGroupMember, epoch: int, topic: str, topic_id: Uuid, partition: int
-) -> None:
-    assigned_in = member.assignment_epoch(topic_id, partition)
-    if assigned_in is None:
-        raise _stale(member, f"{topic}-{partition} is neither assigned nor to be revoked")
-    if epoch < assigned_in:
-        raise _stale(member, f"{topic}-{partition} was assigned in epoch {assigned_in}, after epoch {epoch}")
-
-
-def is_waiting(member: ConsumerGroupMember) -> bool:
-    """Does the member wait until others release what it shall have?"""
-    return member.state is MemberState.UNRELEASED_PARTITIONS

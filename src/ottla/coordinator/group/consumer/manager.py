@@ -6,7 +6,7 @@ Owner: a GroupMachine.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from ottla.coordinator.group.classic.join import Caller
 from ottla.coordinator.group.classic.manager import ClassicManager
@@ -43,8 +43,6 @@ from ottla.wire.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-
-UNKNOWN_MEMBER: Final = ""
 
 
 class ConsumerManager:

@@ -36,12 +36,10 @@ class MemberState(IntEnum):
     UNKNOWN = 127
 
 
-# A member gives up first, then takes what others have given up; a newer target assignment begins at any time.
+# A member gives up first, then takes what others have given up; a newer target may begin at any time. Only what a
+# newer broker has written is unknown.
 TRANSITIONS: Final[dict[MemberState, frozenset[MemberState]]] = {
-    MemberState.STABLE: frozenset(MemberState) - {MemberState.UNKNOWN},
-    MemberState.UNREVOKED_PARTITIONS: frozenset(MemberState) - {MemberState.UNKNOWN},
-    MemberState.UNRELEASED_PARTITIONS: frozenset(MemberState) - {MemberState.UNKNOWN},
-    MemberState.UNKNOWN: frozenset(MemberState) - {MemberState.UNKNOWN},
+    state: frozenset(MemberState) - {MemberState.UNKNOWN} for state in MemberState
 }
 
 
@@ -81,6 +79,7 @@ class ConsumerGroupMember:
     def moved_to(self, epoch: int, state: MemberState, assigned: EpochAssignment,
                  pending_revocation: EpochAssignment = NOTHING) -> "ConsumerGroupMember":  # fmt: skip
         """The member after a step of its reconciliation."""
+        assert state in TRANSITIONS[self.state], f"{self.state.name} to {state.name}"
         return replace(
             self,
             member_epoch=epoch,

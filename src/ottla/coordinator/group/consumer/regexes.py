@@ -11,9 +11,10 @@ from enum import Enum
 from typing import Final
 
 from ottla.coordinator.group.consumer import records
-from ottla.coordinator.group.consumer.group import ConsumerGroup, SubscriptionCount
+from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression, require_valid, resolve
+from ottla.coordinator.group.consumer.subscriptions import SubscriptionCount, count_regex
 from ottla.coordinator.group.consumer.turn import Turn
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.metadata_hash import TopicHashes
@@ -166,14 +167,8 @@ class RegularExpressions:
 def _recount(
     counts: dict[str, SubscriptionCount], old: ResolvedRegularExpression | None, new: frozenset[str]
 ) -> bool:
+    """Does the expression stand for other topics than before?"""
     before = frozenset() if old is None else old.topics
-    for topic in before - new:
-        by_name, by_regex = counts.get(topic, SubscriptionCount())
-        if by_name + by_regex > 1:
-            counts[topic] = SubscriptionCount(by_name, by_regex - 1)
-        else:
-            counts.pop(topic, None)
-    for topic in new - before:
-        by_name, by_regex = counts.get(topic, SubscriptionCount())
-        counts[topic] = SubscriptionCount(by_name, by_regex + 1)
+    count_regex(counts, before - new, -1)
+    count_regex(counts, new - before, 1)
     return before != new

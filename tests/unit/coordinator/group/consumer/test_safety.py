@@ -9,6 +9,7 @@ import random
 import pytest
 from tests.support.consumer_world import ConsumerWorld
 
+from ottla.coordinator.group.consumer.group import TRANSITIONS, ConsumerGroupState
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages.consumer_group import ConsumerGroupHeartbeatResponse
 
@@ -42,6 +43,7 @@ class Life:
         self.clients: dict[str, Client] = {}
         self.names = iter(range(10**6))
         self.epoch = 0
+        self.state = ConsumerGroupState.EMPTY
 
     def step(self) -> None:
         what = self.chance.random()
@@ -126,6 +128,9 @@ class Life:
             for number in numbers
         ]
         assert len(held) == len(set(held)), "the coordinator thinks so too"
+        state = group.state(committed=True)
+        assert state is self.state or state in TRANSITIONS[self.state], f"{self.state} to {state}"
+        self.state = state
         assert group.epoch >= self.epoch
         assert all(member.member_epoch <= group.epoch for member in group.members.values())
         self.epoch = group.epoch
