@@ -29,12 +29,12 @@ AIM_S, AIM_STALL_MS = 10.0, 20.0
 LOADING = "coordinator_load_in_progress"
 
 COMMITS = [
-    Load("commit 1 offset", 1, 0, 0, 8000, 40000, 0.5),
-    Load("commit 10 offsets", 10, 0, 0, 4000, 20000, 1.0),
+    Load("commit 1 offset", 1, 0, 0, 8000, 40000, 1.0),
+    Load("commit 10 offsets", 10, 0, 0, 4000, 20000, 1.5),
 ]
 FETCHES = [
-    Load("fetch 1 offset", 1, 0, 0, 8000, 40000, 0.5),
-    Load("fetch 10 offsets", 10, 0, 0, 4000, 20000, 1.0),
+    Load("fetch 1 offset", 1, 0, 0, 8000, 40000, 1.5),
+    Load("fetch 10 offsets", 10, 0, 0, 4000, 20000, 1.5),
 ]
 
 

@@ -49,12 +49,21 @@ class After(NamedTuple):
 Effect = StartTimer | CancelTimer | Answer | After
 
 
+# A timestamp, a key, a value, and no headers.
+NewRecord = tuple[int, bytes | None, bytes | None, tuple[()]]
+
+
 class RecordBulk(Protocol):
     """Records of one kind that are written and replayed together, without an object for each of them."""
 
     @property
-    def encoded(self) -> Sequence[tuple[bytes, bytes | None]]:
-        """Their keys and values, as the log holds them."""
+    def encoded(self) -> Sequence["NewRecord"]:
+        """Their timestamps, keys and values, as the log holds them."""
+        ...
+
+    @property
+    def payload_bytes(self) -> int:
+        """The length of all keys and values."""
         ...
 
     def replay(self, first_offset: int) -> None:

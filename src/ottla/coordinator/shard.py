@@ -25,6 +25,7 @@ from ottla.coordinator.result import (
     CancelTimer,
     CoordinatorRecord,
     Effect,
+    NewRecord,
     RecordBulk,
     Result,
     StartTimer,
@@ -50,7 +51,6 @@ RECORD_OVERHEAD: Final = 21
 # Decisions that wait for their commit; more than this is a partition that no longer replicates.
 MAX_PENDING_DECISIONS: Final = 100_000
 NEVER: Final = float("inf")
-NewRecord = tuple[int, bytes | None, bytes | None, tuple[()]]
 
 # What went wrong with the log, in the words that a client of a coordinator understands.
 _TRANSLATED: Final = {
@@ -187,7 +187,7 @@ class Shard(Generic[M]):
             return pending
         try:
             if result.bulk is not None:
-                self._add_bulk(result.bulk, now_ms)
+                self._add_bulk(result.bulk)
             elif result.records:
                 self._add(result, producer, now_ms)
         except KafkaError as error:
@@ -272,10 +272,10 @@ class Shard(Generic[M]):
         else:
             self._schedule_flush()
 
-    def _add_bulk(self, bulk: RecordBulk, now_ms: int) -> None:
+    def _add_bulk(self, bulk: RecordBulk) -> None:
         """The same for records that go together."""
         encoded = bulk.encoded
-        total = sum([_size_bound(key, value) for key, value in encoded])
+        total = bulk.payload_bytes + RECORD_OVERHEAD * len(encoded)
         if total > self._room:
             raise self._too_large(len(encoded), total)
         if self._batch_bytes + total > self._room:
@@ -286,7 +286,7 @@ class Shard(Generic[M]):
         except Exception:
             self._undo_unwritten(began)
             raise
-        self._batch.extend([(now_ms, key, value, ()) for key, value in encoded])
+        self._batch.extend(encoded)
         self._batch_bytes += total
         self._next_offset += len(encoded)
         self.timeline.offset = self._next_offset - 1

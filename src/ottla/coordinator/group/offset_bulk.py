@@ -11,10 +11,11 @@ from ottla.coordinator.group.group import CommitPartitionValidator
 from ottla.coordinator.group.offset_bytes import (
     NO_METADATA,
     PARTITION,
-    TOPIC_ID_TAG,
     VALUE,
+    VALUE_HEAD,
     VALUE_VERSION,
     key_head,
+    value_tail,
 )
 from ottla.coordinator.group.offset_store import (
     NO_EXPIRE_TIMESTAMP,
@@ -22,6 +23,7 @@ from ottla.coordinator.group.offset_store import (
     OffsetStore,
     Place,
 )
+from ottla.coordinator.result import NewRecord
 from ottla.model.ids import Uuid
 from ottla.wire.messages.groups import (
     OffsetCommitRequestTopic,
@@ -35,7 +37,16 @@ _new_row = OffsetAndMetadata._make
 class OffsetBulk:
     """Made by a decision, topic by topic; a RecordBulk."""
 
-    __slots__ = ("_ensure_group", "_group", "_group_id", "_now_ms", "_rows", "_store", "encoded")
+    __slots__ = (
+        "_ensure_group",
+        "_group",
+        "_group_id",
+        "_now_ms",
+        "_rows",
+        "_store",
+        "encoded",
+        "payload_bytes",
+    )
 
     def __init__(
         self, store: OffsetStore, ensure_group: Callable[[str], None], group_id: str, now_ms: int
@@ -46,14 +57,16 @@ class OffsetBulk:
         self._group = group_id.encode()
         self._now_ms = now_ms
         self._rows: list[tuple[Place, int, int, Uuid]] = []
-        self.encoded: list[tuple[bytes, bytes | None]] = []
+        self.encoded: list[NewRecord] = []
+        self.payload_bytes = 0
 
     def add(
         self, topic: OffsetCommitRequestTopic, validator: CommitPartitionValidator | None
     ) -> OffsetCommitResponseTopic:
         """Take in a topic of the request; the answer about it."""
         name, topic_id, now_ms = topic.name, topic.topic_id, self._now_ms
-        head = key_head(self._group, name.encode())
+        head, tail = key_head(self._group, name.encode()), value_tail(topic_id)
+        self.payload_bytes += (len(head) + PARTITION.size + VALUE.size) * len(topic.partitions)
         rows, encoded = self._rows, self.encoded
         answers = []
         for partition in topic.partitions:
@@ -62,8 +75,8 @@ class OffsetBulk:
                 validator(name, topic_id, index)
             offset, epoch = partition.committed_offset, partition.committed_leader_epoch
             rows.append(((name, index), offset, epoch, topic_id))
-            value = VALUE.pack(VALUE_VERSION, offset, epoch, NO_METADATA, now_ms, *TOPIC_ID_TAG, topic_id)
-            encoded.append((head + PARTITION.pack(index), value))
+            value = VALUE_HEAD.pack(VALUE_VERSION, offset, epoch, NO_METADATA, now_ms) + tail
+            encoded.append((now_ms, head + PARTITION.pack(index), value, ()))
             answers.append(OffsetCommitResponsePartition(partition_index=index))
         return OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=answers)
 

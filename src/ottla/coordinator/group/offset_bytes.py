@@ -19,6 +19,9 @@ VALUE_VERSION: Final = 4
 NO_METADATA: Final = 1
 TOPIC_ID_TAG: Final = (1, 0, 16)
 
+# The same in two parts: what differs from offset to offset, and what does not.
+VALUE_HEAD: Final = struct.Struct(">hqiBq")
+
 _KEY_HEAD: Final = struct.Struct(">hh")
 _MAX_LENGTH: Final = 0x7FFF
 
@@ -26,6 +29,11 @@ _MAX_LENGTH: Final = 0x7FFF
 def key_head(group: bytes, topic: bytes) -> bytes:
     """What stands before the partition in a key."""
     return b"".join((_KEY_HEAD.pack(KEY_TYPE, len(group)), group, LENGTH.pack(len(topic)), topic))
+
+
+def value_tail(topic_id: bytes) -> bytes:
+    """What stands after the timestamp in a value."""
+    return bytes(TOPIC_ID_TAG) + topic_id
 
 
 def encode_offset(record: CoordinatorRecord) -> tuple[bytes, bytes | None] | None:
