@@ -168,6 +168,12 @@ def _literal(data: bytes) -> str:
 def _run(args: argparse.Namespace) -> int:
     from ottla.client.blocking import Consumer
 
+    if args.group is not None:
+        from ottla.cli.consume_group import run
+
+        return run(args, _printer(args))
+    if args.instance_id is not None:
+        raise UsageError("--instance-id needs --group")
     printer, limits = _printer(args), Range(args.offset)
     reset = "latest" if limits.kind == "end" else "earliest"
     fixed: dict[str, object] = {"allow_auto_create_topics": False, "auto_offset_reset": reset}
@@ -198,6 +204,19 @@ COMMAND = Command(
         default=[],
         metavar="OFFSET",
         help="beginning (default), end, N, -N (the last N), @MS or s@MS (from a time), e@MS (until a time)",
+    ),
+    argument(
+        "-g",
+        "--group",
+        metavar="GROUP",
+        help="read as a member of this group and commit what is printed (-t '^...': topics that match)",
+    ),
+    argument("--instance-id", metavar="ID", help="with --group: be a static member under this id"),
+    argument(
+        "--protocol",
+        choices=("classic", "consumer"),
+        default="classic",
+        help="with --group: which protocol to speak (default: classic)",
     ),
     switch("-e", "--exit", help="stop at what is the end when it starts"),
     argument("-c", "--count", type=int, default=0, metavar="N", help="stop after so many records"),
@@ -233,5 +252,6 @@ COMMAND = Command(
 examples:
   ottla consume -t greetings -e                       all there is, then stop
   ottla consume -t users -o -10 -f '%o %k=%s\n'       the last ten of each partition, then what comes
-  ottla consume -t users -J -o @1700000000000         from a time on, as JSON""",
+  ottla consume -t users -J -o @1700000000000         from a time on, as JSON
+  ottla consume -t users -g readers                   what nobody else in the group reads, going on where it stopped""",
 )

@@ -58,6 +58,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("ottla.cli.config", "show and change the configuration of topics and brokers"),
     "produce": ("ottla.cli.produce", "send records from files or standard input"),
     "consume": ("ottla.cli.consume", "print the records of a topic"),
+    "group": ("ottla.cli.group", "list, describe, reset and delete groups; how far behind they are"),
+    "txn": ("ottla.cli.txn", "list, describe and abort transactions; find those that hang"),
     "storage": ("ottla.cli.storage", "format a data directory, or say what is in one"),
     "log": ("ottla.cli.log_dump", "look into the files of a log"),
     "completion": ("ottla.cli.completion", "print the completion script of a shell"),

@@ -46,7 +46,7 @@ def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
     headings = [column.upper().replace("_", " ") for column in columns]
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    numeric = [bool(rows) and all(_is_number(row.get(column)) for row in rows) for column in columns]
+    numeric = [_is_numeric([row.get(column) for row in rows]) for column in columns]
     lines = []
     for line in [headings, *cells]:
         padded = [
@@ -55,6 +55,12 @@ def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
         ]
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
+
+
+def _is_numeric(values: list[object]) -> bool:
+    """Numbers, some of which may be absent."""
+    known = [value for value in values if value is not None]
+    return bool(known) and all(_is_number(value) for value in known)
 
 
 def _is_number(value: object) -> bool:
