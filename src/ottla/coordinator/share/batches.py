@@ -6,8 +6,14 @@ including which neighbours are joined, is the one that Kafka writes into its sna
 """
 
 import heapq
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import pairwise
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+_FIRST: Final = itemgetter(0)
+_LAST: Final = itemgetter(1)
 
 
 class StateBatch(NamedTuple):
@@ -28,20 +34,42 @@ def combine(
     known: Sequence[StateBatch], new: Sequence[StateBatch], start_offset: int
 ) -> tuple[StateBatch, ...]:
     """All runs from the start offset on, without overlaps; a start offset of -1 forgets nothing."""
-    runs = [*known, *new]
     if start_offset != -1:
-        runs = [_from(run, start_offset) for run in runs if run.last_offset >= start_offset]
-    if len(runs) < 2:
-        return tuple(runs)
-    return tuple(_merged(runs))
+        new = _from(new, start_offset)
+    if not _is_tidy(known):
+        known = known if start_offset == -1 else _from(known, start_offset)
+        return tuple(_merged([*known, *new]))
+    if start_offset != -1:
+        first = bisect_left(known, start_offset, key=_LAST)
+        known = (*_from(known[first : first + 1], start_offset), *known[first + 1 :])
+    if not new:
+        return tuple(known)
+    # Only what the new runs touch is looked at: a share partition may have thousands that they do not.
+    low = bisect_left(known, min(map(_FIRST, new)) - 1, key=_LAST)
+    high = bisect_right(known, max(map(_LAST, new)) + 1, key=_FIRST)
+    return (*known[:low], *_merged([*known[low:high], *new]), *known[high:])
 
 
-def _from(run: StateBatch, start_offset: int) -> StateBatch:
-    return run if run.first_offset >= start_offset else StateBatch(start_offset, *run[1:])
+def _is_tidy(runs: Sequence[StateBatch]) -> bool:
+    """Is it in order, without overlaps and without neighbours that could be joined?"""
+    for (_, last, count, state), (first, _, next_count, next_state) in pairwise(runs):
+        if last >= first or (last + 1 == first and count == next_count and state == next_state):
+            return False
+    return True
+
+
+def _from(runs: Sequence[StateBatch], start_offset: int) -> list[StateBatch]:
+    return [
+        run if run.first_offset >= start_offset else StateBatch(start_offset, *run[1:])
+        for run in runs
+        if run.last_offset >= start_offset
+    ]
 
 
 def _merged(runs: list[StateBatch]) -> list[StateBatch]:
     """Always look at the two first runs: join them, cut one by the other, or be done with the first."""
+    if len(runs) < 2:
+        return runs
     heapq.heapify(runs)
     done: list[StateBatch] = []
     first = heapq.heappop(runs)

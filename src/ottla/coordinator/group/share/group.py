@@ -7,7 +7,7 @@ Owner: the ShareManager of one group shard.
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment, SubscriptionType
 from ottla.coordinator.group.group import CommitPartitionValidator, GroupType, OffsetExpiration
@@ -57,6 +57,9 @@ class ShareGroup:
         # Soft: the topics are looked at again from then on, or if the epoch below was never written.
         self._refresh_at_ms: float = 0
         self._refresh_epoch = 0
+        # Soft: counts what is replayed; with the epochs, which a failed write takes back, it names a state.
+        self._changes = 0
+        self._settled: tuple[Any, ...] = ()
 
     # ---- epochs ---------------------------------------------------------------------------------------------
 
@@ -86,6 +89,20 @@ class ShareGroup:
     def must_refresh(self, now_ms: int) -> bool:
         return now_ms >= self._refresh_at_ms or self.epoch < self._refresh_epoch
 
+    def note_settled(self, *surroundings: object) -> None:
+        """There was nothing to do for anybody, things being as they are."""
+        self._settled = (*self._version(), *surroundings)
+
+    def is_settled(self, *surroundings: object) -> bool:
+        """Is everything as it was when there was nothing to do? Then there is nothing to do now."""
+        noted = self._settled
+        if not noted or noted[:2] != self._version():
+            return False
+        return all(then is now for then, now in zip(noted[2:], surroundings, strict=True))
+
+    def _version(self) -> tuple[int, int]:
+        return self._changes, self.epoch
+
     # ---- members --------------------------------------------------------------------------------------------
 
     def member(self, member_id: str) -> ShareGroupMember:
@@ -112,19 +129,31 @@ class ShareGroup:
     # ---- replay ---------------------------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int, metadata_hash: int) -> None:
+        self._changes += 1
         self._epoch.value = epoch
         self._metadata_hash.value = metadata_hash
 
     def set_target_epoch(self, epoch: int, timestamp_ms: int) -> None:
+        self._changes += 1
         self._target_epoch.value = TargetEpoch(epoch, timestamp_ms)
 
+    def put_target(self, member_id: str, target: Assignment) -> None:
+        self._changes += 1
+        self.target[member_id] = target
+
+    def remove_target(self, member_id: str) -> None:
+        self._changes += 1
+        self.target.pop(member_id)
+
     def put_member(self, member: ShareGroupMember) -> None:
+        self._changes += 1
         old = self.members.get(member.member_id)
         self.members[member.member_id] = member
         before = old.subscribed_topic_names if old else frozenset()
         _count(self.subscriptions, before, member.subscribed_topic_names)
 
     def remove_member(self, member_id: str) -> None:
+        self._changes += 1
         old = self.members.pop(member_id)
         if old is not None:
             _count(self.subscriptions, old.subscribed_topic_names, frozenset())

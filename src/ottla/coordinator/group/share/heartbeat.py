@@ -64,6 +64,9 @@ class Heartbeats:
         """Decide on a heartbeat of any kind."""
         if request.member_epoch == LEAVE_EPOCH:
             return self._leave(request)
+        alive = self._alive(caller, request, now_ms)
+        if alive is not None:
+            return alive
         groups = self._groups
         group = self._group(request)
         self._require_room(group, request.member_id)
@@ -89,7 +92,31 @@ class Heartbeats:
             heartbeat_interval_ms=groups.settings(group.group_id).heartbeat_interval_ms,
             assignment=_assignment(after.assigned) if tell else None,
         )
-        return self._initializing(group.group_id, epoch, names, response, written, now_ms)
+        return self._initializing(group, epoch, names, response, written, now_ms)
+
+    def _alive(self, caller: Caller, request: ShareGroupHeartbeatRequest, now_ms: int) -> Result[Beat] | None:
+        """The short way of most heartbeats: nothing is new, and there was nothing to do before."""
+        if request.subscribed_topic_names is not None or request.rack_id is not None:
+            return None
+        group = self._context.groups.get(request.group_id)
+        if not isinstance(group, ShareGroup) or not self._is_settled(group) or group.must_refresh(now_ms):
+            return None
+        member = group.members.get(request.member_id)
+        if member is None or not request.member_epoch == member.member_epoch == group.epoch:
+            return None
+        if (member.client_id, member.client_host) != caller[:2]:
+            return None
+        settings = self._groups.settings(group.group_id)
+        response = ShareGroupHeartbeatResponse(
+            member_id=member.member_id,
+            member_epoch=member.member_epoch,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        )
+        session = self.session(group.group_id, member.member_id, settings.session_timeout_ms)
+        return Result(Beat(response), (), (session,))
+
+    def _is_settled(self, group: ShareGroup) -> bool:
+        return group.is_settled(self._groups.states.get(group.group_id), self._context.image)
 
     # ---- who it is ------------------------------------------------------------------------------------------
 
@@ -234,17 +261,20 @@ class Heartbeats:
 
     def _initializing(
         self,
-        group_id: str,
+        group: ShareGroup,
         epoch: int,
         names: Sequence[str],
         response: ShareGroupHeartbeatResponse,
         written: list[CoordinatorRecord],
         now_ms: int,
     ) -> Result[Beat]:
+        group_id = group.group_id
         timeout_ms = self._groups.settings(group_id).session_timeout_ms
         effects = [self.session(group_id, response.member_id or "", timeout_ms)]
         topics = self._groups.to_initialize(group_id, names, now_ms)
         if not topics:
+            if not written and group.target_epoch.epoch == group.epoch:
+                self._note_settled(group)
             return Result(Beat(response), written, effects)
         written.append(self._groups.begun(group_id, topics, now_ms))
         return Result(
@@ -253,6 +283,12 @@ class Heartbeats:
             effects,
             lambda _: self._not_begun(group_id, topics),
         )
+
+    def _note_settled(self, group: ShareGroup) -> None:
+        """Unless something is being set up still: that may have to be tried again."""
+        states = self._groups.states.get(group.group_id)
+        if states is None or not states.initializing:
+            group.note_settled(states, self._context.image)
 
     def _not_begun(self, group_id: str, topics: Topics) -> Sequence[Effect]:
         self._groups.not_begun(group_id, topics)

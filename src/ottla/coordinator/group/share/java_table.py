@@ -4,6 +4,7 @@ The simple assignor of Apache takes from a member, and gives to one, in the orde
 """
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from ottla.coordinator.group.assignors.java_order import hash_order, uuid_hash
@@ -15,9 +16,12 @@ V = TypeVar("V")
 TopicIdPartition = tuple[Uuid, int]
 
 
+_topic_hash = lru_cache(maxsize=256)(uuid_hash)
+
+
 def partition_hash(partition: TopicIdPartition) -> int:
     """Of a record of a topic's id and a number."""
-    return 31 * uuid_hash(partition[0]) + partition[1]
+    return 31 * _topic_hash(partition[0]) + partition[1]
 
 
 def number_hash(number: int) -> int:
@@ -72,6 +76,10 @@ class JavaTable(Generic[K, V]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def first(self, count: int) -> list[K]:
+        """The first so many keys; most tables are never asked for any."""
+        return list(self)[:count] if count > 0 else []
 
     def __iter__(self) -> Iterator[K]:
         """The keys as they are now; removing them meanwhile does no harm."""

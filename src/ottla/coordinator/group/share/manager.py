@@ -117,11 +117,11 @@ class ShareManager:
     ) -> None:
         if value is not None:
             target = records.assignment_of(value.topic_partitions)
-            self._made(key.group_id).target[key.member_id] = target
+            self._made(key.group_id).put_target(key.member_id, target)
             return
         group = self._present(key.group_id)
         if group is not None:
-            group.target.pop(key.member_id)
+            group.remove_target(key.member_id)
 
     def _replay_assignment(
         self,

@@ -154,9 +154,7 @@ class _Sharing(Generic[P]):
     def _take_from_overfilled(self) -> None:
         for member in self._by_member:
             held = self._by_member[member]
-            for partition in held:
-                if len(held) <= self._desired[member]:
-                    break
+            for partition in held.first(len(held) - self._desired[member]):
                 self._by_partition[partition].remove(member)
                 held.remove(partition)
                 self._moves.append((member, partition, False))
@@ -165,9 +163,7 @@ class _Sharing(Generic[P]):
         unfilled = set()
         for partition in self._by_partition:
             members = self._by_partition[partition]
-            for member in members:
-                if len(members) <= self._sharing:
-                    break
+            for member in members.first(len(members) - self._sharing):
                 members.remove(member)
                 self._by_member[member].remove(partition)
                 self._moves.append((member, partition, False))
