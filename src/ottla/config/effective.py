@@ -141,6 +141,7 @@ EFFECTIVE = frozenset(
         "num.partitions",
         "num.recovery.threads.per.data.dir",
         "offset.metadata.max.bytes",
+        "offsets.commit.timeout.ms",
         "offsets.load.buffer.size",
         "offsets.retention.check.interval.ms",
         "offsets.retention.minutes",

@@ -51,6 +51,7 @@ class CoordinatorRuntime(Generic[M]):
         partitions: Callable[[], int],
         compression: Callable[[], int] = lambda: 0,
         linger_ms: Callable[[], int] = lambda: 0,
+        write_timeout_ms: Callable[[], int] = lambda: DEFAULT_WRITE_TIMEOUT_MS,
     ) -> None:
         """`partitions` is how many the topic has, or will have once it is made."""
         self.topic = topic
@@ -60,6 +61,7 @@ class CoordinatorRuntime(Generic[M]):
         self._partitions = partitions
         self._compression = compression
         self._linger_ms = linger_ms
+        self._write_timeout_ms = write_timeout_ms
         # Is told of a partition whose shard has closed itself, and is to be led anew.
         self.on_lost: Callable[[int], None] = lambda partition: None
         self._shards: dict[int, Shard[M]] = {}
@@ -76,15 +78,21 @@ class CoordinatorRuntime(Generic[M]):
         partition: int,
         operation: Callable[[M, int], Result[T]],
         *,
-        timeout_ms: float = DEFAULT_WRITE_TIMEOUT_MS,
+        timeout_ms: float | None = None,
         producer: Producer | None = None,
     ) -> Pending[T]:
-        """Decide by `operation(machine, now_ms)`; the answer comes when the decision is committed."""
+        """Decide by `operation(machine, now_ms)`; the answer comes when the decision is committed.
+
+        It is told as not available when that takes longer than `timeout_ms`, or than the runtime's own.
+        """
         try:
             shard = self.active(partition)
         except KafkaError as error:
             return Pending.failed(error)
-        return shard.write(operation, timeout_ms, producer)
+        return shard.write(operation, self._timeout(timeout_ms), producer)
+
+    def _timeout(self, asked_ms: float | None) -> float:
+        return self._write_timeout_ms() if asked_ms is None else asked_ms
 
     def read(self, partition: int, operation: Callable[[M, int], T]) -> T:
         """Ask the committed state; raises where this broker does not coordinate."""
@@ -103,7 +111,7 @@ class CoordinatorRuntime(Generic[M]):
         committed: bool,
         coordinator_epoch: int,
         transaction_version: int,
-        timeout_ms: float = DEFAULT_WRITE_TIMEOUT_MS,
+        timeout_ms: float | None = None,
     ) -> Pending[None]:
         """Write the marker of a transaction that has committed offsets in this shard."""
         try:
@@ -115,7 +123,7 @@ class CoordinatorRuntime(Generic[M]):
             committed=committed,
             coordinator_epoch=coordinator_epoch,
             transaction_version=transaction_version,
-            timeout_ms=timeout_ms,
+            timeout_ms=self._timeout(timeout_ms),
         )
 
     def active(self, partition: int) -> Shard[M]:

@@ -96,6 +96,7 @@ class Coordinators:
             lambda: self._partitions(GROUPS_TOPIC, "offsets.topic.num.partitions"),
             lambda: int(config()["offsets.topic.compression.codec"]),
             lambda: int(config()["group.coordinator.append.linger.ms"]),
+            lambda: int(config()["offsets.commit.timeout.ms"]),
         )
         self._runtimes: dict[str, CoordinatorRuntime[Any]] = {GROUPS_TOPIC: self.groups}
         self.transactions = make_transactions(

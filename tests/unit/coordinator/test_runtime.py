@@ -172,6 +172,20 @@ def test_whoever_leads_hears_of_a_shard_that_lost_its_log(
     assert runtime.elect(5, 0, log) is not None
 
 
+def test_a_commit_may_take_as_long_as_the_runtime_says(scheduler: ManualScheduler) -> None:
+    runtime = CoordinatorRuntime(
+        "__toys", make, GROUP_RECORDS, scheduler, lambda: 50, write_timeout_ms=lambda: 100
+    )
+    log = MemoryLog()
+    lead(runtime, 1, log=log)
+    log.hold()
+    own, longer = runtime.write(1, put("a", 1)), runtime.write(1, put("b", 1), timeout_ms=1_000)
+    scheduler.pass_ms(100)
+    assert own.error is not None
+    assert own.error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert not longer.done
+
+
 def test_decisions_get_the_time(runtime: CoordinatorRuntime[Toy], scheduler: ManualScheduler) -> None:
     lead(runtime, 1)
     assert runtime.write(1, lambda toy, now_ms: Result(now_ms)).result() == scheduler.now_ms()
