@@ -142,6 +142,7 @@ class TransactionWorld:
         return TransactionMachine(
             TransactionContext(
                 timeline,
+                partition,
                 epoch,
                 lambda: self.settings,
                 self._new_producer_id,

@@ -52,7 +52,7 @@ def make_transactions(
     def machine(timeline: Timeline, partition: int, epoch: int) -> TransactionMachine:
         return TransactionMachine(
             TransactionContext(
-                timeline, epoch, config, producer_ids.take, lambda markers: sender.send(markers)
+                timeline, partition, epoch, config, producer_ids.take, lambda markers: sender.send(markers)
             )
         )
 

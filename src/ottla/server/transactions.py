@@ -112,13 +112,13 @@ class TransactionService:
 
     def coordinates(self, markers: TransactionMarkers) -> bool:
         """Does this broker coordinate a transaction, in the epoch it was decided in?"""
-        partition = self.runtime.partition_for(markers.transactional_id)
         try:
-            return self.runtime.active(partition).epoch == markers.coordinator_epoch
+            return self.runtime.active(markers.coordinator).epoch == markers.coordinator_epoch
         except KafkaError:
             return False
 
     def complete(self, markers: TransactionMarkers) -> Pending[None]:
         """Every partition has its marker."""
-        partition = self.runtime.partition_for(markers.transactional_id)
-        return self.runtime.write(partition, lambda machine, now_ms: machine.complete(markers, now_ms))
+        return self.runtime.write(
+            markers.coordinator, lambda machine, now_ms: machine.complete(markers, now_ms)
+        )

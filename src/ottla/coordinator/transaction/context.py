@@ -18,26 +18,15 @@ class Settings(Protocol):
 class TransactionMarkers(NamedTuple):
     """The end of one transaction, to be written into every partition of it."""
 
+    # Who decided it: the shard's partition of __transaction_state, and in which epoch.
+    coordinator: int
+    coordinator_epoch: int
     transactional_id: str
     producer_id: int
     producer_epoch: int
     committed: bool
-    coordinator_epoch: int
     transaction_version: int
     partitions: frozenset[TopicPartition]
-
-    @classmethod
-    def of(cls, transactional_id: str, row: Transaction, coordinator_epoch: int) -> "TransactionMarkers":
-        assert row.state in PREPARED, row.state
-        return cls(
-            transactional_id,
-            row.producer_id,
-            row.producer_epoch,
-            row.state is TransactionState.PREPARE_COMMIT,
-            coordinator_epoch,
-            row.client_version,
-            row.partitions,
-        )
 
 
 @dataclass(slots=True)
@@ -45,6 +34,8 @@ class TransactionContext:
     """Owned by a TransactionMachine."""
 
     timeline: Timeline
+    # The shard's partition of __transaction_state.
+    partition: int
     # The leader epoch of the shard's partition: an older coordinator's markers are refused by partitions.
     coordinator_epoch: int
     config: Callable[[], Settings]
@@ -52,3 +43,17 @@ class TransactionContext:
     new_producer_id: Callable[[], int]
     # Take over the writing of markers; whoever does that calls the machine's `complete` at the end.
     send_markers: Callable[[TransactionMarkers], None]
+
+    def markers(self, transactional_id: str, row: Transaction) -> TransactionMarkers:
+        """What a decided transaction is to be told to its partitions by."""
+        assert row.state in PREPARED, row.state
+        return TransactionMarkers(
+            self.partition,
+            self.coordinator_epoch,
+            transactional_id,
+            row.producer_id,
+            row.producer_epoch,
+            row.state is TransactionState.PREPARE_COMMIT,
+            row.client_version,
+            row.partitions,
+        )

@@ -284,7 +284,7 @@ class TransactionMachine:
         return self._prepare(transactional_id, prepared, outcome)
 
     def _send(self, transactional_id: str, row: Transaction) -> After:
-        markers = TransactionMarkers.of(transactional_id, row, self.context.coordinator_epoch)
+        markers = self.context.markers(transactional_id, row)
         return After(lambda: self.context.send_markers(markers))
 
     def complete(self, markers: TransactionMarkers, now_ms: int) -> Result[None]:

@@ -3,9 +3,14 @@
 A record in memory carries the row itself, with what is never logged; the log holds Kafka's TransactionLogValue, in
 version 1 from transaction.version 1 on. A value of a version that is not known here is passed over on load, as
 Apache does: an aborted upgrade may have left it.
+
+Version 1 is written by hand, three times a transaction: the same bytes as the declared message's, a tenth of the work.
 """
 
+import struct
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
 
 from ottla.coordinator.result import CoordinatorRecord
 from ottla.coordinator.serde import RecordSerde, RecordType
@@ -13,6 +18,21 @@ from ottla.coordinator.transaction.state import Transaction, TransactionState
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from ottla.wire.messages.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from ottla.wire.primitives import put_uvarint
+
+# Value version, producer id and epoch, timeout, state; then the partitions; then the last update and the start.
+_HEAD: Final = struct.Struct(">hqhib")
+_TIMES: Final = struct.Struct(">qq")
+_LENGTH: Final = struct.Struct(">h")
+# Tagged fields with their number and size before them.
+_PREVIOUS_PRODUCER_ID: Final = struct.Struct(">BBq")
+_NEXT_PRODUCER_ID: Final = struct.Struct(">BBq")
+_CLIENT_VERSION: Final = struct.Struct(">BBh")
+_KEY_TYPE: Final = b"\x00\x00"
+_NO_PARTITIONS: Final = b"\x00"
+# Sets of partitions whose bytes are kept: a producer writes to the same ones again and again.
+_KEPT_SETS: Final = 1_000
+_KEPT_PARTITIONS: Final = 100
 
 
 def log_value_version(transaction_version: int) -> int:
@@ -35,10 +55,12 @@ class TransactionSerde(RecordSerde):
         super().__init__({0: RecordType(TransactionLogKey, TransactionLogValue, 1)})
 
     def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+        key = _encode_key(record.key.transactional_id)
         if record.value is None:
-            return super().encode(record)
-        version = 1 if record.value_version is None else record.value_version
-        return super().encode(CoordinatorRecord(record.key, to_value(record.value, version), version))
+            return key, None
+        if record.value_version == 0:
+            return super().encode(CoordinatorRecord(record.key, to_value(record.value, 0), 0))
+        return key, _encode_value(record.value)
 
     def decode(self, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
         try:
@@ -70,6 +92,63 @@ def to_value(row: Transaction, version: int) -> TransactionLogValue:
         transaction_start_timestamp_ms=row.start_ms,
         client_transaction_version=row.client_version if flexible else 0,
     )
+
+
+def _encode_key(transactional_id: str) -> bytes:
+    text = transactional_id.encode()
+    return _KEY_TYPE + _LENGTH.pack(len(text)) + text
+
+
+def _encode_value(row: Transaction) -> bytes:
+    """Version 1, as the codec writes what `to_value` gives it."""
+    (
+        producer_id,
+        previous_id,
+        next_id,
+        epoch,
+        _,
+        timeout_ms,
+        state,
+        partitions,
+        start_ms,
+        last_ms,
+        client,
+    ) = row
+    out = bytearray(_HEAD.pack(1, producer_id, epoch, timeout_ms, state))
+    if state is TransactionState.EMPTY:
+        out += _NO_PARTITIONS
+    elif len(partitions) <= _KEPT_PARTITIONS:
+        out += _kept_partitions(partitions)
+    else:
+        out += _encode_partitions(partitions)
+    out += _TIMES.pack(last_ms, start_ms)
+    at = len(out)
+    out.append((previous_id != NO_PRODUCER_ID) + (next_id != NO_PRODUCER_ID) + (client != 0))
+    if out[at]:
+        if previous_id != NO_PRODUCER_ID:
+            out += _PREVIOUS_PRODUCER_ID.pack(0, 8, previous_id)
+        if next_id != NO_PRODUCER_ID:
+            out += _NEXT_PRODUCER_ID.pack(1, 8, next_id)
+        if client:
+            out += _CLIENT_VERSION.pack(2, 2, client)
+    return bytes(out)
+
+
+def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+    topics = _by_topic(partitions)
+    out = bytearray()
+    put_uvarint(out, len(topics) + 1)
+    for topic in topics:
+        name = topic.topic.encode()
+        put_uvarint(out, len(name) + 1)
+        out += name
+        put_uvarint(out, len(topic.partition_ids) + 1)
+        out += struct.pack(f">{len(topic.partition_ids)}i", *topic.partition_ids)
+        out.append(0)
+    return bytes(out)
+
+
+_kept_partitions = lru_cache(maxsize=_KEPT_SETS)(_encode_partitions)
 
 
 def from_value(value: TransactionLogValue) -> Transaction:

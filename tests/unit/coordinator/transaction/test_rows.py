@@ -7,7 +7,7 @@ from tests.support.transaction_world import place
 
 from ottla.coordinator.result import CoordinatorRecord
 from ottla.coordinator.transaction.listing import TransactionFilter
-from ottla.coordinator.transaction.records import TRANSACTION_RECORDS, transaction_record
+from ottla.coordinator.transaction.records import TRANSACTION_RECORDS, to_value, transaction_record
 from ottla.coordinator.transaction.state import (
     EXPIRABLE,
     OPEN,
@@ -18,6 +18,8 @@ from ottla.coordinator.transaction.state import (
 )
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.wire.codec import encode
+from ottla.wire.messages.transaction_log import TransactionLogKey
 
 S = TransactionState
 NEW = Transaction.new(5, 60_000, 1_000).initialized(None, 60_000, 1_000)
@@ -139,6 +141,20 @@ def test_what_is_written_in_version_1_is_read_back(row: Transaction) -> None:
     assert TRANSACTION_RECORDS.decode(key, value) == CoordinatorRecord(
         transaction_record("id", row, 2).key, row, 1
     )
+
+
+@given(rows, st.text(max_size=20))
+def test_the_short_way_writes_what_the_declared_messages_do(row: Transaction, transactional_id: str) -> None:
+    key, value = TRANSACTION_RECORDS.encode(transaction_record(transactional_id, row, 2))
+    assert key == b"\x00\x00" + encode(TransactionLogKey(transactional_id=transactional_id), 0)
+    assert value == b"\x00\x01" + encode(to_value(row, 1), 1)
+
+
+def test_very_many_partitions_are_written_as_well() -> None:
+    many = frozenset(TopicPartition(f"topic-{n % 7}", n) for n in range(5_000))
+    row = ONGOING._replace(partitions=many)
+    _, value = TRANSACTION_RECORDS.encode(transaction_record("id", row, 2))
+    assert value == b"\x00\x01" + encode(to_value(row, 1), 1)
 
 
 @given(rows)
