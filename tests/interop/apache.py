@@ -21,19 +21,17 @@ The jars come by Maven's ordinary client from the committed pom.xml into .intero
 from __future__ import annotations
 
 import base64
-import fcntl
 import os
-import shutil
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.interop.process import HOST, REPO, ServerProcess, free_ports
+from tests.interop import maven
+from tests.interop.process import HOST, ServerProcess, free_ports
 
 HERE = Path(__file__).resolve().parent
-INTEROP_DIR = REPO / ".interop"
-JARS = INTEROP_DIR / "jars"
+INTEROP_DIR = maven.INTEROP_DIR
 VERSION = "4.3.1"
 
 # Short names of the tools that live outside org.apache.kafka.tools.
@@ -49,25 +47,8 @@ SMALL_HEAP = ("-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=
 
 
 def fetch_jars() -> Path:
-    """Bring the reference's jars with Maven if they are not there yet; safe under parallel test runs."""
-    INTEROP_DIR.mkdir(exist_ok=True)
-    stamp = INTEROP_DIR / "jars.pom"
-    pom = HERE / "pom.xml"
-    with (INTEROP_DIR / "jars.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if stamp.exists() and stamp.read_bytes() == pom.read_bytes():
-            return JARS
-        shutil.rmtree(JARS, ignore_errors=True)
-        subprocess.run(
-            [
-                *("mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"),
-                *(f"-DoutputDirectory={JARS}", "-DincludeScope=runtime"),
-            ],
-            check=True,
-            stdin=subprocess.DEVNULL,
-        )
-        stamp.write_bytes(pom.read_bytes())
-    return JARS
+    """The reference's jars."""
+    return maven.fetch_jars(HERE / "pom.xml", "jars")
 
 
 def java_command(

@@ -6,36 +6,21 @@ app.start(); app.wait_running(); app.stop(); app.kill(); app.start()
 
 from __future__ import annotations
 
-import fcntl
 import subprocess
 from pathlib import Path
 
-from tests.interop.apache import HERE, INTEROP_DIR, SMALL_HEAP
+from tests.interop.apache import HERE, SMALL_HEAP
+from tests.interop.maven import fetch_jars
 from tests.interop.process import wait_until
 
 SOURCES = Path(__file__).resolve().parent
-JARS = INTEROP_DIR / "streams-jars"
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 60
 
 
 def fetch_streams_jars() -> Path:
-    """Bring Kafka Streams with Maven if it is not there yet; the broker's jars are not touched."""
-    INTEROP_DIR.mkdir(exist_ok=True)
-    stamp, pom = INTEROP_DIR / "streams-jars.pom", SOURCES / "pom.xml"
-    with (INTEROP_DIR / "streams-jars.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not stamp.exists() or stamp.read_bytes() != pom.read_bytes():
-            subprocess.run(
-                [
-                    *("mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"),
-                    *(f"-DoutputDirectory={JARS}", "-DincludeScope=runtime"),
-                ],
-                check=True,
-                stdin=subprocess.DEVNULL,
-            )
-            stamp.write_bytes(pom.read_bytes())
-    return JARS
+    """Kafka Streams; the broker's jars are not touched."""
+    return fetch_jars(SOURCES / "pom.xml", "streams-jars")
 
 
 def compile_app(where: Path) -> Path:
