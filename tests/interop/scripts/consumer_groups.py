@@ -26,6 +26,7 @@ from ottla.model.ids import Uuid
 from ottla.records.batch import iter_batches
 from ottla.records.record import read_records
 from ottla.wire.messages.offsets_log import ConsumerGroupMetadataKey
+from ottla.wire.messages.streams_group_log import StreamsGroupMetadataKey
 
 HEARTBEAT, DESCRIBE, ALTER, FETCH, DELETE_TOPICS, CREATE_PARTITIONS = 68, 69, 44, 1, 20, 37
 COMMIT, OFFSET_FETCH, LIST_GROUPS, DELETE_GROUPS = 8, 9, 16, 42
@@ -241,7 +242,7 @@ def _last_hash(s: Script, group: str) -> int | None:
             record = GROUP_RECORDS.decode(row.key, row.value)
             key = None if record is None else record.key
             if (
-                isinstance(key, ConsumerGroupMetadataKey)
+                isinstance(key, ConsumerGroupMetadataKey | StreamsGroupMetadataKey)
                 and key.group_id == group
                 and record.value is not None
             ):

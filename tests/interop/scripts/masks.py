@@ -64,6 +64,7 @@ MASKS: list[tuple[int | None, str, Mask]] = [
     (None, r"(.*\.)?error_message", text_or_null),
     (None, r"(.*\.)?batch_index_error_message", text_or_null),
     (32, r"results\.configs\.documentation", text_or_null),
+    (88, r"status\.status_detail", text_or_null),
     # Clocks.
     (0, r"responses\.partition_responses\.log_append_time", clock),
     (None, r"(.*\.)?timestamp", clock),
@@ -177,6 +178,8 @@ UNORDERED: list[tuple[int, str, tuple[str, ...]]] = [
     (77, "groups.members.assignment.topic_partitions", ("topic_name",)),
     *((key, "results", ("topic_id",)) for key in range(83, 88)),
     *((key, "results.partitions", ("partition",)) for key in range(83, 88)),
+    (89, "groups", ("group_id", "error_code")),
+    (89, "groups.members", ("member_id",)),
     (90, "groups.topics", ("topic_name",)),
     (90, "groups.topics.partitions", ("partition_index",)),
     (91, "responses", ("topic_name",)),

@@ -4,6 +4,7 @@ What is wrong with a request whatever the group is refused here; the rest is the
 topics that the coordinator finds missing are made by the controller meanwhile.
 """
 
+import logging
 from functools import partial
 from typing import Final
 
@@ -29,6 +30,8 @@ from ottla.wire.messages.streams_group import (
     StreamsGroupHeartbeatResponse,
 )
 
+log = logging.getLogger("ottla.coordinator.streams")
+
 # Refused topics that a status names before it only counts the others.
 NAMED_FAILURES: Final = 3
 # A topic that could not be made is asked for again after so many heartbeats.
@@ -53,7 +56,15 @@ def streams_group_heartbeat(
     caller = Caller(ctx.header.client_id or "", f"/{ctx.connection.peer[0]}", ctx.version)
     groups = ctx.node.groups
     decided = groups.write(groups.partition_for(request.group_id), partial(_decide, caller, request))
-    return decided.map(partial(_answer, ctx))
+    return decided.map(partial(_answer, ctx), _failed_heartbeat)
+
+
+def _failed_heartbeat(error: KafkaError) -> StreamsGroupHeartbeatResponse:
+    """What only the broker's own log should say stays there."""
+    if error.code is not ErrorCode.UNKNOWN_SERVER_ERROR:
+        raise error
+    log.error("a heartbeat of a streams group failed: %s", error)
+    raise KafkaError(error.code)
 
 
 def _decide(
