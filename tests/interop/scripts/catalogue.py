@@ -19,6 +19,7 @@ from tests.interop.scripts import (
     share_state,
     streams_groups,
     topics,
+    transaction_views,
     transactions,
     waiting,
 )
@@ -121,9 +122,9 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
     "txn-offset-commit": transactions.txn_offset_commit,
     "end-txn": transactions.end_txn,
     "write-txn-markers": transactions.write_markers,
-    "transactional-produce": transactions.transactional_produce,
-    "isolation": transactions.isolation,
-    "list-transactions": transactions.list_and_describe,
+    "transactional-produce": transaction_views.transactional_produce,
+    "isolation": transaction_views.isolation,
+    "list-transactions": transaction_views.list_and_describe,
     "share-state": share_state.life,
     "share-merges": share_state.merges,
     "share-snapshots": share_state.snapshots,
@@ -159,7 +160,7 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
     "streams-endpoints": streams_groups.endpoints,
     "streams-and-others": streams_groups.other_kinds,
     "streams-offsets": streams_groups.offsets,
-    "coordinator-features": transactions.levels,
+    "coordinator-features": transaction_views.levels,
 }
 
 # The cut that CI runs: what clients use most, and what is cheap.

@@ -1,130 +1,33 @@
-"""Scripts: transactions from their first producer id to their markers, and what they look like from outside.
-
-A transaction's markers are written after its end is answered: before anything else is asked, a script waits until
-the transactional id is free again.
-"""
+"""Scripts: transactions from their first producer id to their markers."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from tests.interop.process import wait_until
-from tests.interop.scripts.batches import Batch, Rec
-from tests.interop.scripts.fetch import fetch_body, fetch_topic, offsets_body, part
 from tests.interop.scripts.produce import produce_body
 from tests.interop.scripts.script import Script
-
-PRODUCE, FETCH, LIST_OFFSETS, FIND_COORDINATOR = 0, 1, 2, 10
-INIT, ADD_PARTITIONS, ADD_OFFSETS, END, WRITE_MARKERS, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 27, 28
-OFFSET_FETCH, UPDATE_FEATURES, DESCRIBE_PRODUCERS, DESCRIBE, LIST = 9, 57, 61, 65, 66
-TRANSACTIONAL = 0x10
-BUSY = ("PrepareCommit", "PrepareAbort")
-
-
-class Producer(NamedTuple):
-    """A producer as its server knows it."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        return self._asdict()
-
-
-def coordinators(s: Script) -> None:
-    """Wait until groups and transactions have theirs."""
-    for kind in (0, 1):
-        body = {"key_type": kind, "coordinator_keys": ["someone"]}
-        wait_until(
-            lambda body=body: s.quiet(FIND_COORDINATOR, 4, body)["coordinators"][0]["error_code"] == "none",
-            60,
-            "a coordinator",
-        )
-
-
-def init_body(transactional_id: str | None, timeout: int = 60000, **more: Any) -> dict[str, Any]:
-    return {"transactional_id": transactional_id, "transaction_timeout": timeout, **more}
-
-
-def producer(s: Script, transactional_id: str, **more: Any) -> Producer:
-    """A new producer of a transactional id; whatever was open is aborted."""
-    found: dict[str, Any] = {}
-
-    def there() -> bool:
-        found.update(s.quiet(INIT, 4, init_body(transactional_id, **more)))
-        return found.get("error_code") == "none"
-
-    wait_until(there, 20, f"a producer id for {transactional_id}")
-    return Producer(transactional_id, found["producer_id"], found["producer_epoch"])
-
-
-def state_of(s: Script, transactional_id: str) -> dict[str, Any]:
-    answer = s.quiet(DESCRIBE, 0, {"transactional_ids": [transactional_id]})
-    state: dict[str, Any] = answer["transaction_states"][0]
-    return state
-
-
-def settled(s: Script, transactional_id: str) -> None:
-    """Wait until its markers are written; note where it stands."""
-    wait_until(
-        lambda: state_of(s, transactional_id)["transaction_state"] not in BUSY,
-        20,
-        f"{transactional_id} to end",
-    )
-
-
-def told(s: Script, transactional_id: str, case: str) -> None:
-    """Record where a transactional id stands."""
-    settled(s, transactional_id)
-    s.ask(DESCRIBE, 0, {"transactional_ids": [transactional_id]}, case)
-
-
-def add_body(version: int, who: Producer, topics: dict[str, list[int]], **more: Any) -> dict[str, Any]:
-    rows = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
-    if version >= 4:
-        return {"transactions": [{**who.fields, "topics": rows, **more}]}
-    return {
-        "v3_and_below_transactional_id": who.transactional_id,
-        "v3_and_below_producer_id": who.producer_id,
-        "v3_and_below_producer_epoch": who.producer_epoch,
-        "v3_and_below_topics": rows,
-    }
-
-
-def add(s: Script, who: Producer, topics: dict[str, list[int]]) -> None:
-    s.quiet(ADD_PARTITIONS, 3, add_body(3, who, topics))
-
-
-def end(s: Script, who: Producer, *, committed: bool, version: int = 4) -> Producer:
-    """End quietly; as whom the producer goes on."""
-    answer = s.quiet(END, version, {**who.fields, "committed": committed})
-    assert answer["error_code"] == "none", answer
-    settled(s, who.transactional_id)
-    if version < 5:
-        return who
-    return Producer(who.transactional_id, answer["producer_id"], answer["producer_epoch"])
-
-
-def batch(who: Producer, sequence: int = 0, count: int = 1, **more: Any) -> bytes:
-    records = [Rec(b"v%d" % (sequence + i), key=b"k") for i in range(count)]
-    return Batch(
-        records=records,
-        attributes=TRANSACTIONAL,
-        producer_id=who.producer_id,
-        producer_epoch=who.producer_epoch,
-        base_sequence=sequence,
-        **more,
-    ).encode()
-
-
-def send(
-    s: Script, version: int, who: Producer, topic: str, case: str, sequence: int = 0, **more: Any
-) -> None:
-    body = produce_body(s, topic, batch(who, sequence), transactional_id=who.transactional_id, **more)
-    s.ask(PRODUCE, version, body, case)
-
+from tests.interop.scripts.transacting import (
+    ADD_OFFSETS,
+    ADD_PARTITIONS,
+    END,
+    INIT,
+    OFFSET_FETCH,
+    PRODUCE,
+    TXN_OFFSET_COMMIT,
+    WRITE_MARKERS,
+    Producer,
+    add,
+    add_body,
+    batch,
+    coordinators,
+    describe_producers,
+    end,
+    init_body,
+    producer,
+    settled,
+    told,
+)
 
 # ---- producer ids ---------------------------------------------------------------------------------------------
 
@@ -408,195 +311,3 @@ def _markers_of_version_2(s: Script, v: int, name: str, ask: Any) -> None:
     ask("version 2, the next epoch", {name: [2]}, producer_epoch=who.producer_epoch + 1, **mine)
     ask("version 2, repeated", {name: [2]}, producer_epoch=who.producer_epoch + 1, **mine)
     ask("version 2, an older epoch", {name: [2]}, producer_epoch=who.producer_epoch, **mine)
-
-
-def describe_producers(s: Script, topic: str, case: str) -> None:
-    body = {"topics": [{"name": topic, "partition_indexes": [0, 1]}]}
-    s.ask(DESCRIBE_PRODUCERS, 0, body, case)
-
-
-# ---- records --------------------------------------------------------------------------------------------------
-
-
-def transactional_produce(s: Script) -> None:
-    """Produce inside transactions: announced and not, begun and ended, zombies, several producers."""
-    coordinators(s)
-    for v in s.versions(PRODUCE, since=3):
-        name = s.create(f"txn-produce-v{v}", 2)
-        who = producer(s, name)
-        if v < 12:
-            send(s, v, who, name, "not announced")
-            add(s, who, {name: [0]})
-        send(s, v, who, name, "the first")
-        send(s, v, who, name, "the first, repeated")
-        send(s, v, who, name, "a gap", 5)
-        send(s, v, who, name, "the second", 1)
-        send(s, v, who._replace(producer_epoch=9), name, "a newer epoch")
-        stranger = who._replace(producer_id=who.producer_id + 100000)
-        send(s, v, stranger, name, "another producer id")
-        send(s, v, who._replace(transactional_id="nobody"), name, "unknown transactional id", partition=1)
-        told(s, who.transactional_id, f"produced by v{v}")
-        describe_producers(s, name, f"open by v{v}")
-        plain = Batch(producer_id=who.producer_id, producer_epoch=who.producer_epoch, base_sequence=2)
-        s.ask(PRODUCE, v, produce_body(s, name, plain.encode()), "outside the open transaction")
-        body = produce_body(s, name, batch(who, 2))
-        s.ask(PRODUCE, v, body, "without a transactional id")
-        after = end(s, who, committed=True, version=5 if v >= 12 else 4)
-        send(s, v, who, name, "after the end", 2)
-        describe_producers(s, name, f"ended by v{v}")
-        if v >= 12:
-            send(s, v, after, name, "the next, not from zero", 2)
-            send(s, v, after, name, "the next, from zero")
-            send(s, v, who, name, "a zombie")
-        _two_producers(s, v, name)
-        s.quiet(INIT, 4, init_body(who.transactional_id))
-        settled(s, who.transactional_id)
-
-
-def _two_producers(s: Script, v: int, name: str) -> None:
-    one, two = producer(s, f"{name}-1"), producer(s, f"{name}-2")
-    body = produce_body(s, name, batch(one), transactional_id=one.transactional_id)
-    rows = body["topic_data"][0]["partition_data"]
-    rows.append({"index": 1, "records": batch(two)})
-    s.ask(PRODUCE, v, body, "two producers in one request")
-
-
-def isolation(s: Script) -> None:
-    """What readers see of committed, aborted and open transactions."""
-    coordinators(s)
-    name = s.create("txn-isolation", 2)
-    aborter, committer, opener = (producer(s, f"isolation-{i}") for i in range(3))
-
-    def write(who: Producer, sequence: int, count: int = 2) -> None:
-        body = produce_body(s, name, batch(who, sequence, count), transactional_id=who.transactional_id)
-        s.quiet(PRODUCE, 12, body)
-
-    s.produce(name, 0, Batch(records=[Rec(b"plain")]))
-    write(aborter, 0)
-    write(committer, 0)
-    write(aborter, 2)
-    aborter = end(s, aborter, committed=False, version=5)
-    write(committer, 2)
-    committer = end(s, committer, committed=True, version=5)
-    write(aborter, 0)
-    aborter = end(s, aborter, committed=False, version=5)
-    write(opener, 0)
-    s.produce(name, 0, Batch(records=[Rec(b"behind")]))
-    _look(s, name, "while one is open")
-    end(s, opener, committed=False, version=5)
-    _look(s, name, "after all have ended")
-    describe_producers(s, name, "after all have ended")
-
-
-def _look(s: Script, name: str, case: str) -> None:
-    for v in s.versions(FETCH):
-        for level in (0, 1):
-            for offset in (0, 3, 8, 12):
-                body = fetch_body(fetch_topic(s, name, part(offset=offset)), isolation_level=level)
-                s.ask(FETCH, v, body, f"{case}: isolation {level} from {offset}")
-    for v in s.versions(LIST_OFFSETS, since=2):
-        for level in (0, 1):
-            for stamp in (-1, -2, 0):
-                body = {**offsets_body(name, (0, stamp)), "isolation_level": level}
-                s.ask(LIST_OFFSETS, v, body, f"{case}: isolation {level} time {stamp}")
-
-
-# ---- from outside ---------------------------------------------------------------------------------------------
-
-
-def list_and_describe(s: Script) -> None:
-    """DescribeTransactions and ListTransactions with every filter."""
-    coordinators(s)
-    name = s.create("txn-list", 2)
-    empty, ongoing, done, gone = (
-        producer(s, f"list-{kind}") for kind in ("empty", "ongoing", "done", "gone")
-    )
-    add(s, ongoing, {name: [0, 1]})
-    add(s, done, {name: [0]})
-    end(s, done, committed=True)
-    add(s, gone, {name: [1]})
-    end(s, gone, committed=False)
-    names = [who.transactional_id for who in (empty, ongoing, done, gone)]
-    for v in s.versions(DESCRIBE):
-        s.ask(DESCRIBE, v, {"transactional_ids": names}, "four")
-        s.ask(DESCRIBE, v, {"transactional_ids": ["nobody", "", names[0], names[0]]}, "odd ones")
-        s.ask(DESCRIBE, v, {"transactional_ids": []}, "none")
-    mine = "list-.*"
-    for v in s.versions(LIST):
-        base: dict[str, Any] = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
-        if v >= 2:
-            base["transactional_id_pattern"] = mine
-        ids = [who.producer_id for who in (empty, ongoing, done, gone)]
-        for case, change in {
-            "mine": {"producer_id_filters": ids},
-            "ongoing": {"producer_id_filters": ids, "state_filters": ["Ongoing"]},
-            "two states": {"producer_id_filters": ids, "state_filters": ["Empty", "CompleteAbort"]},
-            "unknown state": {"producer_id_filters": ids, "state_filters": ["Nonsense"]},
-            "unknown and known state": {"producer_id_filters": ids, "state_filters": ["x", "CompleteCommit"]},
-            "states that pass": {"state_filters": ["Dead", "PrepareEpochFence"]},
-            "one producer": {"producer_id_filters": ids[:1]},
-            "unknown producer": {"producer_id_filters": [999999999]},
-        }.items():
-            s.ask(LIST, v, {**base, **change}, case)
-        if v >= 1:
-            for duration in (0, 3_600_000):
-                s.ask(
-                    LIST,
-                    v,
-                    {**base, "producer_id_filters": ids, "duration_filter": duration},
-                    f"{duration} ms",
-                )
-        if v >= 2:
-            for pattern in ("list-o.*", "list", "", None, "nobody", ".*done", "(", "list-(empty|gone)"):
-                body = {**base, "producer_id_filters": ids, "transactional_id_pattern": pattern}
-                s.ask(LIST, v, body, f"pattern {pattern!r}")
-    end(s, ongoing, committed=False)
-
-
-# ---- feature levels -------------------------------------------------------------------------------------------
-
-
-def levels(s: Script) -> None:
-    """UpdateFeatures for the coordinators' features, down and up again, on both listeners."""
-    for listener in ("broker", "controller"):
-        s.listener = listener
-        for v in s.versions(UPDATE_FEATURES):
-            for feature, newest in _newest_levels(s).items():
-                _level(s, v, feature, newest)
-    s.listener = "broker"
-
-
-def _newest_levels(s: Script) -> dict[str, int]:
-    names = ("transaction.version", "group.version", "share.version", "streams.version")
-    listener, s.listener = s.listener, "broker"
-    rows = s.quiet(18, 3, {"client_software_name": "s", "client_software_version": "1"})["finalized_features"]
-    s.listener = listener
-    found = {row["name"]: row["max_version_level"] for row in rows}
-    return {name: found[name] for name in names}
-
-
-def _level(s: Script, v: int, feature: str, newest: int) -> None:
-    for case, level, kind in [
-        ("down without leave", newest - 1, 1),
-        ("safely down", newest - 1, 2),
-        ("up again", newest, 1),
-        ("unsafely down", 0, 3),
-        ("the same", 0, 1),
-        ("down to the same", 0, 2),
-        ("up as a downgrade", newest, 2),
-        ("up again", newest, 1),
-        ("too far", newest + 1, 1),
-        ("the same", newest, 1),
-    ]:
-        row = {
-            "feature": feature,
-            "max_version_level": level,
-            "upgrade_type": kind,
-            "allow_downgrade": kind != 1,
-        }
-        for only in (True, False) if v >= 1 else (False,):
-            body = {"timeout": 20000, "feature_updates": [row], "validate_only": only}
-            words = f"{feature} {case}" + (", validate only" if only else "")
-            s.ask(UPDATE_FEATURES, v, body, words)
-    # A broker shows a level a moment after the controller has it.
-    wait_until(lambda: _newest_levels(s)[feature] == newest, 20, f"{feature} to be back")
