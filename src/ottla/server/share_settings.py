@@ -67,18 +67,35 @@ class GroupSettings:
 
 
 def _parse(config: BrokerConfig, own: Mapping[str, str]) -> ShareSettings:
-    def setting(name: str, of_broker: str | None = None) -> Any:
-        if name in own:
-            return parse_value(GROUP_KEYS[name], own[name])
-        return GROUP_KEYS[name].default if of_broker is None else config[of_broker]
+    def setting(name: str) -> Any:
+        return parse_value(GROUP_KEYS[name], own[name]) if name in own else GROUP_KEYS[name].default
+
+    def bounded(name: str, of_broker: str, least: str, most: str) -> int:
+        """A group's own value holds within the broker's bounds, which may have changed since it was set."""
+        if name not in own:
+            return int(config[of_broker])
+        return int(min(max(setting(name), config[least]), config[most]))
 
     return ShareSettings(
         Limits(
-            max_in_flight=setting(
-                "share.partition.max.record.locks", "group.share.partition.max.record.locks"
+            max_in_flight=bounded(
+                "share.partition.max.record.locks",
+                "group.share.partition.max.record.locks",
+                "group.share.min.partition.max.record.locks",
+                "group.share.max.partition.max.record.locks",
             ),
-            max_delivery_count=setting("share.delivery.count.limit", "group.share.delivery.count.limit"),
-            lock_duration_ms=setting("share.record.lock.duration.ms", "group.share.record.lock.duration.ms"),
+            max_delivery_count=bounded(
+                "share.delivery.count.limit",
+                "group.share.delivery.count.limit",
+                "group.share.min.delivery.count.limit",
+                "group.share.max.delivery.count.limit",
+            ),
+            lock_duration_ms=bounded(
+                "share.record.lock.duration.ms",
+                "group.share.record.lock.duration.ms",
+                "group.share.min.record.lock.duration.ms",
+                "group.share.max.record.lock.duration.ms",
+            ),
             renew_enabled=setting("share.renew.acknowledge.enable"),
         ),
         setting("share.isolation.level") == "read_committed",

@@ -11,7 +11,7 @@ from tests.support.share_world import TOPIC_ID, UNKNOWN_ID, Connection, ShareWor
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import iter_batches
-from ottla.replication.share_state import RecordState, ShareKey
+from ottla.replication.share_state import Limits, RecordState, ShareKey
 from ottla.server.share_fetching import uniform_sizes
 from ottla.server.share_settings import duration_ms
 
@@ -137,6 +137,14 @@ def test_a_group_that_wants_younger_records_than_there_are_has_to_wait(world: Sh
 )
 def test_durations(text: str, ms: int) -> None:
     assert duration_ms(text) == ms
+
+
+def test_a_groups_settings_hold_within_the_brokers_bounds(tmp_path: Path) -> None:
+    world = ShareWorld(tmp_path, group_share_max_delivery_count_limit=6, group_share_delivery_count_limit=4)
+    assert world.service.settings("g").limits == Limits(2000, 4, 30_000, True)
+    world.configure(delivery_count_limit=9, record_lock_duration_ms=1000, partition_max_record_locks=9000)
+    assert world.service.settings("g").limits == Limits(4000, 6, 15_000, True)
+    assert world.service.settings("h").limits.max_delivery_count == 4
 
 
 def test_a_group_goes_on_where_it_was(world: ShareWorld) -> None:
