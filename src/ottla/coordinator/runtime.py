@@ -98,10 +98,9 @@ class CoordinatorRuntime(Generic[M]):
         """Ask the committed state; raises where this broker does not coordinate."""
         return operation(self.active(partition).machine, self._scheduler.now_ms())
 
-    def read_all(self, operation: Callable[[M, int], T]) -> list[T]:
-        """Ask every shard of this broker; raises while one of them is loading."""
-        partitions = [index for index, shard in self._shards.items() if shard.state in _COORDINATING]
-        return [self.read(partition, operation) for partition in partitions]
+    def partitions(self) -> list[int]:
+        """Those that this broker coordinates, or is loading."""
+        return [index for index, shard in self._shards.items() if shard.state in _COORDINATING]
 
     def end_transaction(
         self,

@@ -35,21 +35,23 @@ EXPIRATION: Final = "expire-group-metadata"
 class _Sweep:
     """Goes over the places of all groups; what it has not seen yet is kept between the slices."""
 
-    def __init__(self, store: OffsetStore, groups: Iterable[str]) -> None:
+    def __init__(self, store: OffsetStore, groups: list[str]) -> None:
         self._store = store
-        self._groups = deque(groups)
+        self._groups = groups
+        self._seen = 0
         self._group_id = ""
         self._places: deque[Place] = deque()
 
     @property
     def over(self) -> bool:
-        return not self._groups and not self._places
+        return self._seen == len(self._groups) and not self._places
 
     def next(self, budget: int) -> tuple[str, list[Place], bool]:
         """A group, some of its places, and whether these are all that it has."""
         whole = not self._places
         if whole:
-            self._group_id = self._groups.popleft()
+            self._group_id = self._groups[self._seen]
+            self._seen += 1
             self._places.extend(self._store.places(self._group_id))
         places = list(islice(self._places, budget))
         for _ in places:
@@ -80,7 +82,7 @@ class OffsetExpiry:
     def __init__(self, context: GroupContext, store: OffsetStore) -> None:
         self._context = context
         self._store = store
-        self._sweep = _Sweep(store, ())
+        self._sweep = _Sweep(store, [])
 
     def start(self) -> Effect:
         """The timer of the next sweep."""
@@ -89,7 +91,7 @@ class OffsetExpiry:
 
     def begin(self, now_ms: int) -> Result[None]:
         """Begin a sweep over all groups there are."""
-        self._sweep = _Sweep(self._store, self._context.groups)
+        self._sweep = _Sweep(self._store, list(self._context.groups.keys()))
         return self.go_on(now_ms)
 
     def go_on(self, now_ms: int) -> Result[None]:
@@ -145,7 +147,8 @@ class TopicRemoval:
         self._store = store
         self._ids: dict[str, Uuid] = {topic.name: topic.id for topic in topics}
         self._as_of_offset = as_of_offset
-        self._sweep = _Sweep(store, {*store.by_group, *store.open_by_group})
+        only_open = [group_id for group_id in store.open_by_group if group_id not in store.by_group]
+        self._sweep = _Sweep(store, list(store.by_group.keys()) + only_open)
 
     def start(self) -> StartTimer:
         return StartTimer(("topics-deleted", self._as_of_offset, *self._ids), PAUSE_MS, self.go_on)

@@ -6,29 +6,52 @@ from itertools import chain
 
 from ottla.coordinator.group.machine import GroupMachine
 from ottla.coordinator.result import Result
-from ottla.model.errors import KafkaError
+from ottla.model.breath import Breath
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending, gather
 from ottla.server.context import Context
+from ottla.server.dispatch import Encoded
 from ottla.server.registry import handles
 from ottla.server.share_groups import chain as chain_pending
+from ottla.wire.codec import encode
 from ottla.wire.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
 )
 
 Deleted = list[DeletableGroupResult]
+# A list of more groups takes some milliseconds to encode.
+ENCODED_IN_A_THREAD = 2_000
 
 
 @handles(ListGroupsRequest)
-def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
-    """The groups that this broker coordinates."""
-    listed = ctx.node.groups.read_all(
-        lambda machine, _: machine.directory.listing(request.states_filter, request.types_filter)
-    )
-    return ListGroupsResponse(groups=list(chain.from_iterable(listed)))
+async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse | Encoded:
+    """The groups that this broker coordinates; not while one of its shards is loading."""
+    breath = Breath()
+    listed: list[ListedGroup] = []
+    for partition in ctx.node.groups.partitions():
+        listed.extend(_listed(ctx, partition, request))
+        await breath.take()
+    response = ListGroupsResponse(groups=listed)
+    if len(listed) < ENCODED_IN_A_THREAD:
+        return response
+    return Encoded([await ctx.in_thread(encode, response, ctx.version)])
+
+
+def _listed(ctx: Context, partition: int, request: ListGroupsRequest) -> list[ListedGroup]:
+    try:
+        return ctx.node.groups.read(
+            partition,
+            lambda machine, _: machine.directory.listing(request.states_filter, request.types_filter),
+        )
+    except KafkaError as error:
+        if error.code is ErrorCode.NOT_COORDINATOR:
+            return []  # somebody else does by now
+        raise
 
 
 @handles(DeleteGroupsRequest)
