@@ -215,6 +215,12 @@ def test_a_refusal_as_a_whole_stands_at_every_partition(client: Client) -> None:
     }
 
 
+def test_more_offsets_than_any_batch_holds_are_refused(client: Client) -> None:
+    many = commit(client, {"t": dict.fromkeys(range(20_001), 1)})
+    assert set(errors(many).values()) == {int(ErrorCode.UNKNOWN_SERVER_ERROR)}
+    assert offsets(client) == {}
+
+
 @pytest.mark.parametrize("version", range(1, 8))
 def test_older_versions_ask_about_one_group(client: Client, version: int) -> None:
     commit(client, {"t": {0: 5}})

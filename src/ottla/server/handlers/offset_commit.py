@@ -36,6 +36,8 @@ from ottla.wire.messages.transactions import (
 FIRST_TOPIC_ID_VERSION = 10
 # Producers of before 2.0 do not know that a coordinator may be loading (KAFKA-7296).
 FIRST_LOADING_VERSION = 2
+# What one commit may hold: twice what fits into a batch of the size that brokers have, and it is decided in one piece.
+MAX_OFFSETS = 20_000
 
 
 # ---- outside transactions -------------------------------------------------------------------------------------
@@ -46,6 +48,7 @@ def offset_commit(
     ctx: Context, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Pending[OffsetCommitResponse]:
     """Store offsets."""
+    _check_count(request)
     by_id = ctx.version >= FIRST_TOPIC_ID_VERSION
     refused = PartitionAnswers(
         OffsetCommitResponseTopic, OffsetCommitResponsePartition, "topic_id" if by_id else "name"
@@ -63,6 +66,12 @@ def offset_commit(
         lambda response: OffsetCommitResponse(topics=refused.merged(response.topics)),
         lambda error: OffsetCommitResponse(topics=refused.merged(_as_a_whole(ctx, request, error))),
     )
+
+
+def _check_count(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> None:
+    count = sum([len(topic.partitions) for topic in request.topics])
+    if count > MAX_OFFSETS:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{count} offsets are more than a batch holds")
 
 
 def _decide_commit(
@@ -108,6 +117,7 @@ def txn_offset_commit(
     ctx: Context, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
     """Store offsets that count once the producer's transaction is committed."""
+    _check_count(request)
     refused = PartitionAnswers(TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
     request.topics = _existing_by_name(ctx, request.topics, refused)
     if not request.topics:
