@@ -17,6 +17,7 @@ from ottla.coordinator.group.streams import records
 from ottla.coordinator.group.streams.configured import ConfiguredTopology, StatusCode
 from ottla.coordinator.group.streams.core import StreamsGroups, Target
 from ottla.coordinator.group.streams.group import StreamsGroup
+from ottla.coordinator.group.streams.large import LargeAssignments
 from ottla.coordinator.group.streams.member import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -31,6 +32,7 @@ from ottla.coordinator.group.streams.tasks import NOTHING, HeldTasks, Tasks, tas
 from ottla.coordinator.group.streams.topology import StreamsTopology, topology_from_request
 from ottla.coordinator.result import Result
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.pending import Pending
 from ottla.wire.messages.streams_group import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatRequestTopology,
@@ -39,6 +41,8 @@ from ottla.wire.messages.streams_group import (
 
 NOT_GIVEN = -1
 NOT_VALIDATED = -1
+
+Reply = HeartbeatOutcome | Pending[HeartbeatOutcome]
 
 
 class _Step(NamedTuple):
@@ -57,8 +61,9 @@ class _Step(NamedTuple):
 class Heartbeats:
     """See the module."""
 
-    def __init__(self, groups: StreamsGroups) -> None:
+    def __init__(self, groups: StreamsGroups, large: LargeAssignments) -> None:
         self._groups = groups
+        self._large = large
 
     def heartbeat(
         self, caller: Caller, request: StreamsGroupHeartbeatRequest, now_ms: int
@@ -85,7 +90,7 @@ class Heartbeats:
         )
         return HeartbeatOutcome(response)
 
-    def _regular(self, turn: Turn, caller: Caller, request: StreamsGroupHeartbeatRequest) -> HeartbeatOutcome:
+    def _regular(self, turn: Turn, caller: Caller, request: StreamsGroupHeartbeatRequest) -> Reply:
         group, member = self._find(turn, request)
         owned = _owned(request)
         _require_epoch(member, request.member_epoch, owned)
@@ -113,10 +118,13 @@ class Heartbeats:
             configured,
             group.group_id not in self._groups.context.groups,
         )
-        target = self._target(turn, group, epoch, updated, step)
         if request.shutdown_application:
             group.ask_for_shutdown(request.member_id)
-        return self._answer(turn, group, updated, target, step)
+        settings = self._groups.settings[group.group_id]
+        self._groups.timers.start_session(
+            turn, group.group_id, updated.member_id, settings.session_timeout_ms
+        )
+        return self._assign(turn, group, epoch, updated, step)
 
     # ---- who it is, and what it says ------------------------------------------------------------------------
 
@@ -171,39 +179,50 @@ class Heartbeats:
 
     # ---- what it shall have ---------------------------------------------------------------------------------
 
-    def _target(
+    def _assign(
         self, turn: Turn, group: StreamsGroup, epoch: int, member: StreamsGroupMember, step: _Step
-    ) -> Target:
-        """The target assignment, made anew if that is due and not to be waited with."""
-        last_epoch = group.target_epoch.epoch
+    ) -> Reply:
+        """A new target assignment if one is due, then the member's step."""
+        target = Target(group.target_epoch.epoch, group.target_of(member.member_id))
+        waits = self._waits_for(turn, group, epoch)
+        if waits is not None:
+            step.statuses.add(StatusCode.ASSIGNMENT_DELAYED, waits)
+        elif target.epoch < epoch:
+            plan = self._groups.plan(group, epoch, step.configured, member)
+            if self._large.is_for(plan):
+                return self._large.begin(
+                    turn, group.group_id, plan,
+                    lambda turn, group, member, target: self._answer(turn, group, member, target, step),
+                )  # fmt: skip
+            changes = self._groups.assign(turn, group, plan)
+            target = Target(epoch, changes.get(member.member_id, target.tasks))
         if self._groups.first.is_delayed(group.group_id):
-            step.statuses.add(
-                StatusCode.ASSIGNMENT_DELAYED, "More members may join before the first assignment."
-            )
-            return Target(last_epoch, NOTHING)
-        last = Target(last_epoch, group.target_of(member.member_id))
-        if last_epoch >= epoch:
-            return last
+            target = Target(target.epoch, NOTHING)
+        return self._answer(turn, group, member, target, step)
+
+    def _waits_for(self, turn: Turn, group: StreamsGroup, epoch: int) -> str | None:
+        """Why an assignment has to wait; None if it has not, or none is due."""
+        if self._groups.first.is_delayed(group.group_id):
+            return "More members may join before the first assignment."
+        if group.target_epoch.epoch >= epoch:
+            return None
+        if self._large.is_running(group.group_id):
+            return "The assignment is being made."
         if not self._groups.may_assign(group, turn.now_ms):
-            step.statuses.add(StatusCode.ASSIGNMENT_DELAYED, "The last assignment was made only just now.")
-            return last
-        changes = self._groups.assign(turn, group, self._groups.plan(group, epoch, step.configured, member))
-        return Target(epoch, changes.get(member.member_id, last.tasks))
+            return "The last assignment was made only just now."
+        return None
 
     def _answer(
         self, turn: Turn, group: StreamsGroup, member: StreamsGroupMember, target: Target, step: _Step
     ) -> HeartbeatOutcome:
-        groups = self._groups
-        settings = groups.settings[group.group_id]
-        after = groups.reconcile(turn, group, member, target, step.owned)
-        groups.timers.start_session(turn, group.group_id, after.member_id, settings.session_timeout_ms)
+        after = self._groups.reconcile(turn, group, member, target, step.owned)
         return answer(
             group,
             after,
-            groups.context.image,
+            self._groups.context.image,
             step.statuses,
             step.configured,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            heartbeat_interval_ms=self._groups.settings[group.group_id].heartbeat_interval_ms,
             tell_tasks=step.joins or step.before != after.assigned,
             endpoint_epoch=step.endpoint_epoch,
             is_new=step.is_new,

@@ -16,6 +16,7 @@ from ottla.coordinator.group.streams.core import StreamsGroups
 from ottla.coordinator.group.streams.describe import describe
 from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.coordinator.group.streams.heartbeat import Heartbeats
+from ottla.coordinator.group.streams.large import LargeAssignments
 from ottla.coordinator.group.streams.member import MemberState, StreamsGroupMember
 from ottla.coordinator.group.streams.replay import StreamsReplay
 from ottla.coordinator.group.streams.response import HeartbeatOutcome
@@ -34,7 +35,8 @@ class StreamsManager:
     def __init__(self, context: GroupContext) -> None:
         self._context = context
         self._groups = StreamsGroups(context, self._fence, self._assign_first)
-        self._heartbeats = Heartbeats(self._groups)
+        self._large = LargeAssignments(self._groups)
+        self._heartbeats = Heartbeats(self._groups, self._large)
         self._replay = StreamsReplay(context, self._groups.first.forget)
 
     # ---- decisions ------------------------------------------------------------------------------------------
@@ -55,8 +57,12 @@ class StreamsManager:
         turn = Turn(now_ms)
         configured, epoch = group.configured, group.epoch.epoch
         due = epoch > group.target_epoch.epoch and self._groups.may_assign(group, now_ms)
-        if due and configured is not None:
-            self._groups.assign(turn, group, self._groups.plan(group, epoch, configured, None))
+        if due and configured is not None and not self._large.is_running(group.group_id):
+            plan = self._groups.plan(group, epoch, configured, None)
+            if self._large.is_for(plan):
+                self._large.begin(turn, group.group_id, plan, None)
+            else:
+                self._groups.assign(turn, group, plan)
         return turn.result(None)
 
     # ---- questions ------------------------------------------------------------------------------------------
@@ -106,4 +112,4 @@ class StreamsManager:
         return []
 
     def on_unloaded(self, error: KafkaError) -> None:
-        """Nobody waits here."""
+        self._large.unloaded(error)

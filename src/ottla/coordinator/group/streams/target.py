@@ -13,8 +13,8 @@ from ottla.coordinator.group.streams.configured import ConfiguredTopology
 from ottla.coordinator.group.streams.member import StreamsGroupMember
 from ottla.coordinator.group.streams.tasks import NOTHING, Tasks
 
-# Members and tasks up to which an assignment takes no longer than a few milliseconds.
-INLINE_LIMIT: Final = 500
+# Members and tasks up to which an assignment takes no longer than about a millisecond.
+INLINE_LIMIT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
