@@ -7,7 +7,7 @@ it is not there.
 Owner: the node, on the broker's loop.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from ottla.coordinator.ports import Scheduler
@@ -38,6 +38,9 @@ _NOT_READY: Final = frozenset(
     }
 )
 NO_PRODUCER: Final = -1
+# Markers written in one go: a few milliseconds.
+SLICE_MARKERS: Final = 100
+Work = tuple[WritableTxnMarker, bytearray, TopicPartition]
 Errors = dict[int, dict[TopicPartition, ErrorCode]]
 
 
@@ -63,13 +66,24 @@ class MarkerWriter:
         if any(NO_PRODUCER in (marker.producer_id, marker.producer_epoch) for marker in request.markers):
             # No batch can say that, and Apache finds out too late to answer for single markers.
             return Pending.failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a marker without a producer"))
+        self._write_some(writing, self._work(request))
+        return writing.answer
+
+    def _work(self, request: WriteTxnMarkersRequest) -> Iterator[Work]:
         for marker in request.markers:
             template = _batch(marker, self._scheduler.now_ms())
             for topic in marker.topics:
                 for index in topic.partition_indexes:
-                    self._write_one(writing, marker, template, TopicPartition(topic.name, index))
+                    yield marker, template, TopicPartition(topic.name, index)
+
+    def _write_some(self, writing: "_Writing", work: Iterator[Work]) -> None:
+        """A slice at a time: a transaction may have ten thousand partitions."""
+        for count, one in enumerate(work, 1):
+            self._write_one(writing, *one)
+            if count == SLICE_MARKERS:
+                self._scheduler.call_soon(lambda: self._write_some(writing, work))
+                return
         writing.all_begun()
-        return writing.answer
 
     def _write_one(
         self, writing: "_Writing", marker: WritableTxnMarker, template: bytearray, where: TopicPartition
