@@ -107,27 +107,21 @@ def decode_sticky(data: bytes | None) -> tuple[list[TopicPartition], int]:
     """What a member had, and since which generation; nothing if it cannot be read, as in the Java client."""
     if not data:
         return [], NO_GENERATION
-    try:
-        # Read as an assignment whose user data is null: the array, then four bytes.
-        message, end = decode(ConsumerProtocolAssignment, bytes(data) + _INT32.pack(-1), 0)
-    except WireError:
-        return _decode_sticky_v1(bytes(data))
-    if end == len(data) + _INT32.size:
-        return list(_flat(message.assigned_partitions)), NO_GENERATION
-    return _decode_sticky_v1(bytes(data))
+    # Version 1 has the generation behind the array, version 0 nothing. The newer one first: a generation could be
+    # taken for something else, a cut array never.
+    found = _sticky_array(bytes(data[: -_INT32.size])) if len(data) >= 2 * _INT32.size else None
+    if found is not None:
+        return found, int(_INT32.unpack_from(data, len(data) - _INT32.size)[0])
+    return _sticky_array(bytes(data)) or [], NO_GENERATION
 
 
-def _decode_sticky_v1(data: bytes) -> tuple[list[TopicPartition], int]:
-    if len(data) < 2 * _INT32.size:
-        return [], NO_GENERATION
-    generation = _INT32.unpack_from(data, len(data) - _INT32.size)[0]
+def _sticky_array(data: bytes) -> list[TopicPartition] | None:
+    """Partitions by topic, and nothing behind them: an assignment without its (null) user data."""
     try:
-        message, end = decode(ConsumerProtocolAssignment, data[: -_INT32.size] + _INT32.pack(-1), 0)
+        message, end = decode(ConsumerProtocolAssignment, data + _INT32.pack(-1), 0)
     except WireError:
-        return [], NO_GENERATION
-    if end != len(data):
-        return [], NO_GENERATION
-    return list(_flat(message.assigned_partitions)), generation
+        return None
+    return list(_flat(message.assigned_partitions)) if end == len(data) + _INT32.size else None
 
 
 def encode_generation(generation: int) -> bytes:
