@@ -73,6 +73,8 @@ class Publisher:
         if not task.cancelled() and task.exception() is not None:
             # Serving on from an image that was not applied would be serving lies.
             self._on_failure(task.exception() or RuntimeError("unknown"))
+            return
+        self._run()  # something may have come after the last look at the queue
 
     def _show(self, image: ClusterImage) -> None:
         self.image = image
