@@ -93,6 +93,10 @@ class ManualScheduler:
             self.settle()
         self._now_ms = end_ms
 
+    def jump_ms(self, duration_ms: float) -> None:
+        """The clock is put forward, or the process stood still: what was to happen meanwhile happens later."""
+        self._now_ms += duration_ms
+
 
 class ManualHandle:
     """Something that is to happen."""

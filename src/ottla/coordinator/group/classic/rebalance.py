@@ -26,6 +26,10 @@ from ottla.wire.messages.groups import JoinGroupResponse, JoinGroupResponseMembe
 log = logging.getLogger("ottla.coordinator.classic")
 
 INITIAL_DELAY: Final = "group.initial.rebalance.delay.ms"
+# A look for members that are gone which comes later than this: it was the broker that was away.
+MOST_LATE_MS: Final = 2_000
+# And how long who was given an id then has to come with it.
+UNUSED_ID_MS: Final = 10_000
 
 
 class Rebalances:
@@ -214,6 +218,7 @@ class Rebalances:
         turn = Turn(now_ms)
         group = self.group(group_id)
         if group is not None:
+            _make_up_for_absence(group, now_ms)
             group.expiry_due_ms = NEVER
             unused = _remove_unused_ids(group, now_ms)
             gone = self._remove_gone(turn, group)
@@ -277,6 +282,16 @@ def _elect_leader(group: ClassicGroup) -> bool:
             group.leader_id = member.member_id
             return True
     return False
+
+
+def _make_up_for_absence(group: ClassicGroup, now_ms: int) -> None:
+    """A broker that stood still, or whose clock was put forward, heard nobody in that time: all begin again."""
+    if now_ms - group.expiry_due_ms < MOST_LATE_MS:
+        return
+    for member in group.members.values():
+        member.deadline_ms = max(member.deadline_ms, now_ms + member.session_timeout_ms)
+    for member_id in group.pending_join:
+        group.pending_join[member_id] = now_ms + UNUSED_ID_MS
 
 
 def _remove_unused_ids(group: ClassicGroup, now_ms: int) -> bool:

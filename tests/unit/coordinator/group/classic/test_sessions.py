@@ -92,6 +92,20 @@ def test_heartbeats_are_refused(world: GroupWorld) -> None:
     assert error_of(world.heartbeat(given, 1, instance="i")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_broker_that_stood_still_does_not_blame_its_members(world: GroupWorld) -> None:
+    (alive, gone), generation = world.stable(2, session_ms=10_000)
+    world.join("other")
+    world.pass_ms(5_000)
+    world.scheduler.jump_ms(60_000)
+    world.pass_ms(1_000)
+    assert error_of(world.heartbeat(alive, generation)) is ErrorCode.NONE
+    assert set(world.group().members) == {alive, gone}
+    assert world.group("other").pending_join
+    world.pass_ms(9_999)
+    assert set(world.group().members) == {alive}, "but it does not forget them either"
+    assert not world.group("other").pending_join
+
+
 # ---- leaving --------------------------------------------------------------------------------------------------
 
 
