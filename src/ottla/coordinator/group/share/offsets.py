@@ -71,9 +71,9 @@ class ShareOffsets:
     def not_initialized(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> Result[None]:
         """The share coordinator could not set these up: the next heartbeat tries again."""
         states = self._groups.states_of(group_id)
+        self._groups.forget_times(group_id, partitions.keys())
         if not states.initializing or not partitions:
             return Result(None)
-        self._groups.forget_times(group_id, partitions.keys())
         return Result(None, [self._groups.states_record(group_id, states.given_up(partitions))])
 
     def initialized_partitions(self, group_id: str) -> dict[Uuid, Sequence[int]]:
