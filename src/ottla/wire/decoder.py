@@ -173,7 +173,8 @@ class _Decoder:
         with self._unless_null(n, target, field, nullable):
             q = self._span(n, field)
             # As Java reads strings: what is not UTF-8 becomes U+FFFD, it does not fail the request.
-            self.source.add(f"{target} = str(buf[p:{q}], 'utf-8', 'replace')", f"p = {q}")
+            # Many are empty, and nothing is quicker than not to look.
+            self.source.add(f"{target} = str(buf[p:{q}], 'utf-8', 'replace') if {n} else ''", f"p = {q}")
 
     def _bytes(self, kind: str, target: str, field: Field, nullable: bool) -> None:
         n = self._length("i")

@@ -6,6 +6,7 @@ them to it.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from ottla.coordinator.group.group import CommitPartitionValidator
 from ottla.coordinator.group.offset_bytes import (
@@ -32,6 +33,12 @@ from ottla.wire.messages.groups import (
 )
 
 _new_row = OffsetAndMetadata._make
+
+
+@lru_cache(maxsize=4096)
+def _taken(partition: int) -> OffsetCommitResponsePartition:
+    """The answer about a partition whose offset is stored: always the same, and nobody changes it."""
+    return OffsetCommitResponsePartition(partition_index=partition)
 
 
 class OffsetBulk:
@@ -77,7 +84,7 @@ class OffsetBulk:
             rows.append(((name, index), offset, epoch, topic_id))
             value = VALUE_HEAD.pack(VALUE_VERSION, offset, epoch, NO_METADATA, now_ms) + tail
             encoded.append((now_ms, head + PARTITION.pack(index), value, ()))
-            answers.append(OffsetCommitResponsePartition(partition_index=index))
+            answers.append(_taken(index))
         return OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=answers)
 
     def replay(self, first_offset: int) -> None:

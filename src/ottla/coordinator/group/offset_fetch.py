@@ -71,11 +71,11 @@ class _Reader:
         self, name: str, topic_id: Uuid, partitions: list[int], committed: bool
     ) -> OffsetFetchResponseTopics:
         answers = []
+        offsets = self._offsets
+        find = _no_offset if offsets is None else offsets.committed if committed else offsets.get
         for index in partitions:
             place = (name, index)
-            row = None
-            if self._offsets is not None:
-                row = self._offsets.committed(place) if committed else self._offsets.get(place)
+            row = find(place)
             if row is not None and not _same_topic(row.topic_id, topic_id):
                 row = None
             answers.append(self._partition(place, row))
@@ -95,7 +95,7 @@ class _Reader:
         return list(topics.values())
 
     def _partition(self, place: Place, row: OffsetAndMetadata | None) -> OffsetFetchResponsePartitions:
-        if self._unstable is not None and place in self._unstable:
+        if self._unstable and place in self._unstable:
             return _nothing(place[1], ErrorCode.UNSTABLE_OFFSET_COMMIT)
         if row is None:
             return _nothing(place[1], ErrorCode.NONE)
@@ -107,9 +107,13 @@ class _Reader:
         )
 
 
+def _no_offset(place: Place) -> None:
+    """In a group that there is not."""
+
+
 def _same_topic(stored: Uuid, asked: Uuid) -> bool:
     """An offset of a topic that was deleted and made again is none; an id that is not told fits any."""
-    return ZERO_UUID in (stored, asked) or stored == asked
+    return stored in (asked, ZERO_UUID) or asked == ZERO_UUID
 
 
 def _nothing(partition: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
