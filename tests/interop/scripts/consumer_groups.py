@@ -157,20 +157,23 @@ def settle(*members: Member, rounds: int = 4) -> None:
 # ---- the records ------------------------------------------------------------------------------------------------
 
 
-def records_of(s: Script, group: str) -> list[Any]:
-    """The group's records as they are in the log; the order within one decision is a hash table's."""
+def records_of(s: Script, group: str) -> dict[str, list[Any]]:
+    """The group's records as they are in the log: of each key the values, the oldest first.
+
+    In which order one decision writes its records is a hash table's; which decisions share a batch is the clock's.
+    """
     topic = "__consumer_offsets"
     assert s.is_led(topic, 50)
     partition = partition_for(group, 50)
     answer = s.quiet(FETCH, 12, fetch_body(fetch_topic(s, topic, part(partition))))
     data = answer["responses"][0]["partitions"][0]["records"] or b""
-    batches = []
+    found: dict[str, list[Any]] = {}
     for batch in iter_batches(bytes(data)):
-        rows = [_shown(s, group, record.key, record.value) for record in read_records(batch)]
-        found = sorted((row for row in rows if row is not None), key=str)
-        if found:
-            batches.append(found)
-    return batches
+        for record in read_records(batch):
+            row = _shown(s, group, record.key, record.value)
+            if row is not None:
+                found.setdefault(f"{row['type']} {row['key']}", []).append(row["value"])
+    return found
 
 
 def _shown(s: Script, group: str, key: bytes | None, value: bytes | None) -> Any:
@@ -572,8 +575,8 @@ def regexes(s: Script) -> None:
 
 def _await_resolution(s: Script, group: str, count: int) -> None:
     def resolved() -> bool:
-        shown = [row for batch in records_of(s, group) for row in batch]
-        return sum(row["type"] == "ConsumerGroupRegularExpressionKey" for row in shown) >= count
+        shown = records_of(s, group).items()
+        return sum(len(v) for k, v in shown if k.startswith("ConsumerGroupRegularExpressionKey")) >= count
 
     wait_until(resolved, 20, "the expression to be resolved")
 

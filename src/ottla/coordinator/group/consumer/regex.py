@@ -15,6 +15,9 @@ from ottla.model.errors import ErrorCode, KafkaError
 
 # Topics matched before the loop gets its turn: some hundred microseconds.
 SLICE_TOPICS: Final = 200
+# Beyond this an expression is refused: what is within takes some tens of milliseconds at the worst.
+MAX_COST: Final = 1_100
+UNICODE_COST: Final = 100
 
 
 def _options() -> re2.Options:
@@ -26,6 +29,10 @@ def _options() -> re2.Options:
 _OPTIONS: Final = _options()
 _QUOTED: Final = re.compile(r"\\Q.*?(\\E|$)", re.DOTALL)
 _ESCAPES: Final = re.compile(r"\\.", re.DOTALL)
+_UNICODE_ESCAPES: Final = ("\\p", "\\P")
+_UNICODE: Final = re.compile(r"\\[pP]")
+# A repetition, of a group or not, or anything else that is more than a letter.
+_COSTLY: Final = re.compile(r"(\))?\{(\d{1,9}),?(\d{0,9})\}|\\.|[?*+.\[(]", re.DOTALL)
 _NAMES: Final = re.compile(r"\(\?P?<(\w+)>")
 
 
@@ -39,6 +46,8 @@ class ResolvedRegularExpression(NamedTuple):
 
 def require_valid(regex: str) -> None:
     """INVALID_REGULAR_EXPRESSION unless RE2 takes it, as it is in Java: there it knows text, not bytes."""
+    if compile_cost(regex) > MAX_COST:
+        raise _invalid(regex[:100], "it would take too long to compile")
     try:
         re2.compile(regex, _OPTIONS)
     except re2.error as error:
@@ -49,6 +58,26 @@ def require_valid(regex: str) -> None:
     names = _NAMES.findall(_ESCAPES.sub("", bare))
     if len(names) != len(set(names)):
         raise _invalid(regex, "two groups have the same name")
+
+
+def compile_cost(regex: str) -> int:
+    """How many states an expression may have, about: compiling takes time that grows with the square of them.
+
+    RE2 matches in no time but compiles on the loop, and some expressions of a few hundred characters take minutes.
+    What is repeated counts as often as it is repeated; a group may hold everything before its end. Classes of
+    Unicode characters stand for hundreds of ranges each.
+    """
+    bare = _QUOTED.sub("", regex)
+    each = UNICODE_COST if _UNICODE.search(bare) else 1
+    cost = 0
+    for token in _COSTLY.finditer(bare):
+        group, least, most = token.groups()
+        if least is None:
+            cost += each if token[0] in _UNICODE_ESCAPES else 1
+        else:
+            times = max(int(least), int(most or 0))
+            cost += times * (max(cost, 1) if group else each)
+    return cost
 
 
 def _invalid(regex: str, why: str) -> KafkaError:

@@ -136,6 +136,27 @@ def test_what_re2_takes(regex: str) -> None:
     assert world_of().enter("a", None, regex=regex).error_code == 0
 
 
+@pytest.mark.parametrize(
+    "regex",
+    [
+        "(?i)\\pL" * 200,
+        "a{0,900}" * 20,
+        "a?" * 3_000,
+        "\\pL{100}",
+        "((.{0,10}){0,10}){0,10}" * 50,
+        "x" * 10 + ".*|" * 2_000,
+    ],
+)
+def test_what_would_take_too_long_to_compile(regex: str) -> None:
+    world = world_of()
+    assert refused(world.enter_later("a", None, regex=regex)) is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_a_long_list_of_names_does_not() -> None:
+    regex = "|".join(f"topic-{number}" for number in range(2_000))
+    assert world_of().enter("a", None, regex=regex).error_code == 0
+
+
 def test_many_topics_are_matched_in_slices() -> None:
     names = [f"t-{number}" for number in range(SLICE_TOPICS * 3 + 1)]
     steps = list(resolve(["t-1.*", "none"], names))
