@@ -8,6 +8,7 @@ world.beat("a", owned=Owned({"0": [0]}))  # the member's own epoch, unless anoth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tests.support.consumer_world import ConsumerWorld
@@ -20,6 +21,8 @@ from ottla.coordinator.group.streams.member import StreamsGroupMember
 from ottla.coordinator.group.streams.response import HeartbeatOutcome
 from ottla.coordinator.group.streams.tasks import NO_TASKS
 from ottla.coordinator.group.streams.validation import validate
+from ottla.metadata.delta import Delta
+from ottla.metadata.image import ResourceType
 from ottla.model.errors import KafkaError
 from ottla.model.pending import Pending
 from ottla.wire.messages.streams_group import (
@@ -110,6 +113,15 @@ class StreamsWorld(ConsumerWorld):
             image=self.image,
         )
 
+    def change_settings(self, settings: Mapping[str, Any]) -> None:
+        """The broker's settings, changed while it runs."""
+        self.settings.update(settings)
+        before = self.image
+        self.image = after = replace(before, offset=before.offset + 1)
+        delta = Delta(before, after, configs=frozenset({(ResourceType.BROKER, "1")}))
+        self.shard.apply(self.machine.on_image(after, delta, self.scheduler.now_ms()))
+        self.scheduler.settle()
+
     # ---- members ------------------------------------------------------------------------------------------
 
     def ask(self, request: StreamsGroupHeartbeatRequest) -> Pending[HeartbeatOutcome]:
@@ -121,7 +133,7 @@ class StreamsWorld(ConsumerWorld):
         caller = Caller("client", "/127.0.0.1", 0)
         return self.decide(lambda machine, now_ms: machine.streams.heartbeat(caller, request, now_ms))
 
-    def join_later(
+    def come_request(
         self,
         member_id: str,
         said: StreamsGroupHeartbeatRequestTopology | None = None,
@@ -130,7 +142,7 @@ class StreamsWorld(ConsumerWorld):
         process: str | None = None,
         endpoint: tuple[str, int] | None = None,
         **fields: Any,
-    ) -> Pending[HeartbeatOutcome]:
+    ) -> StreamsGroupHeartbeatRequest:
         values: dict[str, Any] = {
             "rebalance_timeout_ms": 60_000,
             "endpoint_information_epoch": -1,
@@ -140,17 +152,19 @@ class StreamsWorld(ConsumerWorld):
             "topology": said or topology(),
             "process_id": process or f"process-of-{member_id}",
             "user_endpoint": None if endpoint is None else Endpoint(host=endpoint[0], port=endpoint[1]),
+            **fields,
         }
-        return self.ask(
-            StreamsGroupHeartbeatRequest(
-                group_id=group_id, member_id=member_id, member_epoch=0, **{**values, **fields}
-            )
-        )
+        return StreamsGroupHeartbeatRequest(group_id=group_id, member_id=member_id, member_epoch=0, **values)
 
-    def join(
+    def come_later(
+        self, member_id: str, said: StreamsGroupHeartbeatRequestTopology | None = None, **options: Any
+    ) -> Pending[HeartbeatOutcome]:
+        return self.ask(self.come_request(member_id, said, **options))
+
+    def come(
         self, member_id: str, said: StreamsGroupHeartbeatRequestTopology | None = None, **options: Any
     ) -> StreamsGroupHeartbeatResponse:
-        return self.join_later(member_id, said, **options).result().response
+        return self.come_later(member_id, said, **options).result().response
 
     def say_later(
         self,
