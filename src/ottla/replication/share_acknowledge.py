@@ -21,6 +21,7 @@ from ottla.replication.share_state import (
     StateBatch,
 )
 
+_KINDS = frozenset(AcknowledgeType)
 _NOT_ACQUIRED = "The batch cannot be acknowledged. The batch is not in the acquired state."
 _ON_ITS_WAY = "The record state is invalid. The acknowledgement of delivery could not be completed."
 
@@ -80,9 +81,8 @@ class _Talk:
         self.transition = Transition(limits.max_delivery_count)
 
     def hear(self, said: Acknowledgement) -> None:
-        for kind in said.types:
-            if kind not in AcknowledgeType.__members__.values():
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid acknowledge type: {list(said.types)}")
+        if not _KINDS.issuperset(said.types):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid acknowledge type: {list(said.types)}")
         if said.last_offset < self._flights.start_offset:
             return  # long done
         for batch in self._batches(said):
@@ -91,17 +91,15 @@ class _Talk:
     def _batches(self, said: Acknowledgement) -> list[FlightBatch]:
         flights = self._flights
         first = max(said.first_offset, flights.start_offset)
-        floor = flights.floor(first)
-        batches = flights.beginning_in(first if floor is None else floor.first, said.last_offset)
-        if not batches:
+        found = flights.overlapping(first, said.last_offset)
+        if found and found[-1].last >= said.last_offset:
+            return found
+        if not found and flights.floor(said.last_offset) is None:
             _refuse("Batch record not found. The request batch offsets are not found in the cache.")
-        for which, offset in (("first", first), ("last", said.last_offset)):
-            if batches[-1].last < offset:
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"Batch record not found. The {which} offset in request is past acquired records.",
-                )
-        return flights.overlapping(first, said.last_offset)
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Batch record not found. The {'last' if found else 'first'} offset in request is past acquired records.",
+        )
 
     def _hear_of_batch(self, batch: FlightBatch, said: Acknowledgement) -> None:
         whole = said.first_offset <= batch.first and batch.last <= said.last_offset
@@ -111,11 +109,16 @@ class _Talk:
                 self._apply(batch.runs[0], said.types[0])
                 return
             batch.tracked = True
-        for run in batch.overlapping(said.first_offset, said.last_offset):
+        runs = batch.overlapping(said.first_offset, said.last_offset)
+        for run in runs:
             self._require_held_offset(run)
-            for first, last, kind in _pieces(run, said):
-                for piece in batch.cut(first, last):
-                    self._apply(piece, kind)
+        pieces = [piece for run in runs for piece in _pieces(run, said)]
+        if len(pieces) == 1:
+            first, last, kind = pieces[0]
+            self._apply(batch.cut(first, last)[0], kind)
+            return
+        for run, (_, _, kind) in zip(batch.cut_each(p[:2] for p in pieces), pieces, strict=True):
+            self._apply(run, kind)
 
     def _require_held(self, run: Run) -> None:
         if run.holder == NOBODY:

@@ -24,13 +24,14 @@ _first = attrgetter("first")
 
 
 class Transition:
-    """Changes that wait to be written down."""
+    """Changes that wait to be written down: what to write, and whose they are."""
 
-    __slots__ = ("batches", "max_delivery_count")
+    __slots__ = ("batches", "max_delivery_count", "runs")
 
     def __init__(self, max_delivery_count: int) -> None:
         self.max_delivery_count = max_delivery_count
         self.batches: list[StateBatch] = []
+        self.runs: list[Run] = []
 
 
 class Run:
@@ -79,9 +80,11 @@ class Run:
         """Cut in two before `offset`: the second part."""
         rest = Run(offset, self.last, self.state, self.delivery_count, self.holder)
         rest.lock_until_ms = self.lock_until_ms
-        rest.transition = self.transition
         rest.previous_holder = self.previous_holder
         rest.archived_for_good = self.archived_for_good
+        if self.transition is not None:
+            rest.transition = self.transition
+            self.transition.runs.append(rest)
         self.last = offset - 1
         return rest
 
@@ -89,41 +92,79 @@ class Run:
 class FlightBatch:
     """What one fetch brought in."""
 
-    __slots__ = ("runs", "size", "tracked")
+    __slots__ = ("first", "last", "runs", "size", "tracked")
 
     def __init__(self, *runs: Run) -> None:
         self.runs = list(runs)
+        self.first = runs[0].first
+        self.last = runs[-1].last
         # What was said about a part of it is said of offsets from then on, not of the batch.
         self.tracked = len(runs) > 1
         # As it was brought in: what is done at its beginning is forgotten.
         self.size = self.last - self.first + 1
 
-    @property
-    def first(self) -> int:
-        return self.runs[0].first
-
-    @property
-    def last(self) -> int:
-        return self.runs[-1].last
-
     def overlapping(self, first: int, last: int) -> list[Run]:
         """The runs that have any of these offsets, as they are."""
+        begin, end = self._range(first, last)
+        return self.runs[begin:end]
+
+    def _range(self, first: int, last: int) -> tuple[int, int]:
         runs = self.runs
+        if len(runs) == 1:
+            return (0, 1) if runs[0].first <= last and first <= runs[0].last else (0, 0)
         begin = max(bisect_right(runs, first, key=_first) - 1, 0)
-        end = bisect_right(runs, last, begin, key=_first)
-        return [run for run in runs[begin:end] if run.last >= first]
+        if runs[begin].last < first:
+            begin += 1
+        return begin, bisect_right(runs, last, begin, key=_first)
 
     def cut(self, first: int, last: int) -> list[Run]:
         """The runs of exactly these offsets: those at the ends are split."""
-        self._split_at(first)
-        self._split_at(last + 1)
-        return self.overlapping(first, last)
-
-    def _split_at(self, offset: int) -> None:
-        index = bisect_right(self.runs, offset, key=_first) - 1
-        if index >= 0 and self.runs[index].first < offset <= self.runs[index].last:
+        begin, end = self._range(first, last)
+        runs = self.runs
+        if begin == end:
+            return []
+        if runs[end - 1].last > last:
+            runs.insert(end, runs[end - 1].split(last + 1))
             self.tracked = True
-            self.runs.insert(index + 1, self.runs[index].split(offset))
+        if runs[begin].first < first:
+            runs.insert(begin + 1, runs[begin].split(first))
+            self.tracked = True
+            begin, end = begin + 1, end + 1
+        return runs[begin:end]
+
+    def cut_each(self, pieces: Iterable[tuple[int, int]]) -> list[Run]:
+        """The runs of exactly these pieces, which are in order and each within one run: all in one pass."""
+        cut: list[Run] = []
+        runs: list[Run] = []
+        waiting = iter(self.runs)
+        run = next(waiting)
+        for first, last in pieces:
+            while run.last < first:
+                runs.append(run)
+                run = next(waiting)
+            if run.first < first:
+                runs.append(run)
+                run = run.split(first)
+            if run.last > last:
+                rest = run.split(last + 1)
+                runs.append(run)
+                cut.append(run)
+                run = rest
+            else:
+                cut.append(run)
+        runs.append(run)
+        runs.extend(waiting)
+        self.runs = runs
+        self.tracked = self.tracked or len(runs) > 1
+        return cut
+
+    def forget_before(self, offset: int) -> list[Run]:
+        """Keep what is from the offset on; what is forgotten."""
+        kept = self.cut(offset, self.last)
+        forgotten = self.runs[: len(self.runs) - len(kept)]
+        self.runs = kept
+        self.first = offset
+        return forgotten
 
 
 class Flights:
@@ -170,9 +211,9 @@ class Flights:
 
     def overlapping(self, first: int, last: int) -> list[FlightBatch]:
         """The batches that have any of these offsets."""
-        floor = self.floor(first)
-        begin = first if floor is None or floor.last < first else floor.first
-        return self.beginning_in(begin, last)
+        begin = max(bisect_right(self.batches, first, key=_first) - 1, 0)
+        found = self.batches[begin : bisect_right(self.batches, last, begin, key=_first)]
+        return found[1:] if found and found[0].last < first else found
 
     def runs(self) -> Iterator[Run]:
         for batch in self.batches:
@@ -259,21 +300,20 @@ class Flights:
         run.previous_holder = run.holder
         self.let_go(run, state, transition.max_delivery_count)
         run.transition = transition
+        transition.runs.append(run)
         transition.batches.append(StateBatch(run.first, run.last, run.state, run.delivery_count))
 
     def complete(self, transition: Transition, committed: bool, now_ms: float) -> None:
         """It is written down, or never will be."""
-        for entry in transition.batches:
-            for batch in self.overlapping(entry.first_offset, entry.last_offset):
-                for run in batch.overlapping(entry.first_offset, entry.last_offset):
-                    if run.transition is transition:
-                        run.transition = None
-                        if not (committed or run.archived_for_good):
-                            self._roll_back(run, transition, now_ms)
-                        elif run.state is RecordState.AVAILABLE:
-                            self.look_for_free = True
-                        if run.state is not RecordState.ACQUIRED:
-                            run.lock_until_ms = None
+        for run in transition.runs:
+            if run.transition is transition:  # else it was forgotten meanwhile
+                run.transition = None
+                if not (committed or run.archived_for_good):
+                    self._roll_back(run, transition, now_ms)
+                elif run.state is RecordState.AVAILABLE:
+                    self.look_for_free = True
+                if run.state is not RecordState.ACQUIRED:
+                    run.lock_until_ms = None
 
     def _roll_back(self, run: Run, transition: Transition, now_ms: float) -> None:
         if run.lock_until_ms is None or run.lock_until_ms > now_ms:
@@ -348,10 +388,10 @@ class Flights:
         self._forget(run for batch in self.batches[:begin] for run in batch.runs)
         del self.batches[:begin]
         if self.batches and self.batches[0].first < offset:
-            batch = self.batches[0]
-            kept = batch.cut(offset, batch.last)
-            self._forget(batch.runs[: len(batch.runs) - len(kept)])
-            batch.runs = kept
+            self._forget(self.batches[0].forget_before(offset))
 
     def _forget(self, runs: Iterable[Run]) -> None:
-        self.complete_count -= sum(run.size for run in runs if run.state in TERMINAL)
+        for run in runs:
+            run.transition = None
+            if run.state in TERMINAL:
+                self.complete_count -= run.size

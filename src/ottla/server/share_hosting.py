@@ -267,7 +267,7 @@ class HostedShare:
         self._watch_locks()
 
     def _expiry_written(self, done: Pending[None]) -> None:
-        """The locks have ended in any case; what could not be written is written with what changes next."""
+        """The locks have ended in any case: what could not be written only a new leader will not know."""
         if done.error is not None:
             log.info("%s: locks that ended cannot be written: %s", self.key, done.error)
         if self.machine.flights.advance():
