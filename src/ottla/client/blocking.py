@@ -18,9 +18,30 @@ application does something else. What the application does most (send, poll) hap
 the lock it shares with the loop; the rest is handed to the loop. Constructing one connects, or raises.
 """
 
-from ottla.client.blocking_admin import Admin
-from ottla.client.blocking_base import LoopThread
-from ottla.client.blocking_consumer import Consumer
-from ottla.client.blocking_producer import BlockingDelivery, Producer
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Admin", "BlockingDelivery", "Consumer", "LoopThread", "Producer"]
+if TYPE_CHECKING:
+    from ottla.client.blocking_admin import Admin as Admin
+    from ottla.client.blocking_base import LoopThread as LoopThread
+    from ottla.client.blocking_consumer import Consumer as Consumer
+    from ottla.client.blocking_producer import BlockingDelivery as BlockingDelivery
+    from ottla.client.blocking_producer import Producer as Producer
+
+_HOMES = {
+    "Admin": "ottla.client.blocking_admin",
+    "BlockingDelivery": "ottla.client.blocking_producer",
+    "Consumer": "ottla.client.blocking_consumer",
+    "LoopThread": "ottla.client.blocking_base",
+    "Producer": "ottla.client.blocking_producer",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when first used: a command that only asks does not load what sends and reads."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
