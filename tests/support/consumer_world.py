@@ -9,6 +9,7 @@ world.set_topics({"t": 8}); world.pass_ms(45_000); world.background.run()
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import md5
 from typing import Any
@@ -36,12 +37,15 @@ from ottla.metadata.persistent import PMap
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.model.pending import Pending
+from ottla.wire.codec import encode
 from ottla.wire.messages.consumer_group import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
     ConsumerGroupHeartbeatResponse,
     DescribedGroup,
 )
+from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from ottla.wire.messages.consumer_protocol import TopicPartition as ProtocolPartition
 
 Owned = Mapping[str, Sequence[int]]
 PARTITION = PartitionRegistration((1,), (), (1,), (), (), 1, 0, 0, 0)
@@ -291,3 +295,10 @@ def refused(pending: Pending[Any]) -> ErrorCode:
     """What a request was refused with."""
     assert pending.error is not None, pending.result()
     return pending.error.code
+
+
+def says(*topics: str, owned: dict[str, list[int]] | None = None) -> tuple[tuple[str, bytes], ...]:
+    """What a classic consumer says of itself in its join."""
+    rows = [ProtocolPartition(topic=name, partitions=numbers) for name, numbers in (owned or {}).items()]
+    message = ConsumerProtocolSubscription(topics=list(topics), owned_partitions=rows)
+    return (("range", struct.pack(">h", 1) + encode(message, 1)),)

@@ -10,10 +10,12 @@ Owner: the ConsumerManager of a shard.
 from dataclasses import replace
 from typing import Final
 
+from ottla.coordinator.group.assignors.api import Assignment
 from ottla.coordinator.group.classic.join import Caller
 from ottla.coordinator.group.consumer.conversion import Conversions, classic_metadata
 from ottla.coordinator.group.consumer.core import ConsumerGroups
 from ottla.coordinator.group.consumer.group import PROTOCOL_TYPE, ConsumerGroup
+from ottla.coordinator.group.consumer.large import LargeAssignments
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember, MemberState
 from ottla.coordinator.group.consumer.protocol import (
     encode_assignment,
@@ -45,9 +47,10 @@ _REJOIN: Final = HeartbeatResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRES
 class ClassicMembers:
     """See the module."""
 
-    def __init__(self, groups: ConsumerGroups, conversions: Conversions) -> None:
+    def __init__(self, groups: ConsumerGroups, conversions: Conversions, large: LargeAssignments) -> None:
         self._groups = groups
         self._conversions = conversions
+        self._large = large
 
     # ---- joining --------------------------------------------------------------------------------------------
 
@@ -112,8 +115,8 @@ class ClassicMembers:
         downgrade = replaced is not None and self._conversions.may_downgrade_by_replacing(group, replaced)
         stale = group.target_epoch.epoch < epoch
         target = group.target_epoch.epoch, group.target_of(updated.member_id, updated.instance_id)
-        if not downgrade and groups.may_assign(group, epoch, turn.now_ms):
-            target = epoch, groups.assign(turn, group, groups.plan(group, epoch, member, updated))
+        if not downgrade:
+            target = self._assign(turn, group, member, updated, epoch) or target
         if not (downgrade and stale):
             owned = partitions_by_id(subscription.owned_partitions, groups.context.image)
             updated = groups.reconcile(turn, group, updated, target, owned, subscription_changed=bump)
@@ -122,6 +125,24 @@ class ClassicMembers:
         else:
             self._expect(turn, group, updated)
         return updated
+
+    def _assign(
+        self,
+        turn: Turn,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        epoch: int,
+    ) -> tuple[int, Assignment] | None:
+        """A new target, if one is due and is made at once; of a later one the member hears by its heartbeats."""
+        groups = self._groups
+        if not groups.may_assign(group, epoch, turn.now_ms) or self._large.is_running(group.group_id):
+            return None
+        plan = groups.plan(group, epoch, member, updated)
+        if self._large.is_needed(plan):
+            self._large.begin(turn, group.group_id, plan)
+            return None
+        return epoch, groups.assign(turn, group, plan)
 
     def _expect(self, turn: Turn, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
         """It has joined; now it has to fetch its assignment, and to be heard of."""

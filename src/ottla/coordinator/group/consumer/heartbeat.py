@@ -174,12 +174,12 @@ class Heartbeats:
     ) -> Reply:
         """A new target assignment if one is due, then the member's step."""
         groups = self._groups
-        if groups.may_assign(group, epoch, turn.now_ms):
+        if groups.may_assign(group, epoch, turn.now_ms) and not self._large.is_running(group.group_id):
             plan = groups.plan(group, epoch, member, updated)
-            if not plan.is_large or groups.context.background is None:
+            if not self._large.is_needed(plan):
                 mine = groups.assign(turn, group, plan)
                 return self._answer(turn, group, updated, (epoch, mine), step)
-            if not self._large.is_running(group.group_id):
+            else:
                 return self._large.begin(
                     turn, group.group_id, plan,
                     lambda turn, group, member, target: self._answer(turn, group, member, target, step),

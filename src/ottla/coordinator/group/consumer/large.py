@@ -51,7 +51,13 @@ class LargeAssignments:
     def is_running(self, group_id: str) -> bool:
         return group_id in self._running
 
-    def begin(self, turn: Turn, group_id: str, plan: TargetPlan, finish: Finish) -> Pending[Any]:
+    def is_needed(self, plan: TargetPlan) -> bool:
+        """Is there more to compute than the loop has time for, and somewhere else to do it?"""
+        return self._context.background is not None and plan.is_large
+
+    def begin(
+        self, turn: Turn, group_id: str, plan: TargetPlan, finish: Finish = lambda *_: None
+    ) -> Pending[Any]:
         """Compute it elsewhere; the answer that `finish` makes comes later."""
         background = self._context.background
         assert background is not None, "there is nowhere else"
@@ -89,43 +95,38 @@ class LargeAssignments:
 
     def _write(self, run: _Run, now_ms: int) -> Result[None]:
         """The next portion, or the last one and the end."""
+        group = self._context.groups.get(run.group_id)
+        if not isinstance(group, ConsumerGroup) or group.epoch < run.plan.epoch:  # or is another by now
+            self._fail(run, KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {run.group_id} is gone."))
+            return Result(None)
         turn = Turn(now_ms)
         turn.failures.append(lambda error: self._fail(run, error))
-        try:
-            group = self._group(run)
-            ids = list(islice(run.changes, PORTION))
-            last = len(ids) == len(run.changes)
-            mine = run.changes.get(run.plan.joining.member_id)
-            for member_id in ids:
-                new = run.changes.pop(member_id)
-                if member_id in group.members:  # others have left meanwhile
-                    turn.records.append(records.target_assignment(run.group_id, member_id, new))
-            if last:
-                self._end(turn, run, group, mine)
-            else:
-                key = "consumer", "assign", run.group_id
-                turn.effects.append(StartTimer(key, 0, lambda now_ms: self._write(run, now_ms)))
-        except KafkaError as error:
-            self._fail(run, error)
-            return Result(None)
+        mine = run.changes.get(run.plan.joining.member_id)
+        for member_id in list(islice(run.changes, PORTION)):
+            new = run.changes.pop(member_id)
+            if member_id in group.members:  # others have left meanwhile
+                turn.records.append(records.target_assignment(run.group_id, member_id, new))
+        if run.changes:
+            key = "consumer", "assign", run.group_id
+            turn.effects.append(StartTimer(key, 0, lambda now_ms: self._write(run, now_ms)))
+        else:
+            self._end(turn, run, group, mine)
         return turn.result(None)
 
-    def _group(self, run: _Run) -> ConsumerGroup:
-        group = self._context.groups.get(run.group_id)
-        if not isinstance(group, ConsumerGroup):
-            raise KafkaError(
-                ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {run.group_id} any more."
-            )
-        return group
-
     def _end(self, turn: Turn, run: _Run, group: ConsumerGroup, mine: Assignment | None) -> None:
+        """The new target counts; who asked for it takes its step."""
         del self._running[run.group_id]
         epoch = run.plan.epoch
         turn.records.append(records.target_epoch(run.group_id, epoch, turn.now_ms))
-        joining = run.plan.joining
-        member = group.member(joining.member_id)
-        target = group.target_of(joining.member_id) if mine is None else mine
-        turn.effects.append(Answer(run.parked, run.finish(turn, group, member, (epoch, target))))
+        member_id = run.plan.joining.member_id
+        target = group.target_of(member_id) if mine is None else mine
+        try:
+            response = run.finish(turn, group, group.member(member_id), (epoch, target))
+        except KafkaError as error:
+            fenced = error  # or it has left: the assignment is the others' all the same
+            turn.effects.append(After(lambda: run.parked.fail(fenced)))
+        else:
+            turn.effects.append(Answer(run.parked, response))
 
 
 def _compute(plan: TargetPlan) -> dict[str, Assignment] | PartitionAssignorError:

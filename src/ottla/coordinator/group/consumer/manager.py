@@ -55,7 +55,7 @@ class ConsumerManager:
         self._large = LargeAssignments(context)
         self._leaves = Leaves(self._groups, self._conversions)
         self._heartbeats = Heartbeats(self._groups, self._leaves, self._large, self._conversions)
-        self._classic_members = ClassicMembers(self._groups, self._conversions)
+        self._classic_members = ClassicMembers(self._groups, self._conversions, self._large)
         self._replay = ConsumerReplay(context)
         classic.consumer_groups = self
 

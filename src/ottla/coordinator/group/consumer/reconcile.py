@@ -131,7 +131,7 @@ def owned_of(listed: OwnedPartitions | None) -> dict[Uuid, frozenset[int]] | Non
     """What a request lists, by topic."""
     if listed is None:
         return None
-    owned: dict[Uuid, frozenset[int]] = {}
+    owned: dict[Uuid, set[int]] = {}
     for topic_id, partitions in listed:
-        owned[topic_id] = owned.get(topic_id, frozenset()) | frozenset(partitions)
-    return owned
+        owned.setdefault(topic_id, set()).update(partitions)
+    return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}

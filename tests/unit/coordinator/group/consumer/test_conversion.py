@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from tests.support.consumer_world import ConsumerWorld, refused, topic_id
+from tests.support.consumer_world import ConsumerWorld, refused, says, topic_id
 from tests.support.group_world import error_of
 
 from ottla.coordinator.group.classic.group import ClassicGroup
@@ -13,16 +13,9 @@ from ottla.model.errors import ErrorCode
 from ottla.wire.codec import encode
 from ottla.wire.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
     TopicPartition,
 )
 from ottla.wire.messages.offsets_log import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue
-
-
-def says(*topics: str, owned: dict[str, list[int]] | None = None) -> tuple[tuple[str, bytes], ...]:
-    rows = [TopicPartition(topic=name, partitions=numbers) for name, numbers in (owned or {}).items()]
-    message = ConsumerProtocolSubscription(topics=list(topics), owned_partitions=rows)
-    return (("range", struct.pack(">h", 1) + encode(message, 1)),)
 
 
 def given(**partitions: list[int]) -> bytes:

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from tests.support.consumer_world import ConsumerWorld, refused, topic_id
+from tests.support.consumer_world import ConsumerWorld, refused, says, topic_id
+from tests.support.group_world import error_of
 
 from ottla.coordinator.group.assignors import (
     GroupAssignment,
@@ -89,6 +90,17 @@ def test_the_member_itself_has_left_meanwhile() -> None:
     world.leave_group("b")
     world.background.run()
     assert refused(pending) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_classic_member_hears_of_it_by_its_heartbeat() -> None:
+    world = world_with(everything_to_the_first)
+    join(world, "z")
+    world.background.run()
+    old = world.join("g", "", protocols=says("t"), version=3).result()
+    assert old.error_code == 0, "its join is not parked"
+    assert error_of(world.heartbeat(old.member_id, old.generation_id)) is ErrorCode.NONE
+    world.background.run()
+    assert error_of(world.heartbeat(old.member_id, old.generation_id)) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_the_group_is_gone_meanwhile() -> None:
