@@ -124,6 +124,8 @@ class AppendableLog(ReadableLog):
         self._require_online()
         size = len(records)
         if origin is not AppendOrigin.CLIENT:
+            if origin is AppendOrigin.COORDINATOR and size <= self._plain_bytes:
+                return self._append_own(records, size, leader_epoch, now_ms, transaction_version)
             return self._append_trusted(records, leader_epoch, now_ms, origin, transaction_version)
         if not HEADER_SIZE <= size <= self._plain_bytes:
             return self._append_client(records, leader_epoch, now_ms, inspected, verification)
@@ -181,6 +183,42 @@ class AppendableLog(ReadableLog):
         return _new_result(
             AppendResult, (offset, last_offset, NO_TIMESTAMP, self.log_start_offset, False, size)
         )
+
+    def _append_own(
+        self,
+        records: bytearray | memoryview,
+        size: int,
+        leader_epoch: int,
+        now_ms: int,
+        transaction_version: int,
+    ) -> AppendResult:
+        """The usual batch of a coordinator, one outside transactions, goes straight through as a client's does."""
+        (
+            _, length, _, _, _, attributes, last_delta, _, newest, producer_id, _, _, _, problem, _, _,
+        ) = check_batch(records, 0, size, False)  # fmt: skip
+        if problem or length != size - LOG_OVERHEAD or attributes > MAX_CODEC or producer_id >= 0:
+            origin = AppendOrigin.COORDINATOR
+            return self._append_trusted(records, leader_epoch, now_ms, origin, transaction_version)
+        offset = self.log_end_offset
+        last_offset = offset + last_delta
+        segment = self._active
+        if (
+            segment.size_bytes > self._segment_bytes - size
+            or newest > self._roll_after_timestamp
+            or now_ms > self._roll_after_ms
+            or segment.must_roll
+            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            segment = self._maybe_roll(size, newest, last_offset, offset, now_ms)
+        if leader_epoch != self._epochs.settled:
+            self._assign_epoch(leader_epoch, offset)
+        _pack_place(records, 0, offset, length, leader_epoch)
+        try:
+            segment.append(records, size, last_offset, newest)
+        except OSError as error:
+            raise self._fail("append to", error) from error
+        self.log_end_offset = self._producers.map_end_offset = last_offset + 1
+        return AppendResult(offset, last_offset, NO_TIMESTAMP, self.log_start_offset, False, size)
 
     def append_as_follower(
         self, records: Buffer, now_ms: int, *, leader_epoch: int | None = None
