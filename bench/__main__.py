@@ -1,8 +1,8 @@
 """`python -m bench [part ...]`: Apache Kafka and Ottla side by side; a table on stdout, JSON into bench/out/.
 
-Parts: produce fetch latency start partitions tools stalls commits load heartbeats settle (all, if none is named).
-`--quick` for a coarse look in a fraction of the time, `--apache-partitions` to put Apache through the ten thousand
-partitions too.
+Parts: produce fetch latency start partitions tools stalls commits load heartbeats settle
+classic-heartbeats classic-settle classic-many transactions (all, if none is named). `--quick` for a coarse look in a
+fraction of the time, `--apache-partitions` to put Apache through the ten thousand partitions too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import consumer_groups, lifecycle, offsets, raw, stalls, tools
+from bench import classic_groups, consumer_groups, lifecycle, offsets, raw, stalls, tools, transactions
 from bench.report import HEAD, Report
 
 PARTS: dict[str, Callable[..., None]] = {
@@ -31,6 +31,10 @@ PARTS: dict[str, Callable[..., None]] = {
     "load": offsets.load,
     "heartbeats": consumer_groups.heartbeats,
     "settle": consumer_groups.settle,
+    "classic-heartbeats": classic_groups.heartbeats,
+    "classic-settle": classic_groups.settle,
+    "classic-many": classic_groups.many,
+    "transactions": transactions.transactions,
 }
 
 
