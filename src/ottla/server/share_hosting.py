@@ -58,7 +58,9 @@ class HostedShare:
         settings: Callable[[str], ShareSettings],
         scheduler: Scheduler,
         search: TimestampSearch,
+        after: Pending[None] | None = None,
     ) -> None:
+        """`after` is when nothing is written any more by the one that was here before."""
         self.key = key
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
@@ -75,6 +77,8 @@ class HostedShare:
         # meanwhile goes with the next.
         self._writing = False
         self._to_write: list[tuple[Sequence[StateBatch], Pending[None]]] = []
+        self._after = after or Pending.of(None)
+        self._drained: Pending[None] | None = None
 
     @property
     def settings(self) -> ShareSettings:
@@ -88,10 +92,13 @@ class HostedShare:
             return None
         self.machine.become(ShareState.INITIALIZING)
         loaded: Pending[None] = Pending()
+        self._after.then(lambda _: self._ask(loaded))
+        return loaded
+
+    def _ask(self, loaded: Pending[None]) -> None:
         group_id, topic_id, partition = self.key
         reading = self._persister.read_state(group_id, topic_id, partition, self.leader_epoch)
         reading.then(lambda done: self._read(done, loaded))
-        return loaded
 
     def _read(self, done: Pending[PersistedState], loaded: Pending[None]) -> None:
         if done.error is not None:
@@ -217,8 +224,20 @@ class HostedShare:
         self._write_next()
         return written
 
+    def drained(self) -> Pending[None] | None:
+        """When everything is written that is on its way; None if nothing is."""
+        if not self._writing:
+            return None
+        self._drained = self._drained or Pending()
+        return self._drained
+
     def _write_next(self) -> None:
-        if self._writing or not self._to_write:
+        if self._writing:
+            return
+        if not self._to_write:
+            drained, self._drained = self._drained, None
+            if drained is not None:
+                drained.resolve(None)
             return
         waiting, self._to_write = self._to_write, []
         self._writing = True

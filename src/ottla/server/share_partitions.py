@@ -54,6 +54,8 @@ class SharePartitions:
         self._search = search
         self._hosted: dict[ShareKey, HostedShare] = {}
         self._by_group: dict[str, dict[ShareKey, None]] = {}
+        # What was forgotten while it still wrote: who comes next reads when that is done.
+        self._draining: dict[ShareKey, Pending[None]] = {}
 
     def __len__(self) -> int:
         return len(self._hosted)
@@ -69,7 +71,13 @@ class SharePartitions:
         if hosted is None:
             partition = self._leader(key)
             hosted = HostedShare(
-                key, partition, self._persister, self._settings, self._scheduler, self._search
+                key,
+                partition,
+                self._persister,
+                self._settings,
+                self._scheduler,
+                self._search,
+                self._draining.get(key),
             )
             self._hosted[key] = hosted
             self._by_group.setdefault(key.group_id, {})[key] = None
@@ -93,6 +101,14 @@ class SharePartitions:
         if not keys:
             del self._by_group[key.group_id]
         hosted.fence()
+        drained = hosted.drained()
+        if drained is not None:
+            self._draining[key] = drained
+            drained.then(lambda done: self._drained(key, done))
+
+    def _drained(self, key: ShareKey, done: Pending[None]) -> None:
+        if self._draining.get(key) is done:
+            del self._draining[key]
 
     def remove_if_fenced(self, key: ShareKey, error: KafkaError) -> None:
         if error.code in _FENCING:

@@ -22,7 +22,7 @@ from ottla.server.share_fetching import ShareFetching, ShareRead, ShareTerms
 from ottla.server.share_hosting import TimestampSearch
 from ottla.server.share_partitions import SharePartitions
 from ottla.server.share_ports import Persister
-from ottla.server.share_sessions import SessionKey, SharedPartition, ShareSession, ShareSessionCache
+from ottla.server.share_sessions import SessionKey, SharedPartition, ShareSessionCache
 from ottla.server.share_settings import GroupSettings
 
 log = logging.getLogger("ottla.server")
@@ -89,30 +89,25 @@ class ShareService:
     # ---- sessions -----------------------------------------------------------------------------------------
 
     def close_session(self, key: SessionKey) -> None:
-        """A member has closed its session: what it held is released."""
+        """A member's session is over: what it held is released, and what nobody needs is forgotten."""
         session = self.sessions.remove(key)
         if session is None:
             log.info("%s has no share session to close", key)
-        else:
-            self._release(session)
-
-    def _release(self, session: ShareSession) -> None:
-        group_id, member_id = session.key
-        keys = [ShareKey(group_id, *key) for key in session.partitions]
-        releasing = self.partitions.release(member_id, keys)
-        releasing.then(lambda done: _log_failures(session.key, done.result()))
+            return
+        group_id, member_id = key
+        releasing = self.partitions.release(
+            member_id, [ShareKey(group_id, *place) for place in session.partitions]
+        )
+        releasing.then(lambda done: _log_failures(key, done.result()))
+        if not self.sessions.has_members(group_id):
+            self.partitions.remove_group(group_id)
 
     def disconnected(self, connection: Hashable) -> None:
-        """A connection is closed: nobody waits on it, and its session is closed too."""
+        """A connection is closed: nobody waits on it, and its sessions are closed too."""
         for fetching in self._waiting.pop(connection, ()):
             fetching.stop()
-        session = self.sessions.disconnected(connection)
-        if session is None:
-            return
-        if self.sessions.is_open(session):
-            self.close_session(session.key)
-        if self.sessions.forget_if_empty(session.key.group_id):
-            self.partitions.remove_group(session.key.group_id)
+        for key in self.sessions.opened_on(connection):
+            self.close_session(key)
 
     # ---- the cluster --------------------------------------------------------------------------------------
 

@@ -94,8 +94,7 @@ class ShareSessionCache:
     def __init__(self) -> None:
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._members: dict[str, int] = {}
-        # One session a connection, as clients have it: the last one opened counts.
-        self._by_connection: dict[Hashable, ShareSession] = {}
+        self._by_connection: dict[Hashable, dict[SessionKey, ShareSession]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -139,27 +138,31 @@ class ShareSessionCache:
     def remove(self, key: SessionKey) -> ShareSession | None:
         """Close a session; None if there is none."""
         session = self._sessions.pop(key, None)
-        if session is not None:
-            self._members[key.group_id] -= 1
+        if session is None:
+            return None
+        left = self._members[key.group_id] - 1
+        if left:
+            self._members[key.group_id] = left
+        else:
+            del self._members[key.group_id]
+        opened = self._by_connection[session.connection]
+        del opened[key]
+        if not opened:
+            del self._by_connection[session.connection]
         return session
 
-    def disconnected(self, connection: Hashable) -> ShareSession | None:
-        """The session that was last opened on a connection that is closed, whether it is still open or not."""
-        return self._by_connection.pop(connection, None)
+    def opened_on(self, connection: Hashable) -> list[SessionKey]:
+        """The sessions that a connection has open."""
+        return list(self._by_connection.get(connection, ()))
 
-    def is_open(self, session: ShareSession) -> bool:
-        return self._sessions.get(session.key) is session
-
-    def forget_if_empty(self, group_id: str) -> bool:
-        """Has a group no sessions here?"""
-        if self._members.get(group_id, 0) > 0:
-            return False
-        self._members.pop(group_id, None)
-        return True
+    def has_members(self, group_id: str) -> bool:
+        """Has a group sessions here?"""
+        return group_id in self._members
 
     def clear(self) -> None:
         self._sessions.clear()
         self._members.clear()
+        self._by_connection.clear()
 
     def _open(
         self, key: SessionKey, connection: Hashable, wanted: list[SharedPartition], max_sessions: int
@@ -170,7 +173,7 @@ class ShareSessionCache:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         self._sessions[key] = session
         self._members[key.group_id] = self._members.get(key.group_id, 0) + 1
-        self._by_connection[connection] = session
+        self._by_connection.setdefault(connection, {})[key] = session
 
     def _require(self, key: SessionKey) -> ShareSession:
         session = self._sessions.get(key)

@@ -505,14 +505,29 @@ def test_nobody_acquires_for_a_connection_that_is_lost(world: ShareWorld) -> Non
     assert world.fetch(0, partitions=[0]).acquired() == [(0, 9, 1)]
 
 
-def test_the_last_lost_connection_of_a_group_makes_the_broker_forget_it(world: ShareWorld) -> None:
+def test_the_last_session_of_a_group_makes_the_broker_forget_it(world: ShareWorld) -> None:
     world.write(*TEN)
     world.fetch(0, partitions=[0])
+    world.fetch(0, member="b", partitions=[1])
     world.fetch(-1)
-    assert len(world.service.partitions) == 1
+    assert len(world.service.partitions) == 2
     world.connection.lose()
-    assert len(world.service.partitions) == 0
+    assert (len(world.service.partitions), len(world.service.sessions)) == (0, 0)
     assert world.fetch(0, member="b", partitions=[0]).acquired() == [(0, 9, 2)]
+
+
+def test_who_comes_next_reads_what_was_still_being_written(world: ShareWorld) -> None:
+    world.write(*TEN)
+    world.fetch(0, partitions=[0])
+    with held(world.persister):
+        accepting = world.acknowledge(1, {0: [(0, 3, ACCEPT)]})
+        rejecting = world.acknowledge(2, {0: [(4, 4, REJECT)]})
+        world.connection.lose()
+        assert len(world.service.partitions) == 0
+        answer = world.fetch(0, member="b", partitions=[0])
+        assert not answer.done
+    assert (accepting.codes(), rejecting.codes()) == ({0: NONE}, {0: NONE})
+    assert answer.acquired() == [(5, 9, 2)]
 
 
 def test_an_old_connection_does_not_close_the_session_of_a_new_one(world: ShareWorld) -> None:
