@@ -119,6 +119,7 @@ class Heartbeats:
         self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         """Decide on a heartbeat of any kind."""
+        self._large.heard_of(request.group_id, request.member_id)
         unchanged = self._unchanged(caller, request, now_ms)
         if unchanged is not None:
             group_id = request.group_id

@@ -39,6 +39,8 @@ class _Run:
     finish: Finish
     parked: Pending[Any] = field(default_factory=Pending)
     changes: dict[str, Assignment] = field(default_factory=dict)
+    # The member has been heard of since: what it said when it asked may not be true any more.
+    is_stale: bool = False
 
 
 class LargeAssignments:
@@ -50,6 +52,12 @@ class LargeAssignments:
 
     def is_running(self, group_id: str) -> bool:
         return group_id in self._running
+
+    def heard_of(self, group_id: str, member_id: str) -> None:
+        """A member says something new. If an older request of its own is parked, it has given that up."""
+        run = self._running.get(group_id)
+        if run is not None and run.plan.joining.member_id == member_id:
+            run.is_stale = True
 
     def is_needed(self, plan: TargetPlan) -> bool:
         """Is there more to compute than the loop has time for, and somewhere else to do it?"""
@@ -118,6 +126,12 @@ class LargeAssignments:
         del self._running[run.group_id]
         epoch = run.plan.epoch
         turn.records.append(records.target_epoch(run.group_id, epoch, turn.now_ms))
+        if run.is_stale:
+            given_up = KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "The member has sent another heartbeat since."
+            )
+            turn.effects.append(After(lambda: run.parked.fail(given_up)))
+            return
         member_id = run.plan.joining.member_id
         target = group.target_of(member_id) if mine is None else mine
         try:

@@ -82,12 +82,28 @@ def test_who_has_left_meanwhile_gets_nothing() -> None:
     assert len(world.consumer_group().target) == 1
 
 
+def test_what_a_member_said_before_its_last_heartbeat_does_not_count() -> None:
+    """It gave up waiting, came again, and was told that it has partitions: it does have them now."""
+    answers = [{"b": {topic_id("t"): range(4)}}, {}]
+    world = world_with(lambda group, topics: answers.pop(0))
+    join(world, "b")
+    world.background.run()
+    says_all = {"rebalance_timeout_ms": 1, "subscribed_topic_names": ["t", "u"], "owned": {}}
+    first = world.beat_later("b", epoch=0, **says_all)
+    assert not first.done
+    assert world.told(world.beat("b", epoch=0, **says_all)) == {"t": [0, 1, 2, 3]}
+    world.background.run()
+    assert refused(first) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.shall_have("b") == {}
+    assert world.has("b") == {"t": [0, 1, 2, 3]}, "nobody else gets them before it has given them up"
+
+
 def test_the_member_itself_has_left_meanwhile() -> None:
     world = world_with(everything_to_the_first)
     join(world, "a")
     world.background.run()
     pending = join(world, "b")
-    world.leave_group("b")
+    world.leave("b").result()
     world.background.run()
     assert refused(pending) is ErrorCode.UNKNOWN_MEMBER_ID
 
