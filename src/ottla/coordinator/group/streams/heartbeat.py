@@ -34,6 +34,7 @@ from ottla.coordinator.result import Result
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.wire.messages.streams_group import (
+    KeyValue,
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatRequestTopology,
     StreamsGroupHeartbeatResponse,
@@ -288,7 +289,14 @@ def _said(
     if request.process_id is not None:
         fields["process_id"] = request.process_id
     if request.client_tags is not None:
-        fields["client_tags"] = {tag.key: tag.value for tag in request.client_tags}
+        fields["client_tags"] = _tags(request.client_tags)
     if request.user_endpoint is not None:
         fields["user_endpoint"] = UserEndpoint(request.user_endpoint.host, request.user_endpoint.port)
     return changed(member, **fields)
+
+
+def _tags(listed: list[KeyValue]) -> dict[str, str]:
+    tags = {tag.key: tag.value for tag in listed}
+    if len(tags) < len(listed):
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "A member says one of its tags twice.")
+    return tags
