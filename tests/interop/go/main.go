@@ -1,5 +1,6 @@
 // franz-go, unmodified, at work: creates a topic, writes it with every codec, reads it back with assigned
-// partitions, asks for offsets by time, deletes the topic. Prints "ok", or says what went wrong and exits with 1.
+// partitions and as a group, copies it exactly once, asks for offsets by time, deletes the topic. Prints "ok", or says
+// what went wrong and exits with 1.
 package main
 
 import (
@@ -40,6 +41,8 @@ func main() {
 		write(ctx, address, topic, name, codec, base)
 	}
 	read(ctx, address, topic, len(codecs)*perCodec)
+	group(ctx, address, admin, topic, len(codecs)*perCodec)
+	copyOnce(ctx, address, admin, topic, len(codecs)*perCodec)
 	ends, err := admin.ListEndOffsets(ctx, topic)
 	check(err, "end offsets")
 	total := int64(0)
@@ -93,5 +96,98 @@ func read(ctx context.Context, address, topic string, wanted int) {
 			}
 			seen[string(record.Value)] = true
 		})
+	}
+}
+
+// Two members of a group share the topic, commit, and leave; the group's lag is none.
+func group(ctx context.Context, address string, admin *kadm.Client, topic string, wanted int) {
+	name := topic + "-group"
+	seen := make(chan string, wanted)
+	members := make([]*kgo.Client, 2)
+	for i := range members {
+		member, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.ConsumerGroup(name), kgo.ConsumeTopics(topic),
+			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll())
+		check(err, "member")
+		members[i] = member
+		go func() {
+			for {
+				fetches := member.PollFetches(ctx)
+				if fetches.IsClientClosed() || ctx.Err() != nil {
+					return
+				}
+				if !fetches.Empty() {
+					check(member.CommitUncommittedOffsets(ctx), "commit")
+				}
+				member.AllowRebalance()
+				fetches.EachRecord(func(record *kgo.Record) { seen <- string(record.Value) })
+			}
+		}()
+	}
+	found := map[string]bool{}
+	for len(found) < wanted {
+		select {
+		case value := <-seen:
+			found[value] = true
+		case <-ctx.Done():
+			check(ctx.Err(), "group")
+		}
+	}
+	for _, member := range members {
+		member.CloseAllowingRebalance()
+	}
+	lags, err := admin.Lag(ctx, name)
+	check(err, "lag")
+	lag := lags[name]
+	check(lag.Error(), "lag")
+	if total := lag.Lag.Total(); total != 0 {
+		check(fmt.Errorf("%d", total), "lag")
+	}
+	_, err = admin.DeleteGroups(ctx, name)
+	check(err, "delete group")
+}
+
+// Reads a topic and writes another in transactions that carry the offsets; every third is aborted and done again.
+func copyOnce(ctx context.Context, address string, admin *kadm.Client, topic string, wanted int) {
+	target := topic + "-copy"
+	_, err := admin.CreateTopic(ctx, 1, 1, nil, target)
+	check(err, "create copy")
+	session, err := kgo.NewGroupTransactSession(kgo.SeedBrokers(address), kgo.TransactionalID(topic+"-tx"),
+		kgo.ConsumerGroup(topic+"-copier"), kgo.ConsumeTopics(topic), kgo.RequireStableFetchOffsets(),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.FetchMaxBytes(4096), kgo.FetchMaxPartitionBytes(2048))
+	check(err, "session")
+	defer session.Close()
+	copied := 0
+	for round := 0; copied < wanted; round++ {
+		fetches := session.PollFetches(ctx)
+		check(ctx.Err(), "copy")
+		check(session.Begin(), "begin")
+		batch := 0
+		fetches.EachRecord(func(record *kgo.Record) {
+			session.Produce(ctx, &kgo.Record{Topic: target, Value: record.Value}, nil)
+			batch++
+		})
+		try := kgo.TryCommit
+		if round%3 == 1 {
+			try = kgo.TryAbort
+		}
+		committed, err := session.End(ctx, try)
+		check(err, "end")
+		if committed {
+			copied += batch
+		}
+	}
+	consumer, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{target: {0: kgo.NewOffset().AtStart()}}))
+	check(err, "reader")
+	defer consumer.Close()
+	count, values := 0, map[string]bool{}
+	for count < wanted {
+		fetches := consumer.PollFetches(ctx)
+		check(ctx.Err(), "read copy")
+		fetches.EachRecord(func(record *kgo.Record) { count++; values[string(record.Value)] = true })
+	}
+	if count != wanted || len(values) != wanted {
+		check(fmt.Errorf("%d records, %d values", count, len(values)), "each once")
 	}
 }
