@@ -156,10 +156,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture
 def client(broker: Broker) -> Iterator[Client]:
     link = Client(broker)
-    request = FindCoordinatorRequest(key_type=1, coordinator_keys=["any"])
-    wait_until(lambda: not link.ask(request, 4).coordinators[0].error_code, 20, "a coordinator")
+    ready(link)
     yield link
     link.close()
+
+
+def ready(client: Client) -> None:
+    """Wait until transactions have a coordinator."""
+    request = FindCoordinatorRequest(key_type=1, coordinator_keys=["any"])
+    wait_until(lambda: not client.ask(request, 4).coordinators[0].error_code, 20, "a coordinator")
 
 
 def open_transactions(client: Client, topic: str = "t", partition: int = 0) -> set[int]:
@@ -350,3 +355,39 @@ def test_the_log_follows_transaction_version_down_and_up(client: Client) -> None
     fenced_at_2 = producer.epoch
     producer.init()
     assert producer.epoch == fenced_at_2 + 1
+
+
+# ---- without a coordinator, without verification --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [V1, V2])
+def test_before_there_is_a_coordinator_a_producer_tries_again(tmp_path: Path, version: int) -> None:
+    with Broker(data_dir=tmp_path / "data") as young:
+        with Admin(bootstrap_servers=young.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic("t", 1)])
+        link = Client(young)
+        stranger = Producer.__new__(Producer)
+        stranger.client, stranger.name, stranger.version, stranger.sequence = link, "stranger", version, 0
+        stranger.producer_id, stranger.epoch = 5, 0
+        (topic,) = link.ask(*stranger.produce(0)).responses
+        (refused,) = topic.partition_responses
+        assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert "COORDINATOR_NOT_AVAILABLE" in refused.error_message
+        assert refused.log_start_offset == -1
+        link.close()
+
+
+def test_verification_can_be_turned_off(tmp_path: Path) -> None:
+    settings = {"transaction.partition.verification.enable": "false"}
+    with Broker(settings, tmp_path / "data") as lax:
+        with Admin(bootstrap_servers=lax.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic("t", 2)])
+        link = Client(lax)
+        ready(link)
+        old = Producer(link, "old", V1)
+        assert old.write(0) == [OK]
+        new = Producer(link, "new", V2)
+        assert new.write(1) == [OK]
+        assert [topic.topic for topic in new.state().topics] == ["t"]
+        assert old.state().topics == []
+        link.close()
