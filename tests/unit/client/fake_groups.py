@@ -213,6 +213,8 @@ class FakeGroups:
             return kind(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         elif request.member_epoch > group.epoch:
             return kind(error_code=ErrorCode.FENCED_MEMBER_EPOCH)
+        if request.rebalance_timeout_ms >= 0 and request.topic_partitions is not None:
+            group.told = None  # who says everything is told everything
         if request.topic_partitions is not None:
             group.owned = [(entry.topic_id, list(entry.partitions)) for entry in request.topic_partitions]
         assignment = None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.client.calls import Call
 from ottla.client.config import ConsumerConfig
-from ottla.client.coordinators import group_coordinator
-from ottla.client.errors import Closed, TimedOut, UnsupportedVersion
+from ottla.client.coordinators import MOVED_COORDINATOR, group_coordinator
+from ottla.client.errors import Closed, UnsupportedVersion
 from ottla.client.group.events import Change
 from ottla.client.group.offset_messages import GroupMetadata
 from ottla.client.metadata import error_of
@@ -171,7 +171,16 @@ class ConsumerMember:
             else:
                 self._on_answer(response, now)
 
-        self._call = Call(request, self._target, now + HEARTBEAT_DEADLINE_MS, answered, adapt=_check_regex)
+        # Not sent again as it is: when an answer was lost, its assignment comes again only after a full request.
+        self._call = Call(
+            request,
+            self._target,
+            now + HEARTBEAT_DEADLINE_MS,
+            answered,
+            error_of=lambda _: None,
+            retry_lost=False,
+            adapt=_check_regex,
+        )
         self._network.call(self._call, now)
 
     def _on_answer(self, response: Any, now: float) -> None:
@@ -190,7 +199,7 @@ class ConsumerMember:
     def _on_no_answer(self, error: KafkaError, now: float) -> None:
         if isinstance(error, Closed):
             return
-        if not isinstance(error, TimedOut):
+        if not error.code.retriable:
             self.fatal = error
             return
         self._network.coordinators.forget(self._target)
@@ -206,6 +215,10 @@ class ConsumerMember:
         words = f"group {self._target.key!r}: {message or code.name}"
         if code in _LOST:
             self._lose(now)
+        elif code.retriable:
+            if code in MOVED_COORDINATOR:
+                self._network.coordinators.forget(self._target)
+            self._try_again(now)
         elif code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             # Whoever lacks a right may be given it: the application hears of it, the member stays.
             self._group.report(KafkaError(code, words))
