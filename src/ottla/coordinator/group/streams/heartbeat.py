@@ -96,36 +96,31 @@ class Heartbeats:
         owned = _owned(request)
         _require_epoch(member, request.member_epoch, owned)
         updated = _said(member, caller, request)
-        statuses = Statuses()
-        if group.topology is not None and updated.topology_epoch < group.topology.epoch:
-            statuses.add(
-                StatusCode.STALE_TOPOLOGY,
-                f"The member's topology is of epoch {updated.topology_epoch}, the group's of {group.topology.epoch}.",
-            )
+        statuses = _stale_topology(group, updated)
         if updated is not member:
             turn.records.append(records.member_metadata(group.group_id, updated))
         topology = self._topology(turn, group, request.topology)
         epoch, configured = self._note(turn, group, topology, owned, bump=updated is not member)
-        if group.is_empty():
-            self._groups.first.delay(
-                turn, group.group_id, self._groups.settings[group.group_id].initial_rebalance_delay_ms
-            )
-        step = _Step(
-            member.assigned,
-            owned,
-            request.member_epoch == JOIN_EPOCH,
-            request.endpoint_information_epoch,
-            statuses,
-            configured,
-            group.group_id not in self._groups.context.groups,
-        )
+        self._start_timers(turn, group, updated)
         if request.shutdown_application:
             group.ask_for_shutdown(request.member_id)
-        settings = self._groups.settings[group.group_id]
-        self._groups.timers.start_session(
-            turn, group.group_id, updated.member_id, settings.session_timeout_ms
+        step = _Step(
+            before=member.assigned,
+            owned=owned,
+            joins=request.member_epoch == JOIN_EPOCH,
+            endpoint_epoch=request.endpoint_information_epoch,
+            statuses=statuses,
+            configured=configured,
+            is_new=group.group_id not in self._groups.context.groups,
         )
         return self._assign(turn, group, epoch, updated, step)
+
+    def _start_timers(self, turn: Turn, group: StreamsGroup, member: StreamsGroupMember) -> None:
+        """The member's session; and the wait for others, if there is nobody yet."""
+        settings = self._groups.settings[group.group_id]
+        if group.is_empty():
+            self._groups.first.delay(turn, group.group_id, settings.initial_rebalance_delay_ms)
+        self._groups.timers.start_session(turn, group.group_id, member.member_id, settings.session_timeout_ms)
 
     # ---- who it is, and what it says ------------------------------------------------------------------------
 
@@ -228,6 +223,17 @@ class Heartbeats:
             endpoint_epoch=step.endpoint_epoch,
             is_new=step.is_new,
         )
+
+
+def _stale_topology(group: StreamsGroup, member: StreamsGroupMember) -> Statuses:
+    """The first thing that may be the matter: the member runs an older topology than the group."""
+    statuses, topology = Statuses(), group.topology
+    if topology is not None and member.topology_epoch < topology.epoch:
+        statuses.add(
+            StatusCode.STALE_TOPOLOGY,
+            f"The member's topology is of epoch {member.topology_epoch}, the group's of {topology.epoch}.",
+        )
+    return statuses
 
 
 def _owned(request: StreamsGroupHeartbeatRequest) -> Tasks | None:
