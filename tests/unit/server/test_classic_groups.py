@@ -42,6 +42,11 @@ class Runtime:
     def partition_for(self, key: str) -> int:
         return 0
 
+    def active(self, partition: int) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.world.shard
+
     def write(self, partition: int, operation: Callable[[Any, int], Any]) -> Pending[Any]:
         return Pending.failed(self.error) if self.error is not None else self.world.decide(operation)
 
@@ -56,6 +61,7 @@ def context(version: int, world: GroupWorld | None = None, error: ErrorCode | No
     runtime = Runtime(world, None if error is None else KafkaError(error, "so it is"))
     return SimpleNamespace(
         version=version,
+        now_ms=world.scheduler.now_ms(),
         header=SimpleNamespace(client_id="client"),
         connection=SimpleNamespace(peer=("127.0.0.1", 1)),
         node=SimpleNamespace(groups=runtime, config=lambda: world.settings),
@@ -132,9 +138,32 @@ def test_a_heartbeat_does_no_harm_while_the_group_is_loaded() -> None:
     beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     loading = context(4, error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     assert answer(heartbeat(loading, beat)).error_code == ErrorCode.NONE
-    moved = heartbeat(context(4, error=ErrorCode.NOT_COORDINATOR), beat)
-    assert isinstance(moved, Pending)
-    assert error_of(moved) is ErrorCode.NOT_COORDINATOR
+    with pytest.raises(KafkaError) as moved:
+        heartbeat(context(4, error=ErrorCode.NOT_COORDINATOR), beat)
+    assert moved.value.code is ErrorCode.NOT_COORDINATOR
+
+
+def test_both_ways_of_a_heartbeat_say_the_same() -> None:
+    world = GroupWorld()
+    (leader, follower), generation = world.stable(2)
+
+    def both_ways(member: str, number: int) -> list[ErrorCode]:
+        request = HeartbeatRequest(group_id="g", generation_id=number, member_id=member)
+        ctx = context(4, world)
+        ctx.now_ms = world.scheduler.now_ms()
+        response = heartbeat(ctx, request)
+        asked = response if isinstance(response, Pending) else Pending.of(response)
+        return [error_of(asked), error_of(world.heartbeat(member, number))]
+
+    assert both_ways(leader, generation) == [ErrorCode.NONE] * 2
+    assert both_ways(leader, generation + 1) == [ErrorCode.ILLEGAL_GENERATION] * 2
+    assert both_ways("who", generation) == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+    world.join(member_id=leader)
+    assert both_ways(follower, generation) == [ErrorCode.REBALANCE_IN_PROGRESS] * 2
+    for _ in range(5):
+        world.pass_ms(9_000)
+        assert both_ways(follower, generation) == [ErrorCode.REBALANCE_IN_PROGRESS] * 2
+    assert follower in world.group().members
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -115,12 +115,14 @@ def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | Pe
     if not request.group_id:
         return HeartbeatResponse(error_code=int(ErrorCode.INVALID_GROUP_ID))
     groups = ctx.node.groups
-    pending = groups.write(
-        groups.partition_for(request.group_id), partial(_decide_heartbeat, _caller(ctx), request)
-    )
-    if pending.error is not None and pending.error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        return HeartbeatResponse()  # its session begins anew when the group is loaded
-    return pending
+    partition = groups.partition_for(request.group_id)
+    try:
+        alive = groups.active(partition).machine.classic.beat(request, ctx.now_ms)
+    except KafkaError as error:
+        if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return HeartbeatResponse()  # its session begins anew when the group is loaded
+        raise
+    return alive or groups.write(partition, partial(_decide_heartbeat, _caller(ctx), request))
 
 
 def _decide_heartbeat(
