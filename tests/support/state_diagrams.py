@@ -18,7 +18,7 @@ from ottla.coordinator.group.streams import group as streams
 from ottla.coordinator.group.streams import member as streams_member
 from ottla.coordinator.transaction import state as transaction
 from ottla.raft import core as raft
-from ottla.replication import share_partition
+from ottla.replication import share_partition, share_state
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "states.md"
 HEAD = """# States
@@ -34,7 +34,8 @@ MACHINES: dict[str, tuple[str, Table]] = {
     "A consumer group": (consumer.__name__, consumer.TRANSITIONS),
     "A member of a consumer group": (consumer_member.__name__, consumer_member.TRANSITIONS),
     "A share group": (share.__name__, share.TRANSITIONS),
-    "A record in a share partition": (share_partition.__name__, share_partition.SHARE_TRANSITIONS),
+    "A share partition": (share_partition.__name__, share_partition.SHARE_TRANSITIONS),
+    "A record in a share partition": (share_state.__name__, share_state.TRANSITIONS),
     "A streams group": (streams.__name__, streams.TRANSITIONS),
     "A member of a streams group": (streams_member.__name__, streams_member.TRANSITIONS),
     "A transaction": (transaction.__name__, transaction.TRANSITIONS),
