@@ -61,12 +61,16 @@ def words(given: Sequence[str]) -> list[str]:
 # -- which groups ---------------------------------------------------------------------------------------------
 
 
+def require_groups(args: argparse.Namespace) -> None:
+    """Either groups are named or all are meant: said before any broker is asked."""
+    if bool(args.group) == args.all_groups:
+        raise UsageError("name one group or more, or give --all-groups")
+
+
 def chosen(client: Admin, args: argparse.Namespace) -> tuple[list[GroupDescription], list[KafkaError]]:
     """The groups the command is about, described, and an error for each that is not there."""
     from ottla.model.errors import KafkaError
 
-    if bool(args.group) == args.all_groups:
-        raise UsageError("name one group or more, or give --all-groups")
     types = None
     names = list(args.group)
     if args.all_groups:
@@ -95,6 +99,9 @@ def _with_guess(client: Admin, name: str, error: KafkaError) -> KafkaError:
 
 
 def _describe(args: argparse.Namespace) -> int:
+    require_groups(args)
+    if args.members + args.state + args.offsets > 1:
+        raise UsageError("--members, --state and --offsets exclude each other")
     with admin(args) as client:
         groups, errors = chosen(client, args)
         if not groups and args.output == "table":
@@ -191,6 +198,7 @@ def _print_offsets(
 def _lag(args: argparse.Namespace) -> int:
     from ottla.cli.group_lag import summary
 
+    require_groups(args)
     with admin(args) as client:
         groups, errors = chosen(client, args)
         if not groups and args.output == "table":
@@ -209,11 +217,10 @@ def _lag(args: argparse.Namespace) -> int:
 
 
 def _delete(args: argparse.Namespace) -> int:
+    require_groups(args)
     with admin(args) as client:
         if args.topic:
             return _delete_offsets(client, args)
-        if bool(args.group) == args.all_groups:
-            raise UsageError("name one group or more, or give --all-groups")
         names = args.group or [group.group_id for group in client.list_groups()]
         results = client.delete_groups(names)
         errors = []

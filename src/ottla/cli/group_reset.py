@@ -63,14 +63,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> str:
     """Exactly one way, a scope, and no contradictions."""
+    from ottla.cli.group import require_groups
+
     given = [way for way in _WAYS if getattr(args, way) not in (None, False)]
     names = ", ".join("--" + way.replace("_", "-") for way in _WAYS)
     if len(given) != 1:
         raise UsageError(f"{'no' if not given else 'more than one'} way to reset; give one of {names}")
     if args.dry_run and args.execute:
         raise UsageError("--dry-run and --execute exclude each other")
-    if bool(args.group) == args.all_groups:
-        raise UsageError("name one group or more, or give --all-groups")
+    require_groups(args)
     if given[0] != "from_file" and bool(args.topic) == args.all_topics:
         raise UsageError("which topics? give --topic TOPIC[:0,1] or --all-topics")
     return given[0]

@@ -146,12 +146,10 @@ def _without_transfers(
     wanted: Assignment, held: Mapping[str, tuple[list[TopicPartition], int]]
 ) -> Assignment:
     """Partitions somebody else still owns wait for the next rebalance, which follows at once."""
-    owners: dict[TopicPartition, set[str]] = {}
-    for member, (partitions, _) in held.items():
-        for tp in partitions:
-            owners.setdefault(tp, set()).add(member)
+    owned = {member: set(partitions) for member, (partitions, _) in held.items()}
+    taken = set().union(*owned.values()) if owned else set()
     return {
-        member: [tp for tp in partitions if owners.get(tp, {member}) == {member}]
+        member: [tp for tp in partitions if tp in owned[member] or tp not in taken]
         for member, partitions in wanted.items()
     }
 
