@@ -1,5 +1,5 @@
 // Reads a number of records from every partition of a topic with assign(), and says how long it took.
-// ConsumerPerformance subscribes with a group; this measures the same path without a coordinator.
+// ConsumerPerformance ends before its JVM is warm; this reads the same three times in one.
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
