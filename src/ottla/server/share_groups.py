@@ -148,9 +148,10 @@ class ShareGroupService:
             else:
                 refused.append(_not_deleted(topic_id, error))
         if not done:
-            return Pending.of(refused)
+            return self._note_state_deleted(group_id, outcomes).map(lambda _: refused)
         noted = self._write(
-            group_id, lambda machine, _: machine.share.offsets.complete_deletion(group_id, done)
+            group_id,
+            lambda machine, _: machine.share.offsets.complete_deletion(group_id, done, outcomes.keys()),
         )
         return noted.map(lambda topics: topics + refused)
 
@@ -184,9 +185,16 @@ class ShareGroupService:
             require_sound(group_id, partitions)
         except KafkaError as error:
             return Pending.of((group_id, error))
-        return self.persister.delete(group_id, partitions).map(
-            lambda outcomes: (group_id, first_error(outcomes))
+        answered = self.persister.delete(group_id, partitions)
+        return chain(answered, lambda outcomes: self._note_state_deleted(group_id, outcomes))
+
+    def _note_state_deleted(
+        self, group_id: str, outcomes: Outcomes
+    ) -> Pending[tuple[str, KafkaError | None]]:
+        noted = self._write(
+            group_id, lambda machine, _: machine.share.offsets.state_deleted(group_id, outcomes.keys())
         )
+        return noted.map(lambda _: (group_id, first_error(outcomes)), lambda error: (group_id, error))
 
 
 def chain(first: Pending[T], then: Callable[[T], Pending[U]]) -> Pending[U]:

@@ -303,7 +303,12 @@ class Heartbeats:
             member_id=request.member_id, member_epoch=request.member_epoch, heartbeat_interval_ms=0
         )
         written, effects = self._remove(group, member)
-        return Result(Beat(response), written, effects)
+        return Result(Beat(response), written, effects, lambda _: self._stays(request))
+
+    def _stays(self, request: ShareGroupHeartbeatRequest) -> Sequence[Effect]:
+        """That it has left could not be written: if nothing more is heard of it, its session ends."""
+        timeout_ms = self._groups.settings(request.group_id).session_timeout_ms
+        return [self.session(request.group_id, request.member_id, timeout_ms)]
 
     def _remove(
         self, group: ShareGroup, member: ShareGroupMember

@@ -8,7 +8,7 @@ Owner: the ShareManager of a shard.
 """
 
 import logging
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from ottla.coordinator.group.share.groups import ShareGroups
@@ -129,9 +129,9 @@ class ShareOffsets:
         return Result(Deletion(partitions, refused), [self._groups.states_record(group.group_id, states)])
 
     def complete_deletion(
-        self, group_id: str, topic_ids: Sequence[Uuid]
+        self, group_id: str, topic_ids: Sequence[Uuid], asked: Collection[Uuid]
     ) -> Result[list[DeleteShareGroupOffsetsResponseTopic]]:
-        """The share coordinator has forgotten these topics."""
+        """Of the topics it was asked about, the share coordinator has forgotten these."""
         states = self._groups.states.get(group_id)
         if states is None:
             return Result([])
@@ -141,8 +141,16 @@ class ShareOffsets:
             )
             for topic_id in topic_ids
         ]
-        forgotten = states.forgotten(frozenset(topic_ids))
+        forgotten = states.deleted(frozenset(asked), frozenset(topic_ids))
         return Result(answers, [self._groups.states_record(group_id, forgotten)])
+
+    def state_deleted(self, group_id: str, topic_ids: Collection[Uuid]) -> Result[None]:
+        """The share coordinator has forgotten topics of a group that is to be deleted."""
+        states = self._groups.states.get(group_id)
+        after = None if states is None else states.deleted(frozenset(topic_ids), frozenset())
+        if after is None or after == states:
+            return Result(None)
+        return Result(None, [self._groups.states_record(group_id, after)])
 
     def begin_group_deletion(
         self, group_ids: Sequence[str]

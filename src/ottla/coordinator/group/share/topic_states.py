@@ -50,9 +50,12 @@ class TopicStates(NamedTuple):
         initialized = {t: topic for t, topic in self.initialized.items() if t not in topic_ids}
         return TopicStates(self.initializing, initialized, self.deleting | topic_ids)
 
-    def forgotten(self, topic_ids: Set[Uuid]) -> "TopicStates":
-        """The share coordinator has nothing of these any more."""
-        return self._replace(deleting=self.deleting - topic_ids)
+    def deleted(self, asked: Set[Uuid], forgotten: Set[Uuid]) -> "TopicStates":
+        """The share coordinator was asked about some topics, and has forgotten these of them.
+
+        If somebody wanted one again meanwhile, what was set up anew may be gone too: it is to be set up once more.
+        """
+        return self.without(asked)._replace(deleting=self.deleting - forgotten)
 
     def without(self, topic_ids: Set[Uuid]) -> "TopicStates":
         """These topics do not exist any more."""
