@@ -1,6 +1,7 @@
 """Topics that are joined must have equally many partitions: repartition topics are made so, others must be so."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 
 from ottla.coordinator.group.streams.configured import StatusCode, TopicConfigurationError
 from ottla.model.errors import ErrorCode, KafkaError
@@ -33,14 +34,18 @@ class Copartitioning:
         if others:
             count = _same(others)
         elif self._fixed:
-            # All that the application has decided must agree, in this group or not.
-            count = _same({topic: self._count(topic) for topic in self._fixed})
+            count = self._fixed_count
         else:
             count = _largest(repartition)
         for topic, own in repartition.items():
             if topic in self._fixed and own != count:
                 raise _incorrect(f"Repartition topic {topic} has {own} partitions, and must have {count}.")
         return dict.fromkeys(repartition, count)
+
+    @cached_property
+    def _fixed_count(self) -> int:
+        """All that the application has decided must agree, in one group or not."""
+        return _same({topic: self._count(topic) for topic in self._fixed})
 
     def _count(self, topic: str) -> int:
         count = self._count_of(topic)

@@ -19,6 +19,7 @@ from ottla.coordinator.group.streams.configured import (
     TopicConfigurationError,
 )
 from ottla.coordinator.group.streams.copartitioning import Copartitioning
+from ottla.coordinator.group.streams.repartition import RepartitionCounts
 from ottla.coordinator.group.streams.topology import StreamsTopology, input_topics
 from ottla.coordinator.partitioning import java_hash_code
 from ottla.metadata.image import ClusterImage
@@ -104,44 +105,12 @@ class _Counts:
         found = self._image.topic(topic)
         return self._decided.get(topic) if found is None else len(found.partitions)
 
-    # ---- repartition topics ---------------------------------------------------------------------------------
-
     def _repartition(self) -> dict[str, int]:
-        """Round by round, because one repartition topic may depend on another."""
-        counts = {
-            topic.name: topic.partitions
-            for subtopology in self._subtopologies
-            for topic in subtopology.repartition_source_topics
-            if topic.partitions
-        }
-        while self._repartition_round(counts):
-            pass
+        counts = RepartitionCounts(self._subtopologies, self.of).decided()
         for subtopology in self._subtopologies:
             if any(topic.name not in counts for topic in subtopology.repartition_source_topics):
                 raise _invalid("Nobody writes to one of the repartition topics: how many partitions has it?")
         return counts
-
-    def _repartition_round(self, counts: dict[str, int]) -> bool:
-        """Decide what can be decided by now; is there more to do?"""
-        progress = open_ends = False
-        for subtopology in self._subtopologies:
-            for topic in subtopology.repartition_sink_topics:
-                if topic in counts:
-                    continue
-                count = self._largest_input(subtopology, counts)
-                if count is None:
-                    open_ends = True
-                else:
-                    counts[topic] = count
-                    progress = True
-        if open_ends and not progress:
-            raise _invalid("The partitions of a repartition topic depend on themselves.")
-        return open_ends
-
-    def _largest_input(self, subtopology: Subtopology, counts: Mapping[str, int]) -> int | None:
-        repartition = (counts.get(topic.name) for topic in subtopology.repartition_source_topics)
-        sources = (self.of(topic) for topic in subtopology.source_topics)
-        return max((count for count in (*repartition, *sources) if count is not None), default=None)
 
     # ---- changelog topics and tasks -------------------------------------------------------------------------
 

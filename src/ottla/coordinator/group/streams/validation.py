@@ -1,6 +1,7 @@
 """What is wrong with a StreamsGroupHeartbeat whatever the state of its group."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from ottla.coordinator.group.streams.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from ottla.model.errors import ErrorCode, KafkaError
@@ -10,7 +11,9 @@ from ottla.wire.messages.streams_group import (
     StreamsGroupHeartbeatRequestTopology,
 )
 
-NOT_GIVEN = -1
+NOT_GIVEN: Final = -1
+# Subtopologies, and topics of them, that a topology may have: more would hold up everybody else on the broker.
+MAX_TOPOLOGY_SIZE: Final = 5_000
 
 
 def validate(request: StreamsGroupHeartbeatRequest) -> None:
@@ -38,7 +41,10 @@ def _tasks(request: StreamsGroupHeartbeatRequest) -> tuple[Sequence[object] | No
 
 
 def _require_topic_names(topology: StreamsGroupHeartbeatRequestTopology) -> None:
-    names = dict.fromkeys(_topics(topology))
+    listed = list(_topics(topology))
+    if len(topology.subtopologies) + len(listed) > MAX_TOPOLOGY_SIZE:
+        raise _invalid_topology(f"A topology has {MAX_TOPOLOGY_SIZE} subtopologies and topics at most.")
+    names = dict.fromkeys(listed)
     internal = [name for name in names if name in INTERNAL_TOPICS]
     if internal:
         raise _invalid_topology(f"The topology uses Kafka's own topics {', '.join(internal)}.")

@@ -16,6 +16,7 @@ from tests.support.streams_world import (
 
 from ottla.coordinator.group.streams.configured import StatusCode
 from ottla.coordinator.group.streams.member import MemberState
+from ottla.coordinator.group.streams.validation import MAX_TOPOLOGY_SIZE
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages.streams_group import KeyValue, TaskIds, TaskOffset
 
@@ -180,6 +181,7 @@ def test_joins_that_are_refused_at_once(fields: dict[str, Any]) -> None:
         subtopology(sources=["no such/topic"]),
         subtopology(changelogs=[internal("")]),
         subtopology(changelogs=[internal("c", 3)]),
+        subtopology(sinks=["r"] * MAX_TOPOLOGY_SIZE),
     ],
 )
 def test_topologies_that_are_refused_at_once(wrong: Any) -> None:
