@@ -49,9 +49,7 @@ def _topic_field_read(key: str) -> bool:
 def _group_key_read(key: str) -> bool:
     """What a group inherits from the broker, and the bounds of what it may set itself."""
     inherited = key.replace(".min.", ".").replace(".max.", ".")
-    return any(
-        group_key.synonym == inherited and _named(group_key.name) for group_key in GROUP_KEYS.values()
-    )
+    return any(group_key.synonym == inherited and _named(group_key.name) for group_key in GROUP_KEYS.values())
 
 
 def _is_read(key: str) -> bool:
@@ -74,7 +72,9 @@ def test_listeners_own_keys_are_those_read_for_a_listener() -> None:
 
 def _read_for_listener(key: str, text: str) -> bool:
     return (
-        f'"{key}"' in text and "for_listener(" in text and key.startswith("socket.") and "backlog" not in key
+        f'"{key}"' in text
+        and "for_listener(" in text
+        and (key == "max.connections" or (key.startswith("socket.") and "backlog" not in key))
     )
 
 
