@@ -56,6 +56,8 @@ class ConsumerMember:
         self._assignments = 0  # how many assignments have come
         self._is_away = False  # partitions were lost and the application has not heard of it yet
         self._said: dict[str, Any] = {}  # the fields the broker knows already
+        self._said_topics: tuple[frozenset[str], str | None] = (frozenset(), None)
+        self._said_changes = -1
         self._call: Call | None = None
         self._interval_ms = FIRST_INTERVAL_MS
         self._next_heartbeat_ms = float("-inf")
@@ -134,11 +136,10 @@ class ConsumerMember:
             return False  # the backoff has to pass
         if not self._said:
             return self._group.subscribed.is_settled
-        fields = self._fields()
-        watched = ("subscribed_topic_names", "subscribed_topic_regex")
-        if any(fields[name] != self._said[name] for name in watched):
+        subscribed = self._group.subscribed
+        if (subscribed.topics, subscribed.server_pattern) != self._said_topics:
             return True
-        return self._group.is_settled and fields["topic_partitions"] != self._said["topic_partitions"]
+        return self._group.is_settled and self._group.changes != self._said_changes
 
     def _heartbeat(self, now: float) -> None:
         if not self._group.subscribed.is_settled:
@@ -159,6 +160,10 @@ class ConsumerMember:
             **news,
         )
         self._said = fields
+        subscribed = self._group.subscribed
+        self._said_topics = (subscribed.topics, subscribed.server_pattern)
+        if self._group.is_settled:
+            self._said_changes = self._group.changes
         self._send(request, now)
 
     def _send(self, request: ConsumerGroupHeartbeatRequest, now: float) -> None:

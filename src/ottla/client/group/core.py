@@ -21,6 +21,9 @@ from ottla.client.network import NetworkCore
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
+# How often the metadata hears which topics are still of interest; far below metadata_max_idle_ms.
+_KEEP_TOPICS_MS = 1_000.0
+
 
 class Subscribed:
     """What the application wants to read: topics, or an expression that the client or the broker matches."""
@@ -64,6 +67,8 @@ class GroupCore:
         self.subscribed = Subscribed()
         self.member: Member = _make_member(self, network, config)
         self.commits = Commits(network, config.group_id, lambda: self.identity, self._on_rejected)
+        self.changes = 0  # counts how often partitions have changed hands
+        self._wanted: tuple[frozenset[str], float] = (frozenset(), float("-inf"))
         self._events: deque[Rebalance] = deque()
         self._current: Rebalance | None = None
         self._paused_before: set[TopicPartition] = set()
@@ -222,6 +227,7 @@ class GroupCore:
         """The application has heard it."""
         assert event is self._current
         self._current = None
+        self.changes += 1
         if event.change is Change.ASSIGNED:
             self._consumer.release(event.partitions)
         else:
@@ -236,11 +242,19 @@ class GroupCore:
     def step(self, now: float) -> None:
         if self.subscribed:
             self.subscribed.match(self._network, self._config.exclude_internal_topics)
-            for topic in self.subscribed.topics:
-                self._network.metadata.want(topic, now)
+            self._keep_topics(now)
             self._watch_polls(now)
             self.member.step(now)
         self.commits.step(now)
+
+    def _keep_topics(self, now: float) -> None:
+        """Topics nobody speaks of are forgotten: so they are spoken of, though not in every turn."""
+        topics, again_ms = self._wanted
+        if topics is self.subscribed.topics and now < again_ms:
+            return
+        self._wanted = (self.subscribed.topics, now + _KEEP_TOPICS_MS)
+        for topic in self.subscribed.topics:
+            self._network.metadata.want(topic, now)
 
     def next_deadline(self, now: float) -> float:
         moments = [self.member.next_deadline(now), self.commits.next_deadline(now), self._poll_deadline()]

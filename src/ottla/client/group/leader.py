@@ -12,6 +12,9 @@ from ottla.client.group.protocol import decode_subscription, encode_assignment
 from ottla.client.network import NetworkCore
 from ottla.model.errors import ErrorCode, KafkaError
 
+# Topics nobody speaks of are forgotten by the metadata: those of the other members are spoken of so often.
+_LOOK_AGAIN_MS = 1_000.0
+
 
 class Leader:
     """See the module. `skips`: a static leader came back and nothing has changed (KIP-814)."""
@@ -29,6 +32,7 @@ class Leader:
         self._topics = sorted({topic for member in self._members.values() for topic in member.topics})
         self._assigned_from: dict[str, int] = {}
         self._seen_version = -1
+        self._look_again_ms = float("-inf")
 
     def try_assign(self, now: float) -> list[tuple[str, bytes]] | None:
         """Each member's assignment, as bytes; None while the topics are not known yet."""
@@ -49,11 +53,9 @@ class Leader:
     def has_changed(self, now: float) -> bool:
         """Would the assignor see other topics or partitions now?"""
         version = self._network.metadata.version
-        for topic in self._topics:
-            self._network.metadata.want(topic, now)
-        if version == self._seen_version:
+        if version == self._seen_version and now < self._look_again_ms:
             return False
-        self._seen_version = version
+        self._seen_version, self._look_again_ms = version, now + _LOOK_AGAIN_MS
         counts = self._counts(now)
         return counts is not None and counts != self._assigned_from
 
