@@ -251,7 +251,7 @@ class Acquisition:
 
     def _tell(self, acquired: list[Acquired]) -> None:
         self._acquired += acquired
-        self._count += sum(entry.count for entry in acquired)
+        self._count += sum(entry.size for entry in acquired)
 
 
 def throttled_from(max_delivery_count: int) -> int:

@@ -102,7 +102,7 @@ class Acquired(NamedTuple):
     delivery_count: int
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         return self.last_offset - self.first_offset + 1
 
 

@@ -237,7 +237,7 @@ class ShareFetching:
         for look in looks:
             answer = self._acquire(look, self._terms.wish.max_records - taken)
             if answer is not None:
-                taken += sum(acquired.count for acquired in answer.acquired)
+                taken += sum(acquired.size for acquired in answer.acquired)
                 reads.append(answer)
         reads += [ShareRead(partition, error.code) for partition, error in self._errors.items()]
         cold = [entry.slice for entry in reads if entry.slice is not None and is_cold(entry.slice)]

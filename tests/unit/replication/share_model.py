@@ -348,7 +348,7 @@ class _Turn:
 
     @property
     def left(self) -> int:
-        return self.room - sum(entry.count for entry in self.told)
+        return self.room - sum(entry.size for entry in self.told)
 
     def run(self) -> None:
         model = self.model

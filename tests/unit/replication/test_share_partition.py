@@ -539,4 +539,4 @@ def test_the_tables_name_every_state() -> None:
 
 
 def test_a_run_of_acquired_records_knows_its_size() -> None:
-    assert Acquired(5, 9, 1).count == 5
+    assert Acquired(5, 9, 1).size == 5
