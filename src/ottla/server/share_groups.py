@@ -71,7 +71,7 @@ class ShareGroupService:
         return chain(answered, lambda outcomes: self._note_initialized(group_id, outcomes))
 
     def _note_initialized(self, group_id: str, outcomes: Outcomes) -> Pending[Outcomes]:
-        partitions = {topic_id: frozenset(answers) for topic_id, answers in outcomes.items()}
+        partitions = _partitions(outcomes)
         failed = first_error(outcomes)
         if failed is not None:
             log.error("group %s: share partitions cannot be set up: %s", group_id, failed)
@@ -151,7 +151,7 @@ class ShareGroupService:
             return self._note_state_deleted(group_id, outcomes).map(lambda _: refused)
         noted = self._write(
             group_id,
-            lambda machine, _: machine.share.offsets.complete_deletion(group_id, done, outcomes.keys()),
+            lambda machine, _: machine.share.offsets.complete_deletion(group_id, done, _partitions(outcomes)),
         )
         return noted.map(lambda topics: topics + refused)
 
@@ -192,7 +192,7 @@ class ShareGroupService:
         self, group_id: str, outcomes: Outcomes
     ) -> Pending[tuple[str, KafkaError | None]]:
         noted = self._write(
-            group_id, lambda machine, _: machine.share.offsets.state_deleted(group_id, outcomes.keys())
+            group_id, lambda machine, _: machine.share.offsets.state_deleted(group_id, _partitions(outcomes))
         )
         return noted.map(lambda _: (group_id, first_error(outcomes)), lambda error: (group_id, error))
 
@@ -218,6 +218,10 @@ def _pass_on(last: Pending[U], outcome: Pending[U]) -> None:
         outcome.fail(last.error)
     else:
         outcome.resolve(last.result())
+
+
+def _partitions(outcomes: Outcomes) -> dict[Uuid, frozenset[int]]:
+    return {topic_id: frozenset(answers) for topic_id, answers in outcomes.items()}
 
 
 def first_error(outcomes: Outcomes) -> KafkaError | None:

@@ -24,7 +24,6 @@ from ottla.coordinator.group.record_types import GROUP_RECORDS
 from ottla.coordinator.group.share import simple
 from ottla.coordinator.group.share.group import subscription_type
 from ottla.coordinator.partitioning import java_hash_code, partition_for
-from ottla.coordinator.result import CoordinatorRecord
 from ottla.model.ids import Uuid
 from ottla.records.batch import iter_batches
 from ottla.records.record import read_records
@@ -139,25 +138,26 @@ def delete(s: Script, group: str, case: str, *topics: str) -> None:
 def assert_assigned(s: Script, group: str) -> int:
     """Is every target assignment in the group's log the one that our assignor makes? How many there are."""
     members: dict[str, frozenset[str]] = {}
+    before: dict[str, Assignment] = {}
     target: dict[str, Assignment] = {}
     assignable: dict[Uuid, list[int]] = {}
     found = 0
-    for batch in raw_records_of(s, group):
-        before, ready = dict(target), dict(assignable)
-        for record in batch:
-            match record.key:
-                case log.ShareGroupMemberMetadataKey(member_id=member_id):
-                    _put(members, member_id, record.value and frozenset(record.value.subscribed_topic_names))
-                case log.ShareGroupTargetAssignmentMemberKey(member_id=member_id):
-                    topics = record.value and record.value.topic_partitions
-                    partitions = topics and {t.topic_id: frozenset(t.partitions) for t in topics}
-                    _put(target, member_id, None if record.value is None else partitions or {})
-                case log.ShareGroupStatePartitionMetadataKey():
-                    assignable = {t.topic_id: sorted(t.partitions) for t in record.value.initialized_topics}
-        if any(isinstance(r.key, log.ShareGroupTargetAssignmentMetadataKey) for r in batch):
-            expected = _assigned(s, members, before, ready)
-            assert target == expected, f"{group}: {target} of {members}, computed {expected}"
-            found += 1
+    for key, value in raw_records_of(s, group):
+        match key:
+            case log.ShareGroupMemberMetadataKey(member_id=member_id):
+                _put(members, member_id, value and frozenset(value.subscribed_topic_names))
+            case log.ShareGroupTargetAssignmentMemberKey(member_id=member_id) if value is None:
+                _put(target, member_id, None)
+                _put(before, member_id, None)
+            case log.ShareGroupTargetAssignmentMemberKey(member_id=member_id):
+                target[member_id] = {t.topic_id: frozenset(t.partitions) for t in value.topic_partitions}
+            case log.ShareGroupStatePartitionMetadataKey() if value is not None:
+                assignable = {t.topic_id: sorted(t.partitions) for t in value.initialized_topics}
+            case log.ShareGroupTargetAssignmentMetadataKey() if value is not None:
+                expected = _assigned(s, members, before, assignable)
+                assert target == expected, f"{group}: {target} of {members}, computed {expected}"
+                before = dict(target)
+                found += 1
     return found
 
 
@@ -186,27 +186,28 @@ def _assigned(
     return simple.assign(specs, subscription_type(counts, len(members)), assignable)
 
 
-def shown_records(s: Script, group: str) -> list[Any]:
+def shown_records(s: Script, group: str) -> dict[str, list[Any]]:
     """The group's records; of what members shall have and have, how much it is."""
-    batches = records_of(s, group)
-    for row in (row for batch in batches for row in batch if row["value"]):
+    found = records_of(s, group)
+    for value in (value for values in found.values() for value in values if value):
         for name in ("topic_partitions", "assigned_partitions"):
-            for topic in row["value"].get(name, ()):
+            for topic in value.get(name, ()):
                 topic["partitions"] = len(topic["partitions"])
-    return [sorted(batch, key=str) for batch in batches]
+    return found
 
 
-def raw_records_of(s: Script, group: str) -> list[list[CoordinatorRecord]]:
-    """The records of a share group, decision by decision."""
+def raw_records_of(s: Script, group: str) -> list[tuple[Any, Any]]:
+    """The records of a share group, the oldest first."""
     assert s.is_led("__consumer_offsets", 50)
     where = part(partition_for(group, 50))
     answer = s.quiet(FETCH, 12, fetch_body(fetch_topic(s, "__consumer_offsets", where)))
     data = answer["responses"][0]["partitions"][0]["records"] or b""
-    batches = []
-    for batch in iter_batches(bytes(data)):
-        rows = (GROUP_RECORDS.decode(row.key, row.value) for row in read_records(batch))
-        batches.append([row for row in rows if row and getattr(row.key, "group_id", "") == group])
-    return batches
+    decoded = [
+        GROUP_RECORDS.decode(row.key, row.value)
+        for batch in iter_batches(bytes(data))
+        for row in read_records(batch)
+    ]
+    return [(row.key, row.value) for row in decoded if row and getattr(row.key, "group_id", "") == group]
 
 
 # ---- the scripts --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ Owner: the ShareManager of a shard.
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from ottla.coordinator.group.share.groups import ShareGroups
@@ -129,9 +129,9 @@ class ShareOffsets:
         return Result(Deletion(partitions, refused), [self._groups.states_record(group.group_id, states)])
 
     def complete_deletion(
-        self, group_id: str, topic_ids: Sequence[Uuid], asked: Collection[Uuid]
+        self, group_id: str, topic_ids: Sequence[Uuid], asked: Mapping[Uuid, Set[int]]
     ) -> Result[list[DeleteShareGroupOffsetsResponseTopic]]:
-        """Of the topics it was asked about, the share coordinator has forgotten these."""
+        """Of the partitions it was asked to delete, the share coordinator has forgotten those of these topics."""
         states = self._groups.states.get(group_id)
         if states is None:
             return Result([])
@@ -141,13 +141,13 @@ class ShareOffsets:
             )
             for topic_id in topic_ids
         ]
-        forgotten = states.deleted(frozenset(asked), frozenset(topic_ids))
+        forgotten = states.deleted(asked, frozenset(topic_ids))
         return Result(answers, [self._groups.states_record(group_id, forgotten)])
 
-    def state_deleted(self, group_id: str, topic_ids: Collection[Uuid]) -> Result[None]:
-        """The share coordinator has forgotten topics of a group that is to be deleted."""
+    def state_deleted(self, group_id: str, asked: Mapping[Uuid, Set[int]]) -> Result[None]:
+        """The share coordinator was asked to delete these; whether it has all of them is not said."""
         states = self._groups.states.get(group_id)
-        after = None if states is None else states.deleted(frozenset(topic_ids), frozenset())
+        after = None if states is None else states.deleted(asked, frozenset())
         if after is None or after == states:
             return Result(None)
         return Result(None, [self._groups.states_record(group_id, after)])

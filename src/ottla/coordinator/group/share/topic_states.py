@@ -50,12 +50,14 @@ class TopicStates(NamedTuple):
         initialized = {t: topic for t, topic in self.initialized.items() if t not in topic_ids}
         return TopicStates(self.initializing, initialized, self.deleting | topic_ids)
 
-    def deleted(self, asked: Set[Uuid], forgotten: Set[Uuid]) -> "TopicStates":
-        """The share coordinator was asked about some topics, and has forgotten these of them.
+    def deleted(self, asked: Mapping[Uuid, Set[int]], forgotten: Set[Uuid]) -> "TopicStates":
+        """The share coordinator was to delete some partitions, and has forgotten all of these topics.
 
         If somebody wanted one again meanwhile, what was set up anew may be gone too: it is to be set up once more.
         """
-        return self.without(asked)._replace(deleting=self.deleting - forgotten)
+        return TopicStates(
+            _without(self.initializing, asked), _without(self.initialized, asked), self.deleting - forgotten
+        )
 
     def without(self, topic_ids: Set[Uuid]) -> "TopicStates":
         """These topics do not exist any more."""
