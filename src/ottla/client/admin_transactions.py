@@ -25,6 +25,7 @@ from ottla.wire.messages.transactions import DescribeTransactionsRequest, ListTr
 
 # So many partitions are asked about at once, as kafka-transactions does.
 PARTITIONS_AT_ONCE = 500
+_UPGRADE, _SAFE_DOWNGRADE = 1, 2
 
 
 class TransactionAdmin(GroupAdmin):
@@ -185,12 +186,16 @@ class TransactionAdmin(GroupAdmin):
     async def update_features(
         self, levels: Mapping[str, int], *, validate_only: bool = False, allow_downgrade: bool = False
     ) -> None:
-        """Raise (or lower, where that is safe) features of the cluster."""
+        """Raise (or lower, where that is allowed and safe) features of the cluster."""
+        now = {feature.name: feature.finalized for feature in await self.describe_features()}
+        lower = {name for name, level in levels.items() if allow_downgrade and level < now.get(name, 0)}
         request = UpdateFeaturesRequest(
             timeout_ms=self.config.request_timeout_ms,
             feature_updates=[
                 FeatureUpdateKey(
-                    feature=name, max_version_level=level, upgrade_type=2 if allow_downgrade else 1
+                    feature=name,
+                    max_version_level=level,
+                    upgrade_type=_SAFE_DOWNGRADE if name in lower else _UPGRADE,
                 )
                 for name, level in levels.items()
             ],
