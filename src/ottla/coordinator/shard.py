@@ -422,11 +422,15 @@ class Shard(Generic[M]):
 
     def _tell_failure(self, entry: _Waiting, error: KafkaError) -> None:
         result = entry.result
+        unanswered: Iterable[Effect] = result.effects
         if result.on_failure is not None:
             effects = result.on_failure(error)
             if self.state is ShardState.ACTIVE:
                 self.apply(effects)
-        for effect in result.effects:
+            else:
+                # Whoever was to be answered by them is known to nobody else any more.
+                unanswered = [*unanswered, *effects]
+        for effect in unanswered:
             if isinstance(effect, Answer) and not effect.pending.done:
                 effect.pending.fail(error)
         if not entry.pending.done:

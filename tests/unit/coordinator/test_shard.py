@@ -242,6 +242,17 @@ def test_soft_state_is_mended_and_those_who_were_to_be_answered_are_told(world: 
     assert told == ["after the failure"]
 
 
+def test_unloading_leaves_nobody_behind_whom_a_failure_was_to_answer(world: ToyWorld) -> None:
+    """A leader's assignment that was never committed: the members that wait for it hear of that too."""
+    parked: Pending[str] = Pending()
+    world.log.hold()
+    world.write(put("a", 1, on_failure=lambda error: [Answer(parked, "come again")]))
+    world.settle()
+    world.shard.close(KafkaError(ErrorCode.NOT_COORDINATOR))
+    assert parked.error is not None
+    assert parked.error.code is ErrorCode.NOT_COORDINATOR
+
+
 def test_a_decision_that_is_refused_changes_nothing(world: ToyWorld) -> None:
     def refuse(toy: object, now_ms: int) -> Result[None]:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
