@@ -103,7 +103,9 @@ class Conversions:
     def _take_over(self, group: ConsumerGroup, classic: ClassicGroup, member: Member) -> None:
         """A classic member, with the partitions it has."""
         assigned = self._assigned(member)
-        subscription = parse_subscription(member.metadata[classic.protocol_name or ""])
+        # Before its first generation a group has not agreed on a protocol yet.
+        protocol = classic.protocol_name or classic.choose_protocol()
+        subscription = parse_subscription(member.metadata[protocol])
         generation = classic.generation_id
         group.put_target(member.member_id, assigned)
         group.put_member(

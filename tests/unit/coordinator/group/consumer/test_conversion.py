@@ -69,6 +69,18 @@ def test_an_upgrade_keeps_what_the_members_have() -> None:
     assert group.classic_members == 1
 
 
+def test_an_upgrade_before_the_first_generation() -> None:
+    """The classic members have not agreed on a protocol yet; they join again, and are taken in."""
+    world = ConsumerWorld({"t": 4})
+    old, waits = world.new_member(protocols=says("t"))
+    world.enter("new", ["t"])
+    assert error_of(waits) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.consumer_group().classic_members == 1
+    generation = rejoin(world, old, [])
+    kept = fetched(world.sync(old, generation).result().assignment)["t"]
+    assert sorted(kept + world.has("new")["t"]) == [0, 1, 2, 3]
+
+
 def test_both_get_their_halves() -> None:
     world, old, generation = upgraded()
     assert sorted(world.has(old)["t"] + world.has("new")["t"]) == [0, 1, 2, 3]
