@@ -25,12 +25,11 @@ class Verification:
         self.supports_epoch_bump = supports_epoch_bump
         self.timestamp_ms = timestamp_ms
 
-    def note(self, sequence: int, epoch: int) -> None:
+    def note(self, sequence: int, epoch: int, supports_epoch_bump: bool) -> None:
         """Another batch asks: the lowest sequence must be appended first, or the others could never follow it."""
-        if epoch > self.epoch:
-            self.epoch, self.lowest_sequence = epoch, sequence
-        elif epoch == self.epoch and sequence < self.lowest_sequence:
-            self.lowest_sequence = sequence
+        if epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, sequence)
+            self.supports_epoch_bump &= supports_epoch_bump
 
 
 # For batches that nobody has to verify: those of coordinators, or where it is turned off.
@@ -67,10 +66,11 @@ class Verifications:
         if self._has_begun(producer_id, epoch):
             return None
         verification = self._by_producer.get(producer_id)
-        if verification is None:
+        if verification is None or epoch > verification.epoch:
+            # One of an older epoch is a zombie's, perhaps of another version of transactions: it proves nothing now.
             verification = Verification(sequence, epoch, supports_epoch_bump, now_ms)
             self._by_producer[producer_id] = verification
-        verification.note(sequence, epoch)
+        verification.note(sequence, epoch, supports_epoch_bump)
         return verification
 
     def check(self, producer_id: int, epoch: int, shown: Verification | None) -> None:

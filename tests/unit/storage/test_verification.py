@@ -174,6 +174,24 @@ def test_a_zombie_is_told_so_even_without_a_verification(log: Log) -> None:
     assert refusal(log, None, epoch=3) is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+def test_what_a_zombie_began_does_not_outlive_the_marker_of_its_successor(log: Log) -> None:
+    """The zombie spoke version 2, where a marker of the same epoch belongs to the transaction before; now it does not.
+
+    Apache's broker lets the batch in, and the transaction hangs.
+    """
+    start(log, epoch=0, kind=V2)
+    shown = start(log, epoch=1, kind=V1)
+    end(log, epoch=1)
+    assert refusal(log, shown, epoch=1) is ErrorCode.INVALID_TXN_STATE
+
+
+def test_a_zombies_verification_is_no_good_once_its_successor_has_one(log: Log) -> None:
+    old = start(log, epoch=0)
+    new = start(log, epoch=1)
+    assert refusal(log, old, epoch=0) is ErrorCode.INVALID_TXN_STATE
+    assert write(log, new, epoch=1) == 0
+
+
 # ---- sequences ------------------------------------------------------------------------------------------------
 
 

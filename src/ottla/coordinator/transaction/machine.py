@@ -369,8 +369,12 @@ def _is_retry_over_rotation(row: Transaction, producer: ProducerIdAndEpoch) -> b
 
 
 def _is_retried_end(row: Transaction, producer: ProducerIdAndEpoch) -> bool:
-    """Is this the end that led to the current epoch, asked for again?"""
-    if row.state not in (S.COMPLETE_COMMIT, S.COMPLETE_ABORT):
+    """Is this the end that led to the current epoch, asked for again?
+
+    An end of version 1 led to no epoch: what looks like its repetition is a zombie of the epoch before, whom Apache
+    takes for its successor here.
+    """
+    if row.state not in (S.COMPLETE_COMMIT, S.COMPLETE_ABORT) or not bumps_epoch(row.client_version):
         return False
     bumped = row.producer_epoch == producer.producer_epoch + 1
     return bumped or _is_retry_over_rotation(row, producer)

@@ -283,6 +283,18 @@ def test_a_delayed_end_of_version_2_leaves_the_next_transaction_alone(
     assert world.row().state is S.COMPLETE_COMMIT
 
 
+@pytest.mark.parametrize("committed", [COMMIT, ABORT])
+def test_a_zombie_of_version_2_does_not_become_its_successor_of_version_1(
+    world: TransactionWorld, committed: bool
+) -> None:
+    """To Apache the zombie's end looks like the one before, asked for again, and it tells it its successor's epoch."""
+    zombie = world.producer()
+    successor = world.begin()
+    world.end("t", successor, committed=committed, client_version=V1)
+    delayed = world.end("t", zombie, committed=committed, client_version=V2)
+    assert error_of(delayed) is ErrorCode.PRODUCER_FENCED
+
+
 def test_a_delayed_end_of_version_2_is_as_harmless_after_a_restart(world: TransactionWorld) -> None:
     first = world.begin()
     after = world.end("t", first).result()
