@@ -23,7 +23,7 @@ from ottla.client import (
     RebalanceListener,
     TopicPartition,
 )
-from ottla.client.errors import CommitFailed, StateError, Wakeup
+from ottla.client.errors import CommitFailed, NoOffsetForPartition, StateError, Wakeup
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.testing.broker import Broker
 
@@ -130,6 +130,7 @@ class KafkaPython:
             group_id=group,
             auto_offset_reset="earliest",
             heartbeat_interval_ms=100,
+            metadata_max_age_ms=500,  # it may lead before it knows the topic, and look again only then
             partition_assignment_strategy=[strategy],
             **settings,
         )
@@ -373,6 +374,67 @@ def test_whoever_does_not_poll_loses_its_partitions(servers: str, topic: str, pr
             slow.consumer.commit({TopicPartition(topic, 0): 1})
         poll_until(lambda: is_shared(slow, quick), slow, quick)
         assert ("lost", PARTITIONS) in slow.heard
+
+
+def test_without_a_position_and_a_policy_the_application_decides(servers: str, topic: str) -> None:
+    tp = TopicPartition(topic, 0)
+    with Consumer(bootstrap_servers=servers, group_id=f"g-{topic}", auto_offset_reset="none") as consumer:
+        consumer.assign([tp])
+        with pytest.raises(NoOffsetForPartition, match="auto_offset_reset is none"):
+            consumer.position(tp)
+        consumer.seek(tp, OffsetAndMetadata(0))
+        assert consumer.position(tp) == 0
+        patience = Patience("reading one")
+        while consumer.current_lag(tp) is None:
+            patience.check(())
+            consumer.poll(50)
+        assert consumer.current_lag(tp) == 0
+        produce(servers, topic, 12)
+        while not consumer.poll(100, 1):
+            patience.check(())
+        assert consumer.current_lag(tp) == 1
+        with pytest.raises(KafkaError, match="is not assigned"):
+            consumer.position(TopicPartition(topic, 1))
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("instance", [None, "me"])
+def test_whoever_unsubscribes_may_subscribe_again(
+    servers: str, topic: str, protocol: str, instance: str | None
+) -> None:
+    group = f"g-{topic}"
+    member = Ours(servers, group, topic, group_protocol=protocol, group_instance_id=instance)
+    try:
+        poll_until(lambda: is_shared(member), member)
+        member.consumer.unsubscribe()
+        assert member.partitions() == set()
+        member.consumer.subscribe([topic])
+        poll_until(lambda: is_shared(member), member)
+    finally:
+        member.close()
+    assert member.heard.count(("assigned", PARTITIONS)) == 2
+
+
+def test_a_classic_group_assigns_anew_on_request(servers: str, topic: str) -> None:
+    with ExitStack() as stack:
+        member = Ours(servers, f"g-{topic}", topic)
+        stack.callback(member.close)
+        poll_until(lambda: is_shared(member), member)
+        generation = member.consumer.group_metadata().generation_id
+        member.consumer.enforce_rebalance()
+        poll_until(lambda: member.consumer.group_metadata().generation_id == generation + 1, member)
+        poll_until(lambda: is_shared(member), member)
+
+
+def test_a_listener_with_coroutines_is_refused_by_the_blocking_consumer(servers: str, topic: str) -> None:
+    class Listener(RebalanceListener):
+        async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            raise AssertionError("nobody awaits this")
+
+    with Consumer(bootstrap_servers=servers, group_id=f"g-{topic}") as consumer:
+        consumer.subscribe([topic], listener=Listener())
+        with pytest.raises(TypeError, match="for the AsyncConsumer"):
+            consumer.poll(20_000)
 
 
 def test_wakeup_and_misuse(servers: str, topic: str) -> None:

@@ -10,9 +10,10 @@ import sys
 import time
 
 from ottla.cli.args import UsageError
-from ottla.cli.client import explained, settings
+from ottla.cli.client import explained, line, settings
 from ottla.cli.output import say
 from ottla.client.aio_consumer import RebalanceListener
+from ottla.model.errors import KafkaError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _POLL_MS = 1000.0
 _MAX_POLL_RECORDS = 5000
 _COMMIT_INTERVAL_S = 1.0
+_INTERRUPTED_COMMIT_MS = 3000.0
 
 
 class GroupReader(RebalanceListener):
@@ -120,13 +122,17 @@ class GroupReader(RebalanceListener):
             return False
         return all(self._consumer.position(tp) >= end for tp, end in self._ends.items())
 
-    def _commit(self) -> None:
+    def _commit(self, timeout_ms: float | None = None) -> None:
         if self._written:
-            self._consumer.commit(self._written)
+            self._consumer.commit(self._written, timeout_ms)
 
     def stop(self) -> None:
-        """Interrupted: what is written is written."""
-        self._commit()
+        """Interrupted: what is written is committed, if that can be done soon."""
+        try:
+            self._commit(_INTERRUPTED_COMMIT_MS)
+        except KafkaError as error:
+            say(f"ottla: what was printed last is not committed: {line(error)}")
+        self._written.clear()
 
 
 def run(args: argparse.Namespace, printer: Printer) -> int:

@@ -73,11 +73,14 @@ class AsyncConsumer(AsyncClient):
         """Read these partitions and no others, whatever a group thinks."""
         if self.group is not None:
             self.group.require_no_subscription()
+            self.group.commit_soon(monotonic_ms())
         self.consumer.assign([TopicPartition(*tp) for tp in partitions], monotonic_ms())
         self._wake()
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
-        self.consumer.seek(TopicPartition(*tp), offset)
+    def seek(self, tp: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Read on from this offset; one with a leader epoch is checked against the log first (KIP-320)."""
+        at = OffsetAndMetadata.of(offset)
+        self.consumer.seek(TopicPartition(*tp), at.offset, at.leader_epoch)
         self._wake()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
@@ -104,12 +107,26 @@ class AsyncConsumer(AsyncClient):
 
     async def position(self, tp: TopicPartition, timeout_ms: float | None = None) -> int:
         """The offset of the next record, looked up if need be."""
-        state = self.consumer.at(TopicPartition(*tp))
+        wanted = TopicPartition(*tp)
+        consumer = self.consumer
         limit = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        if not await self.driver.until(lambda: state.position is not None, limit):
+
+        def settled() -> bool:
+            state = consumer.get(wanted)  # it may be taken from us while we wait
+            return state is None or state.position is not None or consumer.has_error()
+
+        consumer.at(wanted)
+        if not await self.driver.until(settled, limit):
             raise timed_out_waiting(f"the position of {tp} was not found", self.core)
-        assert state.position is not None
-        return state.position
+        with self._lock:
+            position = consumer.at(wanted).position
+            if position is None:
+                raise consumer.take_error()
+        return position
+
+    def current_lag(self, tp: TopicPartition) -> int | None:
+        """How many records are left to read, by the last fetch; None before there was one."""
+        return self.consumer.lag(TopicPartition(*tp))
 
     # Groups.
 
@@ -156,6 +173,11 @@ class AsyncConsumer(AsyncClient):
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is in its group, for AsyncProducer.send_offsets_to_transaction."""
         return self._need_group().identity
+
+    def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
+        """Have a classic group assign anew; a group of the new protocol does that when it has a reason."""
+        self._need_group().member.rejoin(reason)
+        self._wake()
 
     def _need_group(self) -> GroupCore:
         if self.group is None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from inspect import iscoroutine
 from typing import Any
 
 from ottla.client.aio_consumer import AsyncConsumer, OnCommit, RebalanceListener, ToCommit
@@ -14,6 +15,7 @@ from ottla.client.offsets import OffsetAndTimestamp
 from ottla.model.ids import TopicPartition
 
 _ITERATION_WAIT_MS = 1000.0
+_INTERRUPTED_CLOSE_MS = 3000.0
 
 
 class _ThreadedConsumer(AsyncConsumer):
@@ -46,7 +48,7 @@ class Consumer(Blocking):
         with self._lock:
             self._twin.assign(partitions)
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
+    def seek(self, tp: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         with self._lock:
             self._twin.seek(tp, offset)
 
@@ -73,6 +75,11 @@ class Consumer(Blocking):
     def position(self, tp: TopicPartition, timeout_ms: float | None = None) -> int:
         """The offset of the next record, looked up if need be."""
         return self._run(self._twin.position(tp, timeout_ms))
+
+    def current_lag(self, tp: TopicPartition) -> int | None:
+        """How many records are left to read, by the last fetch; None before there was one."""
+        with self._lock:
+            return self._twin.current_lag(tp)
 
     # Groups.
 
@@ -103,6 +110,11 @@ class Consumer(Blocking):
         with self._lock:
             return self._twin.group_metadata()
 
+    def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
+        """Have a classic group assign anew; a group of the new protocol does that when it has a reason."""
+        with self._lock:
+            self._twin.enforce_rebalance(reason)
+
     # Records.
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
@@ -125,7 +137,10 @@ class Consumer(Blocking):
         while (event := twin.take_event()) is not None:
             try:
                 self._run(twin.commit_before(event))
-                twin.callback(event)(event.partitions)
+                told = twin.callback(event)(event.partitions)
+                if iscoroutine(told):
+                    told.close()
+                    raise TypeError("a listener with coroutines is for the AsyncConsumer")
             finally:
                 twin.finish_event(event)
 
@@ -176,3 +191,8 @@ class Consumer(Blocking):
             self._twin.begin_leaving()
             self._tell_events()
         self._close(lambda: self._twin.close(timeout_ms, leave_group=leave_group))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Ctrl-C means soon; any other error still lets the last commit take its time.
+        hurried = kind is not None and not issubclass(kind, Exception)
+        self.close(_INTERRUPTED_CLOSE_MS if hurried else None)

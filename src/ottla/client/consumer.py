@@ -8,19 +8,18 @@ long as what waits is less than fetch_max_bytes. A party of the network core; ow
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ottla.client.calls import STALE_METADATA
 from ottla.client.config import ConsumerConfig
 from ottla.client.errors import NoOffsetForPartition, UnsupportedVersion
-from ottla.client.fanout import LeaderFanout
 from ottla.client.fetch_session import FINAL_EPOCH, FetchSession, FetchSpec, build_fetch
 from ottla.client.fetched import ConsumerRecord, Fetched, complete_batches_end
 from ottla.client.metadata import Node, error_of
 from ottla.client.network import NetworkCore
-from ottla.client.offsets import LATEST, epoch_end_question, list_offsets_question
 from ottla.client.peers import LONG_POLL
+from ottla.client.position_finder import PositionFinder
 from ottla.client.positions import RESET_TIMESTAMPS, PartitionPosition
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
@@ -28,11 +27,6 @@ from ottla.wire.messages.fetch import FetchRequest
 
 # From this version on topics go by their id (KIP-516).
 FETCH_WITH_TOPIC_IDS = 13
-
-# The group is about to take the partition from us, or has: the question answers itself.
-_NOT_OURS = frozenset(
-    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH}
-)
 
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
@@ -52,8 +46,7 @@ class ConsumerCore:
         self._fetching: set[int] = set()  # nodes with a fetch in flight
         self._node_not_before: dict[int, float] = {}
         self._node_failures: dict[int, int] = {}
-        # Set by the group: asks what was committed for partitions, and calls on_committed for each.
-        self.committed_source: Callable[[list[TopicPartition], float], None] | None = None
+        self.finder = PositionFinder(network, config, self._positions, self.report, self._discard)
         network.parties.append(self)
 
     # -- what the application says --------------------------------------------------------------------
@@ -77,7 +70,7 @@ class ConsumerCore:
                 continue
             state = self._positions[tp] = PartitionPosition(tp)
             state.held = True
-            state.needs_committed = self.committed_source is not None
+            state.needs_committed = self.finder.committed_source is not None
             self._metadata.want(tp.topic, now)
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
@@ -128,6 +121,9 @@ class ConsumerCore:
     def paused(self) -> set[TopicPartition]:
         return {tp for tp, state in self._positions.items() if state.paused}
 
+    def get(self, tp: TopicPartition) -> PartitionPosition | None:
+        return self._positions.get(tp)
+
     def at(self, tp: TopicPartition) -> PartitionPosition:
         """The state of an assigned partition."""
         state = self._positions.get(tp)
@@ -140,6 +136,19 @@ class ConsumerCore:
     def report(self, error: KafkaError) -> None:
         """Have a drain raise this."""
         self._errors.append(error)
+
+    def has_error(self) -> bool:
+        return bool(self._errors)
+
+    def take_error(self) -> KafkaError:
+        """The error a drain would raise next."""
+        return self._errors.popleft()
+
+    def lag(self, tp: TopicPartition) -> int | None:
+        """How many records are left to read, by the last fetch; None before there was one."""
+        state = self.at(tp)
+        end = state.last_stable_offset if self._config.read_committed else state.high_watermark
+        return None if state.position is None or end < 0 else max(end - state.position, 0)
 
     @property
     def buffered_bytes(self) -> int:
@@ -202,8 +211,8 @@ class ConsumerCore:
 
     def step(self, now: float) -> None:
         self._note_topics(now)
-        self._look_up(now)
-        self._validate(now)
+        self.finder.look_up(now)
+        self.finder.validate(now)
         for node_id, wanted in self._fetches(now).items():
             if self._network.ready(node_id, now, LONG_POLL):
                 self._fetch(node_id, wanted, now)
@@ -236,119 +245,6 @@ class ConsumerCore:
                 error = KafkaError(info.error, f"topic {topic!r}: {info.error.name}")
                 if not any(e.message == error.message for e in self._errors):
                     self._errors.append(error)
-
-    # -- positions ------------------------------------------------------------------------------------
-
-    def _look_up(self, now: float) -> None:
-        """Ask for the positions that are not known."""
-        timestamps: dict[TopicPartition, int] = {}
-        committed: list[TopicPartition] = []
-        for tp, state in self._positions.items():
-            if state.position is not None or state.looking_up:
-                continue
-            if state.needs_committed:
-                state.looking_up = True
-                committed.append(tp)
-                continue
-            timestamp = state.reset if state.reset is not None else self._reset_policy(state)
-            if timestamp is not None:
-                state.reset, state.looking_up = timestamp, True
-                timestamps[tp] = timestamp
-        if committed and self.committed_source is not None:
-            self.committed_source(committed, now)
-        if not timestamps:
-            return
-        question = list_offsets_question(
-            timestamps,
-            self._metadata,
-            read_committed=self._config.read_committed,
-            timeout_ms=self._config.request_timeout_ms,
-        )
-
-        def found(tp: TopicPartition, result: Any, error: KafkaError | None, now: float) -> None:
-            self._on_position(tp, timestamps[tp], result, error, now)
-
-        LeaderFanout(self._network, timestamps, question, found, float("inf"))
-
-    def on_committed(
-        self, tp: TopicPartition, at: tuple[int, int] | None, error: KafkaError | None, now: float
-    ) -> None:
-        """The group has said where it stopped (offset and epoch); None: it never read this partition."""
-        state = self._positions.get(tp)
-        if state is None or not state.needs_committed:
-            return  # moved or unassigned meanwhile
-        state.looking_up = False
-        if error is not None:
-            if error.code not in _NOT_OURS:
-                state.looking_up = True  # told once; a seek starts it again
-                self._errors.append(error)
-            return
-        state.needs_committed = False
-        if at is not None:
-            state.seek(*at)
-
-    def _reset_policy(self, state: PartitionPosition) -> int | None:
-        timestamp = RESET_TIMESTAMPS.get(self._config.auto_offset_reset)
-        if timestamp is None:
-            state.looking_up = True  # told once; a seek starts it again
-            self._errors.append(
-                NoOffsetForPartition(f"{state.tp} has no position and auto_offset_reset is none")
-            )
-        return timestamp
-
-    def _on_position(
-        self, tp: TopicPartition, asked: int, result: Any, error: KafkaError | None, now: float
-    ) -> None:
-        state = self._positions.get(tp)
-        if state is None or state.reset != asked or state.position is not None:
-            return  # moved or unassigned meanwhile
-        if error is not None:
-            self._errors.append(error)
-            return
-        if result.offset < 0:
-            # No record at or after the timestamp: the end is where the next one will be.
-            state.need_reset(LATEST)
-            return
-        state.seek(result.offset)
-        state.validated_epoch = result.leader_epoch
-
-    def _validate(self, now: float) -> None:
-        """After a change of leader, see that the log still holds what we have read (KIP-320)."""
-        epochs: dict[TopicPartition, int] = {}
-        for tp, state in self._positions.items():
-            current = self._metadata.leader_epoch(tp)
-            if state.position is None or state.validating or current <= state.validated_epoch:
-                continue
-            if state.offset_epoch < 0:
-                state.validated_epoch = current  # nothing read yet, nothing to check
-                continue
-            state.validating = True
-            epochs[tp] = state.offset_epoch
-        if epochs:
-            question = epoch_end_question(epochs, self._metadata)
-            LeaderFanout(self._network, epochs, question, self._on_epoch_end, float("inf"))
-
-    def _on_epoch_end(self, tp: TopicPartition, end: Any, error: KafkaError | None, now: float) -> None:
-        state = self._positions.get(tp)
-        if state is None or not state.validating:
-            return
-        state.validating = False
-        state.validated_epoch = self._metadata.leader_epoch(tp)
-        if error is not None:
-            if not isinstance(error, UnsupportedVersion):
-                self._errors.append(error)
-            return
-        if state.position is None or end.end_offset < 0 or end.end_offset >= state.position:
-            return
-        self._discard(tp)
-        if self._config.auto_offset_reset == "none":
-            self._errors.append(
-                KafkaError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{tp}: the log was truncated to {end.end_offset}, the position was {state.position}",
-                )
-            )
-        state.seek(end.end_offset, end.leader_epoch)
 
     # -- fetching -------------------------------------------------------------------------------------
 

@@ -360,6 +360,9 @@ class ClassicMember:
         deadline = now + self._config.session_timeout_ms
         self._network.call(Call(request, self._target, deadline, answered), now)
 
+    def rejoin(self, reason: str) -> None:
+        self._rejoin = self._rejoin or reason
+
     def expired(self, now: float) -> None:
         self.leave(now, now + self._config.request_timeout_ms, lambda: None, remain=False)
         self._lose(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -367,14 +370,17 @@ class ClassicMember:
 
     def leave(self, now: float, deadline_ms: float, on_done: Callable[[], None], *, remain: bool) -> None:
         self._drop_call()
-        # A static member keeps its place until its session ends (KIP-345).
-        if not self.member_id or remain or self._config.group_instance_id is not None:
+        self.state, self._rejoin, self._leader = State.UNJOINED, "joining again", None
+        is_static = self._config.group_instance_id is not None
+        is_known = self._network.coordinators.known(self._target) is not None
+        if not self.member_id or remain or is_static or not is_known:
+            # A static member keeps its place until its session ends (KIP-345); and a coordinator that cannot be
+            # found finds out for itself.
             on_done()
             return
         member = MemberIdentity(member_id=self.member_id, reason="the consumer is being closed")
         request = LeaveGroupRequest(group_id=self._target.key, members=[member])
         self.member_id, self.generation = "", NO_GENERATION
-        self.state, self._rejoin = State.UNJOINED, "joining again"
         call = Call(request, self._target, deadline_ms, lambda *_: on_done(), adapt=_leave_for_version)
         self._network.call(call, now)
 

@@ -258,6 +258,9 @@ class ConsumerMember:
         if code in _LOST and who == self.identity and self.epoch > JOINING_EPOCH:
             self._lose(now)
 
+    def rejoin(self, reason: str) -> None:
+        """The broker assigns when it sees a reason: there is nothing to ask for."""
+
     def expired(self, now: float) -> None:
         self.leave(now, now + self._config.request_timeout_ms, lambda: None, remain=False)
         self._lose(now)
@@ -266,7 +269,8 @@ class ConsumerMember:
         is_static = self._config.group_instance_id is not None
         was_in = self.epoch > JOINING_EPOCH or self._call is not None
         self._begin_again()
-        if not was_in or (remain and not is_static):
+        is_known = self._network.coordinators.known(self._target) is not None
+        if not was_in or not is_known or (remain and not is_static):
             on_done()
             return
         request = ConsumerGroupHeartbeatRequest(

@@ -78,7 +78,7 @@ class GroupCore:
         self._is_leaving = False
         self._next_auto_commit_ms = float("inf")
         self.last_commit_error: KafkaError | None = None
-        consumer.committed_source = self._fetch_committed
+        consumer.finder.committed_source = self._fetch_committed
         network.parties.append(self)
 
     # -- what the application says --------------------------------------------------------------------
@@ -144,6 +144,11 @@ class GroupCore:
         if self.subscribed and self.owned:
             has_place = self.member.identity.generation_id >= 0
             self.push(Change.REVOKED if has_place else Change.LOST, self.owned)
+
+    def commit_soon(self, now: float) -> None:
+        """What was consumed is about to be given up by the application's own wish: commit it, if that is automatic."""
+        if self._config.enable_auto_commit and self.dirty():
+            self._auto_commit(now)
 
     def _auto_commit(self, now: float) -> None:
         self._next_auto_commit_ms = now + self._config.auto_commit_interval_ms
@@ -284,7 +289,7 @@ class GroupCore:
                 if offset is not None:
                     self.commits.acknowledged[tp] = offset
                 at = None if offset is None else (offset.offset, offset.leader_epoch)
-                self._consumer.on_committed(tp, at, error, now)
+                self._consumer.finder.on_committed(tp, at, error, now)
 
         self.commits.fetch(partitions, float("inf"), found, now)
 

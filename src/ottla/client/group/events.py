@@ -43,6 +43,10 @@ class Member(Protocol):
         """A commit of `who` was answered with an error that means: you are not a member."""
         ...
 
+    def rejoin(self, reason: str) -> None:
+        """The application wants the group to assign anew, where a member can ask for that."""
+        ...
+
     def expired(self, now: float) -> None:
         """The application has not polled for too long: leave, so that somebody else may get on."""
         ...
