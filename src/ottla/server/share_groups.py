@@ -17,7 +17,7 @@ from ottla.coordinator.group.share.heartbeat import Beat, Initialize
 from ottla.coordinator.group.share.offsets import Alteration, Deletion
 from ottla.coordinator.result import Result
 from ottla.coordinator.runtime import CoordinatorRuntime
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import KafkaError
 from ottla.model.ids import Uuid
 from ottla.model.pending import Pending, gather
 from ottla.server.share_persister import Outcomes, SharePersister
@@ -109,7 +109,6 @@ class ShareGroupService:
         topics, initialize = alteration
         if not initialize.starts:
             return Pending.of(topics)
-        require_sound(initialize.group_id, initialize.starts)
         answered = self.persister.initialize(*initialize)
         return chain(answered, lambda outcomes: self._altered(initialize.group_id, topics, outcomes))
 
@@ -181,10 +180,6 @@ class ShareGroupService:
     def _delete_state_of(
         self, group_id: str, partitions: Mapping[Uuid, Sequence[int]]
     ) -> Pending[tuple[str, KafkaError | None]]:
-        try:
-            require_sound(group_id, partitions)
-        except KafkaError as error:
-            return Pending.of((group_id, error))
         answered = self.persister.delete(group_id, partitions)
         return chain(answered, lambda outcomes: self._note_state_deleted(group_id, outcomes))
 
@@ -226,14 +221,6 @@ def _partitions(outcomes: Outcomes) -> dict[Uuid, frozenset[int]]:
 
 def first_error(outcomes: Outcomes) -> KafkaError | None:
     return next((e for answers in outcomes.values() for e in answers.values() if e is not None), None)
-
-
-def require_sound(
-    group_id: str, partitions: Mapping[Uuid, Set[int] | Mapping[int, int] | Sequence[int]]
-) -> None:
-    """Nobody asks the share coordinator about nothing, or about negative partitions; Kafka fails over it."""
-    if not group_id or any(not numbers or min(numbers) < 0 for numbers in partitions.values()):
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the group or a partition is not one")
 
 
 def _not_deleted(topic_id: Uuid, error: KafkaError) -> DeleteShareGroupOffsetsResponseTopic:

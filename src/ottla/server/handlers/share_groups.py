@@ -1,5 +1,6 @@
 """Share groups (KIP-932): heartbeat and describe, and where a group starts to read: describe, alter, delete."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ottla.coordinator.group.classic.join import Caller
@@ -12,7 +13,6 @@ from ottla.model.pending import Pending, gather
 from ottla.server.authorized import ALL_GROUP_OPERATIONS
 from ottla.server.context import Context
 from ottla.server.registry import handles
-from ottla.server.share_groups import require_sound
 from ottla.wire.messages import share_group as wire
 
 SHARE_VERSION = "share.version"
@@ -122,7 +122,7 @@ def _group_offsets(
     try:
         topics = _asked_topics(ctx, asked)
         if topics:
-            require_sound(asked.group_id, {topic.id: numbers for topic, numbers in topics})
+            _require_sound(asked.group_id, [numbers for _, numbers in topics])
     except KafkaError as error:
         return Pending.of(_no_offsets(asked.group_id, error.code, str(error)))
     answers = [_topic_offsets(ctx, asked.group_id, topic, numbers) for topic, numbers in topics]
@@ -149,6 +149,12 @@ def _asked_topics(
         image = ctx.node.image()
         named = [(image.topic_by_id(topic_id), list(numbers)) for topic_id, numbers in partitions.items()]
     return [(topic, numbers) for topic, numbers in named if topic is not None]
+
+
+def _require_sound(group_id: str, partitions: Iterable[Sequence[int]]) -> None:
+    """Nobody asks the share coordinator about nothing, or about negative partitions; Kafka fails over it."""
+    if not group_id or any(not numbers or min(numbers) < 0 for numbers in partitions):
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the group or a partition is not one")
 
 
 def _image(ctx: Context, topic_name: str) -> TopicImage | None:

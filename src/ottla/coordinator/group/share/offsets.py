@@ -88,6 +88,7 @@ class ShareOffsets:
         group = self._groups.group_or_new(request.group_id)
         if not group.is_empty():
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        _require_sound(request)
         topics: dict[Uuid, ShareTopic] = {}
         starts: dict[Uuid, dict[int, int]] = {}
         answers = []
@@ -97,9 +98,11 @@ class ShareOffsets:
             if image is not None:
                 known = [p for p in asked.partitions if p.partition_index < len(image.partitions)]
                 numbers = frozenset(p.partition_index for p in known)
+                if image.id in topics:  # named twice
+                    numbers |= topics[image.id].partitions
                 topics[image.id] = ShareTopic(asked.topic_name, numbers)
                 if known:
-                    starts[image.id] = {p.partition_index: p.start_offset for p in known}
+                    starts.setdefault(image.id, {}).update((p.partition_index, p.start_offset) for p in known)
         written = [self._groups.begun(group.group_id, topics, now_ms)] if topics else []
         alteration = Alteration(answers, Initialize(group.group_id, group.epoch, starts))
         return Result(alteration, written)
@@ -184,7 +187,10 @@ class ShareOffsets:
                 candidates[topic_id] = ShareTopic(topic.name, frozenset(topic.partitions))
         deleting = TopicStates(deleting=frozenset(candidates))
         written.append(self._groups.states_record(group_id, deleting))
-        return {topic_id: sorted(topic.partitions) for topic_id, topic in candidates.items()}
+        # Kafka writes down what it is asked to set up before it looks at it: nothing, or negative partitions. The
+        # share coordinator has no state of those.
+        asked = {topic_id: sorted(p for p in t.partitions if p >= 0) for topic_id, t in candidates.items()}
+        return {topic_id: numbers for topic_id, numbers in asked.items() if numbers}
 
     def forget_topics(self, topic_ids: frozenset[Uuid]) -> Result[None]:
         """Topics were deleted; the share coordinator hears of it by itself."""
@@ -194,6 +200,13 @@ class ShareOffsets:
             if states.mentions(topic_ids)
         ]
         return Result(None, written, atomic=False)
+
+
+def _require_sound(request: AlterShareGroupOffsetsRequest) -> None:
+    """Kafka refuses negative partitions with this error too, but only when they are written down already: the group
+    exists from then on, and cannot be deleted at the first attempt."""
+    if any(p.partition_index < 0 for topic in request.topics for p in topic.partitions):
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "A partition's number is not negative.")
 
 
 def _altered(

@@ -109,6 +109,26 @@ def test_partitions_that_do_not_exist_are_refused_one_by_one(world: ShareGroupsW
     assert unknown.topic_id == ZERO_UUID
 
 
+def test_a_negative_partition_is_refused_before_anything_is_written(world: ShareGroupsWorld) -> None:
+    with pytest.raises(KafkaError) as refused:
+        alter(world, t={-1: 5}, u={0: 1})
+    assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka's answer
+    assert "g" not in world.groups.active(0).machine.context.groups
+    assert world.states_of() == {"initializing": {}, "initialized": {}, "deleting": 0}
+
+
+def test_a_topic_that_is_named_twice_is_moved_as_both_say(world: ShareGroupsWorld) -> None:
+    request = alter_request(t={0: 5})
+    request.topics += alter_request(t={1: 6}).topics
+    world.done(lambda: world.service.alter(request))
+    assert (world.start("t", 0), world.start("t", 1)) == (5, 6)
+
+
+def test_a_group_whose_topic_was_named_without_partitions_is_deleted_at_once(world: ShareGroupsWorld) -> None:
+    alter(world, t={})
+    assert world.done(lambda: world.service.delete_state(0, ["g"])) == {}
+
+
 def test_a_share_coordinator_that_fails_is_told_partition_by_partition(world: ShareGroupsWorld) -> None:
     world.state_log.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
     pending = world.service.alter(alter_request(t={0: 1, 7: 1}))
