@@ -192,10 +192,17 @@ _RETRIABLE = frozenset(
 )
 
 
+# Messages repeat what was asked for. A name may be as long as a string can be; a message that is longer than that
+# could not be sent, and would fill the log.
+MAX_MESSAGE_LENGTH = 2000
+
+
 class KafkaError(Exception):
     """An operation failed in a way the protocol has a code for."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        if message is not None and len(message) > MAX_MESSAGE_LENGTH:
+            message = message[: MAX_MESSAGE_LENGTH - 1] + "…"
         super().__init__(message or code.name)
         self.code = code
         self.message = message
