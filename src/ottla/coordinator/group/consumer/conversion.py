@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment
+from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment, Partitions
 from ottla.coordinator.group.assignors.java_order import timeline_order
 from ottla.coordinator.group.classic.group import ClassicGroup
 from ottla.coordinator.group.classic.manager import ClassicManager
@@ -32,6 +32,8 @@ from ottla.coordinator.group.consumer.turn import Turn
 from ottla.coordinator.result import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import Uuid
+from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from ottla.wire.messages.offsets_log import ClassicMemberMetadata, ClassicProtocol
 
 log = logging.getLogger("ottla.coordinator.consumer")
@@ -83,8 +85,10 @@ class Conversions:
         group = _scratch(classic.group_id)
         group.set_target_epoch(TargetEpoch(classic.generation_id, 0))
         try:
+            assigned = {m.member_id: self._assigned(m) for m in classic.members.values()}
+            taken = {(t, p) for found in assigned.values() for t, numbers in found.items() for p in numbers}
             for member in classic.members.values():
-                self._take_over(group, classic, member)
+                self._take_over(group, classic, member, assigned[member.member_id], taken)
         except KafkaError as error:
             raise _no_upgrade(classic, str(error)) from error
         metadata_hash = self._groups.hashes.group_hash(group.subscriptions, self._groups.context.image)
@@ -100,12 +104,20 @@ class Conversions:
         log.info("group %s becomes a consumer group", group.group_id)
         return group
 
-    def _take_over(self, group: ConsumerGroup, classic: ClassicGroup, member: Member) -> None:
+    def _take_over(
+        self,
+        group: ConsumerGroup,
+        classic: ClassicGroup,
+        member: Member,
+        assigned: Assignment,
+        taken: set[tuple[Uuid, int]],
+    ) -> None:
         """A classic member, with the partitions it has."""
-        assigned = self._assigned(member)
         # Before its first generation a group has not agreed on a protocol yet.
         protocol = classic.protocol_name or classic.choose_protocol()
         subscription = parse_subscription(member.metadata[protocol])
+        if not assigned:
+            assigned = self._still_held(subscription, taken)
         generation = classic.generation_id
         group.put_target(member.member_id, assigned)
         group.put_member(
@@ -133,6 +145,19 @@ class Conversions:
                 ErrorCode.GROUP_ID_NOT_FOUND, "its assignor keeps data of its own, which would be lost"
             )
         return partitions_by_id(assignment.assigned_partitions, self._groups.context.image)
+
+    def _still_held(self, said: ConsumerProtocolSubscription, taken: set[tuple[Uuid, int]]) -> Assignment:
+        """What a cooperative member that has joined and not heard of an assignment yet has had since before.
+
+        Apache takes it for free, and then two members have it until this one has joined again.
+        """
+        held = partitions_by_id(said.owned_partitions, self._groups.context.image)
+        found = {
+            topic_id: Partitions(p for p in partitions if (topic_id, p) not in taken)
+            for topic_id, partitions in held.items()
+        }
+        taken.update((topic_id, p) for topic_id, partitions in found.items() for p in partitions)
+        return {topic_id: partitions for topic_id, partitions in found.items() if partitions}
 
     # ---- to a classic group ---------------------------------------------------------------------------------
 

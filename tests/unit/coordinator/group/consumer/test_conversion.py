@@ -81,6 +81,19 @@ def test_an_upgrade_before_the_first_generation() -> None:
     assert sorted(kept + world.has("new")["t"]) == [0, 1, 2, 3]
 
 
+def test_an_upgrade_between_two_generations_leaves_a_cooperative_member_what_it_holds() -> None:
+    """Its assignment of the generation that is coming is not known yet, and it has not given up the one before."""
+    world, old, _ = classic_world()
+    world.new_member(protocols=says("t"))
+    again = world.join("g", old, protocols=says("t", owned={"t": [0, 1, 2, 3]}))
+    generation = again.result().generation_id
+    world.new_member(protocols=says("t"))  # before anybody has synced the rebalance begins anew
+    assert error_of(world.heartbeat(old, generation)) is ErrorCode.REBALANCE_IN_PROGRESS
+    entered = world.enter("new", ["t"])
+    assert world.told(entered) == {}, "the member that holds everything has not given up anything"
+    assert world.has(old) == {"t": [0, 1, 2, 3]}
+
+
 def test_both_get_their_halves() -> None:
     world, old, generation = upgraded()
     assert sorted(world.has(old)["t"] + world.has("new")["t"]) == [0, 1, 2, 3]
