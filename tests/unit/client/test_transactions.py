@@ -353,6 +353,40 @@ def test_a_number_out_of_order_is_not_mended_behind_the_coordinators_back(level:
     rig.abort()
 
 
+def test_an_abort_of_what_was_being_sent_again_starts_under_a_new_epoch() -> None:
+    """Version 1: the batch had its number, and the broker would miss it in the next transaction."""
+    rig = Rig(1).init()
+    rig.txn.begin()
+    rig.send(b"first")
+    assert rig.cluster.run(lambda: rig.stored() == [b"first"])
+    rig.on(ProduceRequest, produce_error(ErrorCode.NOT_ENOUGH_REPLICAS)(rig))
+    rig.send(b"again")
+    produced = len(rig.sent(ProduceRequest))
+    assert rig.cluster.run(lambda: len(rig.sent(ProduceRequest)) > produced)
+    rig.cluster.run_for(3)  # its refusal is there, its second try is not yet due
+    rig.abort()
+    rig.txn.begin()
+    rig.send(b"next")
+    rig.commit()
+    assert rig.stored() == [b"first", b"next"]
+    assert BatchView(rig.cluster.partition(TP).batches[-1]).producer_epoch == 2
+
+
+def test_partitions_are_added_in_one_request_after_the_other() -> None:
+    rig = Rig(1).init()
+    rig.txn.begin()
+    rig.on(AddPartitionsToTxnRequest, 500.0)
+    rig.send(b"x", 0)
+    assert rig.cluster.run(lambda: bool(rig.sent(AddPartitionsToTxnRequest)))
+    rig.send(b"y", 1)
+    rig.send(b"z", 2)
+    rig.commit()
+    times = [when for when, _, r, _ in rig.cluster.seen if isinstance(r, AddPartitionsToTxnRequest)]
+    assert len(times) == 2
+    assert times[1] - times[0] >= 500
+    assert [len(rig.stored(partition)) for partition in range(3)] == [1, 1, 1]
+
+
 # -- getting there --------------------------------------------------------------------------------------------
 
 
