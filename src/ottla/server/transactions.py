@@ -94,13 +94,6 @@ class TransactionService:
         for shard in self.runtime.active_shards():
             yield from list(shard.machine.listed().items())
 
-    async def have_producer_id(self) -> None:
-        await self._producer_ids.fill()
-
-    @property
-    def has_producer_id(self) -> bool:
-        return self._producer_ids.at_hand
-
     # ---- what partitions ask ------------------------------------------------------------------------------
 
     @property

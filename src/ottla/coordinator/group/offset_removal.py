@@ -6,6 +6,7 @@ it finds, so that nobody waits for long.
 Owner: the OffsetManager of a shard.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
@@ -23,6 +24,8 @@ from ottla.coordinator.group.offset_store import (
 from ottla.coordinator.result import CoordinatorRecord, Effect, Result, StartTimer
 from ottla.metadata.partition import TopicImage
 from ottla.model.ids import ZERO_UUID, Uuid
+
+log = logging.getLogger("ottla.coordinator.offsets")
 
 MS_PER_MINUTE: Final = 60_000
 # Offsets looked at in one decision: about a millisecond.
@@ -129,6 +132,8 @@ class OffsetExpiry:
                 continue
             if _is_expired(row, condition, now_ms, retention_ms) and not group.is_subscribed_to(place[0]):
                 records.append(offset_tombstone(group.group_id, *place))
+        if records:
+            log.info("group %s: %d offsets have expired", group.group_id, len(records))
         return records
 
 

@@ -50,10 +50,6 @@ class OffsetManager:
 
     # ---- deciding -----------------------------------------------------------------------------------------
 
-    def has_offsets(self, group_id: str) -> bool:
-        """Has the group any offset, committed or in a transaction?"""
-        return group_id in self.store.by_group or group_id in self.store.open_by_group
-
     def tombstones_for_group(self, group_id: str) -> list[CoordinatorRecord]:
         """The records that forget all offsets of a group."""
         return [offset_tombstone(group_id, *place) for place in self.store.places(group_id)]

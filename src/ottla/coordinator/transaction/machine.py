@@ -11,6 +11,7 @@ Rules: pure; a decision raises the KafkaError that its asker is told, or gives a
 transaction coordinator's runtime.
 """
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -34,6 +35,8 @@ from ottla.metadata.features import TRANSACTION_VERSION
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+
+log = logging.getLogger("ottla.coordinator.transaction")
 
 S = TransactionState
 
@@ -312,6 +315,9 @@ class TransactionMachine:
                     aborted = self._fence(transactional_id, row, now_ms, Outcome())
                 except KafkaError:
                     continue  # there is no producer id for it now; the next round may have one
+                log.info(
+                    "transaction of %s: open for more than %d ms, aborted", transactional_id, row.timeout_ms
+                )
                 records += aborted.records
                 effects += aborted.effects
         return Result(None, records, [*effects, self._abort_timer()], atomic=False)

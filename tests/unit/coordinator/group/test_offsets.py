@@ -160,7 +160,7 @@ def test_a_commit_that_was_not_written_leaves_no_group(world: GroupWorld) -> Non
     assert error_of(commit(world, {0: 1})) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert read(world, stable=True) == {}
     assert "g" not in world.machine.context.groups
-    assert not world.machine.offsets.has_offsets("g")
+    assert world.machine.offsets.tombstones_for_group("g") == []
 
 
 def test_partitions_without_an_offset_and_groups_that_there_are_not() -> None:
@@ -440,12 +440,16 @@ def short() -> GroupWorld:
     return GroupWorld({"offsets.retention.minutes": 24 * 60, "offsets.retention.check.interval.ms": CHECK_MS})
 
 
-def test_offsets_of_a_simple_group_expire_after_their_commit(short: GroupWorld) -> None:
+def test_offsets_of_a_simple_group_expire_after_their_commit(
+    short: GroupWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ottla.coordinator")
     commit(short, {0: 1})
     short.pass_ms(DAY_MS // 2)
     commit(short, {1: 1})
     short.pass_ms(DAY_MS // 2 + CHECK_MS)
     assert read(short) == {("t", 1): 1}
+    assert caplog.messages == ["group g: 1 offsets have expired"]
     short.pass_ms(DAY_MS // 2)
     assert read(short) == {}
     assert "g" not in short.machine.context.groups

@@ -31,6 +31,15 @@ def test_a_transaction_is_aborted_after_its_timeout(world: TransactionWorld) -> 
     assert {marker.transaction_result for _, marker in world.markers.written} == {False}
 
 
+def test_the_log_says_once_whose_transaction_timed_out(
+    world: TransactionWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.begin("slow", timeout_ms=1_000)
+    with caplog.at_level("INFO", "ottla.coordinator"):
+        world.pass_ms(3 * ABORT_INTERVAL_MS)
+    assert caplog.messages == ["transaction of slow: open for more than 1000 ms, aborted"]
+
+
 def test_whose_transaction_timed_out_is_shut_out(world: TransactionWorld) -> None:
     producer = world.begin(timeout_ms=1_000)
     world.pass_ms(2 * ABORT_INTERVAL_MS)

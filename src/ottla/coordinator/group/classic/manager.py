@@ -6,7 +6,6 @@ consumer groups' manager.
 Owner: a GroupMachine.
 """
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -39,8 +38,6 @@ from ottla.wire.messages.groups import (
     SyncGroupResponse,
 )
 from ottla.wire.messages.offsets_log import GroupMetadataKey, GroupMetadataValue
-
-log = logging.getLogger("ottla.coordinator.classic")
 
 # Groups whose timers are started before the loop goes on to something else.
 ARMED_AT_ONCE: Final = 100

@@ -5,7 +5,6 @@ a member brings a new one, when topics were created since, and every so often an
 seconds.
 """
 
-import logging
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final
@@ -19,8 +18,6 @@ from ottla.coordinator.group.consumer.turn import Turn
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.metadata_hash import TopicHashes
 from ottla.coordinator.result import After, Result, StartTimer
-
-log = logging.getLogger("ottla.coordinator.consumer")
 
 MIN_REFRESH_INTERVAL_MS: Final = 10_000
 # Kafka has an internal setting for it, which nobody is meant to change.

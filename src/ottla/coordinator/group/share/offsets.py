@@ -7,7 +7,6 @@ answered.
 Owner: the ShareManager of a shard.
 """
 
-import logging
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -27,8 +26,6 @@ from ottla.wire.messages.share_group import (
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsResponseTopic,
 )
-
-log = logging.getLogger("ottla.coordinator.share")
 
 NO_SUCH_PARTITION = "There is no such topic or partition."
 
