@@ -53,6 +53,8 @@ class Client:
         self.transaction = -1
         self.left = 0
         self.gone = False
+        # Records whose fate it does not know may still be on their way: it needs a new epoch (KIP-360).
+        self.uncertain = False
         self._init()
 
     # ---- asking the coordinator ---------------------------------------------------------------------------
@@ -94,8 +96,8 @@ class Client:
             sim.later(rng.choice([20, 200, 2_000]), arrive)
         sim.later(PATIENCE_MS, give_up)
 
-    def _init(self) -> None:
-        request = InitRequest(self.name, self.simulation.rng.choice([300, 60_000]))
+    def _init(self, expected: ProducerIdAndEpoch | None = None) -> None:
+        request = InitRequest(self.name, self.simulation.rng.choice([300, 60_000]), expected)
 
         def then(outcome: Any, code: ErrorCode) -> None:
             if code is not ErrorCode.NONE:
@@ -170,8 +172,8 @@ class Client:
         def give_up() -> None:
             nonlocal told
             if not told and not self.gone:
-                told = True
-                self._end(False)  # and the records may still be on their way
+                told = self.uncertain = True
+                self._end(False)
 
         sim.later(PATIENCE_MS, give_up)
         sim.later(sim.rng.choice([0, 0, 1, 1, 5, 5, 30, 30, PATIENCE_MS - 5, PATIENCE_MS + 20]), arrive)
@@ -244,6 +246,7 @@ class Client:
     def _fail(self, code: ErrorCode) -> None:
         """The transaction cannot go on: abort it where the client may, give up where it may not."""
         if code is ErrorCode.TRANSACTION_ABORTABLE or code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            self.uncertain = True
             self._end(False)
         else:
             self.gone = True
