@@ -184,9 +184,16 @@ class CoordinatorRuntime(Generic[M]):
 
     def on_image(self, image: ClusterImage, delta: Delta) -> None:
         """The cluster has changed: every machine is told."""
+        for _ in self.tell_image(image, delta):
+            pass
+
+    def tell_image(self, image: ClusterImage, delta: Delta) -> Iterator[None]:
+        """The same, a machine at a time. What is loaded meanwhile begins with this image."""
         self._image = image
         for shard in self.active_shards():
-            shard.apply(shard.machine.on_image(image, delta, self._scheduler.now_ms()))
+            if shard.state is ShardState.ACTIVE:
+                shard.apply(shard.machine.on_image(image, delta, self._scheduler.now_ms()))
+                yield
 
     def stop(self) -> None:
         for partition in list(self._shards):

@@ -50,6 +50,8 @@ T = TypeVar("T")
 RECORD_OVERHEAD: Final = 21
 # Decisions that wait for their commit; more than this is a partition that no longer replicates.
 MAX_PENDING_DECISIONS: Final = 100_000
+# Decisions that are answered in one turn of the loop, each with a response to encode and send.
+ANSWERED_AT_ONCE: Final = 32
 NEVER: Final = float("inf")
 
 # What went wrong with the log, in the words that a client of a coordinator understands.
@@ -138,6 +140,9 @@ class Shard(Generic[M]):
         self._next_offset = -1
         self._flush_scheduled = False
         self._timeout_due_ms = NEVER
+        # Who waits for what lies before it is told, now or in one of the next turns.
+        self._committed_offset = -1
+        self._answering = False
 
     # ---- life ---------------------------------------------------------------------------------------------
 
@@ -158,7 +163,9 @@ class Shard(Generic[M]):
         self._become(ShardState.FAILED)
 
     def close(self, error: KafkaError) -> None:
-        """This node leads the partition no more: nobody who waits is told that it worked."""
+        """This node leads the partition no more: nobody who waits for a commit is told that it worked."""
+        while self._answer_next():
+            pass
         self._become(ShardState.CLOSED)
         self._timers.clear()
         waiting, self._waiting = self._waiting, deque()
@@ -405,11 +412,35 @@ class Shard(Generic[M]):
         """The high watermark has moved, or the partition is gone: look which."""
         if self.state is not ShardState.ACTIVE:
             return
-        high_watermark = self.log.high_watermark
+        self._committed_offset = high_watermark = self.log.high_watermark
         self.timeline.commit(high_watermark)
-        while self._waiting and self._waiting[0].offset <= high_watermark:
-            entry = self._waiting.popleft()
-            self._release(entry.result, entry.pending)
+        if not self._answering:
+            self._answer_some()
+
+    def _answer_some(self) -> None:
+        """In portions: a thousand members that all wait for one batch would hold the loop."""
+        self._answering = True
+        try:
+            for _ in range(ANSWERED_AT_ONCE):
+                if not self._answer_next():
+                    return
+        finally:
+            self._answering = False
+        if self._waiting and self._waiting[0].offset <= self._committed_offset:
+            self._answering = True
+            self._scheduler.call_soon(self._answer_more)
+
+    def _answer_more(self) -> None:
+        self._answering = False
+        if self.state is ShardState.ACTIVE:
+            self._answer_some()
+
+    def _answer_next(self) -> bool:
+        if not self._waiting or self._waiting[0].offset > self._committed_offset:
+            return False
+        entry = self._waiting.popleft()
+        self._release(entry.result, entry.pending)
+        return True
 
     def _release(self, result: Result[Any], pending: Pending[Any]) -> None:
         if result.effects:

@@ -8,6 +8,7 @@ Owner: a Shard, on the broker's loop.
 
 import logging
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, Final
 
 from ottla.coordinator.ports import Handle, Scheduler
@@ -55,7 +56,12 @@ class Timers:
             timer.handle.cancel()
         timer = _Timer(deadline_ms, deadline_ms, operation)
         self._timers[key] = timer
-        timer.handle = self._scheduler.call_later(delay_ms, lambda: self._due(key, timer))
+        self._schedule(key, timer, delay_ms)
+
+    def _schedule(self, key: Hashable, timer: _Timer, delay_ms: float) -> None:
+        # A thousand groups may have begun to wait at the same time: they have their turns one after the other.
+        due = partial(self._due, key, timer)
+        timer.handle = self._scheduler.call_later(delay_ms, lambda: self._scheduler.call_soon(due))
 
     def cancel(self, key: Hashable) -> None:
         timer = self._timers.pop(key, None)
@@ -72,7 +78,7 @@ class Timers:
         left_ms = timer.deadline_ms - self._scheduler.monotonic_ms()
         if left_ms > 0:
             timer.due_ms = timer.deadline_ms
-            timer.handle = self._scheduler.call_later(left_ms, lambda: self._due(key, timer))
+            self._schedule(key, timer, left_ms)
             return
         del self._timers[key]
         self._fire(timer.operation).then(lambda outcome: self._fired(key, timer, outcome))

@@ -1,6 +1,8 @@
 """Long work on the loop, in slices: whoever does it takes a breath now and then."""
 
 import asyncio
+from collections import deque
+from collections.abc import Callable
 from time import monotonic
 
 SLICE_S = 0.005
@@ -18,3 +20,67 @@ class Breath:
         if monotonic() - self._since > SLICE_S:
             await asyncio.sleep(0)
             self._since = monotonic()
+
+
+class SharedBreath:
+    """Several long works on one loop: one of them has it at a time, for a slice, and then the next.
+
+    async with shared:
+        for piece in work:
+            piece()
+            await shared.take()
+    """
+
+    __slots__ = ("_lock", "_since")
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._since = 0.0
+
+    async def __aenter__(self) -> None:
+        await self._lock.acquire()
+        self._since = monotonic()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+
+    async def take(self) -> None:
+        if monotonic() - self._since > SLICE_S:
+            self._lock.release()
+            try:
+                await asyncio.sleep(0)
+            finally:
+                # Also when it is cancelled here: whoever entered leaves.
+                await self._lock.acquire()
+            self._since = monotonic()
+
+
+class PacedCalls:
+    """`call_soon` for many small works that may come at once: a slice of them in a turn of the loop, in their order."""
+
+    __slots__ = ("_calls", "_loop", "_scheduled")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[Callable[[], object]] = deque()
+        self._scheduled = False
+
+    def call_soon(self, call: Callable[[], object]) -> None:
+        self._calls.append(call)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        """Those that are there; what they ask for comes in the next turn, as the loop itself does it."""
+        calls = self._calls
+        ends = monotonic() + SLICE_S
+        try:
+            for _ in range(len(calls)):
+                calls.popleft()()
+                if monotonic() > ends:
+                    break
+        finally:
+            self._scheduled = bool(calls)
+            if calls:
+                self._loop.call_soon(self._run)

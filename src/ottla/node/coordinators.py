@@ -26,7 +26,7 @@ from ottla.coordinator.shard import Shard, ShardState
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage, ResourceType
-from ottla.model.breath import Breath
+from ottla.model.breath import Breath, PacedCalls, SharedBreath
 from ottla.model.clock import Clock
 from ottla.model.errors import KafkaError
 from ottla.model.ids import random_uuid
@@ -62,7 +62,7 @@ class LoopScheduler:
         self._loop = loop
         self.now_ms = clock.now_ms
         self.monotonic_ms = clock.monotonic_ms
-        self.call_soon = loop.call_soon
+        self.call_soon = PacedCalls(loop).call_soon
 
     def call_later(self, delay_ms: float, call: Callable[[], None]) -> Handle:
         return self._loop.call_later(delay_ms / 1000, call)
@@ -85,6 +85,9 @@ class Coordinators:
         self._config = config
         self._image = image
         self._tasks: set[asyncio.Task[None]] = set()
+        # Fifty shards may be loaded at once.
+        self._load_breath = SharedBreath()
+        self._slices = 0
         self.group_assignors = load_assignors(config()["group.consumer.assignors"])
         self._background = LoopBackground(lambda: self.groups)
         scheduler = LoopScheduler(clock, asyncio.get_running_loop())
@@ -155,8 +158,10 @@ class Coordinators:
             if runtime is not None:
                 for partition in change.partitions or (change.before.partitions if change.before else ()):
                     self._follow(runtime, partition)
+        breath = Breath()
         for runtime in self._runtimes.values():
-            runtime.on_image(delta.after, delta)
+            for _ in runtime.tell_image(delta.after, delta):
+                await breath.take()
 
     def _load_again(self, runtime: CoordinatorRuntime[Any], index: int) -> None:
         asyncio.get_running_loop().call_soon(self._follow, runtime, index)
@@ -187,18 +192,23 @@ class Coordinators:
                 shard.fail()
 
     async def _replay(self, shard: Shard[Any], found: Log, size_bytes: int) -> None:
-        breath = Breath()
         offset = found.log_start_offset
         run = asyncio.get_running_loop().run_in_executor
         while offset < found.log_end_offset and shard.state is ShardState.LOADING:
             data = await run(self._executor, _read, found, offset, size_bytes)
-            for slices, replayed in enumerate(replay_batches(shard, data), 1):
-                offset = replayed
-                if shard.state is not ShardState.LOADING:
-                    return
-                if slices % SLICES_TO_FREEZE == 0:
-                    freeze_what_stays()
-                await breath.take()
+            async with self._load_breath:
+                offset = await self._replay_some(shard, data, offset)
+
+    async def _replay_some(self, shard: Shard[Any], data: bytes, offset: int) -> int:
+        for replayed in replay_batches(shard, data):
+            offset = replayed
+            self._slices += 1
+            if self._slices % SLICES_TO_FREEZE == 0:
+                freeze_what_stays()
+            await self._load_breath.take()
+            if shard.state is not ShardState.LOADING:
+                break
+        return offset
 
     async def stop(self) -> None:
         for task in list(self._tasks):
