@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.clients.test_share_fetch import ACCEPT, REJECT, RELEASE, ShareMember, configure
 from tests.interop.apache import ApacheKafka
 from tests.interop.ottla_node import OttlaNode
 from tests.interop.process import ServerProcess, free_ports, wait_until
 from tests.interop.test_swap import SETTINGS, assert_no_complaint, end
 from tests.support.raw_client import RawClient
+from tests.support.share_member import ACCEPT, REJECT, RELEASE, ShareMember, configure
 
 pytestmark = pytest.mark.interop
 
