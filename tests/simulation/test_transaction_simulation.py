@@ -239,6 +239,10 @@ class Client:
             self.simulation.told[transaction] = committed
             if self.version == V2:
                 self._known_as(outcome)
+            elif self.uncertain:
+                self.uncertain = False
+                self._init(self.who)
+                return
             self._begin()
 
         self._ask(lambda machine, now: machine.end_transaction(ask, now), then, twice=self.version == V2)
