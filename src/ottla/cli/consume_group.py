@@ -6,13 +6,15 @@ that runs one command.
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 
 from ottla.cli.args import UsageError
 from ottla.cli.client import explained, line, settings
 from ottla.cli.output import say
-from ottla.client.aio_consumer import RebalanceListener
+from ottla.client.errors import Wakeup
+from ottla.client.group.listener import RebalanceListener
 from ottla.model.errors import KafkaError
 
 TYPE_CHECKING = False
@@ -44,6 +46,7 @@ class GroupReader(RebalanceListener):
         self._ends: dict[TopicPartition, int] = {}
         self._was_assigned = False
         self._next_commit_s = time.monotonic() + _COMMIT_INTERVAL_S
+        self._is_interrupted = False
 
     # -- what the group gives and takes ---------------------------------------------------------------
 
@@ -54,7 +57,7 @@ class GroupReader(RebalanceListener):
             self._ends.update(self._consumer.end_offsets(partitions))
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        self._commit()
+        self._try_commit()
         self._forget(partitions)
         self._tell("revoked", partitions)
 
@@ -76,13 +79,34 @@ class GroupReader(RebalanceListener):
 
     def run(self) -> None:
         self._subscribe()
-        while self._left != 0 and not self._is_done():
+        while self._left != 0 and not self._is_interrupted and not self._is_done():
             limit = _MAX_POLL_RECORDS if self._left is None else min(self._left, _MAX_POLL_RECORDS)
-            self._write(self._consumer.poll(_POLL_MS, limit))
+            try:
+                self._write(self._consumer.poll(_POLL_MS, limit))
+            except Wakeup:
+                break
             if time.monotonic() >= self._next_commit_s:
                 self._next_commit_s = time.monotonic() + _COMMIT_INTERVAL_S
                 self._consumer.commit_async(self._written)
+        if self._is_interrupted:
+            self._try_commit()
+            raise KeyboardInterrupt
         self._commit()
+
+    def interrupt(self, *_: object) -> None:
+        """Ctrl-C: what is being written is written, and committed, and then it ends; a second one ends it now."""
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+        self._is_interrupted = True
+        self._consumer.wakeup()
+
+    def _try_commit(self) -> None:
+        """Commit, soon if the user waits. What is not committed will be read again: no reason to stop here."""
+        try:
+            self._commit(_INTERRUPTED_COMMIT_MS if self._is_interrupted else None)
+        except KafkaError as error:
+            say(f"ottla: what was printed last is not committed: {line(error)}")
+            self._written.clear()
 
     def _subscribe(self) -> None:
         topics: list[str] = self._args.topic
@@ -126,14 +150,6 @@ class GroupReader(RebalanceListener):
         if self._written:
             self._consumer.commit(self._written, timeout_ms)
 
-    def stop(self) -> None:
-        """Interrupted: what is written is committed, if that can be done soon."""
-        try:
-            self._commit(_INTERRUPTED_COMMIT_MS)
-        except KafkaError as error:
-            say(f"ottla: what was printed last is not committed: {line(error)}")
-        self._written.clear()
-
 
 def run(args: argparse.Namespace, printer: Printer) -> int:
     from ottla.client.blocking import Consumer
@@ -153,9 +169,9 @@ def run(args: argparse.Namespace, printer: Printer) -> int:
     }
     with explained(), Consumer(settings(args, **fixed)) as consumer:
         reader = GroupReader(args, consumer, printer)
+        before = signal.signal(signal.SIGINT, reader.interrupt)
         try:
             reader.run()
-        except KeyboardInterrupt:
-            reader.stop()
-            raise
+        finally:
+            signal.signal(signal.SIGINT, before)
     return 0

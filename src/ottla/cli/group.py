@@ -36,8 +36,19 @@ _MEMBER_COLUMNS = ("group", "member", "instance_id", "client_id", "host", "epoch
 _STATE_COLUMNS = ("group", "type", "state", "coordinator", "assignor", "epoch", "members")
 
 
+# Of every kind of group; a broker answers a word it does not know with no groups.
+_STATES = (
+    *("stable", "empty", "dead", "preparing_rebalance", "completing_rebalance", "assigning", "reconciling"),
+    "not_ready",
+)
+
+
 def _list(args: argparse.Namespace) -> int:
+    from ottla.client.admin_group_types import GROUP_TYPES
+
     states, types = words(args.state), words(args.type)
+    _require_known("state", states, _STATES)
+    _require_known("type", types, GROUP_TYPES)
     with admin(args) as client:
         rows = [
             {
@@ -56,6 +67,13 @@ def _list(args: argparse.Namespace) -> int:
 def words(given: Sequence[str]) -> list[str]:
     """Words given one by one or with commas between them."""
     return [word.strip() for text in given for word in text.split(",") if word.strip()]
+
+
+def _require_known(what: str, given: Sequence[str], known: Sequence[str]) -> None:
+    plain = {word.replace("_", "") for word in known}
+    for word in given:
+        if word.lower().replace("_", "") not in plain:
+            raise UsageError(f"--{what} {word}: it is one of {', '.join(known)}")
 
 
 # -- which groups ---------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ottla.client.admin_types import NewTopic as NewTopic
     from ottla.client.admin_types import ResourceType as ResourceType
     from ottla.client.aio_consumer import AsyncConsumer as AsyncConsumer
-    from ottla.client.aio_consumer import RebalanceListener as RebalanceListener
     from ottla.client.aio_producer import AsyncProducer as AsyncProducer
     from ottla.client.base import AsyncClient as AsyncClient
     from ottla.client.batch import RecordMetadata as RecordMetadata
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from ottla.client.blocking_consumer import Consumer as Consumer
     from ottla.client.blocking_producer import Producer as Producer
     from ottla.client.fetched import ConsumerRecord as ConsumerRecord
+    from ottla.client.group.listener import RebalanceListener as RebalanceListener
     from ottla.client.group.offset_messages import GroupMetadata as GroupMetadata
     from ottla.client.group.offset_messages import OffsetAndMetadata as OffsetAndMetadata
     from ottla.model.ids import TopicPartition as TopicPartition
@@ -39,7 +39,7 @@ _HOMES = {
     "Consumer": "ottla.client.blocking_consumer",
     "ConsumerRecord": "ottla.client.fetched",
     "NewTopic": "ottla.client.admin_types",
-    "RebalanceListener": "ottla.client.aio_consumer",
+    "RebalanceListener": "ottla.client.group.listener",
     "OffsetAndMetadata": "ottla.client.group.offset_messages",
     "GroupMetadata": "ottla.client.group.offset_messages",
     "Producer": "ottla.client.blocking_producer",

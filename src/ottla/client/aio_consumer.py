@@ -15,6 +15,7 @@ from ottla.client.errors import StateError, TimedOut, Wakeup
 from ottla.client.fetched import ConsumerRecord
 from ottla.client.group.core import GroupCore
 from ottla.client.group.events import Change, Rebalance
+from ottla.client.group.listener import RebalanceListener
 from ottla.client.group.offset_messages import GroupMetadata, OffsetAndMetadata
 from ottla.client.network import timed_out_waiting
 from ottla.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp
@@ -23,26 +24,11 @@ from ottla.model.ids import TopicPartition
 
 # How long close() waits for its last commit and for the group to hear of it, as in the Java client.
 CLOSE_TIMEOUT_MS = 30_000.0
+# Whoever iterates polls so often, and takes what is there already on the short way between.
+ITERATION_POLL_MS = 50.0
 
 ToCommit = Mapping[TopicPartition, int | OffsetAndMetadata]
 OnCommit = Callable[[dict[TopicPartition, OffsetAndMetadata], KafkaError | None], None]
-
-
-class RebalanceListener:
-    """Hears what the group gives and takes; override what is of interest. Called from within poll and close.
-
-    A listener of an AsyncConsumer may have coroutines. Partitions revoked are still the consumer's while it is
-    told: it may commit. Lost ones are not: somebody else may have them already.
-    """
-
-    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        return None
-
-    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        return None
-
-    def on_partitions_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        return self.on_partitions_revoked(partitions)
 
 
 class AsyncConsumer(AsyncClient):
@@ -63,6 +49,7 @@ class AsyncConsumer(AsyncClient):
         self._listener = RebalanceListener()
         self._told: deque[Callable[[], None]] = deque()  # callbacks of commits, called at the next poll
         self._woken = False
+        self._next_poll_ms = float("-inf")
 
     # Positions: these only note what is wanted; the next poll acts on it.
 
@@ -218,10 +205,13 @@ class AsyncConsumer(AsyncClient):
 
     def has_news(self) -> bool:
         """Would a poll return, raise or tell something now?"""
+        return self.consumer.has_data() or self.has_something_to_say()
+
+    def has_something_to_say(self) -> bool:
+        """Is there something other than records?"""
         group = self.group
         return (
-            self.consumer.has_data()
-            or self._woken
+            self._woken
             or bool(self._told)
             or (group is not None and (group.has_event() or group.member.fatal is not None))
         )
@@ -248,6 +238,7 @@ class AsyncConsumer(AsyncClient):
 
     def note_poll(self) -> None:
         """The application is here: raise what it should hear of, commit what is due."""
+        self._next_poll_ms = monotonic_ms() + ITERATION_POLL_MS
         if self._woken:
             self._woken = False
             raise Wakeup()
@@ -292,8 +283,19 @@ class AsyncConsumer(AsyncClient):
             self.group.finish(event, monotonic_ms())
         self._wake()
 
+    def next_record(self) -> ConsumerRecord | None:
+        """One record on the short way; None says that a poll is due, for whatever reason."""
+        if self.has_something_to_say() or monotonic_ms() >= self._next_poll_ms:
+            return None
+        return self.consumer.next_record()
+
     async def _records(self) -> AsyncIterator[ConsumerRecord]:
         while True:
+            record = self.next_record()
+            if record is not None:
+                yield record
+                continue
+            await asyncio.sleep(0)  # a loop that only reads would never let a heartbeat go
             for records in (await self.poll(self.config.default_api_timeout_ms, 1)).values():
                 yield records[0]
 

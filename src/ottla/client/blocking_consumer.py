@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from inspect import iscoroutine
 from typing import Any
 
-from ottla.client.aio_consumer import AsyncConsumer, OnCommit, RebalanceListener, ToCommit
+from ottla.client.aio_consumer import AsyncConsumer, OnCommit, ToCommit
 from ottla.client.blocking_base import Blocking
 from ottla.client.consumer import Records
 from ottla.client.driver import monotonic_ms
 from ottla.client.fetched import ConsumerRecord
+from ottla.client.group.listener import RebalanceListener
 from ottla.client.group.offset_messages import GroupMetadata, OffsetAndMetadata
 from ottla.client.offsets import OffsetAndTimestamp
 from ottla.model.ids import TopicPartition
@@ -150,7 +151,13 @@ class Consumer(Blocking):
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records for ever. What was handed out counts as consumed when the next one is asked for."""
+        twin, lock = self._twin, self._lock
         while True:
+            with lock:
+                record = twin.next_record()
+            if record is not None:
+                yield record
+                continue
             for records in self.poll(_ITERATION_WAIT_MS, 1).values():
                 yield records[0]
 

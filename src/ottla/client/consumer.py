@@ -176,6 +176,19 @@ class ConsumerCore:
             raise self._errors.popleft()
         return out
 
+    def next_record(self) -> ConsumerRecord | None:
+        """One record, if that is no trouble at all; None says no more than that `drain` has to be asked."""
+        if self._errors or not self._fetched:
+            return None
+        fetched = self._fetched[0]
+        state = self._positions.get(fetched.tp)
+        if state is None or state.paused or state.held:
+            return None
+        record = fetched.next()
+        if record is not None:
+            state.advanced(record.offset + 1, record.leader_epoch)
+        return record
+
     def _is_drainable(self, fetched: Fetched) -> bool:
         state = self._positions.get(fetched.tp)
         return state is not None and not state.paused and not state.held

@@ -98,6 +98,17 @@ class Fetched:
         self.next_offset = self._batch_next_offset if at_batch_end else taken[-1].offset + 1
         return taken
 
+    def next(self) -> ConsumerRecord | None:
+        """The next record of the batch that is decoded already; None for its last, which `take` hands out."""
+        taken = self._taken
+        if taken + 1 >= len(self._ready):
+            return None
+        record = self._ready[taken]
+        self._taken = taken + 1
+        self.next_offset = record.offset + 1
+        self.leader_epoch = record.leader_epoch
+        return record
+
     def _decode_next(self) -> None:
         batch = batch_at(self._records, self._position, self._end)
         assert batch is not None, "only whole batches were let in"

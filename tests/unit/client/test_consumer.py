@@ -113,6 +113,40 @@ def test_max_records_bounds_a_poll_and_the_position_is_exact() -> None:
     assert rig.consumer.at(TP).position == 7
 
 
+def test_single_records_on_the_short_way_keep_the_position_exact() -> None:
+    rig = Rig(partitions=2)
+    expected = numbers(rig.topic.partitions[0], 23)
+    rig.assign(0, 1)
+    got: list[ConsumerRecord] = []
+    while len(got) < 23:
+        record = rig.consumer.next_record()
+        if record is None:
+            assert rig.cluster.run(rig.consumer.has_data)
+            got += [record for records in rig.consumer.drain(1).values() for record in records]
+        else:
+            got.append(record)
+        assert rig.consumer.at(TP).position == len(got)
+    assert values(got) == expected
+    rig.consumer.seek(TP, 5)
+    assert rig.consumer.next_record() is None, "what was fetched before is forgotten"
+    assert values(rig.read(18)) == expected[5:]
+
+
+def test_the_short_way_ends_at_a_paused_partition() -> None:
+    rig = Rig()
+    numbers(rig.topic.partitions[0], 5)
+    rig.assign()
+    assert rig.cluster.run(rig.consumer.has_data)
+    rig.consumer.drain(1)
+    assert rig.consumer.next_record() is not None
+    rig.consumer.pause([TP])
+    assert rig.consumer.next_record() is None
+    rig.consumer.resume([TP])
+    rig.consumer.hold([TP])
+    assert rig.consumer.next_record() is None
+    assert rig.consumer.at(TP).position == 2
+
+
 def test_where_it_begins() -> None:
     for reset, expected in (("earliest", [b"0", b"1"]), ("latest", [b"2"])):
         rig = Rig(auto_offset_reset=reset)
