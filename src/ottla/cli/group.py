@@ -38,8 +38,8 @@ _STATE_COLUMNS = ("group", "type", "state", "coordinator", "assignor", "epoch", 
 
 # Of every kind of group; a broker answers a word it does not know with no groups.
 _STATES = (
-    *("stable", "empty", "dead", "preparing_rebalance", "completing_rebalance", "assigning", "reconciling"),
-    "not_ready",
+    *("Stable", "Empty", "Dead", "PreparingRebalance", "CompletingRebalance"),
+    *("Assigning", "Reconciling", "NotReady"),
 )
 
 
@@ -49,6 +49,8 @@ def _list(args: argparse.Namespace) -> int:
     states, types = words(args.state), words(args.type)
     _require_known("state", states, _STATES)
     _require_known("type", types, GROUP_TYPES)
+    if "notready" in map(str.lower, states):
+        states.append("not_ready")  # what brokers call it in a filter, and only there
     with admin(args) as client:
         rows = [
             {
@@ -70,9 +72,9 @@ def words(given: Sequence[str]) -> list[str]:
 
 
 def _require_known(what: str, given: Sequence[str], known: Sequence[str]) -> None:
-    plain = {word.replace("_", "") for word in known}
+    plain = {word.lower() for word in known}
     for word in given:
-        if word.lower().replace("_", "") not in plain:
+        if word.lower() not in plain:
             raise UsageError(f"--{what} {word}: it is one of {', '.join(known)}")
 
 

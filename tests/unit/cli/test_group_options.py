@@ -1,6 +1,8 @@
 """How ottla group, ottla txn and ottla consume --group read what they are given."""
 
 import argparse
+from contextlib import nullcontext
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -115,6 +117,8 @@ def test_numbers_stand_right_though_some_are_missing() -> None:
 @pytest.mark.parametrize(
     "words",
     [
+        ("group", "list", "--state", "stable,stabel"),
+        ("group", "list", "--type", "consumers"),
         ("group", "describe"),
         ("group", "describe", "g", "--all-groups"),
         ("group", "reset", "g", "--to-latest"),
@@ -136,6 +140,16 @@ def test_a_wrong_command_line_is_told_before_anybody_is_asked(
     code = main(list(words))
     err = capsys.readouterr().err
     assert (code, err.count("\n"), err[:7]) == (2, 1, "ottla: "), err
+
+
+def test_groups_that_are_not_ready_are_asked_for_by_the_name_that_brokers_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = MagicMock()
+    client.list_groups.return_value = []
+    monkeypatch.setattr("ottla.cli.group.admin", lambda _: nullcontext(client))
+    assert main(["group", "list", "--state", "NotReady", "--type", "streams"]) == 0
+    client.list_groups.assert_called_once_with(states=["NotReady", "not_ready"], types=["streams"])
 
 
 def test_help_and_completion_know_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
