@@ -125,15 +125,17 @@ class KafkaPython:
 
         strategy = {"sticky": StickyPartitionAssignor}[settings.pop("partition_assignment_strategy")]
         self.consumer = kafka.KafkaConsumer(
-            topic,
             bootstrap_servers=servers,
             group_id=group,
             auto_offset_reset="earliest",
             heartbeat_interval_ms=100,
-            metadata_max_age_ms=500,  # it may lead before it knows the topic, and look again only then
             partition_assignment_strategy=[strategy],
             **settings,
         )
+        patience = Patience("kafka-python knows the topic: else it leads its group and assigns nothing")
+        while not self.consumer.partitions_for_topic(topic):
+            patience.check(())
+        self.consumer.subscribe([topic])
         self.values: list[bytes | None] = []
 
     def poll(self) -> None:
