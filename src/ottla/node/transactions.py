@@ -58,7 +58,7 @@ def make_transactions(
 
     runtime = CoordinatorRuntime(TRANSACTIONS_TOPIC, machine, TRANSACTION_RECORDS, scheduler, partitions)
     writer = MarkerWriter(replicas, runtimes, scheduler, lambda: config()["request.timeout.ms"])
-    service = TransactionService(runtime, producer_ids, writer, image)
+    service = TransactionService(runtime, writer, image)
     sender = MarkerSender(LocalChannel(writer), service, lambda where: _leader(image(), where), scheduler)
     return service
 

@@ -14,7 +14,6 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
 from ottla.server.marker_writer import MarkerWriter
-from ottla.server.producer_ids import ProducerIdSource
 
 Runtime = CoordinatorRuntime[TransactionMachine]
 
@@ -25,13 +24,11 @@ class TransactionService:
     def __init__(
         self,
         runtime: Runtime,
-        producer_ids: ProducerIdSource,
         markers: MarkerWriter,
         image: Callable[[], ClusterImage],
     ) -> None:
         self.runtime = runtime
         self.markers = markers
-        self._producer_ids = producer_ids
         self._image = image
 
     # ---- what clients ask ---------------------------------------------------------------------------------
