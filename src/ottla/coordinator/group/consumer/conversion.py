@@ -16,6 +16,7 @@ from ottla.coordinator.group.assignors.java_order import timeline_order
 from ottla.coordinator.group.classic.group import ClassicGroup
 from ottla.coordinator.group.classic.manager import ClassicManager
 from ottla.coordinator.group.classic.member import NO_ASSIGNMENT, Member
+from ottla.coordinator.group.classic.state import STABLE
 from ottla.coordinator.group.consumer import records
 from ottla.coordinator.group.consumer.core import ConsumerGroups
 from ottla.coordinator.group.consumer.group import ConsumerGroup, TargetEpoch
@@ -39,6 +40,9 @@ from ottla.wire.messages.offsets_log import ClassicMemberMetadata, ClassicProtoc
 log = logging.getLogger("ottla.coordinator.consumer")
 
 POLICY: Final = "group.consumer.migration.policy"
+# Of topics that are yet to be looked at. The rebalance that an upgrade cuts short is due still: with this the group has
+# a new epoch and a new target at once, even if nothing but the protocol of a static member has changed.
+UNKNOWN_HASH: Final = 0
 UPGRADES: Final = ("bidirectional", "upgrade")
 DOWNGRADES: Final = ("bidirectional", "downgrade")
 
@@ -91,7 +95,9 @@ class Conversions:
                 self._take_over(group, classic, member, assigned[member.member_id], taken)
         except KafkaError as error:
             raise _no_upgrade(classic, str(error)) from error
-        metadata_hash = self._groups.hashes.group_hash(group.subscriptions, self._groups.context.image)
+        metadata_hash = UNKNOWN_HASH
+        if classic.state is STABLE:
+            metadata_hash = self._groups.hashes.group_hash(group.subscriptions, self._groups.context.image)
         group.set_epoch(classic.generation_id, metadata_hash)
         turn.records.extend(_records(group))
         # Who waits to join or for its assignment learns that there is another rebalance.
@@ -116,8 +122,7 @@ class Conversions:
         # Before its first generation a group has not agreed on a protocol yet.
         protocol = classic.protocol_name or classic.choose_protocol()
         subscription = parse_subscription(member.metadata[protocol])
-        if not assigned:
-            assigned = self._still_held(subscription, taken)
+        assigned = self._with_held(assigned, subscription, taken)
         generation = classic.generation_id
         group.put_target(member.member_id, assigned)
         group.put_member(
@@ -146,18 +151,25 @@ class Conversions:
             )
         return partitions_by_id(assignment.assigned_partitions, self._groups.context.image)
 
-    def _still_held(self, said: ConsumerProtocolSubscription, taken: set[tuple[Uuid, int]]) -> Assignment:
-        """What a cooperative member that has joined and not heard of an assignment yet has had since before.
+    def _with_held(
+        self, assigned: Assignment, said: ConsumerProtocolSubscription, taken: set[tuple[Uuid, int]]
+    ) -> Assignment:
+        """What it is assigned, and what a cooperative member said to have and may not have given up yet.
 
-        Apache takes it for free, and then two members have it until this one has joined again.
+        Apache takes the latter for free, and then two members have it until this one has joined again.
         """
-        held = partitions_by_id(said.owned_partitions, self._groups.context.image)
-        found = {
-            topic_id: Partitions(p for p in partitions if (topic_id, p) not in taken)
-            for topic_id, partitions in held.items()
+        held = {
+            topic_id: [p for p in partitions if (topic_id, p) not in taken]
+            for topic_id, partitions in partitions_by_id(
+                said.owned_partitions, self._groups.context.image
+            ).items()
         }
-        taken.update((topic_id, p) for topic_id, partitions in found.items() for p in partitions)
-        return {topic_id: partitions for topic_id, partitions in found.items() if partitions}
+        both = dict(assigned)
+        for topic_id, partitions in held.items():
+            if partitions:
+                taken.update((topic_id, p) for p in partitions)
+                both[topic_id] = Partitions((*both.get(topic_id, ()), *partitions))
+        return both
 
     # ---- to a classic group ---------------------------------------------------------------------------------
 

@@ -94,6 +94,20 @@ def test_an_upgrade_between_two_generations_leaves_a_cooperative_member_what_it_
     assert world.has(old) == {"t": [0, 1, 2, 3]}
 
 
+def test_an_upgrade_in_the_middle_of_a_rebalance_leaves_nothing_unassigned() -> None:
+    """Somebody has left; the static member comes back by the new protocol before it could join again."""
+    world = ConsumerWorld({"t": 4})
+    static = world.join(instance="i", protocols=says("t"))
+    dynamic, joined = world.new_member(protocols=says("t"))
+    world.pass_ms(6_000)
+    generation, stays = joined.result().generation_id, static.result().member_id
+    world.sync(dynamic, generation)
+    shares = {stays: given(t=[0, 1]), dynamic: given(t=[2, 3])}
+    world.sync(stays, generation, shares, instance="i").result()
+    world.leave(dynamic)
+    assert world.told(world.enter("new", ["t"], instance="i")) == {"t": [0, 1, 2, 3]}
+
+
 def test_both_get_their_halves() -> None:
     world, old, generation = upgraded()
     assert sorted(world.has(old)["t"] + world.has("new")["t"]) == [0, 1, 2, 3]
