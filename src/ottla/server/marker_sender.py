@@ -34,7 +34,6 @@ _WRITTEN: Final = frozenset(
 )
 # Somebody else has ended this transaction, or coordinates it by now.
 _SUPERSEDED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
-_GONE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 
 
 class MarkerChannel(Protocol):
@@ -144,7 +143,8 @@ class MarkerSender:
     def _completed(self, sending: "_Sending", error: KafkaError | None) -> None:
         if not self._is_current(sending):
             return
-        if error is None or error.code in _GONE:
+        # Even NOT_COORDINATOR may pass (a log that failed once): it is over when this broker coordinates no more.
+        if error is None:
             del self.sending[sending.markers.transactional_id]
         else:
             self._later(sending, lambda: self._complete(sending))

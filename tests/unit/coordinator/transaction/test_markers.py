@@ -122,11 +122,14 @@ def test_a_partition_that_knows_no_markers_is_left_out(world: TransactionWorld, 
     assert world.row().state is S.COMPLETE_COMMIT
 
 
-def test_the_end_is_written_down_as_soon_as_that_is_possible(world: TransactionWorld) -> None:
+@pytest.mark.parametrize("error", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR])
+def test_the_end_is_written_down_as_soon_as_that_is_possible(
+    world: TransactionWorld, error: ErrorCode
+) -> None:
     producer = world.begin()
     world.markers.hold()
     world.end("t", producer)
-    world.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    world.log.refuse(error)
     world.markers.release()
     world.pass_ms(2_000)
     assert world.row().state is S.PREPARE_COMMIT
