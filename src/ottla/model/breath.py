@@ -31,28 +31,39 @@ class SharedBreath:
             await shared.take()
     """
 
-    __slots__ = ("_lock", "_since")
+    __slots__ = ("_ends", "_lock")
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._since = 0.0
+        # When the slice of this turn is over; 0 before anybody had any of it.
+        self._ends = 0.0
 
     async def __aenter__(self) -> None:
+        """Whoever comes when the slice is used up waits for the next turn, even if nobody else has the loop now."""
         await self._lock.acquire()
-        self._since = monotonic()
+        await self.take()
 
     async def __aexit__(self, *_: object) -> None:
         self._lock.release()
 
     async def take(self) -> None:
-        if monotonic() - self._since > SLICE_S:
+        while self._is_over():
             self._lock.release()
             try:
                 await asyncio.sleep(0)
             finally:
                 # Also when it is cancelled here: whoever entered leaves.
                 await self._lock.acquire()
-            self._since = monotonic()
+
+    def _is_over(self) -> bool:
+        now = monotonic()
+        if not self._ends:
+            self._ends = now + SLICE_S
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        return now > self._ends
+
+    def _next_turn(self) -> None:
+        self._ends = 0.0
 
 
 class PacedCalls:
