@@ -20,6 +20,7 @@ from ottla.model.ids import Uuid
 from ottla.model.pending import Pending
 from ottla.replication.share_state import PersistedState, StateBatch
 from ottla.server.share_state import ShareCoordinator
+from ottla.server.share_sweep import sweep
 
 log = logging.getLogger("ottla.coordinator")
 
@@ -83,29 +84,27 @@ class SharePersister:
         self, group_id: str, state_epoch: int, starts: Mapping[Uuid, Mapping[int, int]]
     ) -> Pending[Outcomes]:
         """Set share partitions anew, each with the offset to start at (-1 if its leader is to find one)."""
-        return gather_outcomes(
-            {
-                ShareKey(group_id, topic_id, partition): self._initialize(
-                    ShareKey(group_id, topic_id, partition), state_epoch, offset
-                )
-                for topic_id, offsets in starts.items()
-                for partition, offset in offsets.items()
-            }
-        )
+        keys = [ShareKey(group_id, topic_id, p) for topic_id, offsets in starts.items() for p in offsets]
 
-    def _initialize(self, key: ShareKey, state_epoch: int, offset: int) -> Pending[None]:
-        return self._try(lambda: self._coordinator.initialize(key, state_epoch, offset))
+        def initialize(key: ShareKey) -> Pending[None]:
+            start = starts[key.topic_id][key.partition]
+            return self._try(lambda: self._coordinator.initialize(key, state_epoch, start))
+
+        return sweep(keys, initialize, self._scheduler.call_soon).map(_outcomes)
 
     def delete(self, group_id: str, partitions: Mapping[Uuid, Sequence[int]]) -> Pending[Outcomes]:
         """Forget share partitions."""
         keys = [ShareKey(group_id, topic_id, p) for topic_id, numbers in partitions.items() for p in numbers]
-        return gather_outcomes({key: self._delete(key) for key in keys})
+        return sweep(keys, self._delete, self._scheduler.call_soon).map(_outcomes)
 
     def _delete(self, key: ShareKey) -> Pending[None]:
         return self._try(lambda: self._coordinator.delete(key))
 
-    def read_summary(self, key: ShareKey) -> Pending[Summary]:
-        """How far a group is in a partition."""
+    def read_summaries(self, keys: Sequence[ShareKey]) -> Pending[dict[ShareKey, Pending[Summary]]]:
+        """How far groups are in partitions: an answer or an error for each."""
+        return sweep(keys, self._summary, self._scheduler.call_soon)
+
+    def _summary(self, key: ShareKey) -> Pending[Summary]:
         return self._try(lambda: self._coordinator.summary(key))
 
     # ---- trying ---------------------------------------------------------------------------------------------
@@ -134,24 +133,6 @@ class SharePersister:
         else:
             log.info("the share coordinator was asked %d times: %s", attempts, error)
             answer.fail(error)
-
-
-def gather_outcomes(asked: Mapping[ShareKey, Pending[None]]) -> Pending[Outcomes]:
-    """How each share partition fared, when the last has answered."""
-    gathered: Pending[Outcomes] = Pending()
-    left = len(asked)
-
-    def one_more(_: Pending[None]) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            gathered.resolve(_outcomes(asked))
-
-    if not asked:
-        gathered.resolve({})
-    for pending in asked.values():
-        pending.then(one_more)
-    return gathered
 
 
 def _outcomes(asked: Mapping[ShareKey, Pending[None]]) -> Outcomes:

@@ -389,7 +389,8 @@ def start_offsets(s: Script) -> None:
     alter(s, group, "nothing")
     alter(s, group, "no partitions", share_starts={})
     alter(s, group, "not decided", share_starts={1: -1})
-    alter(s, group, "a negative partition", share_starts={-1: 5})
+    # A group of its own: Kafka makes it nevertheless, and can never delete it.
+    alter(s, coordinated(s, "share-negative"), "a negative partition", share_starts={-1: 5})
     offsets(s, group, "after that")
     offsets(s, group, "no partitions", ("share-starts", []))
     offsets(s, group, "a negative partition", ("share-starts", [-1]))

@@ -164,28 +164,22 @@ def _image(ctx: Context, topic_name: str) -> TopicImage | None:
 def _topic_offsets(
     ctx: Context, group_id: str, topic: TopicImage, numbers: list[int]
 ) -> Pending[wire.DescribeShareGroupOffsetsResponseTopic]:
-    answers = [_partition_offsets(ctx, group_id, topic, number) for number in numbers]
-    return gather(answers).map(
-        lambda partitions: wire.DescribeShareGroupOffsetsResponseTopic(
-            topic_name=topic.name, topic_id=topic.id, partitions=partitions
+    keys = [ShareKey(group_id, topic.id, number) for number in numbers]
+    read = ctx.node.share_groups.persister.read_summaries(keys)
+    return read.map(
+        lambda answers: wire.DescribeShareGroupOffsetsResponseTopic(
+            topic_name=topic.name,
+            topic_id=topic.id,
+            partitions=[_offsets(ctx, topic.name, key.partition, answers[key]) for key in keys],
         )
     )
 
 
-def _partition_offsets(
-    ctx: Context, group_id: str, topic: TopicImage, number: int
-) -> Pending[wire.DescribeShareGroupOffsetsResponsePartition]:
-    read = ctx.node.share_groups.persister.read_summary(ShareKey(group_id, topic.id, number))
-    return read.map(
-        lambda summary: _offsets(ctx, topic.name, number, summary),
-        # What cannot be read is told as not being there, as OffsetFetch does.
-        lambda _: _offsets(ctx, topic.name, number, NOTHING_KNOWN),
-    )
-
-
 def _offsets(
-    ctx: Context, topic: str, number: int, summary: Summary
+    ctx: Context, topic: str, number: int, answered: Pending[Summary]
 ) -> wire.DescribeShareGroupOffsetsResponsePartition:
+    # What cannot be read is told as not being there, as OffsetFetch does.
+    summary = NOTHING_KNOWN if answered.error is not None else answered.result()
     answer = wire.DescribeShareGroupOffsetsResponsePartition(
         partition_index=number, start_offset=summary.start_offset, leader_epoch=summary.leader_epoch
     )

@@ -4,17 +4,16 @@ One request may ask about many share partitions; each is decided by itself and h
 """
 
 from collections.abc import Callable, Iterable
-from itertools import chain
 from typing import Any, TypeVar
 
 from ottla.coordinator.share.batches import StateBatch as KeptBatch
 from ottla.coordinator.share.machine import Summary
 from ottla.coordinator.share.state import ShareKey, ShareState, StateChange
-from ottla.model.errors import KafkaError
 from ottla.model.ids import Uuid
-from ottla.model.pending import Pending, gather
+from ottla.model.pending import Pending
 from ottla.server.context import Context
 from ottla.server.registry import handles
+from ottla.server.share_sweep import sweep
 from ottla.wire.messages import share_state as wire
 
 T = TypeVar("T")
@@ -30,6 +29,7 @@ def initialize_share_group_state(
     if not request.group_id or not request.topics:
         return Pending.of(wire.InitializeShareGroupStateResponse(results=[]))
     return _each(
+        ctx,
         request,
         lambda key, asked: coordinator.initialize(key, asked.state_epoch, asked.start_offset),
         wire.InitializeShareGroupStateResponsePartitionResult,
@@ -46,6 +46,7 @@ def read_share_group_state(
     if _asks_nothing(request):
         return Pending.of(wire.ReadShareGroupStateResponse(results=[]))
     return _each(
+        ctx,
         request,
         lambda key, asked: coordinator.read(key, asked.leader_epoch),
         wire.ReadShareGroupStateResponsePartitionResult,
@@ -63,6 +64,7 @@ def write_share_group_state(
     if _asks_nothing(request):
         return Pending.of(wire.WriteShareGroupStateResponse(results=[]))
     return _each(
+        ctx,
         request,
         lambda key, asked: coordinator.write(key, _change(asked)),
         wire.WriteShareGroupStateResponsePartitionResult,
@@ -79,6 +81,7 @@ def delete_share_group_state(
     if _asks_nothing(request):
         return Pending.of(wire.DeleteShareGroupStateResponse(results=[]))
     return _each(
+        ctx,
         request,
         lambda key, _: coordinator.delete(key),
         wire.DeleteShareGroupStateResponsePartitionResult,
@@ -95,6 +98,7 @@ def read_share_group_state_summary(
     if _asks_nothing(request):
         return Pending.of(wire.ReadShareGroupStateSummaryResponse(results=[]))
     return _each(
+        ctx,
         request,
         lambda key, _: coordinator.summary(key),
         wire.ReadShareGroupStateSummaryResponsePartitionResult,
@@ -109,43 +113,44 @@ def _asks_nothing(request: Any) -> bool:
 
 
 def _each(
+    ctx: Context,
     request: Any,
     ask: Callable[[ShareKey, Any], Pending[T]],
     partition_result: Callable[..., Any],
     topic_result: Callable[..., R],
     tell: Callable[[Any, T], None] | None = None,
 ) -> Pending[list[R]]:
-    """Ask about every partition; a partition that is named twice is asked twice and answered once."""
-    asked: dict[Uuid, dict[int, Pending[Any]]] = {}
-    for topic in request.topics:
-        for partition in topic.partitions:
-            key = ShareKey(request.group_id, topic.topic_id, partition.partition)
-            answer = _answered(ask(key, partition), key, partition_result, tell)
-            asked.setdefault(topic.topic_id, {})[partition.partition] = answer
-    pendings = list(chain.from_iterable(answers.values() for answers in asked.values()))
-    return gather(pendings).map(lambda _: [_topic(topic_result, *item) for item in asked.items()])
+    """Ask about every partition; of one that is named twice the last answer counts."""
+    asked = [
+        (ShareKey(request.group_id, topic.topic_id, partition.partition), partition)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+
+    def told(answers: dict[int, Pending[T]]) -> list[R]:
+        results: dict[Uuid, dict[int, Any]] = {}
+        for (key, _), answer in zip(asked, answers.values(), strict=True):
+            results.setdefault(key.topic_id, {})[key.partition] = _result(key, answer, partition_result, tell)
+        return [
+            topic_result(topic_id=topic_id, partitions=[found[p] for p in sorted(found)])
+            for topic_id, found in results.items()
+        ]
+
+    return sweep(range(len(asked)), lambda number: ask(*asked[number]), ctx.node.loop.call_soon).map(told)
 
 
-def _answered(
-    asked: Pending[T],
+def _result(
     key: ShareKey,
+    answer: Pending[T],
     partition_result: Callable[..., Any],
     tell: Callable[[Any, T], None] | None,
-) -> Pending[Any]:
-    def succeeded(value: T) -> Any:
-        result = partition_result(partition=key.partition)
-        if tell is not None:
-            tell(result, value)
-        return result
-
-    def failed(error: KafkaError) -> Any:
-        return partition_result(partition=key.partition, error_code=int(error.code), error_message=str(error))
-
-    return asked.map(succeeded, failed)
-
-
-def _topic(topic_result: Callable[..., R], topic_id: Uuid, answers: dict[int, Pending[Any]]) -> R:
-    return topic_result(topic_id=topic_id, partitions=[answers[p].result() for p in sorted(answers)])
+) -> Any:
+    result = partition_result(partition=key.partition)
+    if answer.error is not None:
+        result.error_code, result.error_message = int(answer.error.code), str(answer.error)
+    elif tell is not None:
+        tell(result, answer.result())
+    return result
 
 
 def _change(asked: wire.WriteShareGroupStateRequestPartitionData) -> StateChange:
