@@ -11,7 +11,8 @@ requests, always.
 
 Back-pressure. While the peer does not take its answers, or too many of them are outstanding, or a handler
 holds the line, nothing more is served and then nothing more is read: the client's socket fills, not our memory.
-A client that sends many requests at once takes turns with the others: its frames wait when its time is up.
+A client that sends many requests at once takes turns with the others: its frames wait when its time is up. So do
+those of many clients that all send at once (see turns).
 
 A frame is valid until the handler returns or first awaits; what is needed longer is copied by who needs it.
 
@@ -31,6 +32,7 @@ from ottla.model.errors import KafkaError
 from ottla.server.frame_pool import FramePool
 from ottla.server.output import Output, Reply, SocketOutput, TransportOutput
 from ottla.server.registry import Listener
+from ottla.server.turns import TURN_S, Turns
 
 log = logging.getLogger("ottla.server")
 
@@ -43,7 +45,6 @@ LARGE_FRAME_BYTES = SHARED_BUFFER_BYTES
 MAX_OUTSTANDING = 100
 MAX_READY_BYTES = 1024 * 1024
 UNSENT_BYTES = 256 * 1024
-TURN_S = 0.005
 # The smallest request: api key, version, correlation id, and a null client id.
 MIN_FRAME_BYTES = 8
 
@@ -101,6 +102,7 @@ class Host(Protocol):
     kind: Listener
     dispatch: Dispatch
     monotonic: Callable[[], float]
+    turns: Turns
 
     def opened(self, connection: "Connection") -> bool: ...
     def closed(self, connection: "Connection") -> None: ...
@@ -213,14 +215,18 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._partial is not None:
             return self._partial_view[self._filled : self._needed]
-        return self.host.shared[:PEEK_BYTES] if self._peek or self.host.pool.contended else self.host.shared
+        host = self.host
+        little = self._peek or host.pool.contended or host.turns.crowded
+        return host.shared[:PEEK_BYTES] if little else host.shared
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active = self.host.monotonic()
+        self.last_active = now = self.host.monotonic()
         if self._closing:
             return
         if self._partial is None:
+            self._take_turn(now)
             self._take(self.host.shared, 0, nbytes)
+            self.host.turns.served()
             return
         self._filled += nbytes
         if self._filled < self._needed:
@@ -228,7 +234,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._needed == _SIZE.size:
             self._size_is_known()
         else:
+            self._take_turn(now)
             self._serve_partial()
+            self.host.turns.served()
+
+    def _take_turn(self, now: float) -> None:
+        """So many others may have been served in this turn that what came now waits for one of the next."""
+        if self.host.turns.is_over(now) and not self._turn_is_over:
+            self._turn_is_over = True
+            self.host.turns.later(self._next_turn)
 
     def _take(self, view: memoryview, start: int, stop: int) -> None:
         """Serve the whole frames of view[start:stop] and keep what is left over."""
@@ -264,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
             return now + TURN_S
         if now > turn_ends and not self._turn_is_over:
             self._turn_is_over = True
-            self.host.loop.call_soon(self._next_turn)
+            self.host.turns.again(self._next_turn)
         return turn_ends
 
     def _next_turn(self) -> None:

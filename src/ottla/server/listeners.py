@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ottla.server.connection import SHARED_BUFFER_BYTES, Connection, Dispatch
 from ottla.server.frame_pool import FramePool
 from ottla.server.registry import Listener
+from ottla.server.turns import Turns
 
 log = logging.getLogger("ottla.server")
 
@@ -166,6 +167,7 @@ class ListenerHost:
         self.shared = shared
         self.max_frame_bytes = max_frame_bytes
         self.monotonic = monotonic
+        self.turns = Turns(self.loop, monotonic)
         self._connections = connections
         self._server: asyncio.Server | None = None
         self.address: tuple[str, int] = ("", 0)
