@@ -8,6 +8,7 @@ from ottla.coordinator.group.consumer.group import ConsumerGroup, TargetEpoch
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression
 from ottla.coordinator.group.context import GroupContext, Replay
+from ottla.coordinator.group.of_kind import GroupsByTopic, GroupsOfKind
 from ottla.wire.messages import offsets_log as log
 
 _NO_TARGET = TargetEpoch(-1, 0)
@@ -18,8 +19,8 @@ class ConsumerReplay:
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
-        # Soft, and never too small: groups that subscribe to a topic, or did.
-        self._by_topic: dict[str, set[str]] = {}
+        self._groups = GroupsOfKind(context, ConsumerGroup)
+        self._by_topic = GroupsByTopic()
 
     def replays(self) -> Mapping[type[Any], Replay]:
         return {
@@ -33,48 +34,27 @@ class ConsumerReplay:
         }
 
     def groups_subscribed_to(self, topics: Iterable[str]) -> Iterator[str]:
-        """Those that subscribe to any of these topics; others are forgotten on the way."""
-        for topic in topics:
-            ids = self._by_topic.get(topic, set())
-            for group_id in list(ids):
-                group = self._context.groups.get(group_id)
-                if group is not None and group.is_subscribed_to(topic):
-                    yield group_id
-                else:
-                    ids.discard(group_id)
-            if not ids:
-                self._by_topic.pop(topic, None)
+        """Those that subscribe to any of these topics."""
+        return self._by_topic.concerned(topics, self._is_subscribed)
 
-    def _present(self, group_id: str) -> ConsumerGroup | None:
+    def _is_subscribed(self, group_id: str, topic: str) -> bool:
         group = self._context.groups.get(group_id)
-        return group if isinstance(group, ConsumerGroup) else None
-
-    def _made(self, group_id: str) -> ConsumerGroup:
-        """The group; a new one in the place of one that was there for its offsets only."""
-        group = self._present(group_id)
-        if group is None:
-            group = ConsumerGroup(self._context.timeline, group_id)
-            self._context.groups[group_id] = group
-        return group
-
-    def _subscribed(self, group_id: str, topics: Iterable[str]) -> None:
-        for topic in topics:
-            self._by_topic.setdefault(topic, set()).add(group_id)
+        return group is not None and group.is_subscribed_to(topic)
 
     # ---- one kind of record each ----------------------------------------------------------------------------
 
     def _group(self, key: log.ConsumerGroupMetadataKey, value: log.ConsumerGroupMetadataValue | None) -> None:
         if value is not None:
-            self._made(key.group_id).set_epoch(value.epoch, value.metadata_hash)
-        elif self._present(key.group_id) is not None:
-            self._context.groups.pop(key.group_id)
+            self._groups.made(key.group_id).set_epoch(value.epoch, value.metadata_hash)
+        else:
+            self._groups.removed(key.group_id)
 
     def _partition_metadata(
         self,
         key: log.ConsumerGroupPartitionMetadataKey,
         value: log.ConsumerGroupPartitionMetadataValue | None,
     ) -> None:
-        group = self._present(key.group_id) if value is None else self._made(key.group_id)
+        group = self._groups.present(key.group_id) if value is None else self._groups.made(key.group_id)
         if group is not None and group.has_partition_metadata != (value is not None):
             group.set_has_partition_metadata(value is not None)
 
@@ -82,15 +62,15 @@ class ConsumerReplay:
         self, key: log.ConsumerGroupMemberMetadataKey, value: log.ConsumerGroupMemberMetadataValue | None
     ) -> None:
         if value is None:
-            group = self._present(key.group_id)
+            group = self._groups.present(key.group_id)
             if group is not None:
                 group.remove_member(key.member_id)
             return
-        group = self._made(key.group_id)
+        group = self._groups.made(key.group_id)
         member = group.members.get(key.member_id) or ConsumerGroupMember(key.member_id)
         member = member.with_metadata(value)
         group.put_member(member)
-        self._subscribed(key.group_id, member.subscribed_topic_names)
+        self._by_topic.note(key.group_id, member.subscribed_topic_names)
 
     def _target_epoch(
         self,
@@ -99,9 +79,9 @@ class ConsumerReplay:
     ) -> None:
         if value is not None:
             target = TargetEpoch(value.assignment_epoch, value.assignment_timestamp)
-            self._made(key.group_id).set_target_epoch(target)
+            self._groups.made(key.group_id).set_target_epoch(target)
             return
-        group = self._present(key.group_id)
+        group = self._groups.present(key.group_id)
         if group is not None:
             group.set_target_epoch(_NO_TARGET)
 
@@ -111,19 +91,19 @@ class ConsumerReplay:
         value: log.ConsumerGroupTargetAssignmentMemberValue | None,
     ) -> None:
         if value is None:
-            group = self._present(key.group_id)
+            group = self._groups.present(key.group_id)
             if group is not None:
                 group.remove_target(key.member_id)
             return
         partitions = {row.topic_id: Partitions(row.partitions) for row in value.topic_partitions}
-        self._made(key.group_id).put_target(key.member_id, partitions)
+        self._groups.made(key.group_id).put_target(key.member_id, partitions)
 
     def _assignment(
         self,
         key: log.ConsumerGroupCurrentMemberAssignmentKey,
         value: log.ConsumerGroupCurrentMemberAssignmentValue | None,
     ) -> None:
-        group = self._present(key.group_id) if value is None else self._made(key.group_id)
+        group = self._groups.present(key.group_id) if value is None else self._groups.made(key.group_id)
         member = None if group is None else group.members.get(key.member_id)
         if group is None or (member is None and value is None):
             return
@@ -136,11 +116,11 @@ class ConsumerReplay:
         value: log.ConsumerGroupRegularExpressionValue | None,
     ) -> None:
         if value is None:
-            group = self._present(key.group_id)
+            group = self._groups.present(key.group_id)
             if group is not None:
                 group.remove_regex(key.regular_expression)
             return
         topics = frozenset(value.topics)
         resolved = ResolvedRegularExpression(topics, value.version, value.timestamp)
-        self._made(key.group_id).put_regex(key.regular_expression, resolved)
-        self._subscribed(key.group_id, topics)
+        self._groups.made(key.group_id).put_regex(key.regular_expression, resolved)
+        self._by_topic.note(key.group_id, topics)

@@ -10,6 +10,7 @@ from typing import Any
 from ottla.coordinator.group.classic.join import Caller
 from ottla.coordinator.group.context import GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
+from ottla.coordinator.group.of_kind import GroupsOfKind
 from ottla.coordinator.group.share import records
 from ottla.coordinator.group.share.describe import describe
 from ottla.coordinator.group.share.group import ShareGroup
@@ -31,6 +32,7 @@ class ShareManager:
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
+        self._kind = GroupsOfKind(context, ShareGroup)
         self._groups = ShareGroups(context)
         self._heartbeats = Heartbeats(self._groups)
         self.offsets = ShareOffsets(self._groups)
@@ -59,26 +61,15 @@ class ShareManager:
             log.ShareGroupStatePartitionMetadataKey: self._replay_states,
         }
 
-    def _present(self, group_id: str) -> ShareGroup | None:
-        group = self._context.groups.get(group_id)
-        return group if isinstance(group, ShareGroup) else None
-
-    def _made(self, group_id: str) -> ShareGroup:
-        group = self._present(group_id)
-        if group is None:
-            group = ShareGroup(self._context.timeline, group_id)
-            self._context.groups[group_id] = group
-        return group
-
     def _replay_member(
         self, key: log.ShareGroupMemberMetadataKey, value: log.ShareGroupMemberMetadataValue | None
     ) -> None:
         if value is None:
-            group = self._present(key.group_id)
+            group = self._kind.present(key.group_id)
             if group is not None:
                 group.remove_member(key.member_id)
             return
-        group = self._made(key.group_id)
+        group = self._kind.made(key.group_id)
         member = group.members.get(key.member_id) or ShareGroupMember(key.member_id)
         group.put_member(
             replace(
@@ -94,9 +85,9 @@ class ShareManager:
         self, key: log.ShareGroupMetadataKey, value: log.ShareGroupMetadataValue | None
     ) -> None:
         if value is not None:
-            self._made(key.group_id).set_epoch(value.epoch, value.metadata_hash)
-        elif self._present(key.group_id) is not None:
-            self._context.groups.pop(key.group_id)
+            self._kind.made(key.group_id).set_epoch(value.epoch, value.metadata_hash)
+        else:
+            self._kind.removed(key.group_id)
 
     def _replay_target_epoch(
         self,
@@ -104,9 +95,9 @@ class ShareManager:
         value: log.ShareGroupTargetAssignmentMetadataValue | None,
     ) -> None:
         if value is not None:
-            self._made(key.group_id).set_target_epoch(value.assignment_epoch, value.assignment_timestamp)
+            self._kind.made(key.group_id).set_target_epoch(value.assignment_epoch, value.assignment_timestamp)
             return
-        group = self._present(key.group_id)
+        group = self._kind.present(key.group_id)
         if group is not None:
             group.set_target_epoch(_NO_TARGET_EPOCH, 0)
 
@@ -117,9 +108,9 @@ class ShareManager:
     ) -> None:
         if value is not None:
             target = records.assignment_of(value.topic_partitions)
-            self._made(key.group_id).put_target(key.member_id, target)
+            self._kind.made(key.group_id).put_target(key.member_id, target)
             return
-        group = self._present(key.group_id)
+        group = self._kind.present(key.group_id)
         if group is not None:
             group.remove_target(key.member_id)
 
@@ -128,7 +119,7 @@ class ShareManager:
         key: log.ShareGroupCurrentMemberAssignmentKey,
         value: log.ShareGroupCurrentMemberAssignmentValue | None,
     ) -> None:
-        group = self._present(key.group_id) if value is None else self._made(key.group_id)
+        group = self._kind.present(key.group_id) if value is None else self._kind.made(key.group_id)
         member = None if group is None else group.members.get(key.member_id)
         if group is None or (member is None and value is None):
             return
@@ -156,7 +147,7 @@ class ShareManager:
         if value is None:
             self._groups.replay_states(key.group_id, None)
         else:
-            self._made(key.group_id)
+            self._kind.made(key.group_id)
             self._groups.replay_states(key.group_id, records.states_of(value))
 
     # ---- life -----------------------------------------------------------------------------------------------

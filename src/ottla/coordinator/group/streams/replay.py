@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ottla.coordinator.group.context import GroupContext, Replay
+from ottla.coordinator.group.of_kind import GroupsByTopic, GroupsOfKind
 from ottla.coordinator.group.streams.group import StreamsGroup, TargetEpoch
 from ottla.coordinator.group.streams.member import StreamsGroupMember
 from ottla.coordinator.group.streams.records import GroupEpoch
@@ -18,10 +19,9 @@ class StreamsReplay:
     """Owned by the StreamsManager of a shard; `removed` is told of a group that is deleted."""
 
     def __init__(self, context: GroupContext, removed: Callable[[str], None]) -> None:
-        self._context = context
+        self._groups = GroupsOfKind(context, StreamsGroup)
         self._removed = removed
-        # Soft, and never too small: groups that need a topic, or did.
-        self._by_topic: dict[str, set[str]] = {}
+        self._by_topic = GroupsByTopic()
 
     def replays(self) -> Mapping[type[Any], Replay]:
         return {
@@ -34,68 +34,48 @@ class StreamsReplay:
         }
 
     def groups_that_need(self, topics: Iterable[str]) -> Iterator[StreamsGroup]:
-        """Those whose topology needs any of these topics; others are forgotten on the way."""
-        for topic in topics:
-            ids = self._by_topic.get(topic, set())
-            for group_id in list(ids):
-                group = self._present(group_id)
-                if (
-                    group is not None
-                    and group.topology is not None
-                    and topic in group.topology.required_topics
-                ):
-                    yield group
-                else:
-                    ids.discard(group_id)
-            if not ids:
-                self._by_topic.pop(topic, None)
+        """Those whose topology needs any of these topics."""
+        for group_id in self._by_topic.concerned(topics, self._is_needed):
+            group = self._groups.present(group_id)
+            if group is not None:
+                yield group
 
-    def _present(self, group_id: str) -> StreamsGroup | None:
-        group = self._context.groups.get(group_id)
-        return group if isinstance(group, StreamsGroup) else None
-
-    def _made(self, group_id: str) -> StreamsGroup:
-        """The group; a new one in the place of one that was there for its offsets only."""
-        group = self._present(group_id)
-        if group is None:
-            group = StreamsGroup(self._context.timeline, group_id)
-            self._context.groups[group_id] = group
-        return group
+    def _is_needed(self, group_id: str, topic: str) -> bool:
+        group = self._groups.present(group_id)
+        return group is not None and group.topology is not None and topic in group.topology.required_topics
 
     # ---- one kind of record each ----------------------------------------------------------------------------
 
     def _group(self, key: log.StreamsGroupMetadataKey, value: log.StreamsGroupMetadataValue | None) -> None:
         if value is not None:
             configs = {config.key: config.value for config in value.last_assignment_configs or ()}
-            self._made(key.group_id).set_epoch(
+            self._groups.made(key.group_id).set_epoch(
                 GroupEpoch(value.epoch, value.metadata_hash, value.validated_topology_epoch, configs)
             )
-        elif self._present(key.group_id) is not None:
-            self._context.groups.pop(key.group_id)
+        elif self._groups.removed(key.group_id):
             self._removed(key.group_id)
 
     def _topology(
         self, key: log.StreamsGroupTopologyKey, value: log.StreamsGroupTopologyValue | None
     ) -> None:
         if value is None:
-            group = self._present(key.group_id)
+            group = self._groups.present(key.group_id)
             if group is not None:
                 group.set_topology(None)
             return
         topology = StreamsTopology(value)
-        self._made(key.group_id).set_topology(topology)
-        for topic in topology.required_topics:
-            self._by_topic.setdefault(topic, set()).add(key.group_id)
+        self._groups.made(key.group_id).set_topology(topology)
+        self._by_topic.note(key.group_id, topology.required_topics)
 
     def _member(
         self, key: log.StreamsGroupMemberMetadataKey, value: log.StreamsGroupMemberMetadataValue | None
     ) -> None:
         if value is None:
-            group = self._present(key.group_id)
+            group = self._groups.present(key.group_id)
             if group is not None:
                 group.remove_member(key.member_id)
             return
-        group = self._made(key.group_id)
+        group = self._groups.made(key.group_id)
         member = group.members.get(key.member_id) or StreamsGroupMember(key.member_id)
         group.put_member(member.with_metadata(value))
 
@@ -106,9 +86,9 @@ class StreamsReplay:
     ) -> None:
         if value is not None:
             target = TargetEpoch(value.assignment_epoch, value.assignment_timestamp)
-            self._made(key.group_id).set_target_epoch(target)
+            self._groups.made(key.group_id).set_target_epoch(target)
             return
-        group = self._present(key.group_id)
+        group = self._groups.present(key.group_id)
         if group is not None:
             group.set_target_epoch(_NO_TARGET)
 
@@ -118,21 +98,21 @@ class StreamsReplay:
         value: log.StreamsGroupTargetAssignmentMemberValue | None,
     ) -> None:
         if value is None:
-            group = self._present(key.group_id)
+            group = self._groups.present(key.group_id)
             if group is not None:
                 group.remove_target(key.member_id)
             return
         tasks = Tasks(
             task_ids(value.active_tasks), task_ids(value.standby_tasks), task_ids(value.warmup_tasks)
         )
-        self._made(key.group_id).put_target(key.member_id, tasks)
+        self._groups.made(key.group_id).put_target(key.member_id, tasks)
 
     def _assignment(
         self,
         key: log.StreamsGroupCurrentMemberAssignmentKey,
         value: log.StreamsGroupCurrentMemberAssignmentValue | None,
     ) -> None:
-        group = self._present(key.group_id) if value is None else self._made(key.group_id)
+        group = self._groups.present(key.group_id) if value is None else self._groups.made(key.group_id)
         member = None if group is None else group.members.get(key.member_id)
         if group is None or (member is None and value is None):
             return
