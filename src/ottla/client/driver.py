@@ -33,9 +33,16 @@ class _Link(asyncio.Protocol):
         self._driver = driver
         self._link = link
         self.transport: asyncio.Transport | None = None
+        self._is_echo = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's own class derives from nothing
+        if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
+            # Nobody listens, and by chance TCP gave us the very port we called: a conversation with ourselves,
+            # which keeps the broker from its port when it comes back.
+            self._is_echo = True
+            self.transport.abort()
+            return
         self._driver._on_connected(self._link, self)
 
     def data_received(self, data: bytes) -> None:
@@ -43,6 +50,8 @@ class _Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = "closed by the broker" if exc is None else reason_of(exc)
+        if self._is_echo:
+            reason = "connection refused"
         self._driver._on_disconnected(self._link, reason)
 
 
