@@ -13,11 +13,11 @@ Owner: the CoordinatorRuntime, on the broker's loop.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from ottla.coordinator.log_errors import translate
 from ottla.coordinator.ports import Machine, Scheduler, ShardLog
 from ottla.coordinator.result import (
     After,
@@ -33,6 +33,7 @@ from ottla.coordinator.result import (
 from ottla.coordinator.serde import RecordSerde
 from ottla.coordinator.timeline import Timeline
 from ottla.coordinator.timers import Timers
+from ottla.coordinator.waiting import NEVER, Decision, WaitingDecisions
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
@@ -52,19 +53,6 @@ RECORD_OVERHEAD: Final = 21
 MAX_PENDING_DECISIONS: Final = 100_000
 # Decisions that are answered in one turn of the loop, each with a response to encode and send.
 ANSWERED_AT_ONCE: Final = 32
-NEVER: Final = float("inf")
-
-# What went wrong with the log, in the words that a client of a coordinator understands.
-_TRANSLATED: Final = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
 
 
 class ShardState(StrEnum):
@@ -89,15 +77,6 @@ class Producer(NamedTuple):
 
     producer_id: int
     producer_epoch: int
-
-
-class _Waiting(NamedTuple):
-    """A decision that waits until everything before `offset` is committed."""
-
-    offset: int
-    deadline_ms: float
-    result: Result[Any]
-    pending: Pending[Any]
 
 
 class Shard(Generic[M]):
@@ -132,14 +111,13 @@ class Shard(Generic[M]):
         self._linger_ms = linger_ms
         self._on_lost = on_lost
         self._timers = Timers(scheduler, self._fire)
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting = WaitingDecisions(scheduler)
         self._batch: list[NewRecord] = []
         self._batch_bytes = 0
         # Where the batch begins and the next record goes; what lies before the batch is in the log, or on its way.
         self._batch_offset = -1
         self._next_offset = -1
         self._flush_scheduled = False
-        self._timeout_due_ms = NEVER
         # Who waits for what lies before it is told, now or in one of the next turns.
         self._committed_offset = -1
         self._answering = False
@@ -168,8 +146,7 @@ class Shard(Generic[M]):
             pass
         self._become(ShardState.CLOSED)
         self._timers.clear()
-        waiting, self._waiting = self._waiting, deque()
-        for entry in waiting:
+        for entry in self._waiting.take_all():
             self._tell_failure(entry, error)
         self.machine.on_unloaded(error)
 
@@ -198,7 +175,7 @@ class Shard(Generic[M]):
             elif result.records:
                 self._add(result, producer, now_ms)
         except KafkaError as error:
-            self._tell_failure(_Waiting(self._next_offset, NEVER, result, pending), error)
+            self._tell_failure(Decision(self._next_offset, NEVER, result, pending), error)
             return pending
         self._apply_timers(result.effects)
         self._wait(result, pending, timeout_ms)
@@ -392,10 +369,7 @@ class Shard(Generic[M]):
         self._next_offset = self._batch_offset = offset
         self._batch.clear()
         self._batch_bytes = 0
-        failed: list[_Waiting] = []
-        while self._waiting and self._waiting[-1].offset > offset:
-            failed.append(self._waiting.pop())
-        for entry in reversed(failed):
+        for entry in self._waiting.take_behind(offset):
             self._tell_failure(entry, error)
 
     # ---- committing ---------------------------------------------------------------------------------------
@@ -404,9 +378,7 @@ class Shard(Generic[M]):
         if not self._waiting and not self._batch and self._next_offset <= self.log.high_watermark:
             self._release(result, pending)
             return
-        deadline_ms = self._scheduler.monotonic_ms() + timeout_ms
-        self._waiting.append(_Waiting(self._next_offset, deadline_ms, result, pending))
-        self._watch_deadline(deadline_ms)
+        self._waiting.add(self._next_offset, timeout_ms, result, pending)
 
     def _committed(self) -> None:
         """The high watermark has moved, or the partition is gone: look which."""
@@ -426,7 +398,7 @@ class Shard(Generic[M]):
                     return
         finally:
             self._answering = False
-        if self._waiting and self._waiting[0].offset <= self._committed_offset:
+        if self._waiting.has_committed(self._committed_offset):
             self._answering = True
             self._scheduler.call_soon(self._answer_more)
 
@@ -436,9 +408,9 @@ class Shard(Generic[M]):
             self._answer_some()
 
     def _answer_next(self) -> bool:
-        if not self._waiting or self._waiting[0].offset > self._committed_offset:
+        entry = self._waiting.take_committed(self._committed_offset)
+        if entry is None:
             return False
-        entry = self._waiting.popleft()
         self._release(entry.result, entry.pending)
         return True
 
@@ -451,7 +423,7 @@ class Shard(Generic[M]):
         elif not pending.done:
             pending.resolve(response)
 
-    def _tell_failure(self, entry: _Waiting, error: KafkaError) -> None:
+    def _tell_failure(self, entry: Decision, error: KafkaError) -> None:
         result = entry.result
         unanswered: Iterable[Effect] = result.effects
         if result.on_failure is not None:
@@ -466,24 +438,6 @@ class Shard(Generic[M]):
                 effect.pending.fail(error)
         if not entry.pending.done:
             entry.pending.fail(error)
-
-    def _watch_deadline(self, deadline_ms: float) -> None:
-        if deadline_ms < self._timeout_due_ms:
-            self._timeout_due_ms = deadline_ms
-            delay_ms = max(deadline_ms - self._scheduler.monotonic_ms(), 0)
-            self._scheduler.call_later(delay_ms, self._time_out)
-
-    def _time_out(self) -> None:
-        """What takes too long to commit is answered as not available; it may still be committed."""
-        self._timeout_due_ms = NEVER
-        now_ms = self._scheduler.monotonic_ms()
-        open_entries = [entry for entry in self._waiting if not entry.pending.done]
-        for entry in open_entries:
-            if entry.deadline_ms <= now_ms and not entry.pending.done:
-                entry.pending.fail(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not committed in time"))
-        left = [entry.deadline_ms for entry in open_entries if not entry.pending.done]
-        if left:
-            self._watch_deadline(min(left))
 
     # ---- effects ------------------------------------------------------------------------------------------
 
@@ -501,12 +455,6 @@ class Shard(Generic[M]):
                     effect.pending.resolve(effect.response)
             elif isinstance(effect, After):
                 effect.call()
-
-
-def translate(error: KafkaError) -> KafkaError:
-    """A failure of the log, as a coordinator tells it."""
-    code = _TRANSLATED.get(error.code)
-    return error if code is None else KafkaError(code, error.message)
 
 
 def _size_bound(key: bytes, value: bytes | None) -> int:

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.coordinator.shard import Producer, translate
+from ottla.coordinator.log_errors import translate
+from ottla.coordinator.shard import Producer
 from ottla.coordinator.transaction.state import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition

@@ -4,8 +4,9 @@ import pytest
 from tests.support.group_world import MemoryLog
 from tests.unit.coordinator.toy import ToyWorld, number, put
 
+from ottla.coordinator.log_errors import translate
 from ottla.coordinator.result import After, Answer, CancelTimer, Result, StartTimer
-from ottla.coordinator.shard import TRANSITIONS, Producer, ShardState, translate
+from ottla.coordinator.shard import ANSWERED_AT_ONCE, TRANSITIONS, Producer, ShardState
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
@@ -503,3 +504,27 @@ def test_a_shard_takes_no_more_than_it_can_hold(world: ToyWorld, monkeypatch: py
 def test_a_closed_shard_stays_closed() -> None:
     assert TRANSITIONS[ShardState.CLOSED] == frozenset()
     assert all(ShardState.CLOSED in TRANSITIONS[state] for state in ShardState if state != ShardState.CLOSED)
+
+
+def test_many_who_wait_for_one_batch_are_answered_in_portions() -> None:
+    world = ToyWorld()
+    count = 3 * ANSWERED_AT_ONCE
+    answers = [world.write(put("a", value)) for value in range(count)]
+    world.shard.flush()
+    assert [answer.done for answer in answers] == [i < ANSWERED_AT_ONCE for i in range(count)]
+    late = world.write(lambda toy, _: Result(toy.newest()))
+    assert not late.done
+    world.settle()
+    assert [answer.result() for answer in answers] == [{"a": value} for value in range(count)]
+    assert late.result() == {"a": count - 1}
+
+
+def test_a_shard_that_closes_still_answers_what_is_committed() -> None:
+    world = ToyWorld()
+    answers = [world.write(put("a", value)) for value in range(2 * ANSWERED_AT_ONCE)]
+    world.shard.flush()
+    waits = world.write(put("a", -1))
+    assert not answers[-1].done
+    world.shard.close(KafkaError(ErrorCode.NOT_COORDINATOR))
+    assert [answer.error for answer in answers] == [None] * len(answers)
+    assert waits.error is not None
