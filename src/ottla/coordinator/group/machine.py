@@ -67,3 +67,4 @@ class GroupMachine:
     def on_unloaded(self, error: KafkaError) -> None:
         for manager in self._managers:
             manager.on_unloaded(error)
+        self.directory.unloaded(error)

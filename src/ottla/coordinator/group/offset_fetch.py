@@ -4,6 +4,8 @@ Whoever asks for stable offsets (KIP-447) is answered from the newest state, onc
 partitions have an offset in a transaction that is still open. Everybody else is answered from committed state.
 """
 
+from typing import NamedTuple
+
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.group import Group
 from ottla.coordinator.group.offset_store import GroupOffsets, OffsetAndMetadata, OffsetStore, Place
@@ -29,16 +31,24 @@ class OffsetFetches:
 
     def fetch(self, request: OffsetFetchRequestGroup, *, require_stable: bool) -> OffsetFetchResponseGroup:
         """Of the partitions asked for, or of all that have any."""
+        if request.topics is None:
+            return self.fetch_all(request, require_stable=require_stable).response()
         offsets = self._offsets(request, require_stable)
         reader = _Reader(offsets, self._open_places(request.group_id) if require_stable else None)
-        if request.topics is None:
-            topics = reader.all_topics(committed=not require_stable)
-        else:
-            topics = [
-                reader.topic(topic.name, topic.topic_id, topic.partition_indexes, not require_stable)
-                for topic in request.topics
-            ]
+        topics = [
+            reader.topic(topic.name, topic.topic_id, topic.partition_indexes, not require_stable)
+            for topic in request.topics
+        ]
         return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
+
+    def fetch_all(self, request: OffsetFetchRequestGroup, *, require_stable: bool) -> "AllOffsets":
+        """Of all partitions that have any: as they are now, to be turned into an answer where there is time for it."""
+        offsets = self._offsets(request, require_stable)
+        rows: dict[Place, OffsetAndMetadata] = {}
+        if offsets is not None:
+            rows = dict(offsets.items() if require_stable else offsets.committed_view())
+        unstable = self._open_places(request.group_id) if require_stable else frozenset()
+        return AllOffsets(request.group_id, rows, unstable)
 
     def _offsets(self, request: OffsetFetchRequestGroup, newest: bool) -> GroupOffsets | None:
         """The group's offsets; None if there is no such group."""
@@ -60,6 +70,24 @@ class OffsetFetches:
         return frozenset(places.keys()) if places is not None else frozenset()
 
 
+class AllOffsets(NamedTuple):
+    """All offsets of a group at one time; immutable, so that a thread may read it."""
+
+    group_id: str
+    rows: dict[Place, OffsetAndMetadata]
+    unstable: frozenset[Place]
+
+    def response(self) -> OffsetFetchResponseGroup:
+        topics: dict[str, OffsetFetchResponseTopics] = {}
+        for place, row in self.rows.items():
+            topic = topics.get(place[0])
+            if topic is None:
+                topic = OffsetFetchResponseTopics(name=place[0], topic_id=ZERO_UUID, partitions=[])
+                topics[place[0]] = topic
+            topic.partitions.append(_answer(place, row, self.unstable))
+        return OffsetFetchResponseGroup(group_id=self.group_id, topics=list(topics.values()))
+
+
 class _Reader:
     """One group's offsets, turned into an answer."""
 
@@ -78,33 +106,23 @@ class _Reader:
             row = find(place)
             if row is not None and not _same_topic(row.topic_id, topic_id):
                 row = None
-            answers.append(self._partition(place, row))
+            answers.append(_answer(place, row, self._unstable))
         return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=answers)
 
-    def all_topics(self, *, committed: bool) -> list[OffsetFetchResponseTopics]:
-        if self._offsets is None:
-            return []
-        rows = self._offsets.committed_view() if committed else self._offsets
-        topics: dict[str, OffsetFetchResponseTopics] = {}
-        for place, row in rows.items():
-            topic = topics.get(place[0])
-            if topic is None:
-                topic = OffsetFetchResponseTopics(name=place[0], topic_id=ZERO_UUID, partitions=[])
-                topics[place[0]] = topic
-            topic.partitions.append(self._partition(place, row))
-        return list(topics.values())
 
-    def _partition(self, place: Place, row: OffsetAndMetadata | None) -> OffsetFetchResponsePartitions:
-        if self._unstable and place in self._unstable:
-            return _nothing(place[1], ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        if row is None:
-            return _nothing(place[1], ErrorCode.NONE)
-        return OffsetFetchResponsePartitions(
-            partition_index=place[1],
-            committed_offset=row.offset,
-            committed_leader_epoch=row.leader_epoch,
-            metadata=row.metadata,
-        )
+def _answer(
+    place: Place, row: OffsetAndMetadata | None, unstable: frozenset[Place] | None
+) -> OffsetFetchResponsePartitions:
+    if unstable and place in unstable:
+        return _nothing(place[1], ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    if row is None:
+        return _nothing(place[1], ErrorCode.NONE)
+    return OffsetFetchResponsePartitions(
+        partition_index=place[1],
+        committed_offset=row.offset,
+        committed_leader_epoch=row.leader_epoch,
+        metadata=row.metadata,
+    )
 
 
 def _no_offset(place: Place) -> None:

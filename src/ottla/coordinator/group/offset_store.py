@@ -72,6 +72,18 @@ class OffsetStore:
             if offsets is None or place not in offsets:
                 yield place
 
+    def newest_at(self, group_id: str, place: Place) -> int:
+        """Where the newest offset of a place stands in the log, committed or in a transaction; -1 if there is none."""
+        offsets = self.by_group.get(group_id)
+        row = None if offsets is None else offsets.get(place)
+        newest = -1 if row is None else row.record_offset
+        places = self.open_by_group.get(group_id)
+        for producer_id in (None if places is None else places.get(place)) or ():
+            pending = self._pending.get(producer_id)
+            row = None if pending is None else pending.get((group_id, place))
+            newest = newest if row is None else max(newest, row.record_offset)
+        return newest
+
     # ---- replay -------------------------------------------------------------------------------------------
 
     def put(self, group_id: str, place: Place, value: OffsetCommitValue) -> None:

@@ -6,7 +6,7 @@ in a module of their own, and so is what removes them by itself (offset_removal)
 Owner: the GroupMachine of a shard.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ottla.coordinator.group.context import GroupContext, Replay
@@ -14,7 +14,7 @@ from ottla.coordinator.group.offset_commit import OffsetCommits, offset_tombston
 from ottla.coordinator.group.offset_fetch import OffsetFetches
 from ottla.coordinator.group.offset_loading import OffsetLoader
 from ottla.coordinator.group.offset_removal import OffsetExpiry, TopicRemoval
-from ottla.coordinator.group.offset_store import OffsetStore
+from ottla.coordinator.group.offset_store import OffsetStore, Place
 from ottla.coordinator.group.simple import ClassicGroups
 from ottla.coordinator.result import CoordinatorRecord, Effect, Result
 from ottla.metadata.delta import Delta
@@ -44,7 +44,9 @@ class OffsetManager:
         commits = OffsetCommits(context, classic, self.store, self._ensure_group)
         self.commit = commits.commit
         self.txn_commit = commits.txn_commit
-        self.fetch = OffsetFetches(context, self.store).fetch
+        fetches = OffsetFetches(context, self.store)
+        self.fetch = fetches.fetch
+        self.fetch_all = fetches.fetch_all
         self.expiry = OffsetExpiry(context, self.store)
         self.loader = OffsetLoader(self.store, self._ensure_group)
 
@@ -53,6 +55,21 @@ class OffsetManager:
     def tombstones_for_group(self, group_id: str) -> list[CoordinatorRecord]:
         """The records that forget all offsets of a group."""
         return [offset_tombstone(group_id, *place) for place in self.store.places(group_id)]
+
+    def count(self, group_id: str) -> int:
+        """How many offsets the group has, about."""
+        tables = self.store.by_group.get(group_id), self.store.open_by_group.get(group_id)
+        return sum(len(table) for table in tables if table is not None)
+
+    def tombstones_as_of(
+        self, group_id: str, places: Iterable[Place], as_of_offset: int
+    ) -> list[CoordinatorRecord]:
+        """The records that forget what these places had by then; one that has anything newer is left alone."""
+        return [
+            offset_tombstone(group_id, *place)
+            for place in places
+            if 0 <= self.store.newest_at(group_id, place) <= as_of_offset
+        ]
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
         """Forget single offsets, of topics that nobody in the group subscribes to (KIP-496)."""

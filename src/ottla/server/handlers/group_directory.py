@@ -26,6 +26,8 @@ from ottla.wire.messages.groups import (
 Deleted = list[DeletableGroupResult]
 # A list of more groups takes some milliseconds to encode.
 ENCODED_IN_A_THREAD = 2_000
+# Groups of one shard that are deleted by one decision.
+DELETED_AT_ONCE = 50
 
 
 @handles(ListGroupsRequest)
@@ -55,16 +57,21 @@ def _listed(ctx: Context, partition: int, request: ListGroupsRequest) -> list[Li
 
 
 @handles(DeleteGroupsRequest)
-def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> Pending[DeleteGroupsResponse]:
+async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups that have no members, each with its own success or error."""
     groups = ctx.node.groups
+    breath = Breath()
     by_partition: dict[int, list[str]] = defaultdict(list)
     for group_id in dict.fromkeys(request.groups_names):
         by_partition[groups.partition_for(group_id)].append(group_id)
-    deletions = [_delete(ctx, partition, ids) for partition, ids in by_partition.items()]
-    return gather(deletions).map(
-        lambda results: DeleteGroupsResponse(results=list(chain.from_iterable(results)))
-    )
+        await breath.take()
+    deletions: list[Pending[Deleted]] = []
+    for partition, ids in by_partition.items():
+        for first in range(0, len(ids), DELETED_AT_ONCE):
+            deletions.append(_delete(ctx, partition, ids[first : first + DELETED_AT_ONCE]))
+            await breath.take()
+    deleted: list[Deleted] = await gather(deletions)
+    return DeleteGroupsResponse(results=list(chain.from_iterable(deleted)))
 
 
 def _delete(ctx: Context, partition: int, group_ids: list[str]) -> Pending[Deleted]:

@@ -1,14 +1,19 @@
 """OffsetFetch: how far groups have read; of one group or (KIP-709) of several at once."""
 
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any, TypeVar
 
 from ottla.coordinator.group.machine import GroupMachine
+from ottla.coordinator.group.offset_fetch import AllOffsets
 from ottla.coordinator.result import Result
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID
 from ottla.model.pending import Pending, gather
 from ottla.server.context import Context
+from ottla.server.dispatch import Encoded
 from ottla.server.registry import handles
+from ottla.wire.codec import encode
 from ottla.wire.messages.groups import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -21,24 +26,54 @@ from ottla.wire.messages.groups import (
     OffsetFetchResponseTopics,
 )
 
+T = TypeVar("T")
+
 # The first versions with an error of the whole group, with several groups, with topics by their ids.
 FIRST_GROUP_ERROR_VERSION = 2
 FIRST_BATCHED_VERSION = 8
 FIRST_TOPIC_ID_VERSION = 10
 NO_OFFSET = -1
+# An answer with more offsets takes some milliseconds to make.
+ANSWERED_IN_A_THREAD = 1_000
+
+# What was found of a group: its answer, or all its offsets.
+Found = OffsetFetchResponseGroup | AllOffsets
+
+
+Reply = OffsetFetchResponse | Encoded
 
 
 @handles(OffsetFetchRequest)
 def offset_fetch(
     ctx: Context, request: OffsetFetchRequest
-) -> OffsetFetchResponse | Pending[OffsetFetchResponse]:
+) -> OffsetFetchResponse | Pending[OffsetFetchResponse] | Coroutine[Any, Any, Reply]:
     """The offsets of each group."""
+    batched = ctx.version >= FIRST_BATCHED_VERSION
+    groups = request.groups if batched else [_only_group(request)]
+    if any(group.topics is None for group in groups):
+        return _fetch_all(ctx, groups, request.require_stable)
+    found = [_fetch(ctx, group, request.require_stable) for group in groups]
+    if all(group.done for group in found):  # as nearly always
+        return _response(ctx, [group.result() for group in found])
+    return gather(found).map(lambda groups: _response(ctx, groups))
+
+
+def _response(ctx: Context, groups: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
     if ctx.version >= FIRST_BATCHED_VERSION:
-        found = [_fetch(ctx, group, request.require_stable) for group in request.groups]
-        if all(group.done for group in found):  # as nearly always
-            return OffsetFetchResponse(groups=[group.result() for group in found])
-        return gather(found).map(lambda groups: OffsetFetchResponse(groups=groups))
-    return _fetch(ctx, _only_group(request), request.require_stable).map(_of_one_group)
+        return OffsetFetchResponse(groups=groups)
+    return _of_one_group(groups[0])
+
+
+async def _fetch_all(ctx: Context, groups: list[OffsetFetchRequestGroup], require_stable: bool) -> Reply:
+    """Whole groups: nobody knows how many offsets these are. What they are now is noted on the loop, and no more."""
+    found = await gather([_fetch_some(ctx, group, require_stable) for group in groups])
+    if sum(map(_size, found)) < ANSWERED_IN_A_THREAD:
+        return _response(ctx, [_finished_all(ctx, group) for group in found])
+    return Encoded([await ctx.in_thread(_encode_all, ctx, found)])
+
+
+def _encode_all(ctx: Context, found: "list[Found]") -> bytes:
+    return bytes(encode(_response(ctx, [_finished_all(ctx, group) for group in found]), ctx.version))
 
 
 def _only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
@@ -79,30 +114,68 @@ def _fetch(
 ) -> Pending[OffsetFetchResponseGroup]:
     unknown = _name_topics(ctx, group) if ctx.version >= FIRST_TOPIC_ID_VERSION else []
     return _ask(ctx, group, require_stable).map(
-        lambda response: _finished(ctx, group, response, unknown),
+        lambda response: _with(response, unknown),
         lambda error: _group_error(ctx, group, error, require_stable),
     )
+
+
+def _fetch_some(ctx: Context, group: OffsetFetchRequestGroup, require_stable: bool) -> "Pending[Found]":
+    """The same, of a group of which all offsets may be asked for."""
+    if group.topics is not None:
+        return _fetch(ctx, group, require_stable).map(_as_found)
+    decide = partial(_decide_all, group, require_stable)
+    return _decided(ctx, group, decide, require_stable).map(
+        _as_found, lambda error: _group_error(ctx, group, error, require_stable)
+    )
+
+
+def _as_found(found: Found) -> Found:
+    return found
+
+
+def _size(found: Found) -> int:
+    return len(found.rows) if isinstance(found, AllOffsets) else sum(len(t.partitions) for t in found.topics)
+
+
+def _finished_all(ctx: Context, found: Found) -> OffsetFetchResponseGroup:
+    if not isinstance(found, AllOffsets):
+        return found
+    response = found.response()
+    if ctx.version >= FIRST_TOPIC_ID_VERSION:
+        response.topics = [topic for topic in response.topics if _give_id(ctx, topic)]
+    return response
 
 
 def _ask(
     ctx: Context, group: OffsetFetchRequestGroup, require_stable: bool
 ) -> Pending[OffsetFetchResponseGroup]:
+    return _decided(ctx, group, partial(_decide, group, require_stable), require_stable)
+
+
+def _decided(
+    ctx: Context,
+    group: OffsetFetchRequestGroup,
+    look: Callable[[GroupMachine], T],
+    require_stable: bool,
+) -> Pending[T]:
     groups = ctx.node.groups
     partition = groups.partition_for(group.group_id)
     if require_stable:
-        return groups.write(partition, partial(_decide_stable, group))
+        return groups.write(partition, lambda machine, _: Result(look(machine)))
     try:
-        return Pending.of(
-            groups.read(partition, lambda machine, _: machine.offsets.fetch(group, require_stable=False))
-        )
+        return Pending.of(groups.read(partition, lambda machine, _: look(machine)))
     except KafkaError as error:
         return Pending.failed(error)
 
 
-def _decide_stable(
-    group: OffsetFetchRequestGroup, machine: GroupMachine, now_ms: int
-) -> Result[OffsetFetchResponseGroup]:
-    return Result(machine.offsets.fetch(group, require_stable=True))
+def _decide(
+    group: OffsetFetchRequestGroup, require_stable: bool, machine: GroupMachine
+) -> OffsetFetchResponseGroup:
+    return machine.offsets.fetch(group, require_stable=require_stable)
+
+
+def _decide_all(group: OffsetFetchRequestGroup, require_stable: bool, machine: GroupMachine) -> AllOffsets:
+    return machine.offsets.fetch_all(group, require_stable=require_stable)
 
 
 def _name_topics(ctx: Context, group: OffsetFetchRequestGroup) -> list[OffsetFetchResponseTopics]:
@@ -136,14 +209,9 @@ def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
     )
 
 
-def _finished(
-    ctx: Context,
-    group: OffsetFetchRequestGroup,
-    response: OffsetFetchResponseGroup,
-    unknown: list[OffsetFetchResponseTopics],
+def _with(
+    response: OffsetFetchResponseGroup, unknown: list[OffsetFetchResponseTopics]
 ) -> OffsetFetchResponseGroup:
-    if ctx.version >= FIRST_TOPIC_ID_VERSION and group.topics is None:
-        response.topics = [topic for topic in response.topics if _give_id(ctx, topic)]
     response.topics.extend(unknown)
     return response
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.support.group_world import GroupWorld, error_of
 
+from ottla.coordinator.group.directory import SLICE_RECORDS
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.offset_commit import is_too_long
 from ottla.coordinator.group.offset_removal import SLICE_OFFSETS
@@ -413,6 +414,49 @@ def test_a_group_of_very_many_offsets_can_be_deleted(world: GroupWorld) -> None:
     deleted = world.decide(lambda machine, _: machine.directory.delete(["g"]))
     assert [r.error_code for r in deleted.result()] == [0]
     assert "g" not in world.reloaded().machine.context.groups
+
+
+def large(world: GroupWorld, count: int = 3 * SLICE_RECORDS) -> list[int]:
+    """A group of more offsets than one decision deletes."""
+    for first in range(0, count, 100):
+        commit(world, {p: p for p in range(first, first + 100)})
+    return list(range(count))
+
+
+def test_a_large_group_is_deleted_in_slices(world: GroupWorld) -> None:
+    count = len(large(world))
+    commit(world, {0: 1}, group="small")
+    deleted = world.shard.write(lambda machine, _: machine.directory.delete(["g", "small", "no"]), 1_000)
+    assert 0 < world.machine.offsets.count("g") < count
+    world.pass_ms(100)
+    not_found = int(ErrorCode.GROUP_ID_NOT_FOUND)
+    assert [(r.group_id, r.error_code) for r in deleted.result()] == [
+        ("g", 0),
+        ("small", 0),
+        ("no", not_found),
+    ]
+    for found in (world, world.reloaded()):
+        assert not found.machine.context.groups.keys()
+        assert read(found) == {}
+
+
+def test_what_is_committed_between_the_slices_of_a_deletion_stays(world: GroupWorld) -> None:
+    *_, last = large(world)
+    deleted = world.shard.write(lambda machine, _: machine.directory.delete(["g"]), 1_000)
+    commit(world, {last: 4})
+    world.pass_ms(100)
+    assert [r.error_code for r in deleted.result()] == [0]
+    for found in (world, world.reloaded()):
+        assert read(found) == {("t", last): 4}
+
+
+def test_a_deletion_that_is_not_over_fails_with_its_shard(world: GroupWorld) -> None:
+    large(world)
+    deleted = world.shard.write(lambda machine, _: machine.directory.delete(["g"]), 1_000)
+    world.shard.flush()
+    assert not deleted.done
+    world.shard.close(KafkaError(ErrorCode.NOT_COORDINATOR))
+    assert error_of(deleted) is ErrorCode.NOT_COORDINATOR
 
 
 def test_groups_are_listed_by_state_and_type(world: GroupWorld) -> None:
