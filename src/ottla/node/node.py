@@ -278,6 +278,7 @@ class Node:
         self._stalls.stop()
         if self._hw_task is not None:
             self._hw_task.cancel()
+        self.share.leave()
         self.sockets.close()
         await self._lifecycle.leave()
 

@@ -50,6 +50,7 @@ class ShareService:
         self.settings = GroupSettings(config, image)
         self.sessions = ShareSessionCache()
         self.partitions = SharePartitions(replicas, persister, self.settings, scheduler, search)
+        self._leaving = False
         # Fetches that wait, by the connection that their answer goes to.
         self._waiting: dict[Hashable, dict[ShareFetching, None]] = {}
 
@@ -106,8 +107,15 @@ class ShareService:
         """A connection is closed: nobody waits on it, and its sessions are closed too."""
         for fetching in self._waiting.pop(connection, ()):
             fetching.stop()
+        if self._leaving:
+            return
         for key in self.sessions.opened_on(connection):
             self.close_session(key)
+
+    def leave(self) -> None:
+        """The broker is about to let its clients go. What they hold is not released: that would count as a delivery
+        that failed, and archive what is at its last. The locks end with this process anyway."""
+        self._leaving = True
 
     # ---- the cluster --------------------------------------------------------------------------------------
 
