@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,9 @@ RESPONSE_HEADER_BYTES = 5
 class Member:
     """One member and its connection."""
 
-    def __init__(self, group: str, number: int) -> None:
+    def __init__(self, group: str, number: int, topics: Sequence[str] = (TOPIC,)) -> None:
         self.group = group
+        self.topics = list(topics)
         self.member_id = f"member-{number:04}"
         self.epoch = 0
         self.owned: dict[bytes, list[int]] = {}
@@ -83,7 +85,7 @@ class Member:
             member_id=self.member_id,
             member_epoch=self.epoch,
             rebalance_timeout_ms=60_000 if joins else -1,
-            subscribed_topic_names=[TOPIC] if joins else None,
+            subscribed_topic_names=self.topics if joins else None,
             topic_partitions=rows if joins or owned else None,
         )
         writer.write(frame_of(request, VERSION, 7, "bench"))

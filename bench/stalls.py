@@ -20,6 +20,7 @@ from tests.interop.process import running, wait_until
 from tests.interop.scripts.batches import Batch, Rec
 from tests.interop.scripts.entities import encode_request
 
+from bench import coordinator_stalls
 from bench.frames import batch_of, fetch_frame, produce_frame
 from bench.load import connection
 from bench.report import Report, Row
@@ -39,10 +40,13 @@ SETTINGS = {
 
 def stalls(report: Report, where: Path, quick: bool = False) -> None:
     """Every scenario with a broker of its own."""
-    for name, scenario in SCENARIOS.items():
-        loaded = ottla(where / scenario.__name__, SETTINGS, watch_stalls=True)
+    for name, scenario in {**SCENARIOS, **coordinator_stalls.SCENARIOS}.items():
+        settings = {**SETTINGS, **coordinator_stalls.SETTINGS}
+        loaded = ottla(where / scenario.__name__, settings, watch_stalls=True)
         idle = ottla(where / f"{scenario.__name__}-idle", watch_stalls=True)
-        with running([loaded, idle]), light_load(loaded):
+        # The load's connection would not outlive a restart.
+        beside = contextlib.nullcontext() if scenario is coordinator_stalls.reload else light_load(loaded)
+        with running([loaded, idle]), beside:
             scenario(loaded, quick)
         report.add(row_of(name, loaded.stalls(), idle.stalls()))
 
