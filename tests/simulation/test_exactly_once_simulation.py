@@ -48,7 +48,7 @@ from ottla.wire.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 
-SEEDS, BLOCKS = 1_000, 20
+SEEDS, BLOCKS = 500, 20
 DATA = [TopicPartition("data", index) for index in (1, 2)]  # the leader of the offsets' partition is broker 0
 PRODUCERS = 2
 LIFE_MS = 30_000

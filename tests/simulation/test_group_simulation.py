@@ -40,7 +40,7 @@ from ottla.wire.messages.transactions import (
     TxnOffsetCommitRequestTopic,
 )
 
-SEEDS, BLOCKS = 1_000, 20
+SEEDS, BLOCKS = 500, 20
 LIFE_MS = 60_000
 PATIENCE_MS = 6_000
 # Long enough for everybody to be found out, and for the group to rebalance a few times.
