@@ -60,10 +60,11 @@ SETTINGS: dict[str, object] = {
     "group.consumer.max.size": 5_000,
     "group.initial.rebalance.delay.ms": 3_000,
     # As often as it can be seen here: once in some minutes otherwise.
-    "offsets.retention.check.interval.ms": 10_000,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000,
     "transaction.remove.expired.transaction.cleanup.interval.ms": 2_000,
 }
+# Only where offsets are looked for: it removes a group whose first member has been given its id and comes again.
+SWEEPS = {"offsets.retention.check.interval.ms": 5_000}
 IN_FLIGHT = 50
 # A larger one takes the controller too long to make.
 TOPIC_PARTITIONS = 1_000
@@ -83,6 +84,11 @@ VERSIONS: dict[type, int] = {
 }
 # A response's correlation id and the tags of its header.
 RESPONSE_HEADER_BYTES = 5
+
+
+def settings_of(scenario: Callable[[OttlaNode, bool], None]) -> dict[str, object]:
+    """What its broker is started with."""
+    return {**SETTINGS, **SWEEPS} if scenario in (many_groups, reload) else SETTINGS
 
 
 def framed(request: object) -> bytes:
@@ -162,7 +168,7 @@ def many_groups(server: OttlaNode, quick: bool) -> None:
 
 
 def reload(server: OttlaNode, quick: bool) -> None:
-    """A start with fifty shards to load: 10,000 groups, and 100,000 transactional ids beside them."""
+    """A start with fifty shards to load: 10,000 groups, and 20,000 transactional ids beside them."""
     ids = transactional_ids(2_000 if quick else 20_000)
     names = [f"group-{number}" for number in range(2_000 if quick else 10_000)]
     create_topic(server, COORDINATED, 10)

@@ -41,7 +41,7 @@ SETTINGS = {
 def stalls(report: Report, where: Path, quick: bool = False) -> None:
     """Every scenario with a broker of its own."""
     for name, scenario in {**SCENARIOS, **coordinator_stalls.SCENARIOS}.items():
-        settings = {**SETTINGS, **coordinator_stalls.SETTINGS}
+        settings = {**SETTINGS, **coordinator_stalls.settings_of(scenario)}
         loaded = ottla(where / scenario.__name__, settings, watch_stalls=True)
         idle = ottla(where / f"{scenario.__name__}-idle", watch_stalls=True)
         # The load's connection would not outlive a restart.
