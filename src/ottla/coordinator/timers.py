@@ -59,9 +59,11 @@ class Timers:
         self._schedule(key, timer, delay_ms)
 
     def _schedule(self, key: Hashable, timer: _Timer, delay_ms: float) -> None:
+        timer.handle = self._scheduler.call_later(delay_ms, partial(self._take_turn, key, timer))
+
+    def _take_turn(self, key: Hashable, timer: _Timer) -> None:
         # A thousand groups may have begun to wait at the same time: they have their turns one after the other.
-        due = partial(self._due, key, timer)
-        timer.handle = self._scheduler.call_later(delay_ms, lambda: self._scheduler.call_soon(due))
+        self._scheduler.call_soon(partial(self._due, key, timer))
 
     def cancel(self, key: Hashable) -> None:
         timer = self._timers.pop(key, None)
