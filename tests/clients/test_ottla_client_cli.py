@@ -14,7 +14,8 @@ from ottla.testing.broker import Broker
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker() as running:
+    # Some records here are as old as time itself: retention would take them while the tests run.
+    with Broker({"log.retention.ms": "-1"}) as running:
         yield running
 
 
