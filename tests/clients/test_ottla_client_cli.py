@@ -14,8 +14,7 @@ from ottla.testing.broker import Broker
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    # Some records here are as old as time itself: retention would take them while the tests run.
-    with Broker({"log.retention.ms": "-1"}) as running:
+    with Broker() as running:
         yield running
 
 
@@ -135,6 +134,8 @@ def test_where_reading_begins_and_ends(
     from ottla.client import Producer
 
     name = "ranges" + "".join(options).replace("@", "-")
+    # The records are as old as time itself: retention would take them while the tests run.
+    cli("topic", "create", name, "--config", "retention.ms=-1")
     with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
         for number in range(10):
             producer.send(name, b"%d" % number, timestamp_ms=1000 + number * 10)
