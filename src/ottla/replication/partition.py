@@ -110,9 +110,7 @@ class Partition:
         verification: Verification | None = NOT_CHECKED,
     ) -> AppendResult:
         """Append as leader and let the high watermark follow where it can."""
-        result = self.append_only(
-            records, acks, now_ms, origin, inspected, transaction_version, verification
-        )
+        result = self.append_only(records, acks, now_ms, origin, inspected, transaction_version, verification)
         self.maybe_advance_high_watermark(self.log.log_end_offset)  # nobody flushes for this caller
         return result
 
