@@ -75,6 +75,8 @@ def internal_topics(s: Script) -> None:
         )
     s.ask(21, 2, _empty(name), "records of an internal topic")
     s.ask(37, 3, {"topics": [{"name": name, "count": 3, "assignments": None}], "timeout": 20000}, "internal")
+    # The coordinators make it as they need it: with other partitions, and without an ordinary producer's records.
+    _delete(s, name)
 
 
 def _empty(name: str) -> dict[str, Any]:
