@@ -11,16 +11,11 @@ from typing import Any, Self
 
 from tests.interop.process import receive_frame, wait_until
 from tests.interop.scripts.entities import decode_response, encode_request
-from tests.interop.scripts.fetch import fetch_body, fetch_topic, part
+from tests.interop.scripts.group_log import logged
 from tests.interop.scripts.masks import clock, masked
 from tests.interop.scripts.script import Script
 
-from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.partitioning import partition_for
-from ottla.records.batch import iter_batches
-from ottla.records.record import read_records
-
-FETCH, FIND, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE = 1, 10, 11, 12, 13, 14, 15
+FIND, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE = 10, 11, 12, 13, 14, 15
 # What each version of JoinGroup goes with, as clients of its time spoke.
 SYNC_OF = (0, 0, 1, 1, 2, 3, 4, 5, 5, 5)
 HEARTBEAT_OF = (0, 0, 1, 1, 2, 3, 4, 4, 4, 4)
@@ -230,18 +225,7 @@ def _live(s: Script, member: Member) -> None:
 
 def records_of(s: Script, group: str) -> list[Any]:
     """The group's records, as they are in the log."""
-    topic = "__consumer_offsets"
-    assert s.is_led(topic, 50)
-    partition = partition_for(group, 50)
-    answer = s.quiet(FETCH, 12, fetch_body(fetch_topic(s, topic, part(partition))))
-    data = answer["responses"][0]["partitions"][0]["records"] or b""
-    found = []
-    for batch in iter_batches(bytes(data)):
-        for record in read_records(batch):
-            decoded = GROUP_RECORDS.decode(record.key, record.value)
-            if decoded is not None and getattr(decoded.key, "group", None) == group:
-                found.append(_shown(s, decoded))
-    return found
+    return [_shown(s, record) for _, record in logged(s, group)]
 
 
 def _shown(s: Script, record: Any) -> Any:

@@ -12,23 +12,19 @@ from uuid import UUID
 from tests.interop.process import wait_until
 from tests.interop.scripts.classic_groups import Member as ClassicMember
 from tests.interop.scripts.classic_groups import coordinated
-from tests.interop.scripts.fetch import fetch_body, fetch_topic, part
+from tests.interop.scripts.group_log import logged
 from tests.interop.scripts.masks import clock, masked
 from tests.interop.scripts.script import Script
 
 from ottla.coordinator.group.metadata_hash import TopicHashes
-from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.partitioning import partition_for
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.partition import TopicImage
 from ottla.metadata.persistent import PMap
 from ottla.model.ids import Uuid
-from ottla.records.batch import iter_batches
-from ottla.records.record import read_records
 from ottla.wire.messages.offsets_log import ConsumerGroupMetadataKey
 from ottla.wire.messages.streams_group_log import StreamsGroupMetadataKey
 
-HEARTBEAT, DESCRIBE, ALTER, FETCH, DELETE_TOPICS, CREATE_PARTITIONS = 68, 69, 44, 1, 20, 37
+HEARTBEAT, DESCRIBE, ALTER, DELETE_TOPICS, CREATE_PARTITIONS = 68, 69, 44, 20, 37
 COMMIT, OFFSET_FETCH, LIST_GROUPS, DELETE_GROUPS = 8, 9, 16, 42
 GROUP_RESOURCE = 32
 JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
@@ -162,25 +158,18 @@ def records_of(s: Script, group: str) -> dict[str, list[Any]]:
 
     In which order one decision writes its records is a hash table's; which decisions share a batch is the clock's.
     """
-    topic = "__consumer_offsets"
-    assert s.is_led(topic, 50)
-    partition = partition_for(group, 50)
-    answer = s.quiet(FETCH, 12, fetch_body(fetch_topic(s, topic, part(partition))))
-    data = answer["responses"][0]["partitions"][0]["records"] or b""
     found: dict[str, list[Any]] = {}
-    for batch in iter_batches(bytes(data)):
-        for record in read_records(batch):
-            row = _shown(s, group, record.key, record.value)
-            if row is not None:
-                found.setdefault(f"{row['type']} {row['key']}", []).append(row["value"])
+    for _, record in logged(s, group):
+        row = _shown(s, record)
+        found.setdefault(f"{row['type']} {row['key']}", []).append(row["value"])
     return found
 
 
-def _shown(s: Script, group: str, key: bytes | None, value: bytes | None) -> Any:
-    record = GROUP_RECORDS.decode(key, value)
-    if record is None or getattr(record.key, "group_id", getattr(record.key, "group", None)) != group:
-        return None
-    shown = {"key": _fields(record.key), "value": None if value is None else _fields(record.value)}
+def _shown(s: Script, record: Any) -> Any:
+    shown = {
+        "key": _fields(record.key),
+        "value": None if record.value is None else _fields(record.value),
+    }
     fields = shown["value"] or {}
     if "metadata_hash" in fields:
         fields["metadata_hash"] = "none" if not fields["metadata_hash"] else "<hash>"
@@ -236,20 +225,11 @@ NO_RACK: Any = _Partition()
 
 
 def _last_hash(s: Script, group: str) -> int | None:
-    answer = s.quiet(
-        FETCH, 12, fetch_body(fetch_topic(s, "__consumer_offsets", part(partition_for(group, 50))))
-    )
     last = None
-    for batch in iter_batches(bytes(answer["responses"][0]["partitions"][0]["records"] or b"")):
-        for row in read_records(batch):
-            record = GROUP_RECORDS.decode(row.key, row.value)
-            key = None if record is None else record.key
-            if (
-                isinstance(key, ConsumerGroupMetadataKey | StreamsGroupMetadataKey)
-                and key.group_id == group
-                and record.value is not None
-            ):
-                last = record.value.metadata_hash
+    for _, record in logged(s, group):
+        is_group = isinstance(record.key, ConsumerGroupMetadataKey | StreamsGroupMetadataKey)
+        if is_group and record.value is not None:
+            last = record.value.metadata_hash
     return last
 
 

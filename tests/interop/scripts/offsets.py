@@ -7,17 +7,11 @@ from typing import Any
 
 from tests.interop.process import wait_until
 from tests.interop.scripts.classic_groups import Member
-from tests.interop.scripts.fetch import fetch_body, fetch_topic, part
+from tests.interop.scripts.group_log import TOPIC, logged
 from tests.interop.scripts.masks import clock
 from tests.interop.scripts.script import Script
 
-from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.partitioning import partition_for
-from ottla.records.batch import iter_batches
-from ottla.records.record import read_records
-
-FETCH, COMMIT, OFFSET_FETCH, FIND, DESCRIBE, LIST, DELETE_GROUPS, OFFSET_DELETE = 1, 8, 9, 10, 15, 16, 42, 47
-OFFSETS_TOPIC, OFFSETS_PARTITIONS = "__consumer_offsets", 50
+COMMIT, OFFSET_FETCH, FIND, DESCRIBE, LIST, DELETE_GROUPS, OFFSET_DELETE = 8, 9, 10, 15, 16, 42, 47
 UNKNOWN_ID = uuid.UUID("12345678-1234-1234-1234-123456789abc")
 GROUP = "offsets-group"
 # One that has never been in use when a script begins.
@@ -108,19 +102,11 @@ def fetch(
 
 def records_of(s: Script, group: str) -> list[Any]:
     """The group's offsets and tombstones, as they are in the log."""
-    assert s.is_led(OFFSETS_TOPIC, OFFSETS_PARTITIONS)
-    where = fetch_topic(s, OFFSETS_TOPIC, part(partition_for(group, OFFSETS_PARTITIONS)))
-    answer = s.quiet(FETCH, 12, fetch_body(where))
-    data = bytes(answer["responses"][0]["partitions"][0]["records"] or b"")
-    found = []
-    for batch in iter_batches(data):
-        for record in read_records(batch):
-            decoded = GROUP_RECORDS.decode(record.key, record.value)
-            if decoded is None or getattr(decoded.key, "group", None) != group:
-                continue
-            if decoded.value is None or hasattr(decoded.value, "commit_timestamp"):
-                found.append(_shown(s, decoded, len(record.key or b""), record.value))
-    return found
+    return [
+        _shown(s, record, len(raw.key or b""), raw.value)
+        for raw, record in logged(s, group)
+        if record.value is None or hasattr(record.value, "commit_timestamp")
+    ]
 
 
 def _shown(s: Script, record: Any, key_bytes: int, raw: bytes | None) -> Any:
@@ -478,7 +464,7 @@ def find_coordinators(s: Script) -> None:
         for kind in (0, 1, 2, 3, -1):
             s.ask(FIND, v, {"key_type": kind, "coordinator_keys": []}, f"none of type {kind}")
             s.ask(FIND, v, {"key_type": kind, "coordinator_keys": ["a", "b"]}, f"two of type {kind}")
-    topics = [OFFSETS_TOPIC, "__transaction_state", "__share_group_state"]
+    topics = [TOPIC, "__transaction_state", "__share_group_state"]
     keys = ("cleanup.policy", "compression.type", "segment.bytes", "min.insync.replicas", "retention.ms")
     names = [*keys, "unclean.leader.election.enable"]
     resources = [{"resource_type": 2, "resource_name": t, "configuration_keys": names} for t in topics]

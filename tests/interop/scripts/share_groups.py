@@ -14,23 +14,20 @@ from tests.interop.process import wait_until
 from tests.interop.scripts.batches import Batch, Rec
 from tests.interop.scripts.classic_groups import coordinated
 from tests.interop.scripts.consumer_groups import group_of, records_of
-from tests.interop.scripts.fetch import fetch_body, fetch_topic, part
+from tests.interop.scripts.group_log import logged
 from tests.interop.scripts.script import Script
 from tests.interop.scripts.share_state import share_coordinated, state_records
 
 from ottla.coordinator.group.assignors.api import Assignment
 from ottla.coordinator.group.assignors.java_order import copied_capacity, hash_order, members_in_order
-from ottla.coordinator.group.record_types import GROUP_RECORDS
 from ottla.coordinator.group.share import simple
 from ottla.coordinator.group.share.group import subscription_type
-from ottla.coordinator.partitioning import java_hash_code, partition_for
+from ottla.coordinator.partitioning import java_hash_code
 from ottla.model.ids import Uuid
-from ottla.records.batch import iter_batches
-from ottla.records.record import read_records
 from ottla.wire.messages import share_group_log as log
 
 HEARTBEAT, DESCRIBE, OFFSETS, ALTER, DELETE_OFFSETS = 76, 77, 90, 91, 92
-FETCH, LIST_GROUPS, DELETE_GROUPS, DELETE_TOPICS, CREATE_PARTITIONS = 1, 16, 42, 20, 37
+LIST_GROUPS, DELETE_GROUPS, DELETE_TOPICS, CREATE_PARTITIONS = 16, 42, 20, 37
 COMMIT, OFFSET_FETCH, OFFSET_DELETE, CONSUMER_HEARTBEAT, JOIN = 8, 9, 47, 68, 11
 JOINS, LEAVES = 0, -1
 
@@ -198,16 +195,7 @@ def shown_records(s: Script, group: str) -> dict[str, list[Any]]:
 
 def raw_records_of(s: Script, group: str) -> list[tuple[Any, Any]]:
     """The records of a share group, the oldest first."""
-    assert s.is_led("__consumer_offsets", 50)
-    where = part(partition_for(group, 50))
-    answer = s.quiet(FETCH, 12, fetch_body(fetch_topic(s, "__consumer_offsets", where)))
-    data = answer["responses"][0]["partitions"][0]["records"] or b""
-    decoded = [
-        GROUP_RECORDS.decode(row.key, row.value)
-        for batch in iter_batches(bytes(data))
-        for row in read_records(batch)
-    ]
-    return [(row.key, row.value) for row in decoded if row and getattr(row.key, "group_id", "") == group]
+    return [(row.key, row.value) for _, row in logged(s, group)]
 
 
 # ---- the scripts --------------------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ def _newest_levels(s: Script) -> dict[str, int]:
     rows = s.quiet(18, 3, {"client_software_name": "s", "client_software_version": "1"})["finalized_features"]
     s.listener = listener
     found = {row["name"]: row["max_version_level"] for row in rows}
-    return {name: found[name] for name in names}
+    return {name: found.get(name, 0) for name in names}  # one at level 0 is not named
 
 
 def _level(s: Script, v: int, feature: str, newest: int) -> None:
