@@ -1,0 +1,64 @@
+"""One Spark and one broker for all the tests on a real Spark: `broker`, `own_broker`, `spark`, `queries`.
+
+Every module here says `pytestmark = pytest.mark.xdist_group("spark")`, so that a parallel test run starts one
+session. Tests share the broker and keep to topics of their own; one that kills, stops or fills a broker takes
+`own_broker`, which keeps its port over restarts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop.process import free_ports
+from tests.support.spark_world import Broker
+
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker that the tests share."""
+    with Broker(tmp_path_factory.mktemp("spark") / "data") as node:
+        yield node
+    assert "Traceback" not in node.log_text()
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker for one test, to be killed, restarted or filled; its port stays the same."""
+    with Broker(tmp_path / "data", port=free_ports(1)[0]) as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The session: two cores, small."""
+    from pyspark.sql import SparkSession
+
+    place = tmp_path_factory.mktemp("spark-session")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(place / "warehouse"),
+        "spark.local.dir": str(place / "local"),
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    made = SparkSession.builder.master("local[2]").appName("tests").config(map=settings).getOrCreate()
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def queries(spark: Any) -> Iterator[None]:
+    """Stops what streaming queries the test left running."""
+    yield
+    for query in spark.streams.active:
+        query.stop()
