@@ -24,22 +24,24 @@ class Broker(OttlaNode):
         return self.address
 
     def admin(self) -> AdminClient:
+        """Keep it until its futures are done: it takes them along when it goes."""
         return AdminClient({"bootstrap.servers": self.address})
 
     def topic(self, partitions: int = 1, name: str | None = None, **configs: object) -> str:
         """Creates a topic that nobody else uses (or the one named), with configs as keywords; gives its name."""
         name = name or f"t-{uuid.uuid4().hex[:12]}"
         settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
-        self.admin().create_topics([NewTopic(name, partitions, config=settings)])[name].result(
-            ADMIN_TIMEOUT_S
-        )
+        admin = self.admin()
+        admin.create_topics([NewTopic(name, partitions, config=settings)])[name].result(ADMIN_TIMEOUT_S)
         return name
 
     def add_partitions(self, topic: str, total: int) -> None:
-        self.admin().create_partitions([NewPartitions(topic, total)])[topic].result(ADMIN_TIMEOUT_S)
+        admin = self.admin()
+        admin.create_partitions([NewPartitions(topic, total)])[topic].result(ADMIN_TIMEOUT_S)
 
     def delete_topic(self, topic: str) -> None:
-        self.admin().delete_topics([topic])[topic].result(ADMIN_TIMEOUT_S)
+        admin = self.admin()
+        admin.delete_topics([topic])[topic].result(ADMIN_TIMEOUT_S)
 
     def produce(self, topic: str, values: Iterable[Any], **message: Any) -> None:
         """Writes values (text, bytes or None), each with the same further arguments (key, partition, headers...)."""
