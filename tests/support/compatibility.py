@@ -23,6 +23,7 @@ def api_name(key: int) -> str:
 def api_table() -> str:
     """Every API that is served, with its versions and on which listeners."""
     handlers.load()
+    handlers.load_rest()
     broker, controller = routes(Listener.BROKER), routes(Listener.CONTROLLER)
     lines = ["| key | API | versions | broker | controller |", "|---|---|---|---|---|"]
     for key in sorted(broker.keys() | controller.keys()):
@@ -36,6 +37,7 @@ def api_table() -> str:
 def missing_apis() -> str:
     """What 4.3.1 serves and Ottla does not yet."""
     handlers.load()
+    handlers.load_rest()
     served = routes(Listener.BROKER).keys() | routes(Listener.CONTROLLER).keys()
     return ", ".join(f"{api_name(key)} ({key})" for key in sorted(ADVERTISED) if key not in served) + "."
 

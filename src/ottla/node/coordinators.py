@@ -6,18 +6,18 @@ everything it found is replayed and committed.
 Owner: the node, on the broker's loop; a follower of the metadata log, after the replicas.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.describe import group_values
 from ottla.coordinator.group.assignors.loading import load_assignors
-from ottla.coordinator.group.context import GroupContext
-from ottla.coordinator.group.machine import GroupMachine
 from ottla.coordinator.group.record_types import GROUP_RECORDS
 from ottla.coordinator.loading import replay_batches
 from ottla.coordinator.ports import Handle
@@ -40,6 +40,9 @@ from ottla.replication.replica_manager import ReplicaManager
 from ottla.server.producer_ids import ProducerIdSource
 from ottla.server.shard_log import PartitionLog
 from ottla.storage.log import Log
+
+if TYPE_CHECKING:
+    from ottla.coordinator.group.machine import GroupMachine
 
 log = logging.getLogger("ottla.coordinator")
 
@@ -129,6 +132,10 @@ class Coordinators:
     # ---- making machines ----------------------------------------------------------------------------------
 
     def _group_machine(self, timeline: Timeline, partition: int, epoch: int) -> GroupMachine:
+        # Only here: a broker that leads none of the groups' partitions starts without their machines.
+        from ottla.coordinator.group.context import GroupContext
+        from ottla.coordinator.group.machine import GroupMachine
+
         context = GroupContext(
             timeline, self._config, self._group_config, random_uuid, self.group_assignors, self._background
         )

@@ -7,17 +7,21 @@ neither the disks nor the end of the node wait for it.
 Owner: the node's Coordinators.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from threading import Thread
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ottla.coordinator.group.machine import GroupMachine
 from ottla.coordinator.result import Result
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.model.breath import Breath
 from ottla.model.pending import Pending
+
+if TYPE_CHECKING:
+    from ottla.coordinator.group.machine import GroupMachine
 
 log = logging.getLogger("ottla.coordinator.consumer")
 
@@ -76,13 +80,13 @@ class LoopBackground:
             task.cancel()
 
 
-def _compute(work: Callable[[], T], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[T]") -> None:
+def _compute(work: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]) -> None:
     found = work()
     if not loop.is_closed():  # the node may have stopped meanwhile
         loop.call_soon_threadsafe(_deliver, done, found)
 
 
-def _deliver(done: "asyncio.Future[T]", found: T) -> None:
+def _deliver(done: asyncio.Future[T], found: T) -> None:
     if not done.cancelled():
         done.set_result(found)
 

@@ -53,6 +53,8 @@ log = logging.getLogger("ottla.node")
 
 # Waiting for disks: recompression, flushes before an acknowledgement, cold reads, searches by timestamp.
 THREADS = 8
+# Long enough for whoever waited for the node to be served first.
+LOAD_REST_AFTER_S = 2.0
 
 
 class Node:
@@ -81,6 +83,7 @@ class Node:
         self._stops: list[Callable[[], Awaitable[None]]] = []
         self._directory_reports: set[asyncio.Task[None]] = set()
         self._hw_task: asyncio.Task[None] | None = None
+        self._rest: asyncio.TimerHandle | None = None
         self._interrupted = False
         self._loading = False
         self.sockets: Sockets
@@ -230,6 +233,10 @@ class Node:
         await self.caught_up()
         await self.sockets.serve(self._services())
         self._hw_task = asyncio.get_running_loop().create_task(self._checkpoint_high_watermarks())
+        # What the start did not wait for is imported in a thread, so that no first request has to.
+        self._rest = asyncio.get_running_loop().call_later(
+            LOAD_REST_AFTER_S, self._executor.submit, handlers.load_rest
+        )
         self._stalls.start()
 
     def _services(self) -> Services:
@@ -278,6 +285,8 @@ class Node:
         self._stalls.stop()
         if self._hw_task is not None:
             self._hw_task.cancel()
+        if self._rest is not None:
+            self._rest.cancel()
         self.share.leave()
         self.sockets.close()
         await self._lifecycle.leave()

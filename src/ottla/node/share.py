@@ -3,11 +3,13 @@
 Owner: the Coordinators of a node.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ottla.config.broker import BrokerConfig
-from ottla.coordinator.group.machine import GroupMachine
 from ottla.coordinator.ports import Scheduler
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.coordinator.share.machine import ShareMachine
@@ -17,6 +19,9 @@ from ottla.replication.replica_manager import ReplicaManager
 from ottla.server.share_groups import ShareGroupService
 from ottla.server.share_persister import SharePersister
 from ottla.server.share_state import LocalShareCoordinator
+
+if TYPE_CHECKING:
+    from ottla.coordinator.group.machine import GroupMachine
 
 SHARE_TOPIC = "__share_group_state"
 

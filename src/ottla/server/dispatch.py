@@ -18,7 +18,7 @@ from ottla.server.connection import Answer, Connection, Deferred
 from ottla.server.context import Context, Services
 from ottla.server.errors import error_response
 from ottla.server.output import Reply
-from ottla.server.registry import Listener, Route, routes
+from ottla.server.registry import Listener, Route, late_route, routes
 from ottla.server.request_head import check_elements, check_size
 from ottla.wire.codec import decode
 from ottla.wire.framing import encode_response
@@ -46,11 +46,12 @@ class Dispatcher:
 
     def __init__(self, services: Services, listener: Listener) -> None:
         self._services = services
+        self._listener = listener
         self._routes = routes(listener)
 
     def __call__(self, connection: Connection, view: memoryview, start: int, stop: int) -> Answer:
         api_key, version, correlation_id = _HEAD.unpack_from(view, start)
-        route = self._routes.get(api_key)
+        route = self._routes.get(api_key) or late_route(self._listener, api_key)
         if route is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"api key {api_key} is not served here")
         if not route.min_version <= version <= route.max_version:

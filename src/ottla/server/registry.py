@@ -8,7 +8,7 @@ Produce and JoinGroup are advertised from version 0 although their oldest versio
 turns compression and groups off otherwise (KAFKA-18659, KAFKA-19444).
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -80,6 +80,8 @@ class Route:
 
 
 _routes: dict[Listener, dict[int, Route]] = {Listener.BROKER: {}, Listener.CONTROLLER: {}}
+# What brings in the handlers of an API on the broker's listeners that is served, but not imported yet.
+_later: dict[int, Callable[[], object]] = {}
 
 
 def handles(request: type[Any], *listeners: Listener, max_elements: int = MAX_ELEMENTS) -> Callable[[H], H]:
@@ -102,9 +104,27 @@ def handles_raw(request: type[Any], *listeners: Listener) -> Callable[[R], R]:
     return register
 
 
+def serve_later(api_keys: Iterable[int], load: Callable[[], object]) -> None:
+    """These APIs are the broker's too; `load` brings in their handlers when the first of them is asked for."""
+    _later.update((key, load) for key in api_keys if key not in _routes[Listener.BROKER])
+
+
 def routes(listener: Listener) -> dict[int, Route]:
-    """The API set of a listener; the handler modules must have been imported."""
+    """The API set of a listener, as far as it is imported."""
     return _routes[listener]
+
+
+def late_route(listener: Listener, api_key: int) -> Route | None:
+    """The route of an API whose handlers nobody needed so far; None if it is not served."""
+    if listener is Listener.BROKER and api_key in _later:
+        _later[api_key]()
+    return _routes[listener].get(api_key)
+
+
+def served(listener: Listener) -> list[tuple[int, int, int]]:
+    """Every API of a listener, imported or not: its key, lowest and highest version."""
+    later = _later if listener is Listener.BROKER else {}
+    return [(key, *ADVERTISED[key]) for key in sorted(_routes[listener].keys() | later.keys())]
 
 
 def _add(

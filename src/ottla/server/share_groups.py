@@ -7,16 +7,12 @@ written after: whatever happens in between is tried again.
 Owner: the node, on the broker's loop.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from ottla.coordinator.group.classic.join import Caller
-from ottla.coordinator.group.machine import GroupMachine
-from ottla.coordinator.group.share.heartbeat import Beat, Initialize
-from ottla.coordinator.group.share.offsets import Alteration, Deletion
-from ottla.coordinator.result import Result
-from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.model.errors import KafkaError
 from ottla.model.ids import Uuid
 from ottla.model.pending import Pending, gather
@@ -29,6 +25,14 @@ from ottla.wire.messages.share_group import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
+
+if TYPE_CHECKING:  # the groups' machines are imported when there is a group
+    from ottla.coordinator.group.classic.join import Caller
+    from ottla.coordinator.group.machine import GroupMachine
+    from ottla.coordinator.group.share.heartbeat import Beat, Initialize
+    from ottla.coordinator.group.share.offsets import Alteration, Deletion
+    from ottla.coordinator.result import Result
+    from ottla.coordinator.runtime import CoordinatorRuntime
 
 log = logging.getLogger("ottla.coordinator.share")
 

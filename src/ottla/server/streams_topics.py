@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.controller.result import RequestContext
-from ottla.coordinator.group.streams.configured import ConfiguredInternalTopic
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.messages.topics import CreatableTopicResult, CreateTopicsRequest
 
 if TYPE_CHECKING:
+    from ottla.coordinator.group.streams.configured import ConfiguredInternalTopic
     from ottla.server.context import Services
 
 log = logging.getLogger("ottla.coordinator.streams")
@@ -39,7 +39,7 @@ class StreamsTopics:
         self._failures: dict[str, _Failure] = {}
 
     def create(
-        self, node: "Services", topics: Mapping[str, ConfiguredInternalTopic], retry_ms: int, now_ms: int
+        self, node: "Services", topics: "Mapping[str, ConfiguredInternalTopic]", retry_ms: int, now_ms: int
     ) -> None:
         """Ask the controller for those that it is not asked for already, nor has refused just now."""
         wanted = [
@@ -62,7 +62,7 @@ class StreamsTopics:
         failure = self._failures.get(name)
         return failure is not None and failure.until_ms > now_ms
 
-    async def _create(self, node: "Services", topics: list[ConfiguredInternalTopic], retry_ms: int) -> None:
+    async def _create(self, node: "Services", topics: "list[ConfiguredInternalTopic]", retry_ms: int) -> None:
         request = CreateTopicsRequest(
             topics=[topic.creatable() for topic in topics], timeout_ms=node.config()["request.timeout.ms"]
         )

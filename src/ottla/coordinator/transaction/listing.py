@@ -7,8 +7,6 @@ look-around and back-references are refused as invalid.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import re2
-
 from ottla.coordinator.transaction.state import STATES_BY_LABEL, Transaction, TransactionState
 from ottla.model.errors import ErrorCode, KafkaError
 
@@ -48,6 +46,8 @@ class TransactionFilter(NamedTuple):
 
 
 def _compile(pattern: str) -> Any:
+    import re2  # rarely asked for, and a start need not wait for it
+
     options = re2.Options()
     options.log_errors = False
     try:

@@ -5,7 +5,7 @@ import re
 from ottla.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from ottla.model.errors import ErrorCode
 from ottla.server.context import Context
-from ottla.server.registry import Listener, handles, routes
+from ottla.server.registry import Listener, handles, served
 from ottla.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -50,8 +50,8 @@ def _named_well(request: ApiVersionsRequest) -> bool:
 
 def _api_keys(ctx: Context) -> list[ApiVersion]:
     return [
-        ApiVersion(api_key=key, min_version=route.min_version, max_version=route.max_version)
-        for key, route in sorted(routes(ctx.connection.host.kind).items())
+        ApiVersion(api_key=key, min_version=low, max_version=high)
+        for key, low, high in served(ctx.connection.host.kind)
     ]
 
 
