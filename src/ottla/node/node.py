@@ -54,7 +54,7 @@ log = logging.getLogger("ottla.node")
 # Waiting for disks: recompression, flushes before an acknowledgement, cold reads, searches by timestamp.
 THREADS = 8
 # Long enough for whoever waited for the node to be served first.
-LOAD_REST_AFTER_S = 2.0
+LOAD_REST_AFTER_S = 0.5
 
 
 class Node:
