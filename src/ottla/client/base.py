@@ -15,9 +15,10 @@ from ottla.client.driver import Driver, monotonic_ms
 from ottla.client.errors import Closed
 from ottla.client.fanout import LeaderFanout, Question
 from ottla.client.metadata import TopicInfo
-from ottla.client.network import NetworkCore, timed_out_waiting
+from ottla.client.network import NetworkCore
 from ottla.client.offsets import OffsetAndTimestamp, list_offsets_question
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.client.topic_lookup import TopicLookup
+from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 
 
@@ -76,39 +77,10 @@ class AsyncClient:
 
     async def topic(self, name: str, timeout_ms: float | None = None) -> TopicInfo:
         """What the cluster says of a topic; UNKNOWN_TOPIC_OR_PARTITION if it does not know it in time."""
-        metadata = self.core.metadata
-        metadata.want(name, monotonic_ms())
-        asked = metadata.version
-
-        def known() -> bool:
-            info = metadata.topic(name)
-            return info is not None and (bool(info.partitions) or self._is_final(info, asked))
-
+        lookup = TopicLookup(self.core, name, monotonic_ms())
         limit = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        if not await self.driver.until(known, limit):
-            raise self._topic_error(name)
-        info = metadata.topic(name)
-        if info is None or not info.partitions:
-            raise self._topic_error(name)
-        return info
-
-    def _is_final(self, info: TopicInfo, asked: int) -> bool:
-        """The topic's error will not go away by asking again (a missing topic, unless it is being created)."""
-        if info.error is None:
-            return False
-        missing = (
-            info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not self.config.allow_auto_create_topics
-        )
-        return self.core.metadata.version > asked and (missing or not info.error.retriable)
-
-    def _topic_error(self, name: str) -> KafkaError:
-        info = self.core.metadata.topic(name)
-        if info is not None and info.error is not None:
-            words = (
-                "does not exist" if info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else info.error.name
-            )
-            return KafkaError(info.error, f"topic {name!r}: {words}")
-        return timed_out_waiting(f"topic {name!r} was not found", self.core)
+        await self.driver.until(lookup.is_settled, limit)
+        return lookup.result()
 
     async def ask_leaders(
         self, partitions: Iterable[TopicPartition], question: Question, timeout_ms: float | None = None

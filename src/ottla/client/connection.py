@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from ottla.client.errors import ConnectionLost, ProtocolError
-from ottla.client.frames import FrameReader
+from ottla.client.frames import FrameFiller, FrameReader
 from ottla.client.versions import ApiRanges
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.codec import WireError, decode
@@ -93,7 +93,9 @@ class Connection:
         self._request_timeout_ms = request_timeout_ms
         self._software_version = software_version
         self._authenticator = authenticator
+        self._max_response_bytes = max_response_bytes
         self._frames = FrameReader(max_response_bytes)
+        self._filler: FrameFiller | None = None  # for a driver that reads into our buffers
         self._out: list[bytes] = []
         self._next_correlation_id = 0
 
@@ -107,6 +109,18 @@ class Connection:
     def receive(self, data: bytes, now: float) -> None:
         """Bytes arrived. Calls back for each response; ProtocolError if they are no Kafka."""
         for frame in self._frames.feed(data):
+            self._on_frame(frame, now)
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes may be put, for a driver that would rather fill a buffer than hand bytes over."""
+        if self._filler is None:
+            self._filler = FrameFiller(self._max_response_bytes)
+        return self._filler.buffer()
+
+    def filled(self, count: int, now: float) -> None:
+        """So many bytes were put there: as `receive`."""
+        assert self._filler is not None
+        for frame in self._filler.filled(count):
             self._on_frame(frame, now)
 
     def close(self, error: KafkaError, now: float) -> None:

@@ -5,25 +5,18 @@ ones pass a real one, because there the application's thread appends and drains 
 """
 
 import asyncio
-import os
 import ssl
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from ottla.client.calls import Call, ErrorOf, Target, top_level_error
-from ottla.client.errors import Closed, NoBrokersAvailable
+from ottla.client.errors import Closed
 from ottla.client.network import Action, Connect, Disconnect, NetworkCore, Write
+from ottla.client.transport import MIN_TIMER_MS, FirstContact, monotonic_ms, reason_of
 from ottla.model.errors import KafkaError
 
-# A pump for nothing costs little, a loop that spins costs a core: no timer is shorter than this.
-MIN_TIMER_MS = 1.0
 Predicate = Callable[[], bool]
-
-
-def monotonic_ms() -> float:
-    return time.monotonic() * 1000.0
 
 
 class _Link(asyncio.Protocol):
@@ -138,19 +131,9 @@ class Driver:
 
     async def bootstrap(self, timeout_ms: float) -> None:
         """Wait for the first picture of the cluster; NoBrokersAvailable says who was tried and why in vain."""
-        core = self.core
-        fail_fast = timeout_ms <= 0
-        limit = core.config.socket_connection_setup_timeout_ms if fail_fast else timeout_ms
-
-        def settled() -> bool:
-            return core.metadata.version > 0 or (fail_fast and core.bootstrap_error() is not None)
-
-        await self.until(settled, limit)
-        if core.metadata.version == 0:
-            addresses = ", ".join(map(str, core.config.addresses))
-            raise core.bootstrap_error() or NoBrokersAvailable(
-                f"no broker can be reached: {core.trouble() or addresses + ': no answer'}"
-            )
+        contact = FirstContact(self.core, timeout_ms)
+        await self.until(contact.is_settled, contact.limit_ms)
+        contact.check()
 
     async def close(self) -> None:
         """Close every connection; what waits fails with Closed."""
@@ -275,14 +258,4 @@ def settle(future: "asyncio.Future[Any]") -> Callable[[Any, KafkaError | None, f
     return done
 
 
-def reason_of(error: Exception) -> str:
-    """Why a connection failed, in few words."""
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
-    if isinstance(error, ConnectionResetError):
-        return "connection reset by peer"
-    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno).lower()
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()  # a name that cannot be resolved has no errno
-    return str(error) or type(error).__name__
+__all__ = ["Driver", "Predicate", "monotonic_ms", "settle"]

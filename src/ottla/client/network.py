@@ -8,7 +8,7 @@ all chance from one seeded generator: a test replays any history exactly.
 Owned by one driver, which calls it from one thread at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
@@ -103,12 +103,24 @@ class NetworkCore:
         return True
 
     def on_data(self, link: int, data: bytes, now: float) -> None:
+        self._received(link, lambda connection: connection.receive(data, now), now)
+
+    def buffer(self, link: int) -> memoryview | None:
+        """Where a driver may put the next bytes of a link by itself; None of a connection given up meanwhile."""
+        peer = self._peers.by_link(link)
+        return None if peer is None or peer.connection is None else peer.connection.buffer()
+
+    def on_filled(self, link: int, count: int, now: float) -> None:
+        """It has put so many bytes there."""
+        self._received(link, lambda connection: connection.filled(count, now), now)
+
+    def _received(self, link: int, take: Callable[[Connection], None], now: float) -> None:
         peer = self._peers.by_link(link)
         if peer is None or peer.connection is None:
             return  # of a connection given up meanwhile
         was_ready = peer.is_ready
         try:
-            peer.connection.receive(data, now)
+            take(peer.connection)
         except KafkaError as error:
             # Looked up again: an answer may have handed the connection from a bootstrap peer to a broker.
             peer = self._peers.by_link(link)

@@ -1,0 +1,50 @@
+"""What both drivers need beside their sockets: the clock, the first contact, words for what failed."""
+
+import os
+import ssl
+import time
+
+from ottla.client.errors import NoBrokersAvailable
+from ottla.client.network import NetworkCore
+
+# A turn for nothing costs little, a loop that spins costs a core: no timer is shorter than this.
+MIN_TIMER_MS = 1.0
+
+
+def monotonic_ms() -> float:
+    return time.monotonic() * 1000.0
+
+
+class FirstContact:
+    """The wait for the first picture of the cluster; a `timeout_ms` of 0 means every address is tried once."""
+
+    def __init__(self, core: NetworkCore, timeout_ms: float) -> None:
+        self._core = core
+        self._fail_fast = timeout_ms <= 0
+        self.limit_ms = core.config.socket_connection_setup_timeout_ms if self._fail_fast else timeout_ms
+
+    def is_settled(self) -> bool:
+        core = self._core
+        return core.metadata.version > 0 or (self._fail_fast and core.bootstrap_error() is not None)
+
+    def check(self) -> None:
+        """NoBrokersAvailable, with who was tried and why in vain, if there was none."""
+        core = self._core
+        if core.metadata.version == 0:
+            addresses = ", ".join(map(str, core.config.addresses))
+            raise core.bootstrap_error() or NoBrokersAvailable(
+                f"no broker can be reached: {core.trouble() or addresses + ': no answer'}"
+            )
+
+
+def reason_of(error: Exception) -> str:
+    """Why a connection failed, in few words."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
+    if isinstance(error, ConnectionResetError):
+        return "connection reset by peer"
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()  # a name that cannot be resolved has no errno
+    return str(error) or type(error).__name__
