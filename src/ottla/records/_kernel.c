@@ -22,6 +22,11 @@ typedef struct {
     PyTypeObject *record_type;
     PyObject *invalid_record_error;
     PyObject *offset_map_type;
+    PyTypeObject *columns_type;
+    PyTypeObject *header_columns_type;
+    PyTypeObject *row_split_type;
+    PyObject *column_buffer_type;
+    PyObject *column_builder_type;
 } kernel_state;
 
 /* ---- arguments ---- */
@@ -140,6 +145,10 @@ raise_invalid(PyObject *module, int problem, int64_t index)
 #include "_kernel_decode.h"
 #include "_kernel_encode.h"
 #include "_kernel_map_type.h"
+#include "_kernel_arrow.h"
+#include "_kernel_columns.h"
+#include "_kernel_column_type.h"
+#include "_kernel_column_encode.h"
 
 /* ---- the module ---- */
 
@@ -150,35 +159,61 @@ static PyMethodDef kernel_methods[] = {
     FAST(check_records),
     FAST(crc32c),
     FAST(decode_records),
+    FAST(encode_columns),
     FAST(encode_record),
     FAST(encode_records),
+    FAST(murmur2_partitions),
     FAST(rebuild_records),
     FAST(scan_records),
+    FAST(split_rows),
     FAST(summarize_records),
     {NULL, NULL, 0, NULL},
 };
+
+/* A type of a module of ours that is a tuple with names. */
+static PyTypeObject *
+tuple_type(PyObject *module, const char *name)
+{
+    PyObject *type = module == NULL ? NULL : PyObject_GetAttrString(module, name);
+    if (type != NULL && (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type))) {
+        PyErr_Format(PyExc_TypeError, "%s must be a tuple", name);
+        Py_CLEAR(type);
+    }
+    return (PyTypeObject *)type;
+}
+
+static int
+find_types(kernel_state *state)
+{
+    PyObject *types = PyImport_ImportModule("ottla.records.types");
+    state->record_type = tuple_type(types, "Record");
+    state->invalid_record_error = types == NULL ? NULL : PyObject_GetAttrString(types, "InvalidRecordError");
+    Py_XDECREF(types);
+    if (state->record_type == NULL || state->invalid_record_error == NULL) {
+        return -1;
+    }
+    PyObject *columns = PyImport_ImportModule("ottla.records.column_types");
+    state->columns_type = tuple_type(columns, "Columns");
+    state->header_columns_type = state->columns_type == NULL ? NULL : tuple_type(columns, "HeaderColumns");
+    state->row_split_type = state->header_columns_type == NULL ? NULL : tuple_type(columns, "RowSplit");
+    Py_XDECREF(columns);
+    return state->row_split_type == NULL ? -1 : 0;
+}
+
+static int
+add_type(PyObject *module, PyType_Spec *spec, PyObject **type)
+{
+    *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    return *type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)*type);
+}
 
 static int
 kernel_exec(PyObject *module)
 {
     kernel_state *state = PyModule_GetState(module);
-    PyObject *types = PyImport_ImportModule("ottla.records.types");
-    if (types == NULL) {
-        return -1;
-    }
-    PyObject *record = PyObject_GetAttrString(types, "Record");
-    state->record_type = (PyTypeObject *)record;
-    state->invalid_record_error = PyObject_GetAttrString(types, "InvalidRecordError");
-    Py_DECREF(types);
-    if (record == NULL || state->invalid_record_error == NULL) {
-        return -1;
-    }
-    if (!PyType_Check(record) || !PyType_IsSubtype((PyTypeObject *)record, &PyTuple_Type)) {
-        PyErr_SetString(PyExc_TypeError, "ottla.records.types.Record must be a tuple");
-        return -1;
-    }
-    state->offset_map_type = PyType_FromModuleAndSpec(module, &offset_map_spec, NULL);
-    if (state->offset_map_type == NULL || PyModule_AddType(module, (PyTypeObject *)state->offset_map_type) < 0) {
+    if (find_types(state) < 0 || add_type(module, &offset_map_spec, &state->offset_map_type) < 0 ||
+        add_type(module, &column_buffer_spec, &state->column_buffer_type) < 0 ||
+        add_type(module, &column_builder_spec, &state->column_builder_type) < 0) {
         return -1;
     }
     crc_initialize();
@@ -192,6 +227,11 @@ kernel_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->record_type);
     Py_VISIT(state->invalid_record_error);
     Py_VISIT(state->offset_map_type);
+    Py_VISIT(state->columns_type);
+    Py_VISIT(state->header_columns_type);
+    Py_VISIT(state->row_split_type);
+    Py_VISIT(state->column_buffer_type);
+    Py_VISIT(state->column_builder_type);
     return 0;
 }
 
@@ -202,6 +242,11 @@ kernel_clear(PyObject *module)
     Py_CLEAR(state->record_type);
     Py_CLEAR(state->invalid_record_error);
     Py_CLEAR(state->offset_map_type);
+    Py_CLEAR(state->columns_type);
+    Py_CLEAR(state->header_columns_type);
+    Py_CLEAR(state->row_split_type);
+    Py_CLEAR(state->column_buffer_type);
+    Py_CLEAR(state->column_builder_type);
     return 0;
 }
 
