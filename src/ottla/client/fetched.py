@@ -6,18 +6,17 @@ control records are never handed out. Owned by the consumer core.
 """
 
 import struct
-from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import NO_PRODUCER_ID, TopicPartition
+from ottla.client.aborted import AbortedTransactions, check_crc
+from ottla.model.ids import TopicPartition
 from ottla.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchView, batch_at
-from ottla.records.control import ControlType, parse_control_type
-from ottla.records.record import MAX_DECOMPRESSED_BYTES, Record, read_records
+from ottla.records.record import MAX_DECOMPRESSED_BYTES, read_records
 
 # Base offset, length, then past epoch, magic, checksum and attributes to the last offset delta.
 _HEAD = struct.Struct(">qi11xi")
+_NO_END = 0x7FFFFFFFFFFFFFFF
 
 
 class ConsumerRecord(NamedTuple):
@@ -34,14 +33,19 @@ class ConsumerRecord(NamedTuple):
     leader_epoch: int
 
 
-def complete_batches_end(records: memoryview) -> tuple[int, int]:
-    """Where the last whole batch ends in an answer (its tail may be cut), and the offset after it (-1: none)."""
+def complete_batches_end(records: memoryview, end_offset: int = _NO_END) -> tuple[int, int]:
+    """Where the last whole batch ends in an answer (its tail may be cut), and the offset after it (-1: none).
+
+    Batches that begin at or after `end_offset` are left out; to have seen one is to have come that far.
+    """
     position, size, next_offset = 0, len(records), -1
     while size - position >= HEADER_SIZE:
         base_offset, length, last_offset_delta = _HEAD.unpack_from(records, position)
         end = position + LOG_OVERHEAD + length
         if length < HEADER_SIZE - LOG_OVERHEAD or end > size:
             break
+        if base_offset >= end_offset:
+            return position, end_offset
         next_offset = base_offset + last_offset_delta + 1
         position = end
     return position, next_offset
@@ -70,9 +74,7 @@ class Fetched:
         self._end = end
         self._check_crcs = check_crcs
         self._max_batch_bytes = max_batch_bytes
-        # (first offset, producer id) in order of the offset; None if everything is wanted.
-        self._aborted = None if aborted is None else deque(sorted((first, pid) for pid, first in aborted))
-        self._aborted_producers: set[int] = set()
+        self._aborted = AbortedTransactions(aborted)
         self._ready: list[ConsumerRecord] = []
         self._taken = 0
         self._batch_next_offset = fetch_offset
@@ -112,11 +114,8 @@ class Fetched:
     def _decode_next(self) -> None:
         batch = batch_at(self._records, self._position, self._end)
         assert batch is not None, "only whole batches were let in"
-        if self._check_crcs and not batch.crc_ok():
-            raise KafkaError(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"{self.tp}: the batch at offset {batch.base_offset} does not match its checksum",
-            )
+        if self._check_crcs:
+            check_crc(batch, self.tp)
         self._ready, self._taken = [], 0
         if self._is_wanted(batch):
             self._ready = self._decode(batch)
@@ -139,24 +138,5 @@ class Fetched:
         ]
 
     def _is_wanted(self, batch: BatchView) -> bool:
-        if batch.next_offset <= self.next_offset:
-            self._note_transaction(batch)
-            return False
-        return self._note_transaction(batch) and not batch.is_control
-
-    def _note_transaction(self, batch: BatchView) -> bool:
-        """Keep count of aborted transactions; False for a batch that belongs to one."""
-        if self._aborted is None or batch.producer_id == NO_PRODUCER_ID:
-            return True
-        while self._aborted and self._aborted[0][0] <= batch.last_offset:
-            self._aborted_producers.add(self._aborted.popleft()[1])
-        if batch.is_control:
-            if _is_abort_marker(batch):
-                self._aborted_producers.discard(batch.producer_id)
-            return True
-        return not (batch.is_transactional and batch.producer_id in self._aborted_producers)
-
-
-def _is_abort_marker(batch: BatchView) -> bool:
-    records: list[Record] = read_records(batch)
-    return bool(records) and parse_control_type(records[0]) is ControlType.ABORT
+        passes = self._aborted.passes(batch)
+        return passes and batch.next_offset > self.next_offset and not batch.is_control

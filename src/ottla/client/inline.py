@@ -23,7 +23,7 @@ from ottla.client.metadata import ClusterMetadata, TopicInfo
 from ottla.client.network import NetworkCore
 from ottla.client.offsets import OffsetAndTimestamp, list_offsets_question
 from ottla.client.topic_lookup import TopicLookup
-from ottla.client.transport import FirstContact, monotonic_ms
+from ottla.client.transport import FirstContact
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -101,9 +101,13 @@ class InlineClient:
         """Turn the core until the predicate holds; False if the time ran out first."""
         return self.driver.until(predicate, timeout_ms)
 
+    def now_ms(self) -> float:
+        """The time by which everything of this client goes: it passes only while the client turns."""
+        return self.driver.now_ms()
+
     def turn(self) -> None:
         """Do what can be done now, without waiting for anything."""
-        self.driver.turn(0.0)
+        self.driver.turn()
 
     # -- asking ---------------------------------------------------------------------------------------
 
@@ -135,7 +139,7 @@ class InlineClient:
         adapt: Adapt | None = None,
     ) -> list[Any]:
         """Several requests at once; the answers in their order, a KafkaError where there is none."""
-        driver, now = self.driver, monotonic_ms()
+        driver, now = self.driver, self.now_ms()
         limit = self._limit(timeout_ms)
         outcomes: dict[int, Any] = {}
         calls: list[Call] = []
@@ -152,7 +156,7 @@ class InlineClient:
 
     def topic(self, name: str, timeout_ms: float | None = None) -> TopicInfo:
         """What the cluster says of a topic; UNKNOWN_TOPIC_OR_PARTITION if it does not know it in time."""
-        lookup = TopicLookup(self.core, name, monotonic_ms())
+        lookup = TopicLookup(self.core, name, self.now_ms())
         self.until(lookup.is_settled, self._limit(timeout_ms))
         return lookup.result()
 
@@ -163,7 +167,7 @@ class InlineClient:
         wanted = None if names is None else [MetadataRequestTopic(name=name) for name in sorted(set(names))]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         picture = ClusterMetadata(self.config)
-        picture.update(self.request(request, timeout_ms=timeout_ms), request, monotonic_ms())
+        picture.update(self.request(request, timeout_ms=timeout_ms), request, self.now_ms())
         return picture.topics
 
     def ask_leaders(
@@ -176,7 +180,7 @@ class InlineClient:
             results[tp] = value if error is None else error
 
         driver, limit = self.driver, self._limit(timeout_ms)
-        fanout = LeaderFanout(self.core, set(partitions), question, found, monotonic_ms() + limit)
+        fanout = LeaderFanout(self.core, set(partitions), question, found, self.now_ms() + limit)
         driver.until(lambda: fanout.is_done, limit + GRACE_MS)
         return results
 

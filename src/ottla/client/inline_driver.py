@@ -1,7 +1,8 @@
 """The driver of the inline client: sockets and a selector, turned by whoever waits.
 
 A link is one connection on its way through connecting, the TLS handshake and its use; all of it without blocking,
-except for the look-up of a host's name. Owned by one client, in one thread of one process.
+except for the look-up of a host's name. The driver's clock stands still while nobody turns it: what a caller does
+with one answer takes nothing from the time that the next one has. Owned by one client, in one thread of one process.
 """
 
 import errno
@@ -9,7 +10,8 @@ import selectors
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 
 from ottla.client.errors import Closed
@@ -61,31 +63,49 @@ class InlineDriver:
         self._links: dict[int, Link] = {}
         self._closed = False
         self._failed_meanwhile = False
+        self._away_ms = 0.0
+        self._stopped_at: float | None = monotonic_ms()
 
     # -- turning --------------------------------------------------------------------------------------
 
     def until(self, predicate: Predicate, timeout_ms: float) -> bool:
         """Turn until the predicate holds; False if the time ran out first."""
-        deadline = monotonic_ms() + timeout_ms
-        while True:
-            now = self._poll()
-            if predicate():
-                return True
-            if now >= deadline:
-                return False
-            self._wait(min(self.core.next_deadline(now), deadline) - now)
+        deadline = self.now_ms() + timeout_ms
+        with self._running():
+            while True:
+                now = self._poll()
+                if predicate():
+                    return True
+                if now >= deadline:
+                    return False
+                self._wait(min(self.core.next_deadline(now), deadline) - now)
 
-    def turn(self, timeout_ms: float) -> None:
-        """One turn: what is due, then what has come within this time, then what follows from it."""
-        self._poll()
-        self._wait(timeout_ms)
-        self._poll()
+    def turn(self) -> None:
+        """Do what is due and take in what has come, without waiting."""
+        with self._running():
+            self._poll()
+            self._wait(0.0)
+            self._poll()
+
+    def now_ms(self) -> float:
+        """The time as the core knows it."""
+        return (monotonic_ms() if self._stopped_at is None else self._stopped_at) - self._away_ms
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        assert self._stopped_at is not None, "a turn within a turn"
+        self._away_ms += monotonic_ms() - self._stopped_at
+        self._stopped_at = None
+        try:
+            yield
+        finally:
+            self._stopped_at = monotonic_ms()
 
     def _poll(self) -> float:
         if self._closed:
             raise Closed()
         while True:
-            now = monotonic_ms()
+            now = self.now_ms()
             self._failed_meanwhile = False
             for action in self.core.poll(now):
                 self._perform(action)
@@ -199,7 +219,7 @@ class InlineDriver:
     def _opened(self, link: Link) -> None:
         link.stage = Stage.OPEN
         link.endpoints.clear()
-        if self.core.on_connected(link.number, monotonic_ms()):
+        if self.core.on_connected(link.number, self.now_ms()):
             self._listen(link, _READ)
         else:
             self._drop(link)
@@ -217,7 +237,7 @@ class InlineDriver:
             if count == 0:
                 self._fail(link, "closed by the broker")
                 return
-            self.core.on_filled(link.number, count, monotonic_ms())
+            self.core.on_filled(link.number, count, self.now_ms())
             if count < len(room) and not _has_more(link.sock):
                 return
 
@@ -244,7 +264,7 @@ class InlineDriver:
         if self._closed:
             return
         self._closed = True
-        for action in self.core.close(monotonic_ms()):
+        for action in self.core.close(self.now_ms()):
             self._perform(action)
         for link in list(self._links.values()):
             self._drop(link)
@@ -265,7 +285,7 @@ class InlineDriver:
 
     def _lost(self, number: int, reason: str) -> None:
         self._failed_meanwhile = True
-        self.core.on_disconnected(number, reason, monotonic_ms())
+        self.core.on_disconnected(number, reason, self.now_ms())
 
     def _drop(self, link: Link) -> None:
         self._links.pop(link.number, None)

@@ -121,42 +121,17 @@ class TransactionOffsets:
 
         self._in_flight = True
         call = Call(
-            self._request(sent),
+            txn_commit_request(
+                sent.offsets, sent.group, self._target.key, *self._transactions.producer_id_and_epoch
+            ),
             group_coordinator(sent.group.group_id),
             float("inf"),
             answered,
             error_of=commit_error,
             at_most=COMMIT_AT_MOST if v2 else COMMIT_AT_MOST_V1,
-            adapt=_for_version,
+            adapt=commit_for_version,
         )
         self._network.call(call, now)
-
-    def _request(self, sent: _Sent) -> TxnOffsetCommitRequest:
-        def one(tp: TopicPartition) -> TxnOffsetCommitRequestPartition:
-            offset, note, epoch = sent.offsets[tp]
-            return TxnOffsetCommitRequestPartition(
-                partition_index=tp.partition,
-                committed_offset=offset,
-                committed_leader_epoch=epoch,
-                committed_metadata=note,
-            )
-
-        producer_id, epoch = self._transactions.producer_id_and_epoch
-        return TxnOffsetCommitRequest(
-            transactional_id=self._target.key,
-            group_id=sent.group.group_id,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            generation_id_or_member_epoch=sent.group.generation_id,
-            member_id=sent.group.member_id,
-            group_instance_id=sent.group.group_instance_id,
-            topics=[
-                TxnOffsetCommitRequestTopic(
-                    name=topic, partitions=[one(TopicPartition(topic, number)) for number in numbers]
-                )
-                for topic, numbers in by_topic(sent.offsets)
-            ],
-        )
 
     def _refused(self, sent: _Sent, error: KafkaError) -> None:
         self._settle(sent, error)
@@ -172,7 +147,42 @@ class TransactionOffsets:
         sent.operation.finish(error)
 
 
-def _for_version(request: TxnOffsetCommitRequest, version: int) -> TxnOffsetCommitRequest:
+def txn_commit_request(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    group: GroupMetadata,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+) -> TxnOffsetCommitRequest:
+    """See `commit_for_version` for what older versions lack."""
+
+    def one(tp: TopicPartition) -> TxnOffsetCommitRequestPartition:
+        offset, note, epoch = offsets[tp]
+        return TxnOffsetCommitRequestPartition(
+            partition_index=tp.partition,
+            committed_offset=offset,
+            committed_leader_epoch=epoch,
+            committed_metadata=note,
+        )
+
+    return TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        group_id=group.group_id,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        generation_id_or_member_epoch=group.generation_id,
+        member_id=group.member_id,
+        group_instance_id=group.group_instance_id,
+        topics=[
+            TxnOffsetCommitRequestTopic(
+                name=topic, partitions=[one(TopicPartition(topic, number)) for number in numbers]
+            )
+            for topic, numbers in by_topic(offsets)
+        ],
+    )
+
+
+def commit_for_version(request: TxnOffsetCommitRequest, version: int) -> TxnOffsetCommitRequest:
     """Before version 3 the group is not told who commits (KIP-447)."""
     if version >= 3:
         return request
