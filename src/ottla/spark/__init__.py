@@ -1,0 +1,54 @@
+"""Data pipelines on Apache Spark: `format("ottla")` to read and write topics, and pipelines declared in a file.
+
+    from ottla.spark import pipeline, topic, parquet, delta, iceberg, session
+
+Rules: importing this package imports neither PySpark nor PyArrow; each name is fetched when it is first used,
+so that the command line can say what is missing instead of failing. Spark finds the data source by itself
+(the module `pyspark_ottla`). Nothing here is owned by a broker; a Spark driver and its executors are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.spark import pipeline as pipeline
+    from ottla.spark.pipeline.declare import delta as delta
+    from ottla.spark.pipeline.declare import iceberg as iceberg
+    from ottla.spark.pipeline.declare import parquet as parquet
+    from ottla.spark.pipeline.declare import topic as topic
+    from ottla.spark.session import session as session
+
+__all__ = ["delta", "iceberg", "parquet", "pipeline", "session", "topic"]
+
+_DECLARE = "ottla.spark.pipeline.declare"
+_HOMES = {"delta": _DECLARE, "iceberg": _DECLARE, "parquet": _DECLARE, "topic": _DECLARE}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("pipeline", "session"):
+        importlib.import_module(f"{__name__}.{name}")  # which leaves it here, under its name
+        return globals()[name]
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """`session` is the function, though the module that holds it has the same name and is left here on import."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "session" and isinstance(value, ModuleType):
+            value = value.session
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,297 @@
+"""What a pipeline file says: topics and tables as data, and the decorators that make streams of functions.
+
+Rules: nothing here needs Spark, reads a file or talks to a broker. Text that must be parsed (a schema) is kept
+as it was written and parsed by the check, which knows the function and the parameter to name. A declaration
+registers itself with whoever is loading a file (`collecting`); without one it is a plain object, so a pipeline
+file can be imported by a test like any module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+FORMATS = ("json", "avro", "protobuf", "string", "raw")
+MODES = ("append", "update", "complete")
+ON_ERROR = ("fail", "skip")
+TOMBSTONES = ("skip", "keep")
+META_COLUMN = "_meta"
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic to read or to write, and how its values are to be understood."""
+
+    name: str
+    schema: Any = None
+    format: str | None = None
+    key: tuple[str, ...] = ()
+    message: str | None = None
+    headers: str | None = None
+    meta: bool = False
+    table: bool = False
+    start: str = "earliest"
+    on_error: str = "fail"
+    tombstones: str = "skip"
+    partitions: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"topic {self.name!r}"
+
+    @property
+    def read_format(self) -> str:
+        """As what values are read: by their schema, else as they are."""
+        return self.format or ("raw" if self.schema is None else "json")
+
+    @property
+    def write_format(self) -> str:
+        """As what rows are written."""
+        return self.format or "json"
+
+
+def topic(
+    name: str,
+    *,
+    schema: Any = None,
+    format: str | None = None,
+    key: str | Sequence[str] | None = None,
+    message: str | None = None,
+    headers: str | None = None,
+    meta: bool = False,
+    table: bool = False,
+    start: str = "earliest",
+    on_error: str = "fail",
+    tombstones: str = "skip",
+    partitions: int | None = None,
+    config: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Topic:
+    """A topic, as an input (`def f(clicks=topic(...))`), an output (`out=topic(...)`) or for dead letters.
+
+    schema      JSON: a Spark schema string. Avro: a schema as JSON text, a dict or an .avsc file. Protobuf: a
+                descriptor set (.desc), a .proto file or a generated class.
+    format      json (default with a schema), avro, protobuf, string (one column `value`), raw (the columns of
+                format("ottla"); the default of an input without a schema)
+    key         output: the column (or columns, as a JSON object) to take the record's key from;
+                input: the column to put the key into, as a string or as the schema's type of that name
+    message     Protobuf: the full name of the message
+    headers     output: the column with the headers; input: the column to put them into
+    meta        input: add a column `_meta` (key, topic, partition, offset, timestamp, timestamp_type)
+    table       input: the newest value of each key as a table, re-read for each micro-batch, instead of a stream
+    start       input: where a first run starts: "earliest" or "latest"
+    on_error    input, for streams without a dead_letter: "fail" stops at a value that does not parse, "skip" counts
+                it and goes on
+    tombstones  input: records without a value: "skip", or "keep" as rows of nulls (with key= or meta=)
+    partitions  output: create the topic with so many if it is missing (config= with these settings)
+    options     passed to format("ottla") as they are
+    """
+    return Topic(
+        name=name,
+        schema=schema,
+        format=format,
+        key=_names(key),
+        message=message,
+        headers=headers,
+        meta=meta,
+        table=table,
+        start=start,
+        on_error=on_error,
+        tombstones=tombstones,
+        partitions=partitions,
+        config=_texts(config),
+        options=_texts(options),
+    )
+
+
+@dataclass(frozen=True)
+class Parquet:
+    """A directory of Parquet files: Spark's own sink, or a static input."""
+
+    path: str
+    partition_by: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"parquet {self.path!r}"
+
+
+def parquet(
+    path: str, *, partition_by: str | Sequence[str] | None = None, options: Mapping[str, Any] | None = None
+) -> Parquet:
+    """A directory of Parquet files; as an output exactly once for those who read it through Spark."""
+    return Parquet(path, _names(partition_by), _texts(options))
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A Delta table by its path."""
+
+    path: str
+    key: tuple[str, ...] = ()
+    order_by: str | None = None
+    delete: str | None = None
+    partition_by: tuple[str, ...] = ()
+    evolve: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"delta table {self.path!r}"
+
+
+def delta(
+    path: str,
+    *,
+    key: str | Sequence[str] | None = None,
+    order_by: str | None = None,
+    delete: str | None = None,
+    partition_by: str | Sequence[str] | None = None,
+    evolve: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Delta:
+    """A Delta table, written exactly once.
+
+    key       upsert by these columns instead of appending
+    order_by  of several rows with one key in a micro-batch the one with the largest value here counts; a row that
+              is older than the one in the table is left out
+    delete    a boolean column: true deletes the row with that key; not stored
+    evolve    add columns that the table does not have
+    options   storage options of the package `deltalake` (object store credentials and the like)
+    """
+    return Delta(path, _names(key), order_by, delete, _names(partition_by), evolve, _texts(options))
+
+
+@dataclass(frozen=True)
+class Iceberg:
+    """An Iceberg table by its name in a catalog."""
+
+    table: str
+    catalog: Mapping[str, str] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
+    order_by: str | None = None
+    delete: str | None = None
+    evolve: bool = False
+
+    def __str__(self) -> str:
+        return f"iceberg table {self.table!r}"
+
+
+def iceberg(
+    table: str,
+    *,
+    warehouse: str | None = None,
+    catalog: Mapping[str, Any] | None = None,
+    key: str | Sequence[str] | None = None,
+    order_by: str | None = None,
+    delete: str | None = None,
+    evolve: bool = False,
+) -> Iceberg:
+    """An Iceberg table `namespace.name`, written exactly once; key, order_by, delete and evolve as for delta().
+
+    warehouse  a directory: the catalog is an SQLite file in it
+    catalog    any catalog instead: the properties that PyIceberg's load_catalog takes ({"type": "rest", "uri": ...})
+    """
+    properties = _texts(catalog)
+    if warehouse is not None:
+        properties.setdefault("warehouse", warehouse)
+    return Iceberg(table, properties, _names(key), order_by, delete, evolve)
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A function whose result is the input of others; it has no query of its own."""
+
+    function: Callable[..., Any]
+    name: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """A function whose result is written to `out`: one streaming query."""
+
+    function: Callable[..., Any]
+    name: str
+    out: Any
+    mode: str = "append"
+    trigger: str | None = None
+    dead_letter: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The plain function, for tests that bring their own DataFrames."""
+        return self.function(*args, **kwargs)
+
+
+Sink = Topic | Parquet | Delta | Iceberg
+Source = Topic | Parquet | Delta | Iceberg | View
+Declared = Stream | View
+D = TypeVar("D", Stream, View)
+
+_collector: ContextVar[list[Declared] | None] = ContextVar("ottla_pipeline_collector", default=None)
+
+
+@contextmanager
+def collecting() -> Iterator[list[Declared]]:
+    """Everything that is declared in the meantime, in order."""
+    found: list[Declared] = []
+    token = _collector.set(found)
+    try:
+        yield found
+    finally:
+        _collector.reset(token)
+
+
+def stream(
+    *,
+    out: Sink,
+    name: str | None = None,
+    mode: str = "append",
+    trigger: str | None = None,
+    dead_letter: Topic | str | None = None,
+) -> Callable[[Callable[..., Any]], Stream]:
+    """Make a function a stream: its parameters' defaults are the inputs, its result goes to `out`.
+
+    name         of the query, its checkpoint and its group (default: the function's)
+    mode         append, update or complete, as Spark has them
+    trigger      how often: "10 seconds", "available now", or nothing for as fast as it goes
+    dead_letter  the topic for records that do not parse
+    """
+    letters = topic(dead_letter) if isinstance(dead_letter, str) else dead_letter
+
+    def declare(function: Callable[..., Any]) -> Stream:
+        made = Stream(function, name or function.__name__, out, mode, trigger, letters)
+        return _declared(made)
+
+    return declare
+
+
+def view(function: Callable[..., Any]) -> View:
+    """Make a function the input of other streams: `def f(sessions=sessions)`."""
+    return _declared(View(function, function.__name__))
+
+
+def _declared(made: D) -> D:
+    collector = _collector.get()
+    if collector is not None:
+        collector.append(made)
+    return made
+
+
+def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _texts(given: Mapping[str, Any] | None) -> dict[str, str]:
+    """Options are text to Spark and to the stores; True is `true` there."""
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in (given or {}).items()
+    }

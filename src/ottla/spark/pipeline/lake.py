@@ -1,0 +1,82 @@
+"""What the lake sinks share: which batch of which query this is, its rows as Arrow, the newest row of each key.
+
+Exactly once into a table: (query id, batch id) is written in the very commit that adds the rows, and looked up
+before the next; a batch that Spark replays after a crash is found there and left out. Both ids are Spark's own
+and belong to the checkpoint, so a new checkpoint is a new writer. A micro-batch passes through the driver's memory
+on its way; `maxOffsetsPerTrigger` on the input bounds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+def query_id(batch: DataFrame, name: str) -> str:
+    """Spark's id of the query that a batch belongs to: the same over all restarts from one checkpoint."""
+    session: Any = batch.sparkSession
+    if hasattr(session, "_jsparkSession"):
+        found = session.sparkContext.getLocalProperty(_QUERY_ID)
+    else:  # Spark Connect: the server's worker has no context of its own
+        found = next((str(query.id) for query in session.streams.active if query.name == name), None)
+    if not found:
+        raise RuntimeError(
+            f"Spark does not say which query {name} is: its rows cannot be written exactly once"
+        )
+    return str(found)
+
+
+def rows_of(batch: DataFrame, key: Sequence[str], order_by: str | None) -> pa.Table:
+    """The rows of a batch as Arrow; of those with one key only the newest."""
+    chosen = batch if not key or order_by is None else _newest(batch, key, order_by)
+    return in_utc(chosen.toArrow())
+
+
+def _newest(batch: DataFrame, key: Sequence[str], order_by: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    columns = [F.col(f"`{name}`") for name in batch.columns]
+    best = F.max_by(F.struct(*columns), F.col(f"`{order_by}`")).alias("row")
+    newest = batch.groupBy(*[F.col(f"`{name}`") for name in key]).agg(best)
+    return newest.select(*[F.col("row")[name].alias(name) for name in batch.columns])
+
+
+def in_utc(table: pa.Table) -> pa.Table:
+    """Timestamps carry the session's time zone; tables keep instants, which is UTC."""
+    import pyarrow as pa
+
+    fields = [pa.field(f.name, _utc_type(f.type), f.nullable) for f in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def _utc_type(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _utc_type(f.type), f.nullable) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(
+            pa.field(kind.value_field.name, _utc_type(kind.value_type), kind.value_field.nullable)
+        )
+    if pa.types.is_map(kind):
+        return pa.map_(_utc_type(kind.key_type), _utc_type(kind.item_type))
+    return kind
+
+
+def split_deleted(rows: pa.Table, delete: str | None) -> tuple[pa.Table, pa.Table]:
+    """Rows to keep and rows to delete, both without the column that tells them apart."""
+    import pyarrow.compute as pc
+
+    if delete is None:
+        return rows, rows.slice(0, 0)
+    gone = pc.fill_null(rows.column(delete), False)
+    kept = rows.drop_columns([delete])
+    return kept.filter(pc.invert(gone)), kept.filter(gone)

@@ -1,0 +1,163 @@
+"""A pipeline as Structured Streaming queries: every plan is built and checked, then all are started.
+
+Each stream is one query with its own checkpoint (`<checkpoints>/<stream>`), named `<pipeline>.<stream>`, its
+progress shown under the group of the same name; a stream with a dead-letter topic has a second query for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ottla.spark.pipeline.declare import Declared, Delta, Iceberg, Parquet, Stream, Topic, View
+from ottla.spark.pipeline.errors import PipelineError, Problem
+from ottla.spark.pipeline.letters import SUFFIX, letters
+from ottla.spark.pipeline.model import SESSION_PARAMETER, Pipeline, parameters
+from ottla.spark.pipeline.reading import METRICS_OUT, Context, read
+from ottla.spark.pipeline.trigger import parse_trigger
+from ottla.spark.pipeline.writing import check_columns, encode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A query that is ready to start."""
+
+    stream: Stream
+    name: str
+    writer: DataStreamWriter
+
+
+def start(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    bootstrap: str,
+    checkpoints: str,
+    *,
+    available_now: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> list[StreamingQuery]:
+    """Start all; if one cannot start, none runs."""
+    context = Context(pipeline, spark, bootstrap, options or {})
+    plans = [
+        plan for stream in pipeline.streams for plan in _plans(context, stream, checkpoints, available_now)
+    ]
+    started: list[StreamingQuery] = []
+    try:
+        for plan in plans:
+            with _explained(pipeline, plan.stream):
+                started.append(plan.writer.start())
+    except BaseException:
+        for query in started:
+            query.stop()
+        raise
+    return started
+
+
+def _plans(context: Context, stream: Stream, checkpoints: str, available_now: bool) -> Iterator[Plan]:
+    pipeline = context.pipeline
+    name = pipeline.group_of(stream)
+    trigger = {"availableNow": True} if available_now else parse_trigger(stream.trigger)
+    with _explained(pipeline, stream):
+        result = _result(context.for_query(name), stream)
+        writer = _writer(context, stream, result, name)
+        yield Plan(stream, name, _prepared(writer, name, f"{checkpoints}/{stream.name}", trigger))
+        bad = letters(context.for_query(name + SUFFIX), stream) if stream.dead_letter is not None else None
+        if bad is not None:
+            aside = _topic_writer(context, bad.writeStream, stream.dead_letter)
+            place = f"{checkpoints}/{stream.name}{SUFFIX}"
+            yield Plan(stream, name + SUFFIX, _prepared(aside, name + SUFFIX, place, trigger))
+
+
+def _prepared(
+    writer: DataStreamWriter, name: str, checkpoint: str, trigger: Mapping[str, Any]
+) -> DataStreamWriter:
+    named = writer.queryName(name).option("checkpointLocation", checkpoint)
+    return named.trigger(**trigger) if trigger else named
+
+
+def _result(context: Context, stream: Stream) -> DataFrame:
+    """The DataFrame that a stream's function makes of its inputs, checked against its output."""
+    from pyspark.sql import functions as F
+
+    tolerant = stream.dead_letter is not None
+    made = _call(context, stream, tolerant, {})
+    check_columns(context.pipeline, stream, made)
+    return made.observe(context.metrics_name(METRICS_OUT), F.count(F.lit(1)).alias("rows"))
+
+
+def _call(context: Context, declared: Declared, tolerant: bool, views: dict[View, DataFrame]) -> DataFrame:
+    given: dict[str, Any] = {}
+    for name, default in parameters(declared.function).items():
+        if isinstance(default, View):
+            if default not in views:
+                views[default] = _call(context, default, tolerant, views)
+            given[name] = views[default]
+        elif name == SESSION_PARAMETER:
+            given[name] = context.spark
+        else:
+            given[name] = read(context, default, tolerant=tolerant)
+    made: Any = declared.function(**given)
+    if not hasattr(made, "writeStream"):
+        what = f"returns {type(made).__name__}, not a DataFrame"
+        raise PipelineError(context.pipeline.problem(declared, "", what))
+    frame: DataFrame = made
+    return frame
+
+
+def _writer(context: Context, stream: Stream, result: DataFrame, name: str) -> DataStreamWriter:
+    sink = stream.out
+    if isinstance(sink, Topic):
+        encoded = encode(context.pipeline, stream, result)
+        return _topic_writer(
+            context, encoded.writeStream.outputMode(stream.mode), sink, "topic" in encoded.columns
+        )
+    if isinstance(sink, Parquet):
+        writer = result.writeStream.outputMode("append").format("parquet").options(**sink.options)
+        return writer.option("path", sink.path).partitionBy(*sink.partition_by)
+    assert isinstance(sink, Delta | Iceberg)
+    return result.writeStream.outputMode(stream.mode).foreachBatch(_lake_writer(sink, stream.mode, name))
+
+
+def _topic_writer(
+    context: Context, writer: DataStreamWriter, sink: Topic, by_column: bool = False
+) -> DataStreamWriter:
+    settings: dict[str, Any] = {"kafka.bootstrap.servers": context.bootstrap, **context.options}
+    if not by_column:
+        settings["topic"] = sink.name
+    return writer.format("ottla").options(**(settings | dict(sink.options)))
+
+
+def _lake_writer(sink: Delta | Iceberg, mode: str, name: str) -> Callable[[DataFrame, int], None]:
+    if isinstance(sink, Delta):
+        from ottla.spark.pipeline.lake_delta import DeltaWriter
+
+        return DeltaWriter(sink, mode, name)
+    from ottla.spark.pipeline.lake_iceberg import IcebergWriter
+
+    return IcebergWriter(sink, mode, name)
+
+
+@contextmanager
+def _explained(pipeline: Pipeline, stream: Stream) -> Iterator[None]:
+    """Spark's refusals with the stream's place in the file; the rest of what it says goes to the log."""
+    from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
+
+    try:
+        yield
+    except (AnalysisException, IllegalArgumentException, PySparkException) as error:
+        raise PipelineError(
+            Problem(pipeline.where(stream), f"Spark refuses it: {first_line(error)}")
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """The sentence of a Spark error without the plan and the stack that follow it."""
+    text = str(error).strip().split("\nJVM stacktrace")[0]
+    return text.split("\n", 1)[0].removesuffix(";").strip()

@@ -1,0 +1,74 @@
+"""Values of records by a schema: JSON, Avro, Protobuf, text, or as they are.
+
+A codec is made from a declaration without Spark (its schema is parsed, so a wrong one is found early) and gives
+Spark columns later. Rules: a value that does not parse never raises inside a task; it becomes an error text
+beside the data, and whoever reads decides. Codecs are pickled into tasks, so they hold plain data only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.spark.pipeline.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import StructType
+
+    from ottla.spark.pipeline.declare import Topic
+
+
+class Codec(Protocol):
+    """How values become columns and columns values."""
+
+    @property
+    def columns(self) -> StructType | None:
+        """What a value holds; None where a writer takes whatever rows it gets."""
+
+    @property
+    def can_fail_to_write(self) -> bool:
+        """Whether `encode` may give an error."""
+
+    def parse(self, value: Column) -> Column:
+        """A binary column as one struct column, to be computed once and then asked for `error` and `fields`."""
+
+    def error(self, parsed: Column) -> Column:
+        """Why a value did not parse; null where it did."""
+
+    def fields(self, parsed: Column) -> list[Column]:
+        """The columns, under their names."""
+
+    def encode(self, row: Column, columns: StructType) -> Column:
+        """A struct column as a struct of `value` (binary) and `error`."""
+
+    def refuse(self, columns: StructType) -> list[str]:
+        """Why rows of these columns cannot be written: one line a reason, none if they can."""
+
+    def explain(self, value: bytes) -> str:
+        """Why a value does not parse; slow and exact."""
+
+
+def codec(topic: Topic, form: str, base_dir: Path, *, writing: bool) -> Codec | None:
+    """The codec of a topic's values, None for raw ones; DeclarationError where the schema is wrong."""
+    if form == "raw":
+        if topic.schema is not None:
+            raise DeclarationError("schema: format='raw' takes none")
+        return None
+    if form == "string":
+        from ottla.spark.pipeline.values.text import TextCodec
+
+        if topic.schema is not None:
+            raise DeclarationError("schema: format='string' takes none")
+        return TextCodec()
+    if form == "json":
+        from ottla.spark.pipeline.values.json import json_codec
+
+        return json_codec(topic.schema, writing=writing)
+    if form == "avro":
+        from ottla.spark.pipeline.values.avro import avro_codec
+
+        return avro_codec(topic.schema, base_dir, writing=writing)
+    from ottla.spark.pipeline.values.protobuf import protobuf_codec
+
+    return protobuf_codec(topic.schema, topic.message, base_dir)

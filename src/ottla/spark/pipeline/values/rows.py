@@ -1,0 +1,111 @@
+"""What codecs in Python share: columns of bytes to structs and back, a row at a time, as Arrow UDFs.
+
+An Arrow UDF costs one pass over Arrow buffers and no pandas. Runs in Spark's Python workers; the functions it
+calls are pickled into the task with the codec that owns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+    from pyspark.sql.types import StructType
+
+MAX_ERROR = 300
+
+Decode = Callable[[bytes], dict[str, Any]]
+Encode = Callable[[dict[str, Any]], bytes]
+
+
+def decode_column(value: Column, columns: StructType, make: Callable[[], Decode]) -> Column:
+    """A binary column as struct<data, error>. `make` is called once a batch, in the worker."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    returned = StructType([StructField("data", columns), StructField("error", StringType())])
+
+    def decode(values: Any) -> Any:
+        return decoded(values.to_pylist(), make(), columns)
+
+    return _arrow_udf(decode, returned, value)
+
+
+def encode_column(row: Column, make: Callable[[], Encode]) -> Column:
+    """A struct column as struct<value, error>."""
+    from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+    returned = StructType([StructField("value", BinaryType()), StructField("error", StringType())])
+
+    def encode(values: Any) -> Any:
+        return encoded(values.to_pylist(), make())
+
+    return _arrow_udf(encode, returned, row)
+
+
+def _arrow_udf(function: Callable[[Any], Any], returned: StructType, given: Column) -> Column:
+    """Spark tells the kind of an Arrow UDF by its hints, which cannot name a package that is imported late."""
+    import pyarrow as pa
+    from pyspark.sql import functions
+
+    function.__annotations__ = {"values": pa.Array, "return": pa.Array}
+    made: Any = getattr(functions, "arrow_udf")(function, returned)  # noqa: B009 - it is not in PySpark's stubs
+    column: Column = made(given)
+    return column
+
+
+def decoded(values: Iterable[bytes | None], decode: Decode, columns: StructType) -> pa.Array:
+    """Each value decoded, or the reason why not."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    data: list[dict[str, Any] | None] = []
+    errors: list[str | None] = []
+    for value in values:
+        row, error = (None, None) if value is None else _attempt(decode, value)
+        data.append(row)
+        errors.append(error)
+    kind = to_arrow_type(columns, timezone="UTC")
+    made = _array(data, errors, kind)
+    return pa.StructArray.from_arrays([made, pa.array(errors, pa.string())], ["data", "error"])
+
+
+def encoded(rows: Iterable[dict[str, Any] | None], encode: Encode) -> pa.Array:
+    """Each row encoded, or the reason why not."""
+    import pyarrow as pa
+
+    values: list[bytes | None] = []
+    errors: list[str | None] = []
+    for row in rows:
+        value, error = (None, None) if row is None else _attempt(encode, row)
+        values.append(value)
+        errors.append(error)
+    return pa.StructArray.from_arrays(
+        [pa.array(values, pa.binary()), pa.array(errors, pa.string())], ["value", "error"]
+    )
+
+
+def _attempt(function: Callable[[Any], Any], given: Any) -> tuple[Any, str | None]:
+    """A codec meets every kind of garbage; what it says is kept with the record."""
+    try:
+        return function(given), None
+    except Exception as error:  # noqa: BLE001 - the record is what is wrong, and the text goes with it
+        text = str(error) or type(error).__name__
+        return None, " ".join(text.split())[:MAX_ERROR]
+
+
+def _array(data: list[dict[str, Any] | None], errors: list[str | None], kind: pa.DataType) -> pa.Array:
+    """One Arrow column; a row that Arrow refuses (a year 20000) becomes an error of its own."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(data, kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        for number, row in enumerate(data):
+            try:
+                pa.array([row], kind)
+            except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+                data[number] = None
+                errors[number] = " ".join(str(error).split())[:MAX_ERROR]
+        return pa.array(data, kind)
