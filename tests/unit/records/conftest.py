@@ -1,10 +1,18 @@
 """Every test of the kernel runs on both implementations; the compiled one must be there for its half to count."""
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from ottla.records import _kernel_py, _offset_map_py, batch, compaction, record
+from ottla.records import (
+    _column_encode_py,
+    _columns_py,
+    _kernel_py,
+    _offset_map_py,
+    batch,
+    compaction,
+    record,
+)
 
 try:
     from ottla.records import _kernel
@@ -30,6 +38,14 @@ def offset_map(request: pytest.FixtureRequest) -> type:
     if request.param == "c":
         return implementation("c").OffsetMap
     return _offset_map_py.OffsetMap
+
+
+@pytest.fixture(params=["c", "python"])
+def columns(request: pytest.FixtureRequest) -> ModuleType | SimpleNamespace:
+    """The column side of the kernel: ColumnBuilder, encode_columns, murmur2_partitions, split_rows."""
+    if request.param == "c":
+        return implementation("c")
+    return SimpleNamespace(ColumnBuilder=_columns_py.ColumnBuilder, **vars(_column_encode_py))
 
 
 @pytest.fixture(params=["c", "python"])
