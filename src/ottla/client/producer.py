@@ -321,7 +321,7 @@ class ProducerCore:
         leader = answer.current_leader
         if leader.leader_id >= 0:
             self._metadata.leader_hint(batch.tp, leader.leader_id, leader.leader_epoch, nodes)
-        error = KafkaError(code, _explain(batch.tp, code, answer))
+        error = KafkaError(code, explain(batch.tp, code, answer))
         self._retry_or_fail(batch, error, answer.log_start_offset, now)
 
     def _retry_or_fail(
@@ -421,7 +421,7 @@ def _partition_of(topic: TopicInfo, partition: int) -> TopicPartition:
     )
 
 
-def _explain(tp: TopicPartition, code: ErrorCode, answer: Any) -> str:
+def explain(tp: TopicPartition, code: ErrorCode, answer: Any) -> str:
     """The broker's own words, and what it says about single records."""
     words = [f"{tp}: {answer.error_message or code.name}"]
     errors: Sequence[Any] = answer.record_errors

@@ -9,7 +9,7 @@ producer has taken over the transactional id) leaves none. Each operation is an 
 whoever waits for it may stop waiting, the operation goes on. Owned by the producer core.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -353,20 +353,12 @@ class Transactions:
         """Version 1: the coordinator hears of partitions before they are written to."""
         adding = self._adding = self._to_add
         self._to_add = set()
-        producer_id, epoch = self.producer_id_and_epoch
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self.transactional_id,
-            v3_and_below_producer_id=producer_id,
-            v3_and_below_producer_epoch=epoch,
-            v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in by_topic(adding)
-            ],
-        )
+        request = add_partitions_request(self.transactional_id, *self.producer_id_and_epoch, adding)
         self._is_started = True  # from here on nobody knows, until the answer is there
 
         def answered(response: Any, now: float) -> None:
             self._adding = set()
-            code = None if response is None else _add_error(response)
+            code = None if response is None else add_error(response)
             if code is not None:
                 self.on_error(code, "partitions cannot be added to the transaction")
             elif response is not None:
@@ -376,7 +368,7 @@ class Transactions:
             request,
             answered,
             now,
-            error=_add_error,
+            error=add_error,
             at_most=ADD_PARTITIONS_AT_MOST,
             retry_backoff_ms=CONCURRENT_BACKOFF_MS if not self._added else None,
         )
@@ -444,7 +436,21 @@ def _init_for_version(request: InitProducerIdRequest, version: int) -> InitProdu
     )
 
 
-def _add_error(response: Any) -> ErrorCode | None:
+def add_partitions_request(
+    transactional_id: str, producer_id: int, producer_epoch: int, adding: Iterable[TopicPartition]
+) -> AddPartitionsToTxnRequest:
+    """For ADD_PARTITIONS_AT_MOST: later versions are for brokers."""
+    return AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer_id,
+        v3_and_below_producer_epoch=producer_epoch,
+        v3_and_below_topics=[
+            AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in by_topic(adding)
+        ],
+    )
+
+
+def add_error(response: Any) -> ErrorCode | None:
     """The error that matters most: one that passes, then whatever else."""
     codes = [
         error_of(result.partition_error_code)
