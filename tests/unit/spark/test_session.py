@@ -1,0 +1,62 @@
+"""The settings of a session, without a Spark: what goes where, and what is for this machine only."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ottla.spark.java import Java
+from ottla.spark.session import default_log_file, is_local, settings_for, threads_of
+
+JAVA = Java(Path("/jvm"), 17)
+LOG = Path("/logs/spark.log")
+
+
+def test_a_local_master_gets_what_is_right_on_one_machine() -> None:
+    settings = settings_for("local[3]", JAVA, LOG)
+    assert settings["spark.sql.shuffle.partitions"] == "3"
+    assert settings["spark.driver.bindAddress"] == "127.0.0.1"
+    assert settings["spark.sql.streaming.checkpointFileManagerClass"].endswith(
+        ".FileSystemBasedCheckpointFileManager"
+    )
+
+
+def test_a_cluster_does_not() -> None:
+    settings = settings_for("spark://host:7077", JAVA, LOG)
+    assert settings["spark.sql.session.timeZone"] == "UTC"
+    assert settings["spark.sql.streaming.stateStore.providerClass"].endswith(".RocksDBStateStoreProvider")
+    for name in ("spark.driver.host", "spark.driver.bindAddress", "spark.sql.shuffle.partitions"):
+        assert name not in settings
+    assert "spark.sql.streaming.checkpointFileManagerClass" not in settings
+
+
+def test_the_log_goes_to_its_file_whatever_its_name() -> None:
+    options = settings_for("local", JAVA, Path('/my "logs"/a.log'))["spark.driver.defaultJavaOptions"]
+    assert "-Dlog4j2.configurationFile=file:///" in options
+    assert options.endswith(r'"-Dottla.spark.log=/my \"logs\"/a.log"')
+
+
+def test_a_java_that_warns_is_told_not_to() -> None:
+    assert "--enable-native-access" not in settings_for("local", JAVA, LOG)["spark.driver.defaultJavaOptions"]
+    newer = settings_for("local", Java(Path("/jvm"), 25), LOG)["spark.driver.defaultJavaOptions"]
+    assert newer.endswith("--enable-native-access=ALL-UNNAMED --sun-misc-unsafe-memory-access=allow")
+
+
+@pytest.mark.parametrize(
+    ("master", "threads"),
+    [("local", 1), ("local[4]", 4), ("local[4,2]", 4), ("local[0]", 1), ("local[*]", os.cpu_count())],
+)
+def test_as_many_shuffle_partitions_as_threads(master: str, threads: int) -> None:
+    assert is_local(master)
+    assert threads_of(master) == threads
+
+
+def test_a_cluster_on_this_host_is_a_cluster() -> None:
+    assert not is_local("local-cluster[2,1,1024]")
+    assert not is_local("yarn")
+
+
+def test_a_log_file_an_application(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_log_file("clicks / minute") == tmp_path / "ottla" / "spark-clicks-minute.log"
+    assert default_log_file("../..") == tmp_path / "ottla" / "spark-session.log"
