@@ -1,0 +1,132 @@
+"""What a task does: fetch raw batches of one range, and hand Spark their records as Arrow columns.
+
+Nothing is done for each record in Python: fetched bytes go through the record kernel, which copies keys and values into
+columns, and the columns' buffers into RecordBatches. The client is the process's own, kept from task to task.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+from ottla.client.raw_fetch import OffsetOutOfRange, RawChunk, RawFetcher, plain_sections
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.records.batch import batch_at
+from ottla.records.columns import ColumnBuilder
+from ottla.spark.arrow import BatchMaker
+from ottla.spark.cluster import Losses
+from ottla.spark.connection import shared_client
+from ottla.spark.offsets import OffsetRange, named
+from ottla.spark.options import SourceOptions
+
+# A RecordBatch is handed over when it has so many rows or bytes: large enough that its fixed costs do not
+# show, small enough to stay in the processor's caches and to let Spark work while the next one is made.
+MAX_ROWS = 32_768
+MAX_BYTES = 4 * 1024 * 1024
+
+
+class RangePartition(InputPartition):
+    """One task's range, as Spark sends it."""
+
+    def __init__(self, whole: OffsetRange) -> None:
+        super().__init__(whole)
+
+    @property
+    def range(self) -> OffsetRange:
+        found: OffsetRange = self.value
+        return found
+
+
+def read_range(options: SourceOptions, whole: OffsetRange) -> Iterator[Any]:
+    """RecordBatches of a range. Where data is gone, the rest is read, or the task fails (failOnDataLoss)."""
+    reader = RangeReader(options, whole)
+    while reader.position < whole.end:
+        try:
+            yield from reader.batches()
+        except OffsetOutOfRange as error:
+            reader.skip_to(
+                error.log_start_offset, f"the log has {error.log_start_offset} to {error.end_offset}"
+            )
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            reader.skip_to(whole.end, "there is no such partition any more")
+    yield from reader.rest()
+
+
+class RangeReader:
+    """Reads on from `position`; rows that do not fill a RecordBatch yet are kept."""
+
+    def __init__(self, options: SourceOptions, whole: OffsetRange) -> None:
+        self.position = whole.start
+        self._whole = whole
+        self._options = options
+        self._losses = Losses(options.fail_on_data_loss)
+        self._builder = ColumnBuilder(options.include_headers)
+        self._maker = BatchMaker(whole.tp.topic, whole.tp.partition, options.include_headers)
+
+    def batches(self) -> Iterator[Any]:
+        """Full RecordBatches, up to the end of the range or an error."""
+        fetcher = RawFetcher(
+            shared_client(self._options.kafka),
+            self._whole.tp,
+            self.position,
+            self._whole.end,
+            read_committed=self._options.read_committed,
+            max_bytes=self._options.fetch_bytes,
+            check_crcs=self._options.check_crcs,
+        )
+        for chunk in fetcher:
+            # Where a transaction was aborted, batches are looked at one by one.
+            yield from self._sections(chunk) if chunk.aborted else self._plain(chunk)
+            self.position = chunk.next_offset
+        self.position = self._whole.end
+
+    def rest(self) -> Iterator[Any]:
+        """What is left, as the last RecordBatch."""
+        if self._builder.rows:
+            yield self._maker.batch(self._builder.finish())
+
+    def skip_to(self, log_start_offset: int, why: str) -> None:
+        """The log begins after the position, or has ended before it, or is gone: go on where there is something."""
+        self._losses.report(
+            f"{named([self._whole.tp])} cannot be read from {self.position} up to {self._whole.end}: {why}"
+        )
+        is_ahead = self.position < log_start_offset < self._whole.end
+        self.position = log_start_offset if is_ahead else self._whole.end
+
+    # -- records to columns ---------------------------------------------------------------------------
+
+    def _plain(self, chunk: RawChunk) -> Iterator[Any]:
+        """Many batches at a time; one by one only where they are compressed, or broken."""
+        data, end = chunk.data, len(chunk.data)
+        position = 0
+        while position < end:
+            position = self._builder.add_batches(
+                data,
+                position,
+                end,
+                chunk.fetch_offset,
+                self._whole.end,
+                MAX_ROWS,
+                MAX_BYTES,
+                chunk.check_crcs,
+                True,  # none was aborted here, so that a transaction's batches are like any others
+            )
+            if self._is_full:
+                yield self._maker.batch(self._builder.finish())
+            elif position < end:
+                batch = batch_at(data, position, end)
+                assert batch is not None, "chunks hold whole batches"
+                yield from self._sections(chunk._replace(data=data[position : batch.end]))
+                position = batch.end
+
+    def _sections(self, chunk: RawChunk) -> Iterator[Any]:
+        for section in plain_sections(chunk):
+            self._builder.add_records(*section, chunk.fetch_offset, self._whole.end)
+            if self._is_full:
+                yield self._maker.batch(self._builder.finish())
+
+    @property
+    def _is_full(self) -> bool:
+        return self._builder.rows >= MAX_ROWS or self._builder.size_bytes >= MAX_BYTES
