@@ -60,6 +60,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "consume": ("ottla.cli.consume", "print the records of a topic"),
     "group": ("ottla.cli.group", "list, describe, reset and delete groups; how far behind they are"),
     "txn": ("ottla.cli.txn", "list, describe and abort transactions; find those that hang"),
+    "pipeline": ("ottla.cli.pipeline", "start, watch and stop data pipelines on Spark"),
     "storage": ("ottla.cli.storage", "format a data directory, or say what is in one"),
     "log": ("ottla.cli.log_dump", "look into the files of a log"),
     "completion": ("ottla.cli.completion", "print the completion script of a shell"),

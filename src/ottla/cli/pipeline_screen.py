@@ -1,0 +1,122 @@
+"""How a pipeline's figures look: a table on a terminal, lines elsewhere. Pure."""
+
+from __future__ import annotations
+
+from ottla.cli.output import table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from ottla.spark.pipeline.state import Run
+
+COLUMNS = (
+    "stream",
+    "state",
+    "batch",
+    "rows_in",
+    "in/s",
+    "rows_out",
+    "out/s",
+    "bad",
+    "lag",
+    "lag_s",
+    "batch_ms",
+    "state_rows",
+    "state_size",
+)
+
+
+def rows(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The streams as rows of a table."""
+    return [
+        {
+            "stream": stream["stream"],
+            "state": stream["state"],
+            "batch": _number(stream["batch"]),
+            "rows_in": _number(stream["rows_in"]),
+            "in/s": _number(round(stream["in_per_s"])),
+            "rows_out": _number(stream["rows_out"]),
+            "out/s": _number(round(stream["out_per_s"])),
+            "bad": _number(stream["bad"]),
+            "lag": _number(stream["lag"]),
+            "lag_s": _seconds(stream["lag_seconds"]),
+            "batch_ms": _number(stream["batch_ms"]),
+            "state_rows": _number(stream["state_rows"]),
+            "state_size": size(stream["state_bytes"]) if stream["state_bytes"] else None,
+        }
+        for stream in progress.get("streams", [])
+    ]
+
+
+def screen(run: Run, progress: Mapping[str, Any], now_ms: int, width: int) -> list[str]:
+    """What a terminal shows while a pipeline runs."""
+    shown = [
+        f"{run.name}: {run.state} for {elapsed(now_ms - run.started_ms)} on {run.spark}, brokers {run.bootstrap}",
+        "",
+        *_figures(progress),
+        "",
+        f"log {run.log}",
+        "Ctrl-C stops it cleanly; the next run goes on from here.",
+    ]
+    return [line[: max(width - 1, 1)] for line in shown]
+
+
+def status_lines(run: Run, progress: Mapping[str, Any]) -> list[str]:
+    """What `ottla pipeline status` prints."""
+    from ottla.cli.pipeline import timestamp
+
+    ended = f", ended {timestamp(run.ended_ms)}" if run.ended_ms is not None else ""
+    lines = [
+        f"{run.name}: {run.state}, started {timestamp(run.started_ms)}{ended}",
+        f"  file         {run.file}",
+        f"  spark        {run.spark}",
+        f"  brokers      {run.bootstrap}",
+        f"  checkpoints  {run.checkpoints}",
+        f"  log          {run.log}",
+        *[f"  problem      {problem}" for problem in run.problems],
+    ]
+    return [*lines, "", *_figures(progress)] if progress.get("streams") else lines
+
+
+def _figures(progress: Mapping[str, Any]) -> list[str]:
+    found = rows(progress)
+    return table(found, COLUMNS).splitlines() if found else ["no figures yet"]
+
+
+def plain_lines(progress: Mapping[str, Any], elapsed_s: float) -> list[str]:
+    """One line a stream, for a log or a pipe."""
+    return [
+        f"{elapsed_s:6.0f} s  {row['stream']}: batch {row['batch'] or '-'}, {row['rows_in']} in ({row['in/s']}/s), "
+        f"{row['rows_out']} out ({row['out/s']}/s), {row['bad']} bad, lag {row['lag'] or '-'} "
+        f"({row['lag_s'] or '-'} s), {row['batch_ms'] or '-'} ms a batch, {row['state_rows']} rows of state"
+        for row in rows(progress)
+    ]
+
+
+def _number(value: int | None) -> str | None:
+    return None if value is None else f"{value:,}"
+
+
+def _seconds(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.1f}"
+
+
+def size(size_bytes: float) -> str:
+    """`1.2 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:,.0f} {unit}" if unit in ("B", "kB") else f"{size_bytes:,.1f} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:,.1f} TB"
+
+
+def elapsed(ms: int) -> str:
+    """`2 h 05 min`, `7 s`."""
+    seconds = max(ms, 0) // 1000
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02} min"

@@ -1,0 +1,289 @@
+"""The process that runs a pipeline: `python -m ottla.spark.pipeline.runner SPEC`, started by `ottla pipeline run`.
+
+It is a process of its own, in a session of its own, whether somebody watches or not: so Ctrl-C in a terminal
+reaches the one who watches, who asks this one to stop, instead of killing Spark's workers in the middle of a
+batch. Its standard output and error are the Spark log. SIGTERM, SIGINT, or the end of standard input (the watcher
+is gone) stop the queries cleanly. Everything else is told through the pipeline's directory (state).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ottla.spark.pipeline import state
+from ottla.spark.pipeline.errors import PipelineError
+from ottla.spark.pipeline.lag import Lags
+from ottla.spark.pipeline.load import load
+from ottla.spark.pipeline.progress import Figures
+from ottla.spark.pipeline.running import first_line, start
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TICK_S = 0.5
+LAG_EVERY_S = 2.0
+LOG_EVERY_S = 10.0
+STOP_TIMEOUT_S = 30.0
+# Progress is read every half second: as many micro-batches as there can be until then are kept.
+RECENT = "50"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What to run, as `ottla pipeline run` was asked to."""
+
+    file: str
+    name: str
+    bootstrap: str
+    state_dir: str
+    log: str
+    spark_log: str
+    master: str | None = None
+    remote: str | None = None
+    checkpoint_dir: str | None = None
+    available_now: bool = False
+    watched: bool = False
+    conf: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class RunLog:
+    """The log for people: one line for what happened, with its time."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def say(self, text: str) -> None:
+        stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        for line in text.splitlines() or [""]:
+            print(f"{stamp}Z {line}", file=self._file, flush=True)
+
+
+class Runner:
+    """One run, from the lock to the last word."""
+
+    def __init__(self, spec: Spec, log: RunLog) -> None:
+        self._spec = spec
+        self._log = log
+        self._home = state.Home(Path(spec.state_dir), spec.name)
+        self._stop = threading.Event()
+        checkpoints = spec.checkpoint_dir or str(self._home.checkpoints)
+        self._run = state.Run(
+            name=spec.name,
+            file=spec.file,
+            bootstrap=spec.bootstrap,
+            spark=spec.remote or spec.master or "local[*]",
+            pid=os.getpid(),
+            started_ms=_now_ms(),
+            log=spec.log,
+            spark_log=spec.spark_log,
+            checkpoints=checkpoints,
+        )
+        self._figures: dict[str, Figures] = {}
+
+    def run(self) -> int:
+        """Until it ends, is stopped or fails; the exit code."""
+        with self._home.locked():
+            self._tell(state.STARTING)
+            self._home.write_progress({})
+            signal.signal(signal.SIGTERM, self._asked)
+            signal.signal(signal.SIGINT, self._asked)
+            if self._spec.watched:
+                threading.Thread(target=self._until_unwatched, daemon=True).start()
+            try:
+                problems = self._with_spark()
+            except PipelineError as error:
+                problems = [str(problem) for problem in error.problems]
+            except Exception as error:  # noqa: BLE001 - whatever ends a run is told to whoever watches it
+                self._log_stack()
+                problems = [f"{type(error).__name__}: {first_line(error)}"]
+            ended = state.FAILED if problems else state.STOPPED if self._stop.is_set() else state.FINISHED
+            for problem in problems:
+                self._log.say(f"failed: {problem}")
+            self._tell(ended, problems=tuple(problems), ended_ms=_now_ms())
+            return 1 if problems else 0
+
+    def _with_spark(self) -> list[str]:
+        from ottla.spark.session import session
+
+        spec = self._spec
+        pipeline = replace(load(spec.file), name=spec.name)
+        self._log.say(f"starting Spark ({self._run.spark})")
+        conf = {
+            "spark.sql.streaming.numRecentProgressUpdates": RECENT,
+            "spark.ui.enabled": "false",
+            **spec.conf,
+        }
+        spark = session(f"ottla {spec.name}", spec.master, spec.remote, conf, log_file=spec.spark_log)
+        try:
+            queries = start(
+                pipeline,
+                spark,
+                spec.bootstrap,
+                self._run.checkpoints,
+                available_now=spec.available_now,
+                options=spec.options,
+            )
+            self._figures = {query.name: Figures(self._short(query.name)) for query in queries}
+            self._tell(state.RUNNING)
+            for query in queries:
+                self._log.say(f"{self._short(query.name)}: query {query.id}")
+            return self._watch(spark, queries)
+        finally:
+            _stop_spark(spark)
+
+    def _watch(self, spark: SparkSession, queries: list[StreamingQuery]) -> list[str]:
+        lags = Lags(self._spec.bootstrap, self._spec.options)
+        next_lag = next_log = 0.0
+        try:
+            while True:
+                now = time.monotonic()
+                problems = self._look(queries, now)
+                if now >= next_lag:
+                    self._ask_lags(lags)
+                    next_lag = time.monotonic() + LAG_EVERY_S
+                self._publish()
+                if now >= next_log:
+                    self._log_figures()
+                    next_log = now + LOG_EVERY_S
+                if problems or self._stop.is_set() or not any(query.isActive for query in queries):
+                    break
+                self._stop.wait(TICK_S)
+            self._end(queries)
+            problems = problems or self._look(queries, time.monotonic())
+            self._ask_lags(lags)
+            self._publish()
+            self._log_figures(final=True)
+            return problems
+        finally:
+            lags.close()
+
+    def _end(self, queries: list[StreamingQuery]) -> None:
+        """Stop what still runs; a batch that is cut short is replayed from the checkpoint by the next run."""
+        running = [query for query in queries if query.isActive]
+        if running:
+            self._tell(state.STOPPING)
+            self._log.say("stopping")
+        for query in running:
+            query.stop()
+
+    def _look(self, queries: list[StreamingQuery], now: float) -> list[str]:
+        """New figures of all queries; what went wrong, if something did."""
+        problems = []
+        for query in queries:
+            figures = self._figures[query.name]
+            figures.add(query.recentProgress, now)
+            active = query.isActive
+            figures.state = "running" if active else "ended"
+            error = None if active else query.exception()
+            if error is not None:
+                figures.state, figures.problem = "failed", sentence(error)
+                problems.append(f"{figures.name}: {figures.problem}")
+                self._log_failure(figures.name, error)
+        return problems
+
+    def _ask_lags(self, lags: Lags) -> None:
+        for figures in self._figures.values():
+            figures.lag, figures.lag_seconds = lags.of(figures.offsets, _now_ms())
+
+    def _publish(self) -> None:
+        streams = [figures.document() for figures in self._figures.values()]
+        self._home.write_progress({"at_ms": _now_ms(), "streams": streams})
+
+    def _log_figures(self, final: bool = False) -> None:
+        for figures in self._figures.values():
+            if figures.batch_id >= 0:
+                self._log.say(figures_line(figures, final))
+
+    def _log_failure(self, name: str, error: BaseException) -> None:
+        """The whole of what Spark says, in Spark's log; people read the sentence."""
+        print(f"{name} failed:\n{error}", file=sys.stderr, flush=True)
+
+    def _log_stack(self) -> None:
+        import traceback
+
+        traceback.print_exc()
+
+    def _short(self, query: str | None) -> str:
+        return (query or "").removeprefix(f"{self._spec.name}.")
+
+    def _tell(self, new: str, **more: Any) -> None:
+        self._run = replace(self._run, state=new, **more)
+        self._log.say(new)
+        self._home.write_run(self._run)
+
+    def _asked(self, *_: object) -> None:
+        self._stop.set()
+
+    def _until_unwatched(self) -> None:
+        while os.read(0, 1024):
+            continue
+        self._stop.set()
+
+
+def figures_line(figures: Figures, final: bool = False) -> str:
+    """One line of the log for people."""
+    lag = "" if figures.lag is None else f", {figures.lag:,} records ({figures.lag_seconds:g} s) behind"
+    bad = f", {figures.bad:,} did not parse" if figures.bad else ""
+    state_rows = f", {figures.state_rows:,} rows of state" if figures.state_rows else ""
+    speed = "" if final else f" ({figures.in_per_s:,.0f}/s)"
+    return (
+        f"{figures.name}: batch {figures.batch_id}, {figures.rows_in:,} rows in{speed}, {figures.rows_out:,} out"
+        f"{bad}{lag}{state_rows}, {figures.batch_ms or 0:,} ms the last batch"
+    )
+
+
+def sentence(error: BaseException) -> str:
+    """What went wrong in a query, without Spark's wrapping: the innermost message that says something."""
+    text = str(error)
+    for mark in ("[USER_RAISED_EXCEPTION] ", "ottla.", "Error: ", "Exception: "):
+        found = [line for line in text.splitlines() if mark in line and not line.lstrip().startswith("at ")]
+        if found:
+            line = found[-1] if mark != "[USER_RAISED_EXCEPTION] " else found[0]
+            at = line.rfind(mark) + (len(mark) if mark == "[USER_RAISED_EXCEPTION] " else 0)
+            return _clean(line[at:])
+    return _clean(first_line(error))
+
+
+def _clean(text: str) -> str:
+    return text.split(" SQLSTATE:")[0].split(" == DataFrame ==")[0].strip()
+
+
+def _stop_spark(spark: SparkSession) -> None:
+    """Stop, but not for ever: the process ends in any case, and Java with it."""
+    done = threading.Thread(target=spark.stop, daemon=True)
+    done.start()
+    done.join(STOP_TIMEOUT_S)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def main(argv: list[str]) -> int:
+    spec = Spec(**json.loads(argv[0]))
+    with open(spec.log, "a") as file:
+        log = RunLog(file)
+        try:
+            return Runner(spec, log).run()
+        except state.AlreadyRunning as error:
+            log.say(str(error))
+            return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,157 @@
+"""What is kept of pipelines on disk: one directory each, with its checkpoints, logs, last run and progress.
+
+    <state>/<name>/pid             the process that runs it, which holds a lock on this file
+    <state>/<name>/run.json        the last run: which file, since when, how it ended
+    <state>/<name>/progress.json   the streams' figures, rewritten every second
+    <state>/<name>/checkpoints/    Spark's, one a stream
+    <state>/<name>/logs/           one .log a run for people, one .spark.log with what Spark says
+
+Rules: whether a run is alive is asked of the lock, never of the process number alone: a number is given out again,
+a lock goes with its process however that ends. Files are replaced whole. The runner owns them; others read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+STARTING, RUNNING, STOPPING = "starting", "running", "stopping"
+STOPPED, FINISHED, FAILED, DIED = "stopped", "finished", "failed", "died"
+ALIVE = (STARTING, RUNNING, STOPPING)
+MAX_STATE_BYTES = 16_000_000
+
+
+class AlreadyRunning(Exception):
+    """Another process runs this pipeline."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The last run of a pipeline."""
+
+    name: str
+    file: str
+    bootstrap: str
+    spark: str
+    state: str = STARTING
+    pid: int = 0
+    started_ms: int = 0
+    ended_ms: int | None = None
+    log: str = ""
+    spark_log: str = ""
+    checkpoints: str = ""
+    problems: tuple[str, ...] = field(default_factory=tuple)
+
+
+def default_state_dir(environ: Mapping[str, str]) -> Path:
+    """Checkpoints outlive the machine's next start, so they are not kept in /tmp."""
+    base = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME") or "/var/lib", ".local", "state")
+    return Path(environ.get("OTTLA_STATE_DIR") or Path(base) / "ottla" / "pipelines")
+
+
+class Home:
+    """The directory of one pipeline."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.name = name
+        self.path = root.absolute() / name
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the process that runs this pipeline; AlreadyRunning if another one is."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / "pid", "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise AlreadyRunning(f"{self.name} runs already, as process {self.pid()}") from None
+            _overwrite(file.fileno(), str(os.getpid()))
+            yield
+            _overwrite(file.fileno(), "")
+
+    def is_running(self) -> bool:
+        """Whether a process holds the lock."""
+        try:
+            with open(self.path / "pid", "r+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    def pid(self) -> int | None:
+        """The process in the pid file, dead or alive."""
+        try:
+            text = (self.path / "pid").read_text()
+        except FileNotFoundError:
+            return None
+        return int(text) if text.strip().isdecimal() else None
+
+    def write_run(self, run: Run) -> None:
+        self._write("run.json", asdict(run))
+
+    def run(self) -> Run | None:
+        """The last run, as it is now: one that says it is alive and is not has died."""
+        found = self._read("run.json")
+        if found is None:
+            return None
+        known = {entry.name for entry in fields(Run)}
+        run = Run(**{key: value for key, value in found.items() if key in known})
+        if run.state in ALIVE and not self.is_running():
+            # It may have ended between the two looks.
+            again = self._read("run.json") or found
+            if again["state"] in ALIVE:
+                return Run(**{**asdict(run), "state": DIED})
+            return Run(**{key: value for key, value in again.items() if key in known})
+        return run
+
+    def write_progress(self, progress: Mapping[str, Any]) -> None:
+        self._write("progress.json", progress)
+
+    def progress(self) -> dict[str, Any]:
+        return self._read("progress.json") or {}
+
+    def _write(self, name: str, document: Mapping[str, Any]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        fresh = self.path / f".{name}.{os.getpid()}"
+        fresh.write_text(json.dumps(document, indent=1))
+        os.replace(fresh, self.path / name)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self.path / name
+        try:
+            if path.stat().st_size > MAX_STATE_BYTES:
+                return None
+            found = json.loads(path.read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except ValueError:
+            return None  # not ours, or written by hand: as good as none
+        return found if isinstance(found, dict) else None
+
+
+def homes(root: Path) -> list[Home]:
+    """Every pipeline that has run here."""
+    if not root.is_dir():
+        return []
+    return [Home(root, entry.name) for entry in sorted(root.iterdir()) if (entry / "run.json").is_file()]
+
+
+def _overwrite(fd: int, text: str) -> None:
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, text.encode(), 0)
