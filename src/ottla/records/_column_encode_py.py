@@ -158,11 +158,11 @@ def _require_row(row: int, total: int) -> None:
 def murmur2_partitions(key: BinColumn, rows: AnyBuffer | None, partitions: int, ids: AnyBuffer, /) -> int:
     _require_partitions(partitions)
     column = _Bin(key)
+    if memoryview(ids).readonly:
+        raise BufferError("the partition ids must be writable")
     out = _ints(ids)
     if len(out) != 4 * column.rows:
         raise ValueError(f"{len(out)} bytes of partition ids for {column.rows} rows")
-    if out.readonly:
-        raise BufferError("the partition ids must be writable")
     keyless = 0
     for row in _chosen(rows, column.rows):
         _require_row(row, column.rows)
