@@ -150,6 +150,15 @@ def commit(driver: Driver, written: Written) -> Steps[None]:
     )
 
 
+def commit_once(written: Written) -> Steps[None]:
+    """The same for a write that nobody will replay: it is not written down, so half of it may be left if we die."""
+    aborted = yield from _end_all(written.entries, written.spans)
+    if aborted:
+        identity = yield TakeOver()
+        yield CopyRows(identity, tuple(entry for entry in written.entries if entry in aborted), written.spans)
+        yield EndDecision(identity)
+
+
 def abort(driver: Driver, written: Written) -> Steps[None]:
     """Leave nothing of the batch behind, unless it is decided: then it is completed."""
     for _ in range(TAKE_OVERS):
@@ -221,14 +230,20 @@ def _complete(driver: Driver, fresh: Iterable[Entry]) -> Steps[None]:
     losers = tuple(entry for entry in fresh if entry not in listed)
     if losers:
         yield End(losers, commit=False)
-    sure = yield End(decision.entries, commit=True)
+    aborted = yield from _end_all(decision.entries, decision.spans)
+    if aborted:
+        yield from _recover(driver, decision, aborted)
+
+
+def _end_all(entries: tuple[Entry, ...], spans: tuple[Span, ...]) -> Steps[frozenset[Entry]]:
+    """Commit these and nothing else; gives those that were aborted before it came to that."""
+    sure = yield End(entries, commit=True)
     # Before the log is asked: an open transaction of ours would hold back the answer.
     yield FenceOpen()
-    doubtful = tuple(entry for entry, is_sure in zip(decision.entries, sure, strict=True) if not is_sure)
-    if doubtful:
-        aborted = yield Examine(doubtful, decision.spans)
-        if aborted:
-            yield from _recover(driver, decision, aborted)
+    doubtful = tuple(entry for entry, is_sure in zip(entries, sure, strict=True) if not is_sure)
+    if not doubtful:
+        return frozenset()
+    return (yield Examine(doubtful, spans))  # type: ignore[no-any-return]
 
 
 def _recover(driver: Driver, decision: Decision, aborted: frozenset[Entry]) -> Steps[None]:
