@@ -158,6 +158,7 @@ def lives(s: Script) -> None:
         a.fetch("closes", acks={0: [(12, 12, ACCEPT)]}, share_session_epoch=-1)
         b.fetch("gets what was left")
         b.acknowledge("closes", {0: [(13, 13, ACCEPT)]}, share_session_epoch=-1)
+        SharePartition(s, group, topic).wait_for_deliveries(3)
         kept(s, group, topic, "both have closed")
         b.fetch("after its session")
 

@@ -50,6 +50,18 @@ class SharePartition:
     def read(self, case: str = "read", leader_epoch: int = -1) -> None:
         self.ask(READ, case, leader_epoch=leader_epoch)
 
+    def wait_for_deliveries(self, count: int) -> None:
+        """Until the first run that is kept says so many: what a closed session held is written after its answer."""
+        row = {"partition": self.partition, "leader_epoch": -1}
+        topics = [{"topic_id": UUID(self.s.topic_ids[self.topic]), "partitions": [row]}]
+
+        def there() -> bool:
+            answer = self.s.quiet(READ, 0, {"group_id": self.group, "topics": topics})
+            runs = answer["results"][0]["partitions"][0]["state_batches"]
+            return bool(runs) and runs[0]["delivery_count"] == count
+
+        wait_until(there, 20, f"{count} deliveries in {self.group}")
+
     def write(
         self,
         case: str,
