@@ -285,6 +285,6 @@ class RangeFetch:
                 f"{self.tp}: the {name} stayed at {self._visible_end} for {waited}, "
                 f"the range ends at {self._end_offset}{hint}"
             )
-        why = self._last_trouble or self._network.trouble()
+        why = self._network.trouble() or self._last_trouble
         detail = f" ({why})" if why else ""
         return TimedOut(f"{self.tp}: nothing could be fetched at offset {self.position} for {waited}{detail}")
