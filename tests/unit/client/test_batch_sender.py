@@ -291,7 +291,7 @@ def test_numbers_wrap() -> None:
     partition = rig.cluster.partition(TP)
     lane = rig.sender.lanes[TP]
     lane.next_sequence = MAX_SEQUENCE - 2
-    epoch, recent = partition.producers[PRODUCER_ID]
+    _, recent = partition.producers[PRODUCER_ID]
     recent.append((MAX_SEQUENCE - 4, MAX_SEQUENCE - 3, 0))
     for _ in range(4):
         rig.send(count=2)
@@ -334,7 +334,7 @@ def test_who_is_fenced_is_told_so(code: ErrorCode) -> None:
     rig = Rig(transactional=True)
     faults(rig, refusal(code))
     rig.send()
-    with pytest.raises(ProducerFenced, match="t-0.*another producer"):
+    with pytest.raises(ProducerFenced, match=r"t-0.*another producer"):
         rig.flush()
 
 

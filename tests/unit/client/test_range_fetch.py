@@ -49,11 +49,14 @@ class Rig:
             self.chunks.append(chunk)
         return chunk
 
+    def rest(self, fetch: RangeFetch) -> None:
+        while self.next(fetch) is not None:
+            pass
+
     def read(self, start: int, end: int, **more: Any) -> list[int]:
         """The offsets of all records in the range."""
         fetch = self.fetch(start, end, **more)
-        while self.next(fetch) is not None:
-            pass
+        self.rest(fetch)
         fetch.close()
         return [offset for chunk in self.chunks for offset in offsets(chunk) if start <= offset < end]
 
@@ -340,8 +343,7 @@ def test_a_broker_that_comes_back_is_waited_for() -> None:
     rig.next(fetch)
     rig.cluster.stop(1)
     rig.cluster.at(8_000, lambda: rig.cluster.down.clear())
-    while rig.next(fetch) is not None:
-        pass
+    rig.rest(fetch)
     assert [offset for chunk in rig.chunks for offset in offsets(chunk)] == list(range(200))
 
 
@@ -351,9 +353,8 @@ def test_a_broker_that_stays_away_is_told() -> None:
     fetch = rig.fetch(0, 200, max_bytes=1000)
     rig.next(fetch)
     rig.cluster.stop(1)
-    with pytest.raises(TimedOut, match="nothing could be fetched at offset .*refused"):
-        while rig.next(fetch) is not None:
-            pass
+    with pytest.raises(TimedOut, match=r"nothing could be fetched at offset .*refused"):
+        rig.rest(fetch)
 
 
 @pytest.mark.parametrize("hinted", [True, False])
@@ -373,8 +374,7 @@ def test_a_new_leader_is_found(hinted: bool) -> None:
         return response
 
     rig.cluster.faults.append(hint)
-    while rig.next(fetch) is not None:
-        pass
+    rig.rest(fetch)
     assert [offset for chunk in rig.chunks for offset in offsets(chunk)] == list(range(200))
 
 
@@ -398,8 +398,7 @@ def test_what_came_before_an_error_is_handed_out_first() -> None:
     rig.partition.start = 49
     assert rig.cluster.run(lambda: fetch.error is not None)
     with pytest.raises(OffsetOutOfRange, match=f"offset {chunk.next_offset} "):
-        while rig.next(fetch) is not None:
-            pass
+        rig.rest(fetch)
 
 
 def test_a_topic_that_does_not_exist_is_told_after_a_while() -> None:
@@ -429,8 +428,7 @@ def test_a_topic_that_is_missing_for_a_moment_is_not_gone() -> None:
     rig.next(fetch)
     topic = rig.cluster.topics.pop("t")
     rig.cluster.at(GONE_AFTER_MS / 2, lambda: rig.cluster.topics.update(t=topic))
-    while rig.next(fetch) is not None:
-        pass
+    rig.rest(fetch)
     assert [offset for chunk in rig.chunks for offset in offsets(chunk)] == list(range(200))
 
 
@@ -446,8 +444,7 @@ def test_a_topic_made_anew_is_another_topic() -> None:
         add(made_anew, EACH)
     rig.cluster.topics.pop("other")
     with pytest.raises(KafkaError, match="made anew"):
-        while rig.next(fetch) is not None:
-            pass
+        rig.rest(fetch)
 
 
 def test_a_broker_without_a_common_version_is_told() -> None:
