@@ -97,12 +97,8 @@ if TYPE_CHECKING or KERNEL == "python":
     from ottla.records import _column_encode_py as _impl
     from ottla.records._columns_py import ColumnBuilder
 else:
-    try:
-        from ottla.records import _kernel as _impl
-        from ottla.records._kernel import ColumnBuilder
-    except ImportError:  # a kernel compiled before it knew of columns
-        from ottla.records import _column_encode_py as _impl
-        from ottla.records._columns_py import ColumnBuilder
+    from ottla.records import _kernel as _impl
+    from ottla.records._kernel import ColumnBuilder
 
 encode_columns = _impl.encode_columns
 murmur2_partitions = _impl.murmur2_partitions

@@ -118,6 +118,12 @@ def test_sections_are_cut(columns: Any, max_bytes: int) -> None:
     assert got == values
 
 
+def test_a_section_may_fill_its_limit(columns: Any) -> None:
+    cols = row_columns(None, pa.array([b"v" * 20] * 3))
+    size = HEADER_SIZE + 2 * len(encode_record(0, 0, None, b"v" * 20))
+    assert [columns.encode_columns(cols, None, 0, 3, size - cut)[1] for cut in (-1, 0, 1)] == [2, 2, 1]
+
+
 def test_more_rows_than_fit_a_byte_of_delta(columns: Any) -> None:
     values = [b"%d" % i for i in range(20_000)]
     section, _ = columns.encode_columns(row_columns(None, pa.array(values)), None, 0, 20_000, ALL)
@@ -207,6 +213,29 @@ def test_garbage_in_headers_is_refused(columns: Any, bad: dict[str, Any]) -> Non
     columns.encode_columns(RowColumns(None, value, headers), None, 0, 2, ALL)
     with pytest.raises(ValueError, match=r"column|rows|offsets|validity|header"):
         columns.encode_columns(RowColumns(None, value, headers._replace(**bad)), None, 0, 2, ALL)
+
+
+def test_a_null_header_before_the_slice_does_not_matter(columns: Any) -> None:
+    two = column(ints(0, 1, 2), 2)
+    headers = HeaderColumn(None, ints(0, 2), 0, 1, b"\xfe\x07", 9, 2, two, two)
+    cols = RowColumns(None, column(ints(0, 5), 1), headers)
+    section, _ = columns.encode_columns(cols, None, 0, 1, ALL)
+    assert decoded(section, 1) == [(None, b"01234", [("0", b"0"), ("1", b"1")])]
+    with pytest.raises(ValueError, match="row 0 has a header without a key"):
+        columns.encode_columns(cols._replace(headers=headers._replace(item_offset=10)), None, 0, 1, ALL)
+
+
+def test_buffers_need_no_alignment(columns: Any) -> None:
+    def shifted(data: bytes) -> memoryview:
+        return memoryview(bytearray(b"?" + data))[1:]
+
+    odd = BinColumn(shifted(b"\x05"), shifted(ints(0, 5, 5, 10)), shifted(DATA), 0, 3)
+    ids, plain = shifted(no_partitions(3)), no_partitions(3)
+    columns.murmur2_partitions(odd, shifted(ints(0, 1, 2)), 5, ids)
+    columns.murmur2_partitions(column(ints(0, 5, 5, 10), 3, validity=b"\x05"), None, 5, plain)
+    assert ids == plain
+    section, _ = columns.encode_columns(RowColumns(odd, odd, None), shifted(ints(2, 1, 0)), 0, 3, ALL)
+    assert decoded(section, 3) == [(b"56789", b"56789", []), (None, None, []), (b"01234", b"01234", [])]
 
 
 @pytest.mark.parametrize(
