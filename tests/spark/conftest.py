@@ -7,7 +7,6 @@ session. Tests share the broker and keep to topics of their own; one that kills,
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from typing import Any
 import pytest
 from tests.interop.process import free_ports
 from tests.support.spark_world import Broker
-
-os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 @pytest.fixture(scope="session")
@@ -36,22 +33,18 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The session: two cores, small."""
-    from pyspark.sql import SparkSession
+    """The session: two cores, tasks tried four times as on a cluster, and what ottla.spark.session sets."""
+    from ottla.spark.session import session
 
     place = tmp_path_factory.mktemp("spark-session")
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
-        "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(place / "warehouse"),
         "spark.local.dir": str(place / "local"),
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
     }
-    made = SparkSession.builder.master("local[2]").appName("tests").config(map=settings).getOrCreate()
-    made.sparkContext.setLogLevel("OFF")
+    made = session("tests", master="local[2,4]", conf=settings, log_file=place / "spark.log")
     yield made
     made.stop()
 

@@ -5,13 +5,14 @@ Spark makes one for every read and write, in processes of its own, and pickles i
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow  # noqa: F401  (without it there is nothing to register: pyspark_ottla looks at this import)
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from ottla.spark.kafka_options import OptionError
-from ottla.spark.options import for_batch, for_stream, include_headers, source_options
+from ottla.spark.options import SourceOptions, for_batch, for_stream, include_headers, source_options
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ class OttlaDataSource(DataSource):
         """Fixed, but for the headers. Options that reading cannot mean are named here, when the read is declared."""
         from ottla.spark.arrow import ddl
 
-        options = source_options(self.options)
+        options = self._source_options()
         if options.no_effect:
             log.warning("options without an effect here: %s", ", ".join(options.no_effect))
         return ddl(options.include_headers)
@@ -36,14 +37,14 @@ class OttlaDataSource(DataSource):
         from ottla.spark.batch_reader import OttlaBatchReader, PushdownBatchReader
 
         self._check_schema(schema)
-        options = for_batch(source_options(self.options))
+        options = self._source_options(for_batch)
         return PushdownBatchReader(options) if options.pushdown else OttlaBatchReader(options)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         from ottla.spark.stream_reader import OttlaStreamReader
 
         self._check_schema(schema)
-        return OttlaStreamReader(for_stream(source_options(self.options)))
+        return OttlaStreamReader(self._source_options(for_stream))
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
         from ottla.spark.sink import batch_writer
@@ -54,6 +55,14 @@ class OttlaDataSource(DataSource):
         from ottla.spark.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
+
+    def _source_options(self, check: Callable[[SourceOptions], SourceOptions] | None = None) -> SourceOptions:
+        try:
+            options = source_options(self.options)
+            return options if check is None else check(options)
+        except OptionError as error:
+            # Spark shows the whole traceback: raised here, it is two lines and the words.
+            raise OptionError(str(error)) from None
 
     def _check_schema(self, schema: Any) -> None:
         """A schema that the user gives instead of ours cannot be had."""
