@@ -4,7 +4,8 @@ One request may ask about many share partitions; each is decided by itself and h
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from ottla.coordinator.share.batches import StateBatch as KeptBatch
 from ottla.coordinator.share.machine import Summary
@@ -20,21 +21,95 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+def _is_incomplete(request: Any) -> bool:
+    """A request with anything missing is answered with nothing, as Kafka does."""
+    return not request.group_id or not request.topics or any(not topic.partitions for topic in request.topics)
+
+
+def _is_empty(request: Any) -> bool:
+    return not request.group_id or not request.topics
+
+
+@dataclass(frozen=True, slots=True)
+class _Api(Generic[R]):
+    """The response of one API and its parts; `asks_nothing` says which requests have an empty one."""
+
+    response: Callable[..., R]
+    topic: Callable[..., Any]
+    partition: Callable[..., Any]
+    asks_nothing: Callable[[Any], bool] = _is_incomplete
+
+    def answer(
+        self,
+        ctx: Context,
+        request: Any,
+        ask: Callable[[ShareKey, Any], Pending[T]],
+        tell: Callable[[Any, T], None] | None = None,
+    ) -> Pending[R]:
+        """Ask about every partition; of one that is named twice the last answer counts."""
+        if self.asks_nothing(request):
+            return Pending.of(self.response(results=[]))
+        asked = [
+            (ShareKey(request.group_id, topic.topic_id, partition.partition), partition)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+
+        def told(answers: dict[int, Pending[T]]) -> R:
+            results: dict[Uuid, dict[int, Any]] = {}
+            for (key, _), answer in zip(asked, answers.values(), strict=True):
+                results.setdefault(key.topic_id, {})[key.partition] = self._result(key, answer, tell)
+            return self.response(results=[self._topic(*found) for found in results.items()])
+
+        return sweep(range(len(asked)), lambda number: ask(*asked[number]), ctx.node.loop.call_soon).map(told)
+
+    def _topic(self, topic_id: Uuid, found: dict[int, Any]) -> Any:
+        return self.topic(topic_id=topic_id, partitions=[found[partition] for partition in sorted(found)])
+
+    def _result(self, key: ShareKey, answer: Pending[T], tell: Callable[[Any, T], None] | None) -> Any:
+        result = self.partition(partition=key.partition)
+        if answer.error is not None:
+            result.error_code, result.error_message = int(answer.error.code), str(answer.error)
+        elif tell is not None:
+            tell(result, answer.result())
+        return result
+
+
+_INITIALIZE = _Api(
+    wire.InitializeShareGroupStateResponse,
+    wire.InitializeStateResult,
+    wire.InitializeShareGroupStateResponsePartitionResult,
+    asks_nothing=_is_empty,
+)
+_READ = _Api(
+    wire.ReadShareGroupStateResponse, wire.ReadStateResult, wire.ReadShareGroupStateResponsePartitionResult
+)
+_WRITE = _Api(
+    wire.WriteShareGroupStateResponse,
+    wire.WriteStateResult,
+    wire.WriteShareGroupStateResponsePartitionResult,
+)
+_DELETE = _Api(
+    wire.DeleteShareGroupStateResponse,
+    wire.DeleteStateResult,
+    wire.DeleteShareGroupStateResponsePartitionResult,
+)
+_SUMMARY = _Api(
+    wire.ReadShareGroupStateSummaryResponse,
+    wire.ReadStateSummaryResult,
+    wire.ReadShareGroupStateSummaryResponsePartitionResult,
+)
+
+
 @handles(wire.InitializeShareGroupStateRequest)
 def initialize_share_group_state(
     ctx: Context, request: wire.InitializeShareGroupStateRequest
 ) -> Pending[wire.InitializeShareGroupStateResponse]:
     """Set the state of share partitions anew."""
-    coordinator = ctx.node.share_state
-    if not request.group_id or not request.topics:
-        return Pending.of(wire.InitializeShareGroupStateResponse(results=[]))
-    return _each(
-        ctx,
-        request,
-        lambda key, asked: coordinator.initialize(key, asked.state_epoch, asked.start_offset),
-        wire.InitializeShareGroupStateResponsePartitionResult,
-        wire.InitializeStateResult,
-    ).map(lambda results: wire.InitializeShareGroupStateResponse(results=results))
+    initialize = ctx.node.share_state.initialize
+    return _INITIALIZE.answer(
+        ctx, request, lambda key, asked: initialize(key, asked.state_epoch, asked.start_offset)
+    )
 
 
 @handles(wire.ReadShareGroupStateRequest)
@@ -42,17 +117,9 @@ def read_share_group_state(
     ctx: Context, request: wire.ReadShareGroupStateRequest
 ) -> Pending[wire.ReadShareGroupStateResponse]:
     """The state of share partitions, for the leaders of their partitions."""
-    coordinator = ctx.node.share_state
-    if _asks_nothing(request):
-        return Pending.of(wire.ReadShareGroupStateResponse(results=[]))
-    return _each(
-        ctx,
-        request,
-        lambda key, asked: coordinator.read(key, asked.leader_epoch),
-        wire.ReadShareGroupStateResponsePartitionResult,
-        wire.ReadStateResult,
-        _read,
-    ).map(lambda results: wire.ReadShareGroupStateResponse(results=results))
+    return _READ.answer(
+        ctx, request, lambda key, asked: ctx.node.share_state.read(key, asked.leader_epoch), _read
+    )
 
 
 @handles(wire.WriteShareGroupStateRequest)
@@ -60,16 +127,7 @@ def write_share_group_state(
     ctx: Context, request: wire.WriteShareGroupStateRequest
 ) -> Pending[wire.WriteShareGroupStateResponse]:
     """What has changed in share partitions, from the leaders of their partitions."""
-    coordinator = ctx.node.share_state
-    if _asks_nothing(request):
-        return Pending.of(wire.WriteShareGroupStateResponse(results=[]))
-    return _each(
-        ctx,
-        request,
-        lambda key, asked: coordinator.write(key, _change(asked)),
-        wire.WriteShareGroupStateResponsePartitionResult,
-        wire.WriteStateResult,
-    ).map(lambda results: wire.WriteShareGroupStateResponse(results=results))
+    return _WRITE.answer(ctx, request, lambda key, asked: ctx.node.share_state.write(key, _change(asked)))
 
 
 @handles(wire.DeleteShareGroupStateRequest)
@@ -77,16 +135,7 @@ def delete_share_group_state(
     ctx: Context, request: wire.DeleteShareGroupStateRequest
 ) -> Pending[wire.DeleteShareGroupStateResponse]:
     """Forget share partitions."""
-    coordinator = ctx.node.share_state
-    if _asks_nothing(request):
-        return Pending.of(wire.DeleteShareGroupStateResponse(results=[]))
-    return _each(
-        ctx,
-        request,
-        lambda key, _: coordinator.delete(key),
-        wire.DeleteShareGroupStateResponsePartitionResult,
-        wire.DeleteStateResult,
-    ).map(lambda results: wire.DeleteShareGroupStateResponse(results=results))
+    return _DELETE.answer(ctx, request, lambda key, _: ctx.node.share_state.delete(key))
 
 
 @handles(wire.ReadShareGroupStateSummaryRequest)
@@ -94,63 +143,7 @@ def read_share_group_state_summary(
     ctx: Context, request: wire.ReadShareGroupStateSummaryRequest
 ) -> Pending[wire.ReadShareGroupStateSummaryResponse]:
     """How far groups are in partitions."""
-    coordinator = ctx.node.share_state
-    if _asks_nothing(request):
-        return Pending.of(wire.ReadShareGroupStateSummaryResponse(results=[]))
-    return _each(
-        ctx,
-        request,
-        lambda key, _: coordinator.summary(key),
-        wire.ReadShareGroupStateSummaryResponsePartitionResult,
-        wire.ReadStateSummaryResult,
-        _summary,
-    ).map(lambda results: wire.ReadShareGroupStateSummaryResponse(results=results))
-
-
-def _asks_nothing(request: Any) -> bool:
-    """A request with anything missing is answered with nothing, as Kafka does."""
-    return not request.group_id or not request.topics or any(not topic.partitions for topic in request.topics)
-
-
-def _each(
-    ctx: Context,
-    request: Any,
-    ask: Callable[[ShareKey, Any], Pending[T]],
-    partition_result: Callable[..., Any],
-    topic_result: Callable[..., R],
-    tell: Callable[[Any, T], None] | None = None,
-) -> Pending[list[R]]:
-    """Ask about every partition; of one that is named twice the last answer counts."""
-    asked = [
-        (ShareKey(request.group_id, topic.topic_id, partition.partition), partition)
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
-
-    def told(answers: dict[int, Pending[T]]) -> list[R]:
-        results: dict[Uuid, dict[int, Any]] = {}
-        for (key, _), answer in zip(asked, answers.values(), strict=True):
-            results.setdefault(key.topic_id, {})[key.partition] = _result(key, answer, partition_result, tell)
-        return [
-            topic_result(topic_id=topic_id, partitions=[found[p] for p in sorted(found)])
-            for topic_id, found in results.items()
-        ]
-
-    return sweep(range(len(asked)), lambda number: ask(*asked[number]), ctx.node.loop.call_soon).map(told)
-
-
-def _result(
-    key: ShareKey,
-    answer: Pending[T],
-    partition_result: Callable[..., Any],
-    tell: Callable[[Any, T], None] | None,
-) -> Any:
-    result = partition_result(partition=key.partition)
-    if answer.error is not None:
-        result.error_code, result.error_message = int(answer.error.code), str(answer.error)
-    elif tell is not None:
-        tell(result, answer.result())
-    return result
+    return _SUMMARY.answer(ctx, request, lambda key, _: ctx.node.share_state.summary(key), _summary)
 
 
 def _change(asked: wire.WriteShareGroupStateRequestPartitionData) -> StateChange:

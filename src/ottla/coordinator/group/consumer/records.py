@@ -4,8 +4,25 @@ from collections.abc import Collection
 
 from ottla.coordinator.group.assignors.api import Assignment, order_of
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember, EpochAssignment
+from ottla.coordinator.group.modern_records import ModernRecords
 from ottla.coordinator.result import CoordinatorRecord
 from ottla.wire.messages import offsets_log as log
+
+_COMMON = ModernRecords(
+    group=log.ConsumerGroupMetadataKey,
+    member=log.ConsumerGroupMemberMetadataKey,
+    target_epoch_key=log.ConsumerGroupTargetAssignmentMetadataKey,
+    target_epoch_value=log.ConsumerGroupTargetAssignmentMetadataValue,
+    target=log.ConsumerGroupTargetAssignmentMemberKey,
+    current=log.ConsumerGroupCurrentMemberAssignmentKey,
+)
+group_epoch_tombstone = _COMMON.group_epoch_tombstone
+member_metadata_tombstone = _COMMON.member_metadata_tombstone
+target_epoch = _COMMON.target_epoch
+target_epoch_tombstone = _COMMON.target_epoch_tombstone
+target_assignment_tombstone = _COMMON.target_assignment_tombstone
+current_assignment_tombstone = _COMMON.current_assignment_tombstone
+removed_member = _COMMON.removed_member
 
 
 def member_metadata(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
@@ -25,19 +42,11 @@ def member_metadata(group_id: str, member: ConsumerGroupMember) -> CoordinatorRe
     )
 
 
-def member_metadata_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
-    return CoordinatorRecord(log.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None)
-
-
 def group_epoch(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
     return CoordinatorRecord(
         log.ConsumerGroupMetadataKey(group_id=group_id),
         log.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
     )
-
-
-def group_epoch_tombstone(group_id: str) -> CoordinatorRecord:
-    return CoordinatorRecord(log.ConsumerGroupMetadataKey(group_id=group_id), None)
 
 
 def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
@@ -55,24 +64,6 @@ def target_assignment(group_id: str, member_id: str, partitions: Assignment) -> 
             ]
         ),
     )
-
-
-def target_assignment_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
-    key = log.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
-    return CoordinatorRecord(key, None)
-
-
-def target_epoch(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        log.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
-        log.ConsumerGroupTargetAssignmentMetadataValue(
-            assignment_epoch=epoch, assignment_timestamp=timestamp_ms
-        ),
-    )
-
-
-def target_epoch_tombstone(group_id: str) -> CoordinatorRecord:
-    return CoordinatorRecord(log.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None)
 
 
 def current_assignment(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
@@ -99,11 +90,6 @@ def _with_epochs(assignment: EpochAssignment) -> list[log.TopicPartitions]:
     ]
 
 
-def current_assignment_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
-    key = log.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
-    return CoordinatorRecord(key, None)
-
-
 def regular_expression(
     group_id: str, regex: str, topics: Collection[str], version: int, timestamp_ms: int
 ) -> CoordinatorRecord:
@@ -118,12 +104,3 @@ def regular_expression(
 def regular_expression_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
     key = log.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
     return CoordinatorRecord(key, None)
-
-
-def removed_member(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """A member is gone: what depends on it is deleted before it is."""
-    return [
-        current_assignment_tombstone(group_id, member_id),
-        target_assignment_tombstone(group_id, member_id),
-        member_metadata_tombstone(group_id, member_id),
-    ]

@@ -3,11 +3,28 @@
 from collections.abc import Collection, Iterable, Mapping
 
 from ottla.coordinator.group.assignors.api import Assignment
+from ottla.coordinator.group.modern_records import ModernRecords
 from ottla.coordinator.group.share.member import ShareGroupMember
 from ottla.coordinator.group.share.topic_states import ShareTopic, TopicStates
 from ottla.coordinator.result import CoordinatorRecord
 from ottla.model.ids import Uuid
 from ottla.wire.messages import share_group_log as log
+
+_COMMON = ModernRecords(
+    group=log.ShareGroupMetadataKey,
+    member=log.ShareGroupMemberMetadataKey,
+    target_epoch_key=log.ShareGroupTargetAssignmentMetadataKey,
+    target_epoch_value=log.ShareGroupTargetAssignmentMetadataValue,
+    target=log.ShareGroupTargetAssignmentMemberKey,
+    current=log.ShareGroupCurrentMemberAssignmentKey,
+)
+group_epoch_tombstone = _COMMON.group_epoch_tombstone
+member_metadata_tombstone = _COMMON.member_metadata_tombstone
+target_epoch = _COMMON.target_epoch
+target_epoch_tombstone = _COMMON.target_epoch_tombstone
+target_assignment_tombstone = _COMMON.target_assignment_tombstone
+current_assignment_tombstone = _COMMON.current_assignment_tombstone
+removed_member = _COMMON.removed_member
 
 
 def member_metadata(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:
@@ -22,19 +39,11 @@ def member_metadata(group_id: str, member: ShareGroupMember) -> CoordinatorRecor
     )
 
 
-def member_metadata_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
-    return CoordinatorRecord(log.ShareGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None)
-
-
 def group_epoch(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
     return CoordinatorRecord(
         log.ShareGroupMetadataKey(group_id=group_id),
         log.ShareGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
     )
-
-
-def group_epoch_tombstone(group_id: str) -> CoordinatorRecord:
-    return CoordinatorRecord(log.ShareGroupMetadataKey(group_id=group_id), None)
 
 
 def target_assignment(group_id: str, member_id: str, partitions: Assignment) -> CoordinatorRecord:
@@ -47,24 +56,6 @@ def target_assignment(group_id: str, member_id: str, partitions: Assignment) -> 
             ]
         ),
     )
-
-
-def target_assignment_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
-    key = log.ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
-    return CoordinatorRecord(key, None)
-
-
-def target_epoch(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        log.ShareGroupTargetAssignmentMetadataKey(group_id=group_id),
-        log.ShareGroupTargetAssignmentMetadataValue(
-            assignment_epoch=epoch, assignment_timestamp=timestamp_ms
-        ),
-    )
-
-
-def target_epoch_tombstone(group_id: str) -> CoordinatorRecord:
-    return CoordinatorRecord(log.ShareGroupTargetAssignmentMetadataKey(group_id=group_id), None)
 
 
 def current_assignment(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:
@@ -80,20 +71,6 @@ def current_assignment(group_id: str, member: ShareGroupMember) -> CoordinatorRe
             ],
         ),
     )
-
-
-def current_assignment_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
-    key = log.ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
-    return CoordinatorRecord(key, None)
-
-
-def removed_member(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """A member is gone: what depends on it is deleted before it is."""
-    return [
-        current_assignment_tombstone(group_id, member_id),
-        target_assignment_tombstone(group_id, member_id),
-        member_metadata_tombstone(group_id, member_id),
-    ]
 
 
 def topic_states(group_id: str, states: TopicStates, names: Mapping[Uuid, str]) -> CoordinatorRecord:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ottla.coordinator.group.modern_records import ModernRecords
 from ottla.coordinator.group.streams.member import StreamsGroupMember
 from ottla.coordinator.group.streams.tasks import TaskEpochs, TaskIds, Tasks
 from ottla.coordinator.result import CoordinatorRecord
@@ -16,6 +17,23 @@ class GroupEpoch(NamedTuple):
     metadata_hash: int
     validated_topology_epoch: int
     assignment_configs: Mapping[str, str]
+
+
+_COMMON = ModernRecords(
+    group=log.StreamsGroupMetadataKey,
+    member=log.StreamsGroupMemberMetadataKey,
+    target_epoch_key=log.StreamsGroupTargetAssignmentMetadataKey,
+    target_epoch_value=log.StreamsGroupTargetAssignmentMetadataValue,
+    target=log.StreamsGroupTargetAssignmentMemberKey,
+    current=log.StreamsGroupCurrentMemberAssignmentKey,
+)
+group_epoch_tombstone = _COMMON.group_epoch_tombstone
+member_metadata_tombstone = _COMMON.member_metadata_tombstone
+target_epoch = _COMMON.target_epoch
+target_epoch_tombstone = _COMMON.target_epoch_tombstone
+target_assignment_tombstone = _COMMON.target_assignment_tombstone
+current_assignment_tombstone = _COMMON.current_assignment_tombstone
+removed_member = _COMMON.removed_member
 
 
 def member_metadata(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
@@ -38,10 +56,6 @@ def member_metadata(group_id: str, member: StreamsGroupMember) -> CoordinatorRec
     )
 
 
-def member_metadata_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
-    return CoordinatorRecord(log.StreamsGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None)
-
-
 def group_epoch(group_id: str, group: GroupEpoch) -> CoordinatorRecord:
     return CoordinatorRecord(
         log.StreamsGroupMetadataKey(group_id=group_id),
@@ -55,10 +69,6 @@ def group_epoch(group_id: str, group: GroupEpoch) -> CoordinatorRecord:
             ],
         ),
     )
-
-
-def group_epoch_tombstone(group_id: str) -> CoordinatorRecord:
-    return CoordinatorRecord(log.StreamsGroupMetadataKey(group_id=group_id), None)
 
 
 def topology(group_id: str, value: log.StreamsGroupTopologyValue) -> CoordinatorRecord:
@@ -87,24 +97,6 @@ def _target_rows(tasks: TaskIds) -> list[log.StreamsGroupTargetAssignmentMemberV
         )
         for subtopology_id, partitions in sorted(tasks.items())
     ]
-
-
-def target_assignment_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
-    key = log.StreamsGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
-    return CoordinatorRecord(key, None)
-
-
-def target_epoch(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        log.StreamsGroupTargetAssignmentMetadataKey(group_id=group_id),
-        log.StreamsGroupTargetAssignmentMetadataValue(
-            assignment_epoch=epoch, assignment_timestamp=timestamp_ms
-        ),
-    )
-
-
-def target_epoch_tombstone(group_id: str) -> CoordinatorRecord:
-    return CoordinatorRecord(log.StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), None)
 
 
 def current_assignment(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
@@ -142,18 +134,4 @@ def _epoch_rows(tasks: TaskEpochs) -> list[log.StreamsGroupCurrentMemberAssignme
             assignment_epochs=[epochs[partition] for partition in partitions],
         )
         for subtopology_id, epochs in sorted(tasks.items(), key=lambda row: row[0])
-    ]
-
-
-def current_assignment_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
-    key = log.StreamsGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
-    return CoordinatorRecord(key, None)
-
-
-def removed_member(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """A member is gone: what depends on it is deleted before it is."""
-    return [
-        current_assignment_tombstone(group_id, member_id),
-        target_assignment_tombstone(group_id, member_id),
-        member_metadata_tombstone(group_id, member_id),
     ]
