@@ -141,6 +141,35 @@ raise_invalid(PyObject *module, int problem, int64_t index)
     return NULL;
 }
 
+/* A type of a module of ours that is a tuple with names. */
+static PyTypeObject *
+tuple_type(PyObject *module, const char *name)
+{
+    PyObject *type = module == NULL ? NULL : PyObject_GetAttrString(module, name);
+    if (type != NULL && (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type))) {
+        PyErr_Format(PyExc_TypeError, "%s must be a tuple", name);
+        Py_CLEAR(type);
+    }
+    return (PyTypeObject *)type;
+}
+
+/* The types of ottla.records.column_types, imported when columns are first asked for: a broker never does. */
+static int
+find_column_types(kernel_state *state)
+{
+    if (state->row_split_type != NULL) {
+        return 0;
+    }
+    PyObject *types = PyImport_ImportModule("ottla.records.column_types");
+    if (types != NULL) {
+        Py_XSETREF(state->columns_type, tuple_type(types, "Columns"));
+        Py_XSETREF(state->header_columns_type, state->columns_type ? tuple_type(types, "HeaderColumns") : NULL);
+        Py_XSETREF(state->row_split_type, state->header_columns_type ? tuple_type(types, "RowSplit") : NULL);
+        Py_DECREF(types);
+    }
+    return state->row_split_type == NULL ? -1 : 0;
+}
+
 #include "_kernel_check.h"
 #include "_kernel_decode.h"
 #include "_kernel_encode.h"
@@ -170,18 +199,6 @@ static PyMethodDef kernel_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* A type of a module of ours that is a tuple with names. */
-static PyTypeObject *
-tuple_type(PyObject *module, const char *name)
-{
-    PyObject *type = module == NULL ? NULL : PyObject_GetAttrString(module, name);
-    if (type != NULL && (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type))) {
-        PyErr_Format(PyExc_TypeError, "%s must be a tuple", name);
-        Py_CLEAR(type);
-    }
-    return (PyTypeObject *)type;
-}
-
 static int
 find_types(kernel_state *state)
 {
@@ -189,15 +206,7 @@ find_types(kernel_state *state)
     state->record_type = tuple_type(types, "Record");
     state->invalid_record_error = types == NULL ? NULL : PyObject_GetAttrString(types, "InvalidRecordError");
     Py_XDECREF(types);
-    if (state->record_type == NULL || state->invalid_record_error == NULL) {
-        return -1;
-    }
-    PyObject *columns = PyImport_ImportModule("ottla.records.column_types");
-    state->columns_type = tuple_type(columns, "Columns");
-    state->header_columns_type = state->columns_type == NULL ? NULL : tuple_type(columns, "HeaderColumns");
-    state->row_split_type = state->header_columns_type == NULL ? NULL : tuple_type(columns, "RowSplit");
-    Py_XDECREF(columns);
-    return state->row_split_type == NULL ? -1 : 0;
+    return state->record_type == NULL || state->invalid_record_error == NULL ? -1 : 0;
 }
 
 static int

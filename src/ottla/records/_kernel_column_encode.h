@@ -169,6 +169,9 @@ split_result(PyObject *module, split_t *s, const order_t *chosen)
 {
     kernel_state *state = PyModule_GetState(module);
     fault_t f = {0};
+    if (find_column_types(state) < 0) {
+        return NULL;
+    }
     PyObject *order = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)chosen->count * 4);
     if (order == NULL) {
         return NULL;

@@ -85,7 +85,8 @@ column_builder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static char *names[] = {"with_headers", "max_data_bytes", NULL};
     int with_headers = 0;
     long long max_data = MAX_INT32;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|pL:ColumnBuilder", names, &with_headers, &max_data)) {
+    if (find_column_types(PyType_GetModuleState(type)) < 0 ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|pL:ColumnBuilder", names, &with_headers, &max_data)) {
         return NULL;
     }
     if (max_data < 0 || max_data > MAX_INT32) {

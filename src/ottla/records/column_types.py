@@ -1,7 +1,7 @@
 """The shapes that columns of records have on their way from and to Arrow; see ottla.records.columns.
 
-Imports no other module of this package but `types`, because the compiled kernel imports this one when it is
-loaded.
+Imports no other module of this package but `types`, because the compiled kernel imports this one when columns
+are first asked for.
 """
 
 from typing import Any, NamedTuple, TypeAlias

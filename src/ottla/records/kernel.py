@@ -38,6 +38,8 @@ OffsetMap(memory_bytes, secret)  24 bytes an entry; `secret` is 16 random bytes;
        -> (mask, retained, tombstones): a record stays if it lies past latest_offset, or is the newest of its
        key and has a value or retain_deletes; tombstones says whether one without value stays
 crc32c(buf, value=0) -> int
+
+Records as columns (Arrow's buffers) go through the same kernel: see ottla.records.columns.
 """
 
 import os
