@@ -190,7 +190,9 @@ class Cluster:
         self._enter(name, producer_id, epoch, OFFSETS)
         self.pending[producer_id] = to_offsets(decision, sorted(self.logs))
 
-    def read_decision(self) -> Decision | None:
+    def read_decision(self, stable: bool = False) -> Decision | None:
+        if stable and self.pending:
+            raise Concurrent  # UNSTABLE_OFFSET_COMMIT
         return from_offsets(self.offsets)
 
     # -- readers -----------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ PREFIX, DECIDER = "p", "p-decision"
 ROWS, SLOTS, ATTEMPTS = 5, 3, 4
 CALM_BATCHES = 2  # the one that was under way, and one more that clears up after the last fault
 EVENTS = 400
+CALM_PATIENCE = 5_000
 PATIENCE = 60  # how often an end of something else is waited for before a step gives up
 
 Turns = Generator[None, None, Any]
@@ -344,6 +345,7 @@ class Performer:
                 return ask()
             except Concurrent:
                 waited += 1
+                assert waited < CALM_PATIENCE, "this will never come"
                 if waited > PATIENCE and not self.sim.calm:
                     raise Unavailable from None
 
@@ -352,9 +354,8 @@ class Performer:
         match step:
             case TakeOver():
                 return Identity(*(yield from self.patiently(lambda: cluster.init(DECIDER))))
-            case ReadDecision():
-                yield
-                return cluster.read_decision()
+            case ReadDecision(stable):
+                return (yield from self.patiently(lambda: cluster.read_decision(stable)))
             case WriteDecision(identity, decision):
                 yield from self._fenced(lambda: cluster.commit_offsets(DECIDER, *identity, decision))
             case EndDecision(identity):
@@ -394,6 +395,7 @@ class Performer:
         ):
             yield
             waited += 1
+            assert waited < CALM_PATIENCE, "the last stable offset stands still"
             if waited > PATIENCE and not self.sim.calm:
                 raise Unavailable
         found: dict[Entry, set[bool | None]] = {entry: set() for entry in entries}

@@ -107,8 +107,8 @@ class SinkCluster:
         match step:
             case TakeOver():
                 return self._take_over()
-            case ReadDecision():
-                return read_decision(self._client, self._prefix, require_stable=True)
+            case ReadDecision(stable):
+                return read_decision(self._client, self._prefix, require_stable=stable)
             case WriteDecision(identity, decision):
                 return self._ours(lambda: self._write_decision(identity, decision))
             case EndDecision(identity):

@@ -49,7 +49,9 @@ class TakeOver(NamedTuple):
 
 
 class ReadDecision(NamedTuple):
-    """Read the decision in force. Gives Decision | None."""
+    """Read the decision in force. Gives Decision | None. `stable`: waits for one that is being made."""
+
+    stable: bool
 
 
 class WriteDecision(NamedTuple):
@@ -128,7 +130,7 @@ class Written(NamedTuple):
 
 def commit(driver: Driver, written: Written) -> Steps[None]:
     """Make the batch visible, exactly once, whoever has tried before or is trying now."""
-    if not written.entries and not (yield from _is_settled(driver, written)):
+    if not written.entries and not written.skipped and not (yield from _is_settled(driver, written)):
         return
     for _ in range(TAKE_OVERS):
         try:
@@ -180,21 +182,20 @@ def abort(driver: Driver, written: Written) -> Steps[None]:
 
 
 def _is_settled(driver: Driver, written: Written) -> Steps[bool]:
-    """For a batch without rows: there is nothing to decide, at most something to complete."""
+    """For a batch without rows: there is nothing to decide, at most something to complete.
+
+    Nobody is taken over for that, so a decision that a dead driver left half made must not be waited for.
+    """
     if driver.identity is not None:
-        decision = driver.decision
-    else:
-        decision = yield ReadDecision()
-    settled = decision is not None and decision.settles(written.query_id, written.batch_id)
-    if written.skipped and not settled:
-        raise _gone(written)
-    return settled
+        return _settles(driver, written)
+    decision = yield ReadDecision(stable=False)
+    return decision is not None and decision.settles(written.query_id, written.batch_id)
 
 
 def _known(driver: Driver) -> Steps[None]:
     if driver.identity is None:
         identity = yield TakeOver()
-        driver.decision = yield ReadDecision()
+        driver.decision = yield ReadDecision(stable=True)
         driver.identity = identity
 
 
@@ -203,7 +204,7 @@ def _settles(driver: Driver, written: Written) -> bool:
 
 
 def _decide(driver: Driver, written: Written) -> Steps[None]:
-    if written.skipped:
+    if written.skipped or not written.entries:
         raise _gone(written)
     before = driver.decision
     if before is not None and before.query_id != written.query_id:
