@@ -9,7 +9,7 @@ its seed.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -66,7 +66,7 @@ class Simulation:
         self.rng = Random(seed)
         self.max_deliveries = self.rng.choice([2, 3, 5, 10])
         self.exact = self.rng.random() < 0.3
-        self.world = ShareWorld(dir, partitions=len(PARTITIONS), group_share_record_lock_duration_ms=LOCK_MS)
+        self.world = self.make_world(dir)
         self.world.configure(
             auto_offset_reset="earliest",
             delivery_count_limit=self.max_deliveries,
@@ -76,6 +76,9 @@ class Simulation:
         self.accepted: set[Place] = set()
         self.locks: dict[Place, tuple[str, float]] = {}  # who has acquired it, and until when
         self._watch_the_broker()
+
+    def make_world(self, dir: Path) -> ShareWorld:
+        return ShareWorld(dir, partitions=len(PARTITIONS), group_share_record_lock_duration_ms=LOCK_MS)
 
     def _watch_the_broker(self) -> None:
         """Look at what is acquired when it is: an answer may come much later."""
@@ -117,8 +120,9 @@ class Simulation:
     def now(self) -> float:
         return self.world.scheduler.monotonic_ms()
 
-    def run(self) -> None:
-        actions = [
+    def actions(self) -> list[tuple[Callable[[], None], float]]:
+        """What may happen, and how often."""
+        return [
             (self.produce, 6),
             (self.fetch, 14),
             (self.acknowledge, 10),
@@ -132,7 +136,9 @@ class Simulation:
             (self.fail_over, 1),
             (self.lose_beginning, 0.5),
         ]
-        calls, weights = zip(*actions, strict=True)
+
+    def run(self) -> None:
+        calls, weights = zip(*self.actions(), strict=True)
         for _ in range(EVENTS):
             self.rng.choices(calls, weights)[0]()
             self.world.scheduler.settle()
@@ -285,8 +291,8 @@ class Simulation:
 
     def drain(self) -> None:
         """Nothing fails any more and everybody accepts what is left."""
-        self.world.persister.refusal = None
-        self.world.persister.release()
+        self.recover()
+        self.speed_up()
         for member in self.members:
             connection = member.connection
             member.restart()
