@@ -141,7 +141,7 @@ class _Parser:
             comment = self._next()
             if comment.kind != "string":
                 raise DdlError(f"COMMENT takes a string in quotes, not {comment.shown}", comment.position)
-            metadata["comment"] = comment.text[1:-1]
+            metadata["comment"] = re.sub(r"\\(.)", r"\1", comment.text[1:-1])
         return StructField(name, kind, nullable, metadata), token.position
 
     def _type(self) -> DataType:

@@ -63,7 +63,7 @@ def _explained(values: Codec) -> Column:
         return values.explain(bytes(value))
 
     # Not deterministic, as far as Spark needs to know: it must not be moved before the filter.
-    return F.udf(explain, "string").asNondeterministic()(F.col("value"))
+    return F.udf(explain, "string", useArrow=False).asNondeterministic()(F.col("value"))
 
 
 def header(name: str, value: Column) -> Column:

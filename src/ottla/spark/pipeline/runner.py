@@ -177,7 +177,6 @@ class Runner:
         running = [query for query in queries if query.isActive]
         if running:
             self._tell(state.STOPPING)
-            self._log.say("stopping")
         for query in running:
             query.stop()
 

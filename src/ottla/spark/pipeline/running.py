@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.spark.pipeline.declare import Declared, Delta, Iceberg, Parquet, Stream, Topic, View
 from ottla.spark.pipeline.errors import PipelineError, Problem
+from ottla.spark.pipeline.lake import query_id
 from ottla.spark.pipeline.letters import SUFFIX, letters
 from ottla.spark.pipeline.model import SESSION_PARAMETER, Pipeline, parameters
 from ottla.spark.pipeline.reading import METRICS_OUT, Context, read
@@ -115,6 +116,9 @@ def _writer(context: Context, stream: Stream, result: DataFrame, name: str) -> D
     sink = stream.out
     if isinstance(sink, Topic):
         encoded = encode(context.pipeline, stream, result)
+        if stream.mode == "update":
+            settings = _sink_settings(context, sink, "topic" in encoded.columns)
+            return encoded.writeStream.outputMode("update").foreachBatch(UpdateWriter(settings, name))
         return _topic_writer(
             context, encoded.writeStream.outputMode(stream.mode), sink, "topic" in encoded.columns
         )
@@ -128,10 +132,30 @@ def _writer(context: Context, stream: Stream, result: DataFrame, name: str) -> D
 def _topic_writer(
     context: Context, writer: DataStreamWriter, sink: Topic, by_column: bool = False
 ) -> DataStreamWriter:
+    return writer.format("ottla").options(**_sink_settings(context, sink, by_column))
+
+
+def _sink_settings(context: Context, sink: Topic, by_column: bool) -> dict[str, Any]:
     settings: dict[str, Any] = {"kafka.bootstrap.servers": context.bootstrap, **context.options}
     if not by_column:
         settings["topic"] = sink.name
-    return writer.format("ottla").options(**(settings | dict(sink.options)))
+    return settings | dict(sink.options)
+
+
+class UpdateWriter:
+    """Rows that changed, into a topic: Spark gives no Python sink the update mode, so each micro-batch is a write of
+    its own, which the sink knows by the query's id and the batch's number and makes visible once."""
+
+    def __init__(self, settings: dict[str, Any], name: str) -> None:
+        self._settings = settings
+        self._name = name
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        writer = batch.write.format("ottla").mode("append").options(**self._settings)
+        if self._settings.get("ottla.delivery", "exactly_once") == "exactly_once":
+            writer = writer.option("ottla.write.id", query_id(batch, self._name))
+            writer = writer.option("ottla.write.version", str(batch_id))
+        writer.save()
 
 
 def _lake_writer(sink: Delta | Iceberg, mode: str, name: str) -> Callable[[DataFrame, int], None]:

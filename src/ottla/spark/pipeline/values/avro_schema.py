@@ -97,6 +97,8 @@ def spark_columns(parsed: Any) -> StructType:
 
     if not isinstance(parsed, dict) or parsed.get("type") not in ("record", "error"):
         raise DeclarationError("schema: a record is expected at the top")
+    if not parsed.get("fields"):
+        raise DeclarationError(f"schema: the record {parsed.get('name')!r} has no fields")
     columns = _spark_type(parsed, "", {}, ())
     assert isinstance(columns, StructType)
     return columns

@@ -191,7 +191,7 @@ def _is_time(found: Any) -> bool:
 
 
 def _not_a(path: str, found: Any, wanted: str) -> str:
-    shown = _shortened(json.dumps(found, default=str))
+    shown = _shortened(json.dumps(found, default=float))
     return f"field {path!r} is {shown}, not {wanted}" if path else f"is {shown}, not an {wanted}"
 
 

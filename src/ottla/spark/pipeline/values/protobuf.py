@@ -209,7 +209,7 @@ def _set(message: Any, field: FieldDescriptor, value: Any, where: str) -> None:
 
     if is_map(field):
         target, kind = getattr(message, field.name), field.message_type.fields_by_name["value"]
-        for key, item in value:
+        for key, item in value.items():
             if kind.message_type is not None:
                 _set_message(target[key], kind.message_type, item, where)
             else:

@@ -39,7 +39,7 @@ def encode_column(row: Column, make: Callable[[], Encode]) -> Column:
     returned = StructType([StructField("value", BinaryType()), StructField("error", StringType())])
 
     def encode(values: Any) -> Any:
-        return encoded(values.to_pylist(), make())
+        return encoded(as_rows(values), make())
 
     return _arrow_udf(encode, returned, row)
 
@@ -53,6 +53,40 @@ def _arrow_udf(function: Callable[[Any], Any], returned: StructType, given: Colu
     made: Any = getattr(functions, "arrow_udf")(function, returned)  # noqa: B009 - it is not in PySpark's stubs
     column: Column = made(given)
     return column
+
+
+def as_rows(values: pa.Array) -> list[Any]:
+    """An Arrow column as Python values, maps as dicts (PyArrow gives lists of pairs)."""
+    rows: list[Any] = values.to_pylist()
+    mend = _mender(values.type)
+    return rows if mend is None else [mend(row) for row in rows]
+
+
+def _mender(kind: Any) -> Callable[[Any], Any] | None:
+    """What makes dicts of the maps inside values of a type; None where there are none."""
+    import pyarrow as pa
+
+    if pa.types.is_map(kind):
+        inner = _mender(kind.item_type) or _as_it_is
+        return _unless_null(lambda pairs: {key: inner(item) for key, item in pairs})
+    if pa.types.is_list(kind):
+        item = _mender(kind.value_type)
+        return None if item is None else _unless_null(lambda items: [item(one) for one in items])
+    if pa.types.is_struct(kind):
+        menders = {field.name: mend for field in kind if (mend := _mender(field.type)) is not None}
+        if menders:
+            return _unless_null(
+                lambda row: {**row, **{name: mend(row[name]) for name, mend in menders.items()}}
+            )
+    return None
+
+
+def _unless_null(mend: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else mend(value)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def decoded(values: Iterable[bytes | None], decode: Decode, columns: StructType) -> pa.Array:

@@ -1,0 +1,73 @@
+"""Spark's reports made into figures."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ottla.spark.pipeline.progress import Figures, Rate, offsets_of
+
+
+def report(batch: int, rows: int = 10, out: int = 4, bad: int = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "batchId": batch,
+        "numInputRows": rows,
+        "durationMs": {"addBatch": 5, "triggerExecution": 40},
+        "observedMetrics": {
+            "ottla_in_0": {"rows": rows, "bad": bad},
+            "ottla_out_1": {"rows": out},
+            "theirs": {"rows": 999},
+        },
+        "stateOperators": [
+            {"numRowsTotal": 3, "memoryUsedBytes": 100},
+            {"numRowsTotal": 4, "memoryUsedBytes": 50},
+        ],
+        "sources": [{"endOffset": json.dumps({"t": {"0": batch * 10}})}],
+        **more,
+    }
+
+
+def test_batches_are_counted_once_however_often_they_are_reported() -> None:
+    figures = Figures("s")
+    figures.add([report(0), report(1, bad=2)], 0.0)
+    figures.add([report(1, bad=2), report(2)], 1.0)
+    assert (figures.batch_id, figures.rows_in, figures.rows_out, figures.bad) == (2, 30, 12, 2)
+    assert (figures.state_rows, figures.state_bytes, figures.batch_ms) == (7, 150, 40)
+    assert figures.offsets == {"t": {"0": 20}}
+
+
+def test_a_trigger_without_data_is_no_batch() -> None:
+    figures = Figures("s")
+    figures.add([report(0)], 0.0)
+    figures.add([report(1, durationMs={"latestOffset": 1, "triggerExecution": 2})], 1.0)
+    figures.add([report(1)], 2.0)
+    assert (figures.batch_id, figures.rows_in) == (1, 20)
+
+
+def test_raw_inputs_are_counted_as_spark_counts_them() -> None:
+    figures = Figures("s")
+    figures.add([report(0, rows=7, observedMetrics={"ottla_out_0": {"rows": 7}})], 0.0)
+    assert figures.rows_in == 7
+
+
+def test_a_rate_follows_the_last_moments_and_falls_to_nothing() -> None:
+    rate = Rate()
+    assert rate.mark(0.0, 0) == 0.0
+    assert rate.mark(1.0, 100) == 100.0
+    assert rate.mark(2.0, 200) == 100.0
+    for second in range(3, 9):
+        last = rate.mark(float(second), 200)
+    assert last == 0.0
+
+
+def test_offsets_as_text_data_or_neither() -> None:
+    assert offsets_of('{"t":{"0":1}}') == {"t": {"0": 1}}
+    assert offsets_of({"t": {"0": 1, "1": None}}) == {"t": {"0": 1}}
+    for nothing in (None, "", "7", 7, "{", [1]):
+        assert offsets_of(nothing) == {}
+
+
+def test_the_document_says_none_before_the_first_batch() -> None:
+    document = Figures("s").document()
+    assert document["batch"] is None
+    assert document["lag"] is None
