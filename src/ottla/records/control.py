@@ -10,13 +10,19 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.records.batch import HEADER_SIZE
 from ottla.records.record import build_batch
-from ottla.records.types import Record
+from ottla.records.types import Buffer, Record
 
 _KEY: Final = struct.Struct(">hh")
 _END_TXN: Final = struct.Struct(">hi")
 _KEY_VERSION: Final = 0
 _END_TXN_VERSION: Final = 0
+# A transaction marker's record as every broker writes it, alone in its batch: length, attributes, deltas of timestamp
+# and offset, key length; key version and type; value length; value version and coordinator epoch; number of headers.
+_END_TXN_RECORD: Final = struct.Struct(">5s hh B hi B")
+_END_TXN_FRAME: Final = bytes((32, 0, 0, 0, 8))
+_END_TXN_BATCH_BYTES: Final = HEADER_SIZE + _END_TXN_RECORD.size
 
 
 class ControlType(IntEnum):
@@ -109,3 +115,17 @@ def parse_end_txn_marker(record: Record) -> EndTxnMarker:
     if version < 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"Invalid version of a transaction marker: {version}")
     return EndTxnMarker(kind is ControlType.COMMIT, coordinator_epoch)
+
+
+def usual_end_txn_marker(buf: Buffer, size_bytes: int) -> EndTxnMarker | None:
+    """The marker in a plain batch at the start of a buffer, seen at a glance; None if one has to look closer."""
+    if size_bytes != _END_TXN_BATCH_BYTES:
+        return None
+    frame, key_version, kind, value_bytes, version, epoch, headers = _END_TXN_RECORD.unpack_from(
+        buf, HEADER_SIZE
+    )
+    if frame != _END_TXN_FRAME or key_version or value_bytes != 12 or version or headers:
+        return None
+    if kind != ControlType.COMMIT and kind != ControlType.ABORT:
+        return None
+    return EndTxnMarker(kind == ControlType.COMMIT, epoch)

@@ -1,7 +1,7 @@
 """What a log is made of: its segments, offsets, epochs and producers, and what a failed disk does to them.
 
-The lowest of the four layers of a Log (state, reading, appending, upkeep): each is a class over the one below,
-so that a file has one idea. See log.py for the rules.
+The lowest of the layers of a Log (state, reading, rolling, writing, appending, upkeep): each is a class over the one
+below, so that a file has one idea. See log.py for the rules.
 """
 
 from bisect import bisect_right

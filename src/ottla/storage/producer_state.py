@@ -25,10 +25,12 @@ from ottla.storage.producer_snapshot import (
     read_snapshot,
     write_snapshot,
 )
-from ottla.storage.verification import Verification, Verifications
+from ottla.storage.verification import NOT_CHECKED, Verification, Verifications
 
 BATCHES_TO_RETAIN: Final = 5
 MAX_EPOCH: Final = (1 << 15) - 1
+# The transaction.version from which on every transaction has its own epoch (KIP-890).
+EPOCH_BUMP_VERSION: Final = 2
 LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
 
 
@@ -71,12 +73,39 @@ class ProducerEntry:
     def last_data_offset(self) -> int:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
-    def expects(self, epoch: int, sequence: int, in_transaction: bool) -> bool:
-        """The common case: the next batch of the same epoch that neither begins nor ends a transaction."""
-        if epoch != self.epoch or not self.batches or in_transaction != (self.txn_first_offset >= 0):
+    def may_end(self, marker: EndTxnMarker, epoch: int, transaction_version: int) -> bool:
+        """The common case of a marker: neither its coordinator nor its epoch is of the past."""
+        if marker.coordinator_epoch < self.coordinator_epoch:
             return False
+        return epoch > self.epoch or (epoch == self.epoch and transaction_version < EPOCH_BUMP_VERSION)
+
+    def is_next(self, sequence: int) -> bool:
+        """Does a sequence follow on that of the last batch, if that has one, and so repeats none?"""
+        if not self.batches:
+            return sequence == 0
         last = self.batches[-1].last_sequence
-        return sequence == last + 1 or (sequence == 0 and last == MAX_SEQUENCE)
+        return last >= 0 and (sequence == last + 1 or (sequence == 0 and last == MAX_SEQUENCE))
+
+    def follow(self, sequence: int, last_delta: int, last_offset: int, timestamp: int) -> None:
+        """Takes the next batch of the same epoch."""
+        last_sequence = sequence + last_delta
+        if last_sequence > MAX_SEQUENCE:
+            last_sequence -= MAX_SEQUENCE + 1
+        self.batches.append(BatchMetadata(last_sequence, last_offset, last_delta, timestamp))
+        self.last_timestamp = timestamp
+
+    def end_transaction(
+        self, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int
+    ) -> "CompletedTxn | None":
+        """Takes the marker at an offset; the transaction that it ends, None if none was open."""
+        completed = None
+        if self.txn_first_offset >= 0:
+            completed = CompletedTxn(self.producer_id, self.txn_first_offset, offset, not marker.committed)
+        self.set_epoch(epoch)
+        self.coordinator_epoch = marker.coordinator_epoch
+        self.txn_first_offset = NO_OFFSET
+        self.last_timestamp = timestamp
+        return completed
 
     def add_batch(self, epoch: int, batch: BatchMetadata) -> None:
         self.set_epoch(epoch)
@@ -192,20 +221,12 @@ class StagedProducer:
         """Takes the end of a transaction; None if none was open here."""
         self._check_epoch(epoch, transaction_version)
         self._check_coordinator_epoch(marker)
-        entry = self.entry
-        completed = None
-        if entry.txn_first_offset >= 0:
-            completed = CompletedTxn(entry.producer_id, entry.txn_first_offset, offset, not marker.committed)
-        entry.set_epoch(epoch)
-        entry.coordinator_epoch = marker.coordinator_epoch
-        entry.txn_first_offset = NO_OFFSET
-        entry.last_timestamp = timestamp
-        return completed
+        return self.entry.end_transaction(marker, epoch, offset, timestamp)
 
     def _check_epoch(self, epoch: int, transaction_version: int) -> None:
         """An older epoch is a zombie. With KIP-890 every transaction has its own epoch, so a marker's must grow."""
         current = self.entry.epoch
-        if epoch > current or (epoch == current and transaction_version < 2):
+        if epoch > current or (epoch == current and transaction_version < EPOCH_BUMP_VERSION):
             return
         repeated_marker = epoch == current and (self.entry.txn_first_offset < 0 or epoch == MAX_EPOCH)
         if repeated_marker or self._origin is AppendOrigin.REPLICATION:
@@ -282,6 +303,43 @@ class ProducerState:
         self.snapshots: list[int] = []
 
     # -- appends
+
+    def expects(
+        self,
+        entry: ProducerEntry,
+        epoch: int,
+        sequence: int,
+        in_transaction: bool,
+        shown: Verification | None,
+    ) -> bool:
+        """The common case: a producer's next batch of the same epoch, in the open transaction, or in none.
+
+        It may also begin one, if it shows the verification that is in force. All that is said here is what staging
+        the batch would find, but nothing is copied for it: whoever is expected is put in place once it is written.
+        """
+        if epoch != entry.epoch or not entry.is_next(sequence):
+            return False
+        verification = self.verifications.in_force.get(entry.producer_id)
+        if verification is not None and sequence > verification.lowest_sequence:
+            return False
+        if in_transaction == (entry.txn_first_offset >= 0):
+            return True
+        return in_transaction and (shown is NOT_CHECKED or (shown is not None and shown is verification))
+
+    def go_on_with_transaction(self, entry: ProducerEntry, offset: int) -> None:
+        """A batch of a transaction is written at an offset: its first, if none was open."""
+        self.verifications.forget(entry.producer_id)
+        if entry.txn_first_offset < 0:
+            entry.txn_first_offset = offset
+            self.ongoing[offset] = entry.producer_id
+
+    def end_transaction(
+        self, entry: ProducerEntry, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int
+    ) -> CompletedTxn | None:
+        """A marker is written at an offset; the transaction that it ends is still to be completed."""
+        if self.verifications.is_over(entry.producer_id, epoch, is_control=True):
+            self.verifications.forget(entry.producer_id)
+        return entry.end_transaction(marker, epoch, offset, timestamp)
 
     def stage(self, producer_id: int, origin: AppendOrigin) -> StagedProducer:
         """A copy to judge an append on."""

@@ -46,31 +46,34 @@ class Producer(Protocol):
 class Verifications:
     """Those of a partition, one a producer at most, until its transaction begins."""
 
-    __slots__ = ("_by_producer", "_producers")
+    __slots__ = ("_producers", "in_force")
 
     def __init__(self, producers: Mapping[int, Producer]) -> None:
         self._producers = producers
-        self._by_producer: dict[int, Verification] = {}
+        self.in_force: dict[int, Verification] = {}
 
     def __len__(self) -> int:
-        return len(self._by_producer)
+        return len(self.in_force)
 
     def get(self, producer_id: int) -> Verification | None:
-        return self._by_producer.get(producer_id)
+        return self.in_force.get(producer_id)
 
     def start(
         self, producer_id: int, sequence: int, epoch: int, supports_epoch_bump: bool, now_ms: int
     ) -> Verification | None:
         """What a batch must show that would begin a transaction here; None if the transaction has begun."""
-        self._check_not_stale(producer_id, epoch)
-        if self._has_begun(producer_id, epoch):
-            return None
-        verification = self._by_producer.get(producer_id)
+        producer = self._producers.get(producer_id)
+        if producer is not None and epoch <= producer.epoch:
+            self._check_not_stale(producer_id, epoch)
+            if producer.txn_first_offset >= 0:
+                return None
+        verification = self.in_force.get(producer_id)
         if verification is None or epoch > verification.epoch:
             # One of an older epoch is a zombie's, perhaps of another version of transactions: it proves nothing now.
             verification = Verification(sequence, epoch, supports_epoch_bump, now_ms)
-            self._by_producer[producer_id] = verification
-        verification.note(sequence, epoch, supports_epoch_bump)
+            self.in_force[producer_id] = verification
+        else:
+            verification.note(sequence, epoch, supports_epoch_bump)
         return verification
 
     def check(self, producer_id: int, epoch: int, shown: Verification | None) -> None:
@@ -78,7 +81,7 @@ class Verifications:
         if self._has_begun(producer_id, epoch):
             return
         self._check_not_stale(producer_id, epoch)
-        if shown is not NOT_CHECKED and (shown is None or self._by_producer.get(producer_id) is not shown):
+        if shown is not NOT_CHECKED and (shown is None or self.in_force.get(producer_id) is not shown):
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
 
     def _has_begun(self, producer_id: int, epoch: int) -> bool:
@@ -97,20 +100,20 @@ class Verifications:
 
     def is_over(self, producer_id: int, epoch: int, is_control: bool) -> bool:
         """Is it over with this batch? Not with the marker of the transaction before it (KIP-890)."""
-        verification = self._by_producer.get(producer_id)
+        verification = self.in_force.get(producer_id)
         if verification is None:
             return False
         of_the_one_before = verification.supports_epoch_bump and is_control and verification.epoch == epoch
         return not of_the_one_before
 
     def forget(self, producer_id: int) -> None:
-        self._by_producer.pop(producer_id, None)
+        self.in_force.pop(producer_id, None)
 
     def forget_older(self, timestamp_ms: int) -> None:
         """Those that nobody came back for."""
-        for producer_id, verification in list(self._by_producer.items()):
+        for producer_id, verification in list(self.in_force.items()):
             if verification.timestamp_ms <= timestamp_ms:
-                del self._by_producer[producer_id]
+                del self.in_force[producer_id]
 
     def clear(self) -> None:
-        self._by_producer.clear()
+        self.in_force.clear()

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from ottla.records.record import build_batch
 from ottla.storage.append import AppendOrigin
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.verification import NOT_CHECKED, Verification
 
 configs = st.builds(
     LogConfig,
@@ -42,18 +44,47 @@ appends = st.fixed_dictionaries(
         "now_later": st.integers(0, 100),
         "lie": st.sampled_from([0, 0, 0, 0, 7]),
         "leader_epoch": st.integers(0, 2),
-        "marker": st.sampled_from([False, False, False, True]),
+        "kind": st.sampled_from(["data", "data", "data", "own", "marker"]),
+        "coordinator_epoch": st.sampled_from([1, 1, 1, 0, 2]),
+        "transaction_version": st.sampled_from([0, 1, 2]),
+        "verification": st.sampled_from(["not checked", "begun", "begun", "none", "another's"]),
+        "epoch_bump": st.booleans(),
+        "commit": st.booleans(),
     }
 )
 
 
-def attempt(log: Log, data: bytearray, leader_epoch: int, now_ms: int, origin: AppendOrigin) -> object:
+def attempt(log: Log, data: bytearray, step: dict[str, Any], sequence: int, origin: AppendOrigin) -> object:
     try:
-        result = log.append_as_leader(data, leader_epoch, now_ms, origin=origin)
+        result = log.append_as_leader(
+            data,
+            step["leader_epoch"],
+            NOW + step["now_later"],
+            origin=origin,
+            transaction_version=step["transaction_version"],
+            verification=shown(log, step, sequence),
+        )
     except KafkaError as error:
         return error.code, error.message
-    log.update_high_watermark(log.log_end_offset)
+    if step["commit"]:
+        log.update_high_watermark(log.log_end_offset)
     return tuple(result)
+
+
+def shown(log: Log, step: dict[str, Any], sequence: int) -> Verification | None:
+    """What a batch shows; a verification that it begins stays in force if the batch is not appended."""
+    if step["verification"] == "not checked":
+        return NOT_CHECKED
+    if step["verification"] == "none" or not step["transactional"]:
+        return None
+    proof = log.start_verification(
+        step["producer_id"],
+        sequence,
+        step["producer_epoch"],
+        supports_epoch_bump=step["epoch_bump"],
+        now_ms=NOW,
+    )
+    return proof if step["verification"] == "begun" else Verification(sequence, 0, False, NOW)
 
 
 def state(log: Log) -> object:
@@ -64,19 +95,24 @@ def state(log: Log) -> object:
     offsets = (log.log_end_offset, log.high_watermark, log.last_stable_offset, log.latest_epoch)
     entries = log._producers.entries
     producers = {pid: (entry.to_snapshot(), tuple(entry.batches)) for pid, entry in entries.items()}
-    return segments, offsets, producers, log._producers.map_end_offset
+    verifications = {
+        pid: (proof.epoch, proof.lowest_sequence, proof.supports_epoch_bump)
+        for pid, proof in log._producers.verifications.in_force.items()
+    }
+    undecided = (log.first_undecided_offset(), log._first_unstable, log._producers.first_unstable_offset)
+    aborted = log.aborted_transactions(0, log.log_end_offset)
+    return segments, offsets, producers, verifications, undecided, aborted, log._producers.map_end_offset
 
 
 @settings(max_examples=100, deadline=None)
 @given(config=configs, steps=st.lists(appends, max_size=15), first=st.sampled_from([0, MAX_SEQUENCE - 1]))
-def test_both_ways_do_the_same(config: LogConfig, steps: list[dict[str, int]], first: int) -> None:
+def test_both_ways_do_the_same(config: LogConfig, steps: list[dict[str, Any]], first: int) -> None:
     root = Path(tempfile.mkdtemp(prefix="ottla-append-"))
     try:
         short, long = open_log(root / "short", config), open_log(root / "long", config)
         long._plain_bytes = -1
-        sequences: dict[int, int] = {}
         for step in steps:
-            run_step(short, long, step, sequences, first)
+            run_step(short, long, step, first)
             assert state(short) == state(long)
         short.close_handlers()
         long.close_handlers()
@@ -84,31 +120,37 @@ def test_both_ways_do_the_same(config: LogConfig, steps: list[dict[str, int]], f
         shutil.rmtree(root)
 
 
-def run_step(short: Log, long: Log, step: dict[str, int], sequences: dict[int, int], first: int) -> None:
+def next_sequence(log: Log, producer_id: int, epoch: int, first: int) -> int:
+    entry = log._producers.entries.get(producer_id)
+    if entry is None:
+        return first
+    return (entry.last_sequence + 1) % (MAX_SEQUENCE + 1) if entry.epoch == epoch else 0
+
+
+def run_step(short: Log, long: Log, step: dict[str, Any], first: int) -> None:
     pid, epoch = step["producer_id"], step["producer_epoch"]
-    origin = AppendOrigin.CLIENT
-    if step["marker"] and pid >= 0:
-        origin = AppendOrigin.COORDINATOR
+    origin = AppendOrigin.CLIENT if step["kind"] == "data" else AppendOrigin.COORDINATOR
+    sequence = -1
+    if step["kind"] == "marker" and pid >= 0:
         data = end_txn_marker(
             committed=bool(step["count"] % 2),
             producer_id=pid,
             producer_epoch=epoch,
-            coordinator_epoch=0,
+            coordinator_epoch=step["coordinator_epoch"],
             timestamp_ms=NOW,
         )
     else:
-        sequence = min(max(sequences.get(pid, first) + step["step"], 0), MAX_SEQUENCE)
+        if pid >= 0 and origin is AppendOrigin.CLIENT:
+            sequence = min(max(next_sequence(short, pid, epoch, first) + step["step"], 0), MAX_SEQUENCE)
         data = build_batch(
             [(NOW + step["later"] + i, step["key"], b"v" * step["size"], ()) for i in range(step["count"])],  # type: ignore[misc]
             producer_id=pid,
             producer_epoch=epoch if pid >= 0 else -1,
-            base_sequence=sequence if pid >= 0 else -1,
+            base_sequence=sequence,
             transactional=bool(step["transactional"]) and pid >= 0,
             compression=step["compression"],
         )
-        sequences[pid] = (sequence + step["count"]) % (MAX_SEQUENCE + 1)
         if step["lie"] and not step["compression"]:
             set_max_timestamp(data, 0, 0, NOW + step["lie"])
-    now_ms = NOW + step["now_later"]
-    results = [attempt(log, bytearray(data), step["leader_epoch"], now_ms, origin) for log in (short, long)]
+    results = [attempt(log, bytearray(data), step, sequence, origin) for log in (short, long)]
     assert results[0] == results[1]
