@@ -34,11 +34,12 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The session: two cores, tasks tried four times as on a cluster, and what ottla.spark.session sets."""
-    from ottla.spark.session import session
+    from ottla.spark.session import SHORT_LIVED, session
 
     place = tmp_path_factory.mktemp("spark-session")
     settings = {
         "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(place / "warehouse"),

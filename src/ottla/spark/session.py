@@ -29,6 +29,9 @@ LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystem
 # The first Java that warns of what Spark's libraries do (JEP 472, JEP 498), and that knows the options against it.
 WARNING_JAVA = 24
 MAX_NAME_CHARS = 60
+# For a session of minutes, given as spark.driver.extraJavaOptions: without the optimising compiler, Java takes half the
+# CPU until the first micro-batches are through. A session that stays wants that compiler.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class SparkMissing(RuntimeError):
