@@ -1,54 +1,27 @@
 """PySpark Structured Streaming with Spark's own JVM Kafka connector, unmodified, on Ottla: source and sink.
 
-PySpark comes from PyPI into a virtual environment of its own under .interop/, the connector's jars from Maven.
+PySpark comes from PyPI, the connector's jars from Maven (spark/install.py).
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from tests.interop.apache import HERE, INTEROP_DIR
-from tests.interop.maven import fetch_jars
+from tests.interop.apache import HERE
 from tests.interop.ottla_node import OttlaNode
+from tests.interop.spark.install import connector_jars, spark_python
 
 pytestmark = pytest.mark.interop
 
-PYSPARK = "pyspark==4.2.0"
 PARTITIONS = 3
 JOB_TIMEOUT_S = 240
-
-
-def spark_python() -> Path:
-    """The Python that has PySpark; made once, safe under parallel test runs."""
-    place = INTEROP_DIR / "spark"
-    python = place / "bin" / "python"
-    INTEROP_DIR.mkdir(exist_ok=True)
-    with (INTEROP_DIR / "spark.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp = place / "installed"
-        if not stamp.exists() or stamp.read_text() != PYSPARK:
-            venv.create(place, clear=True, with_pip=True)
-            subprocess.run(
-                [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PYSPARK],
-                check=True,
-            )
-            stamp.write_text(PYSPARK)
-    return python
-
-
-def connector_jars() -> str:
-    """The jars of the connector, as spark.jars takes them."""
-    place = fetch_jars(HERE / "spark" / "pom.xml", "spark-jars")
-    return ",".join(sorted(str(jar) for jar in place.glob("*.jar")))
 
 
 class Spark:
