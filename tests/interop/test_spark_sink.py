@@ -1,0 +1,50 @@
+"""The Spark sink on Apache Kafka: its protocol with every crash point, and a stream from Spark itself.
+
+The tests of the protocol are those of tests/spark/test_sink_protocol.py, with both versions of transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.interop.apache import ApacheKafka
+from tests.spark import test_sink_protocol as protocol
+from tests.spark.test_sink_protocol import *  # noqa: F403  (its tests are collected here, with our broker)
+from tests.support.sink_world import values
+from tests.support.spark_jobs import SparkJob
+from tests.support.spark_world import Broker
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+sink = protocol.sink
+
+
+class ApacheBroker(ApacheKafka):
+    """The reference, with what the tests do to a broker."""
+
+    bootstrap = Broker.bootstrap
+    admin = Broker.admin
+    topic = Broker.topic
+
+
+@pytest.fixture(scope="module", params=[2, 1], ids=["transaction.version 2", "transaction.version 1"])
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApacheBroker]:
+    with ApacheBroker(tmp_path_factory.mktemp("apache") / "data") as kafka:
+        if request.param == 1:
+            kafka.tool("FeatureCommand", "downgrade", "--feature", "transaction.version=1")
+        yield kafka
+
+
+def test_a_stream_from_spark_killed_after_its_decision(broker: ApacheBroker, tmp_path: Path) -> None:
+    """The driver's processes are killed -9 right after the decision; the next run completes it."""
+    topic = broker.topic(3)
+    job = SparkJob(tmp_path, broker.bootstrap, topic)
+    job.feed(300)
+    assert job.run(kill_at="after EndDecision") == "killed"
+    job.feed(200)
+    assert job.run() == "done"
+    assert values(broker.bootstrap, topic) == job.expected()

@@ -1,0 +1,28 @@
+"""A driver that is killed -9 with all it has started, at each point of a commit; the next one goes on from there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.support.sink_world import values
+from tests.support.spark_jobs import SparkJob
+from tests.support.spark_world import Broker
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+
+# A start of Spark costs seconds: a test run takes the three points that leave most behind, the long one all.
+SHORT = ["in a task", "after EndDecision", "after End"]
+ALL = [*SHORT, "before TakeOver", "after TakeOver", "before EndDecision", "after FenceOpen"]
+
+
+def test_each_row_once_wherever_the_driver_dies(broker: Broker, tmp_path: Path) -> None:
+    topic = broker.topic(3)
+    job = SparkJob(tmp_path, broker.bootstrap, topic)
+    for point in ALL if os.environ.get("OTTLA_CHAOS") else SHORT:
+        job.feed(300)
+        assert job.run(kill_at=point) == "killed", job.log_text()
+    job.feed(300)
+    assert job.run() == "done", job.log_text()
+    assert values(broker.bootstrap, topic) == job.expected()
