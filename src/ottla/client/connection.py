@@ -17,7 +17,7 @@ from ottla.client.frames import FrameFiller, FrameReader
 from ottla.client.versions import ApiRanges
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.codec import WireError, decode
-from ottla.wire.framing import encode_request
+from ottla.wire.framing import request_frame
 from ottla.wire.header import API_VERSIONS, decode_response_header
 from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.registry import response_class
@@ -96,7 +96,7 @@ class Connection:
         self._max_response_bytes = max_response_bytes
         self._frames = FrameReader(max_response_bytes)
         self._filler: FrameFiller | None = None  # for a driver that reads into our buffers
-        self._out: list[bytes] = []
+        self._out: list[bytearray] = []
         self._next_correlation_id = 0
 
     # -- what happens to it ---------------------------------------------------------------------------
@@ -141,13 +141,13 @@ class Connection:
         self.last_used_ms = now
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        self._out.append(encode_request(request, version, correlation_id, self._client_id))
+        self._out.append(request_frame(request, version, correlation_id, self._client_id))
         if on_done is not None:
             deadline = now + timeout_ms
             entry = InFlight(correlation_id, request.API_KEY, request.NAME, version, deadline, on_done)
             self.in_flight.append(entry)
 
-    def take_output(self) -> list[bytes]:
+    def take_output(self) -> list[bytearray]:
         """What is to be written now."""
         out, self._out = self._out, []
         return out

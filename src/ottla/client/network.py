@@ -43,7 +43,7 @@ class Write(NamedTuple):
     """Send these bytes, in this order."""
 
     link: int
-    chunks: Sequence[bytes]
+    chunks: Sequence[bytes | bytearray]
 
 
 class Disconnect(NamedTuple):

@@ -1,8 +1,10 @@
 """Fetching one range of one partition, without I/O: whole batches, as the broker has them, chunk by chunk.
 
 One Fetch is in flight at a time, without a session (a range is read once); it is sent as soon as the one before
-has been answered, so that the broker works while the caller does. What goes wrong in passing is tried again
-until `timeout_ms` have gone by without progress. A party of the network core; owned by one RawFetcher.
+has been answered, so that the broker works while the caller does. It has no connection of its own: what is in the
+range is there, so that a fetch is rarely held, and a worker that reads one range is spared a second handshake.
+What goes wrong in passing is tried again until `timeout_ms` have gone by without progress. A party of the network
+core; owned by one RawFetcher.
 """
 
 from collections import deque
@@ -15,7 +17,6 @@ from ottla.client.fetched import complete_batches_end
 from ottla.client.metadata import Node, error_of
 from ottla.client.network import NetworkCore
 from ottla.client.partition_watch import PartitionWatch
-from ottla.client.peers import LONG_POLL
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, TopicPartition
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -142,14 +143,14 @@ class RangeFetch:
     def _ask_leader(self, now: float) -> None:
         try:
             leader = self._watch.leader(now)
-            if leader is not None and self._network.ready(leader.node_id, now, LONG_POLL):
+            if leader is not None and self._network.ready(leader.node_id, now):
                 self._send(leader.node_id, now)
         except KafkaError as error:
             self.error = error
 
     def _send(self, node_id: int, now: float) -> None:
         at_most = None if self._watch.topic_id != ZERO_UUID else FETCH_WITH_TOPIC_IDS - 1
-        version = self._network.version_for(node_id, FetchRequest, at_most, LONG_POLL)
+        version = self._network.version_for(node_id, FetchRequest, at_most)
         position = self.position
         self._in_flight = True
 
@@ -163,7 +164,7 @@ class RangeFetch:
                 self._on_response(response, now)
 
         timeout_ms = self._network.config.request_timeout_ms + MAX_WAIT_MS
-        self._network.send(node_id, self._request(), version, answered, now, timeout_ms, LONG_POLL)
+        self._network.send(node_id, self._request(), version, answered, now, timeout_ms)
 
     def _request(self) -> FetchRequest:
         max_bytes = self._wanted_bytes()

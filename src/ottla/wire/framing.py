@@ -20,6 +20,11 @@ SIZE_BYTES = 4
 
 def encode_request(message: Any, version: int, correlation_id: int, client_id: str | None) -> bytes:
     """The frame of a request."""
+    return bytes(request_frame(message, version, correlation_id, client_id))
+
+
+def request_frame(message: Any, version: int, correlation_id: int, client_id: str | None) -> bytearray:
+    """The same, without a last copy: a request may carry megabytes of records."""
     out = bytearray(SIZE_BYTES)
     encode_request_header(out, _api_key(message), version, correlation_id, client_id)
     return _finish(out, message, version)
@@ -29,7 +34,7 @@ def encode_response(message: Any, version: int, correlation_id: int) -> bytes:
     """The frame of a response."""
     out = bytearray(SIZE_BYTES)
     encode_response_header(out, _api_key(message), version, correlation_id)
-    return _finish(out, message, version)
+    return bytes(_finish(out, message, version))
 
 
 def frame_size(buf: Buffer, offset: int, max_bytes: int) -> int:
@@ -71,7 +76,7 @@ def _api_key(message: Any) -> int:
     return api_key
 
 
-def _finish(out: bytearray, message: Any, version: int) -> bytes:
+def _finish(out: bytearray, message: Any, version: int) -> bytearray:
     encode_into(out, message, version)
     SIZE.pack_into(out, 0, len(out) - SIZE_BYTES)
-    return bytes(out)
+    return out
