@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ottla.cli.args import BOOTSTRAP, OUTPUT, CliError, Command, argument, switch, unknown
 from ottla.cli.output import counted, emit, emit_json, say
+from ottla.spark.pipelines import PIPELINES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def find(args: argparse.Namespace) -> Home:
 def _new(args: argparse.Namespace) -> None:
     from ottla.cli.pipeline_new import create
 
-    create(args.name, force=args.force)
+    create(args.name, template=args.template, force=args.force)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -161,6 +162,8 @@ def _signal(pid: int, number: int) -> None:
         return  # it ended by itself meanwhile; the lock tells
 
 
+_NEW_DETAILS = "Templates:\n\n" + "\n".join(f"  {name:<12} {what}" for name, what in PIPELINES.items())
+
 _RUN_DETAILS = """\
 The file is checked first; Spark starts only if nothing is wrong. A run goes on where the last one with the same name
 stopped, from the checkpoint in the state directory. Ctrl-C stops cleanly.
@@ -177,8 +180,10 @@ COMMAND = Command(
             "new",
             "write a starter file, with comments, that runs as it is",
             argument("name", help="of the pipeline; the file is NAME.py"),
+            argument("--template", choices=tuple(PIPELINES), help="begin with a copy of a pipeline that ships"),
             switch("--force", help="overwrite a file that is there"),
             run=_new,
+            details=_NEW_DETAILS,
         ),
         Command(
             "run",

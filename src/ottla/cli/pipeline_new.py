@@ -1,4 +1,4 @@
-"""`ottla pipeline new`: a starter file that runs as it is."""
+"""`ottla pipeline new`: a starter file that runs as it is, or a copy of one of the pipelines that ship."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def per_minute(views=views):
 '''
 
 
-def create(name: str, *, force: bool) -> None:
+def create(name: str, *, template: str | None, force: bool) -> None:
     """Write NAME.py here."""
     stem = name.removesuffix(".py")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", Path(stem).name):
@@ -64,5 +64,13 @@ def create(name: str, *, force: bool) -> None:
         raise CliError(f"{path} is there already; --force overwrites it")
     if not path.parent.is_dir():
         raise CliError(f"{path.parent}: there is no such directory")
-    path.write_text(_TEMPLATE.format(name=Path(stem).name, file=path), encoding="utf-8")
+    path.write_text(_text(path, template), encoding="utf-8")
     say(f"wrote {path}; run it with `ottla pipeline run {path}`")
+
+
+def _text(path: Path, template: str | None) -> str:
+    from ottla.spark.pipelines import source_of
+
+    if template is None:
+        return _TEMPLATE.format(name=path.stem, file=path)
+    return source_of(template).replace(f"{template}.py", str(path))
