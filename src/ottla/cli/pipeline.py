@@ -180,7 +180,9 @@ COMMAND = Command(
             "new",
             "write a starter file, with comments, that runs as it is",
             argument("name", help="of the pipeline; the file is NAME.py"),
-            argument("--template", choices=tuple(PIPELINES), help="begin with a copy of a pipeline that ships"),
+            argument(
+                "--template", choices=tuple(PIPELINES), help="begin with a copy of a pipeline that ships"
+            ),
             switch("--force", help="overwrite a file that is there"),
             run=_new,
             details=_NEW_DETAILS,
