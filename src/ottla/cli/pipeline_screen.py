@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.cli.output import table
+from ottla.cli.output import ABSENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ COLUMNS = (
     "state_rows",
     "state_size",
 )
+WORDS = 2  # the columns in front that are no figures
 
 
 def rows(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -82,7 +83,21 @@ def status_lines(run: Run, progress: Mapping[str, Any]) -> list[str]:
 
 def _figures(progress: Mapping[str, Any]) -> list[str]:
     found = rows(progress)
-    return table(found, COLUMNS).splitlines() if found else ["no figures yet"]
+    return aligned(found) if found else ["no figures yet"]
+
+
+def aligned(found: list[dict[str, Any]]) -> list[str]:
+    """A table whose figures, which are text with commas by now, stand to the right."""
+    cells = [[column.upper().replace("_", " ") for column in COLUMNS]]
+    cells += [[ABSENT if row[column] is None else str(row[column]) for column in COLUMNS] for row in found]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            text.ljust(width) if number < WORDS else text.rjust(width)
+            for number, (text, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]
 
 
 def plain_lines(progress: Mapping[str, Any], elapsed_s: float) -> list[str]:
