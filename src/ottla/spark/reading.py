@@ -50,7 +50,8 @@ def read_range(options: SourceOptions, whole: OffsetRange) -> Iterator[Any]:
         except KafkaError as error:
             if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-            reader.skip_to(whole.end, "there is no such partition any more")
+            if not reader.looks_again():
+                reader.skip_to(whole.end, "there is no such partition any more")
     yield from reader.rest()
 
 
@@ -62,6 +63,7 @@ class RangeReader:
         self._whole = whole
         self._options = options
         self._losses = Losses(options.fail_on_data_loss)
+        self._has_looked_again = False
         self._builder = ColumnBuilder(options.include_headers)
         self._maker = BatchMaker(whole.tp.topic, whole.tp.partition, options.include_headers)
 
@@ -81,6 +83,17 @@ class RangeReader:
             yield from self._sections(chunk) if chunk.aborted else self._plain(chunk)
             self.position = chunk.next_offset
         self.position = self._whole.end
+
+    def looks_again(self) -> bool:
+        """A client kept from earlier tasks may know an older topic of that name: once, it asks anew.
+
+        Not where something was read: offsets of another topic of the same name are not the ones to go on from.
+        """
+        if self._has_looked_again or self.position != self._whole.start:
+            return False
+        self._has_looked_again = True
+        shared_client(self._options.kafka).core.metadata.forget(self._whole.tp.topic)
+        return True
 
     def rest(self) -> Iterator[Any]:
         """What is left, as the last RecordBatch."""
