@@ -293,6 +293,7 @@ class BatchSender:
         code = error_of(answer.error_code)
         if code is None or code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             # A duplicate so old that the broker does not know its offset any more is written all the same.
+            batch.lane.watch.confirm()
             batch.lane.acknowledged(batch, answer.base_offset if code is None else NO_OFFSET)
             self.pending_bytes -= len(batch.data)
             self.unsent_bytes -= len(batch.data)

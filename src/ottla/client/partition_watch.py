@@ -1,8 +1,9 @@
 """Where a partition's leader is, and whether the partition is still the one it was.
 
 Whoever reads or writes by offsets or sequence numbers must not go on with a topic that was deleted, nor with one
-made anew under the same name (its id tells). A broker that has just started may not know a topic yet, so a topic
-counts as gone only after a while. Owned by whoever reads or writes the partition.
+made anew under the same name: its id tells, from the first answer that was given under it (what was known before may
+be long out of date). A broker that has just started may not know a topic yet, so a topic counts as gone only after
+a while. Owned by whoever reads or writes the partition.
 """
 
 from ottla.client.metadata import Node, TopicInfo
@@ -21,6 +22,7 @@ class PartitionWatch:
         self._missing_since: float | None = None
         self.tp = tp
         self.topic_id: Uuid = ZERO_UUID
+        self._is_confirmed = False
 
     def leader(self, now: float) -> Node | None:
         """The leader, or None if it is asked for and somebody has to wait; KafkaError if there is none to come."""
@@ -33,6 +35,10 @@ class PartitionWatch:
         if node is None:
             metadata.invalidate()
         return node
+
+    def confirm(self) -> None:
+        """The leader has answered under this id: from here on it is this topic and no other."""
+        self._is_confirmed = True
 
     def next_deadline(self) -> float:
         return float("inf") if self._missing_since is None else self._missing_since + GONE_AFTER_MS
@@ -55,9 +61,9 @@ class PartitionWatch:
         return topic.error is None and self.tp.partition not in topic.partitions
 
     def _check_id(self, topic: TopicInfo) -> None:
-        if self.topic_id == ZERO_UUID:
+        if not self._is_confirmed:
             self.topic_id = topic.topic_id
-        elif topic.topic_id not in (ZERO_UUID, self.topic_id):
+        elif topic.topic_id != self.topic_id:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"{self.tp}: the topic was deleted, and made anew under the same name",

@@ -205,6 +205,7 @@ class RangeFetch:
         elif data.error_code:
             self._on_partition_error(data, response.node_endpoints, now)
         else:
+            self._watch.confirm()
             self._attempts, self._last_trouble = 0, None
             self._visible_end = data.last_stable_offset if self._read_committed else data.high_watermark
             if data.records is not None and len(data.records):

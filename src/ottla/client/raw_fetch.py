@@ -16,7 +16,6 @@ from ottla.client.aborted import AbortedTransactions, check_crc
 from ottla.client.inline import GRACE_MS, InlineClient
 from ottla.client.offsets import EARLIEST, LATEST
 from ottla.client.range_fetch import OffsetOutOfRange, RangeFetch, RawChunk
-from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import LOG_APPEND_TIME, iter_batches
 from ottla.records.record import MAX_DECOMPRESSED_BYTES, record_section
@@ -58,6 +57,7 @@ class RawFetcher:
         check_crcs: bool = True,
         timeout_ms: float | None = None,
     ) -> None:
+        assert start_offset >= 0, "special offsets are looked up before"
         self._client = client
         self._tp = tp
         self._range = (start_offset, end_offset)
@@ -67,12 +67,10 @@ class RawFetcher:
         self._timeout_ms = client.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
     def __iter__(self) -> Iterator[RawChunk]:
-        client, start_offset = self._client, self._range[0]
         fetch = RangeFetch(
-            client.core,
+            self._client.core,
             self._tp,
-            max(start_offset, 0),
-            self._range[1],
+            *self._range,
             read_committed=self._read_committed,
             max_bytes=self._max_bytes,
             timeout_ms=self._timeout_ms,
@@ -95,12 +93,10 @@ class RawFetcher:
 
     def _with_bounds(self, error: OffsetOutOfRange) -> OffsetOutOfRange:
         """The broker says no more than that an offset is out of range: where the log is, is asked for."""
-        try:
-            first = self._client.list_offsets({self._tp: EARLIEST})[self._tp].offset
-            last = self._client.list_offsets({self._tp: LATEST})[self._tp].offset
-        except KafkaError:
-            return error
-        return OffsetOutOfRange(error.tp, error.offset, first, last)
+        tp, offset = error.tp, error.offset
+        first = self._client.list_offsets({tp: EARLIEST})[tp].offset
+        last = self._client.list_offsets({tp: LATEST})[tp].offset
+        return OffsetOutOfRange(tp, offset, first, last)
 
 
 def plain_sections(

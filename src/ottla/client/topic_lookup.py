@@ -21,9 +21,9 @@ class TopicLookup:
     def result(self) -> TopicInfo:
         """What is known; UNKNOWN_TOPIC_OR_PARTITION, or whatever else stands in the way."""
         info = self._core.metadata.topic(self._name)
-        if info is None or not info.partitions:
-            raise self._error(info)
-        return info
+        if info is None or (info.error is None and not info.partitions):
+            raise timed_out_waiting(f"topic {self._name!r} was not found", self._core)
+        return existing(info)
 
     def _is_final(self, info: TopicInfo) -> bool:
         """The topic's error will not go away by asking again (a missing topic, unless it is being created)."""
@@ -33,10 +33,11 @@ class TopicLookup:
         missing = info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not creates
         return self._core.metadata.version > self._asked and (missing or not info.error.retriable)
 
-    def _error(self, info: TopicInfo | None) -> KafkaError:
-        if info is None or info.error is None:
-            return timed_out_waiting(f"topic {self._name!r} was not found", self._core)
-        missing = info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return KafkaError(
-            info.error, f"topic {self._name!r}: {'does not exist' if missing else info.error.name}"
-        )
+
+def existing(info: TopicInfo) -> TopicInfo:
+    """The topic, if it is one: KafkaError if it has no partitions."""
+    if info.partitions:
+        return info
+    error = info.error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    raise KafkaError(error, f"topic {info.name!r}: {'does not exist' if missing else error.name}")

@@ -119,6 +119,15 @@ def test_topics_by_name_and_all(client: InlineClient, broker: StubBroker) -> Non
         client.topic("v")
 
 
+def test_a_topic_is_looked_at_anew_each_time(client: InlineClient, broker: StubBroker) -> None:
+    assert len(client.topic("t").partitions) == 2
+    broker.cluster.create("t", 5)
+    assert len(client.topic("t").partitions) == 5
+    broker.cluster.topics.pop("t")
+    with pytest.raises(KafkaError, match="'t': does not exist"):
+        client.topic("t")
+
+
 def test_the_first_error_of_list_offsets_is_raised(client: InlineClient) -> None:
     with pytest.raises(KafkaError, match="t-7 does not exist"):
         client.list_offsets({TP: LATEST, TopicPartition("t", 7): LATEST})

@@ -498,3 +498,17 @@ def test_time_without_anybody_waiting_does_not_count() -> None:
     assert rig.next(fetch) is not None
     rig.cluster.now += 100_000
     assert rig.next(fetch) is not None
+
+
+def test_what_was_known_of_a_topic_before_may_be_out_of_date() -> None:
+    """A client outlives topics: one that was made anew before the fetch began is simply the topic."""
+    rig = Rig()
+    rig.fill(5)
+    rig.read(0, 50)
+    rig.chunks.clear()
+    old = rig.cluster.topics.pop("t")
+    rig.cluster.topics["other"] = old
+    rig.partition = rig.cluster.create("t", 1).partitions[0]
+    rig.cluster.topics.pop("other")
+    rig.fill(7)
+    assert rig.read(0, 70) == list(range(70))
