@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ottla.cli.demo_show import Line
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,12 +71,12 @@ class Board:
         return max(self.sent.total - self.read.total, 0)
 
 
-def lines(board: Board, now: float, width: int) -> list[str]:
+def lines(board: Board, now: float) -> list[Line]:
     """The screen."""
     sent_rate, sent_bytes = board.sent.rates(now)
     read_rate, _ = board.read.rates(now)
+    title = "Ottla: a Kafka broker in Python, and a producer and a consumer at work on it"
     shown = [
-        "Ottla: a Kafka broker in Python, and a producer and a consumer at work on it",
         "",
         f"  broker    {board.broker}",
         f"  topic     {board.topic}, {len(board.ends)} partitions",
@@ -87,15 +89,17 @@ def lines(board: Board, now: float, width: int) -> list[str]:
     ]
     if board.trouble:
         shown.append(f"  trouble   {board.trouble}")
-    if board.address:
-        shown += [
-            "",
-            "  Look at it from another terminal:",
-            f"    ottla consume -b {board.address} -t {board.topic} -o -5 -e",
-            f"    kcat -b {board.address} -L",
-        ]
-    shown += ["", "  Ctrl-C ends it; nothing is kept."]
-    return [line[: width - 1] for line in shown]
+    return [Line(title, "bold"), *map(Line, shown), *[Line(hint, "dim") for hint in _hints(board)]]
+
+
+def _hints(board: Board) -> list[str]:
+    look = [
+        "  Look at it from another terminal:",
+        f"    ottla consume -b {board.address} -t {board.topic} -o -5 -e",
+        f"    kcat -b {board.address} -L",
+        "",
+    ]
+    return ["", *(look if board.address else []), "  Ctrl-C ends it; nothing is kept."]
 
 
 def _partitions(ends: Sequence[int], positions: Sequence[int]) -> list[str]:

@@ -52,7 +52,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("ottla.cli.serve", "run a broker (and its controller) on a data directory"),
     "demo": (
         "ottla.cli.demo",
-        "a broker, a topic, a producer and a consumer, live, in a temporary directory",
+        "a broker, sample clicks and a pipeline on Spark that counts them, live, in a temporary directory",
     ),
     "topic": ("ottla.cli.topic", "list, describe, create, alter and delete topics"),
     "config": ("ottla.cli.config", "show and change the configuration of topics and brokers"),

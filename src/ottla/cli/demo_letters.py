@@ -1,0 +1,171 @@
+"""The demo of the broker alone: letters written by one client and read by another, live, on one screen."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ottla.cli.demo_broker import Broker, create_topics
+from ottla.cli.demo_life import abandon, stop_at_signals
+from ottla.cli.demo_screen import Board, lines, progress_line, summary
+from ottla.cli.demo_show import has_screen, pause, show
+from ottla.cli.output import say
+
+if TYPE_CHECKING:
+    from ottla.client.batch import Delivery
+    from ottla.client.fetched import ConsumerRecord
+
+TOPIC = "letters"
+PARTITIONS = 3
+TICK_S = 0.02
+CATCH_UP_S = 5.0
+# The demo may run all day: the topic keeps the last few megabytes.
+TOPIC_SETTINGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(8 << 20), "retention.ms": "600000"}
+
+_WRITERS = ("Franz", "Ottla", "Milena", "Max", "Felice", "Hermann", "Julie", "Grete")
+_PHRASES = (
+    "the house in the Alchimistengasse is quiet at night",
+    "the doctor says the country air does me good",
+    "I have read your letter three times already",
+    "the train from Zürau was late again",
+    "send me the catalogue, if it is not too much trouble",
+    "we planted potatoes on Sunday",
+)
+
+
+async def demo(directory: Path, rate: int, seconds: float | None) -> tuple[str, bool]:
+    """All of it, until a signal or the time is up; the last word, and whether nothing was lost."""
+    stop = asyncio.Event()
+    stop_at_signals(stop)
+    board = Board(TOPIC, PARTITIONS)
+    broker = Broker(directory)
+    started = time.monotonic()
+    try:
+        say("starting a broker in a temporary directory ...")
+        await broker.start()
+        board.address = broker.address
+        board.broker = f"{broker.address}, up in {time.monotonic() - started:.2f} s"
+        if not has_screen():
+            print(f"broker: {board.broker}", flush=True)
+        await create_topics(broker.address, [TOPIC], PARTITIONS, TOPIC_SETTINGS)
+        await _run_clients(board, broker, rate, seconds, stop)
+    finally:
+        await broker.stop()
+    return summary(board), not board.failed and board.read.total >= board.acknowledged
+
+
+async def _run_clients(
+    board: Board, broker: Broker, rate: int, seconds: float | None, stop: asyncio.Event
+) -> None:
+    """The producer until told to stop, the consumer until it has read the rest."""
+    done = asyncio.Event()
+    producer = asyncio.create_task(_produce(board, broker.address, rate, stop))
+    others = [
+        asyncio.create_task(_consume(board, broker.address, done)),
+        asyncio.create_task(_watch_ends(board, broker.address, done)),
+        asyncio.create_task(_show(board, done)),
+    ]
+    gone = asyncio.create_task(broker.exited())
+    try:
+        await asyncio.wait({producer, gone, *others}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        stop.set()
+        await asyncio.wait({producer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await _catch_up(board, gone)
+    finally:
+        stop.set()
+        done.set()
+        tasks = [producer, *others]
+        if gone.done():
+            await abandon(tasks)
+        gone.cancel()
+        outcomes = await asyncio.gather(gone, *tasks, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+async def _catch_up(board: Board, gone: asyncio.Task[None]) -> None:
+    """Give the consumer the time to read what was acknowledged."""
+    deadline = time.monotonic() + CATCH_UP_S
+    while board.read.total < board.acknowledged and time.monotonic() < deadline and not gone.done():
+        await asyncio.sleep(TICK_S)
+
+
+async def _produce(board: Board, address: str, rate: int, stop: asyncio.Event) -> None:
+    """Write letters at an even pace until told to stop, then wait for the last acknowledgement."""
+    from ottla.client.aio import AsyncProducer
+
+    def delivered(delivery: Delivery) -> None:
+        error = delivery.exception()
+        if error is None:
+            board.acknowledged += 1
+        else:
+            board.failed += 1
+            board.trouble = str(error)
+
+    dice = random.Random()
+    async with AsyncProducer(bootstrap_servers=address, linger_ms=5, client_id="demo-producer") as producer:
+        started, written = time.monotonic(), 0
+        while not stop.is_set():
+            due = int((time.monotonic() - started) * rate)
+            for number in range(written, due):
+                writer, value = _letter(dice, number)
+                delivery = await producer.send(TOPIC, value, writer)
+                delivery.add_done_callback(delivered)
+                board.sent.add(1, len(value))
+            written = max(due, written)
+            await pause(stop, TICK_S)
+        await producer.flush()
+
+
+def _letter(dice: random.Random, number: int) -> tuple[bytes, bytes]:
+    writer = dice.choice(_WRITERS)
+    reader = dice.choice([name for name in _WRITERS if name != writer])
+    text = f'{{"no": {number}, "from": "{writer}", "to": "{reader}", "text": "{dice.choice(_PHRASES)}"}}'
+    return writer.encode(), text.encode()
+
+
+async def _consume(board: Board, address: str, done: asyncio.Event) -> None:
+    """Read everything, until told to stop."""
+    from ottla.client.aio import AsyncConsumer
+    from ottla.model.ids import TopicPartition
+
+    partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+    async with AsyncConsumer(bootstrap_servers=address, client_id="demo-consumer") as consumer:
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(partitions)
+        while not done.is_set():
+            for records in (await consumer.poll(timeout_ms=100)).values():
+                _note(board, records)
+
+
+def _note(board: Board, records: list[ConsumerRecord]) -> None:
+    now_ms = time.time() * 1000
+    board.read.add(len(records))
+    for record in records:
+        board.saw(now_ms - record.timestamp)
+    last = records[-1]
+    board.positions[last.partition] = last.offset + 1
+    board.ends[last.partition] = max(board.ends[last.partition], last.offset + 1)
+    value = (last.value or b"").decode("utf-8", "replace")
+    board.last = f"{last.topic}-{last.partition} @ {last.offset:,}  {value}"
+
+
+async def _watch_ends(board: Board, address: str, done: asyncio.Event) -> None:
+    """Ask now and then how far the partitions have grown: what the consumer has not read yet shows, too."""
+    from ottla.client.aio import AsyncConsumer
+    from ottla.model.ids import TopicPartition
+
+    partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+    async with AsyncConsumer(bootstrap_servers=address, client_id="demo-watcher") as consumer:
+        while not done.is_set():
+            for partition, end in (await consumer.end_offsets(partitions)).items():
+                board.ends[partition.partition] = max(board.ends[partition.partition], end)
+            await pause(done, 0.5)
+
+
+async def _show(board: Board, done: asyncio.Event) -> None:
+    await show(lambda now, *_: lines(board, now), lambda elapsed_s: progress_line(board, elapsed_s), done)
