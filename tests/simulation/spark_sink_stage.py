@@ -69,6 +69,7 @@ class Cluster:
         self.pending: dict[int, dict[TopicPartition, Committed]] = {}
         self.decisions: list[Decision] = []
         self._epochs: dict[tuple[TopicPartition, int], int] = {}
+        self._used: set[tuple[TopicPartition, int, int]] = set()  # who has had a transaction with rows there
         self._next_producer_id = 100
         self._has_changed = False  # for readers: only a marker makes rows visible
 
@@ -159,6 +160,7 @@ class Cluster:
                 self.offsets.update(offsets)
             return
         self._has_changed = True
+        self._used |= {(tp, txn.producer_id, epoch) for epoch in range(txn.marker_epoch + 1)}
         self._epochs[tp, txn.producer_id] = txn.marker_epoch
         self.logs[tp].append(Item(txn.producer_id, txn.marker_epoch, None, txn.commit))
 
@@ -180,6 +182,10 @@ class Cluster:
         if epoch < self._epochs.get((tp, producer_id), 0):
             raise Refused("fenced by the partition")
         self._enter(name, producer_id, epoch, tp)
+        if (tp, producer_id, epoch) in self._used:
+            raise Violation(
+                f"{name} begins with sequence 0 again in epoch {epoch}: OUT_OF_ORDER_SEQUENCE_NUMBER"
+            )
         self._epochs[tp, producer_id] = epoch
         log = self.logs[tp]
         first = len(log)

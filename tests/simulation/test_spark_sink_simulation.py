@@ -41,7 +41,7 @@ from ottla.spark.sink_commit import (
     commit,
 )
 
-SEEDS, BLOCKS = 3_000, 12
+SEEDS, BLOCKS = 2_000, 10
 PARTITIONS = [TopicPartition("out", 0), TopicPartition("out", 1), TopicPartition("more", 0)]
 PREFIX, DECIDER = "p", "p-decision"
 ROWS, SLOTS, ATTEMPTS = 5, 3, 4

@@ -248,6 +248,11 @@ def _end_all(entries: tuple[Entry, ...], spans: tuple[Span, ...]) -> Steps[froze
 
 
 def _recover(driver: Driver, decision: Decision, aborted: frozenset[Entry]) -> Steps[None]:
+    # With transactions of version 1 an epoch outlives its transaction; rows need one that no other rows have had.
+    driver.forget()
+    yield from _known(driver)
+    if driver.decision != decision:
+        raise Fenced("somebody else has gone on meanwhile")
     assert driver.identity is not None
     lost = tuple(entry for entry in decision.entries if entry in aborted)
     yield CopyRows(driver.identity, lost, decision.spans)
