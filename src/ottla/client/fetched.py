@@ -5,17 +5,15 @@ records decoded only then. A read-committed consumer leaves out what belongs to 
 control records are never handed out. Owned by the consumer core.
 """
 
-import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from ottla.client.aborted import AbortedTransactions, check_crc
 from ottla.model.ids import TopicPartition
-from ottla.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchView, batch_at
+from ottla.records.batch import BatchView, batch_at
+from ottla.records.kernel import whole_batches
 from ottla.records.record import MAX_DECOMPRESSED_BYTES, read_records
 
-# Base offset, length, then past epoch, magic, checksum and attributes to the last offset delta.
-_HEAD = struct.Struct(">qi11xi")
 _NO_END = 0x7FFFFFFFFFFFFFFF
 
 
@@ -38,17 +36,7 @@ def complete_batches_end(records: memoryview, end_offset: int = _NO_END) -> tupl
 
     Batches that begin at or after `end_offset` are left out; to have seen one is to have come that far.
     """
-    position, size, next_offset = 0, len(records), -1
-    while size - position >= HEADER_SIZE:
-        base_offset, length, last_offset_delta = _HEAD.unpack_from(records, position)
-        end = position + LOG_OVERHEAD + length
-        if length < HEADER_SIZE - LOG_OVERHEAD or end > size:
-            break
-        if base_offset >= end_offset:
-            return position, end_offset
-        next_offset = base_offset + last_offset_delta + 1
-        position = end
-    return position, next_offset
+    return whole_batches(records, 0, len(records), end_offset)
 
 
 class Fetched:

@@ -171,6 +171,7 @@ find_column_types(kernel_state *state)
 }
 
 #include "_kernel_check.h"
+#include "_kernel_walk.h"
 #include "_kernel_decode.h"
 #include "_kernel_encode.h"
 #include "_kernel_map_type.h"
@@ -196,6 +197,7 @@ static PyMethodDef kernel_methods[] = {
     FAST(scan_records),
     FAST(split_rows),
     FAST(summarize_records),
+    FAST(whole_batches),
     {NULL, NULL, 0, NULL},
 };
 

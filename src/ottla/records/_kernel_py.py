@@ -15,6 +15,8 @@ from ottla.records.types import Buffer, Headers, InvalidRecordError, NewRecord, 
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH = struct.Struct(">i")
+# Base offset, length, then past epoch, magic, checksum and attributes to the last offset delta.
+_WALK = struct.Struct(">qi11xi")
 _HEADER_SIZE = 61
 _LOG_OVERHEAD = 12
 _CRC_START = 21
@@ -176,6 +178,22 @@ def _record_problem(parsed: _Parsed, index: int, require_key: bool) -> int:
     if require_key and parsed.key_len < 0:
         return _NO_KEY
     return 0 if parsed.offset_delta == index else _OFFSET_DELTA
+
+
+def whole_batches(buf: Buffer, start: int, end: int, end_offset: int, /) -> tuple[int, int]:
+    _require_int64(end_offset)
+    _require_range(buf, start, end)
+    position, next_offset = start, -1
+    while end - position >= _HEADER_SIZE:
+        base_offset, length, last_offset_delta = _WALK.unpack_from(buf, position)
+        stop = position + _LOG_OVERHEAD + length
+        if length < _MIN_LENGTH or stop > end:
+            break
+        if base_offset >= end_offset:
+            return position, end_offset
+        next_offset = base_offset + last_offset_delta + 1
+        position = stop
+    return position, _wrap64(next_offset)
 
 
 def check_records(

@@ -17,6 +17,10 @@ check_batch(buf, start, end, require_key) -> 16 ints
     sense together (count against last offset delta, control, sequence) is the caller's to judge.
 summarize_records(buf, start, end, count, base_timestamp, require_key) -> (problem, index, min_ts, max_ts)
     The same look at a section that the caller has decompressed; index -1 if nothing is wrong.
+whole_batches(buf, start, end, end_offset) -> (position, next_offset)
+    Walks over batches by their headers' lengths to where the last whole one ends (a fetched run may end in half
+    a batch), and gives the offset after it, -1 if there is none. Stops before the first that begins at or after
+    `end_offset`: then that is the offset.
 check_records(buf, start, end, count, require_key) -> [(record_index, problem), ...]
     Every NO_KEY and OFFSET_DELTA, and last the problem of structure that ended the walk, if any.
 scan_records(buf, start, end, count)
@@ -71,6 +75,7 @@ encode_records = _impl.encode_records
 rebuild_records = _impl.rebuild_records
 scan_records = _impl.scan_records
 summarize_records = _impl.summarize_records
+whole_batches = _impl.whole_batches
 
 __all__ = [
     "KERNEL",
@@ -84,4 +89,5 @@ __all__ = [
     "rebuild_records",
     "scan_records",
     "summarize_records",
+    "whole_batches",
 ]
