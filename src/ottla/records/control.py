@@ -10,7 +10,8 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.records.batch import HEADER_SIZE
+from ottla.model.ids import NO_SEQUENCE
+from ottla.records.batch import CONTROL_FLAG, HEADER_SIZE, TRANSACTIONAL_FLAG, write_header
 from ottla.records.record import build_batch
 from ottla.records.types import Buffer, Record
 
@@ -21,7 +22,8 @@ _END_TXN_VERSION: Final = 0
 # A transaction marker's record as every broker writes it, alone in its batch: length, attributes, deltas of timestamp
 # and offset, key length; key version and type; value length; value version and coordinator epoch; number of headers.
 _END_TXN_RECORD: Final = struct.Struct(">5s hh B hi B")
-_END_TXN_FRAME: Final = bytes((32, 0, 0, 0, 8))
+# Lengths are zigzag varints of one byte: twice the number.
+_END_TXN_FRAME: Final = bytes((2 * (_END_TXN_RECORD.size - 1), 0, 0, 0, 2 * _KEY.size))
 _END_TXN_BATCH_BYTES: Final = HEADER_SIZE + _END_TXN_RECORD.size
 
 
@@ -92,16 +94,32 @@ def end_txn_marker(
 ) -> bytearray:
     """The batch that ends a producer's transaction on a partition."""
     kind = ControlType.COMMIT if committed else ControlType.ABORT
-    value = _END_TXN.pack(_END_TXN_VERSION, coordinator_epoch)
-    return build_batch(
-        [(timestamp_ms, control_key(kind), value, ())],
+    out = bytearray(_END_TXN_BATCH_BYTES)
+    _END_TXN_RECORD.pack_into(
+        out,
+        HEADER_SIZE,
+        _END_TXN_FRAME,
+        _KEY_VERSION,
+        kind,
+        2 * _END_TXN.size,
+        _END_TXN_VERSION,
+        coordinator_epoch,
+        0,
+    )
+    write_header(
+        out,
         base_offset=base_offset,
-        leader_epoch=leader_epoch,
+        last_offset_delta=0,
+        attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
+        base_sequence=NO_SEQUENCE,
+        records_count=1,
+        leader_epoch=leader_epoch,
     )
+    return out
 
 
 def parse_end_txn_marker(record: Record) -> EndTxnMarker:
@@ -124,7 +142,7 @@ def usual_end_txn_marker(buf: Buffer, size_bytes: int) -> EndTxnMarker | None:
     frame, key_version, kind, value_bytes, version, epoch, headers = _END_TXN_RECORD.unpack_from(
         buf, HEADER_SIZE
     )
-    if frame != _END_TXN_FRAME or key_version or value_bytes != 12 or version or headers:
+    if frame != _END_TXN_FRAME or key_version or value_bytes != 2 * _END_TXN.size or version or headers:
         return None
     if kind != ControlType.COMMIT and kind != ControlType.ABORT:
         return None

@@ -110,15 +110,13 @@ class MarkerSender:
     def _answered(self, sending: "_Sending", done: Pending[WriteTxnMarkersResponse]) -> None:
         sending.asked -= 1
         if done.error is None:
-            for partition, code in _errors(done.result()):
-                self._note(sending, partition, code)
+            sending.left.difference_update(_written(done.result()))
+            for partition, code in _refusals(done.result()):
+                self._note_refusal(sending, partition, code)
         if sending.asked == 0:
             self._round_over(sending)
 
-    def _note(self, sending: "_Sending", partition: TopicPartition, code: ErrorCode) -> None:
-        if code in _WRITTEN:
-            sending.left.discard(partition)
-            return
+    def _note_refusal(self, sending: "_Sending", partition: TopicPartition, code: ErrorCode) -> None:
         who = sending.markers.transactional_id
         log.info("%s: the marker for %s-%d is not written: %s", who, *partition, code.name)
         if code in _SUPERSEDED:
@@ -182,8 +180,22 @@ def _request(markers: TransactionMarkers, partitions: Iterable[TopicPartition]) 
     return WriteTxnMarkersRequest(markers=[marker])
 
 
-def _errors(response: WriteTxnMarkersResponse) -> Iterable[tuple[TopicPartition, ErrorCode]]:
-    for marker in response.markers:
-        for topic in marker.topics:
-            for partition in topic.partitions:
-                yield TopicPartition(topic.name, partition.partition_index), ErrorCode(partition.error_code)
+def _written(response: WriteTxnMarkersResponse) -> Iterable[tuple[str, int]]:
+    """The partitions that need no marker any more."""
+    return [
+        (topic.name, partition.partition_index)
+        for marker in response.markers
+        for topic in marker.topics
+        for partition in topic.partitions
+        if partition.error_code in _WRITTEN
+    ]
+
+
+def _refusals(response: WriteTxnMarkersResponse) -> Iterable[tuple[TopicPartition, ErrorCode]]:
+    return [
+        (TopicPartition(topic.name, partition.partition_index), ErrorCode(partition.error_code))
+        for marker in response.markers
+        for topic in marker.topics
+        for partition in topic.partitions
+        if partition.error_code not in _WRITTEN
+    ]

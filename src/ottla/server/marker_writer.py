@@ -40,8 +40,8 @@ _NOT_READY: Final = frozenset(
 NO_PRODUCER: Final = -1
 # Markers written in one go: a few milliseconds.
 SLICE_MARKERS: Final = 100
-Work = tuple[WritableTxnMarker, bytearray, TopicPartition]
-Errors = dict[int, dict[TopicPartition, ErrorCode]]
+Errors = dict[TopicPartition, ErrorCode]
+Work = tuple["_Marker", TopicPartition]
 
 
 class MarkerWriter:
@@ -66,37 +66,36 @@ class MarkerWriter:
         if any(NO_PRODUCER in (marker.producer_id, marker.producer_epoch) for marker in request.markers):
             # No batch can say that, and Apache finds out too late to answer for single markers.
             return Pending.failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a marker without a producer"))
-        self._write_some(writing, self._work(request))
+        self._write_some(writing, self._work(writing, request))
         return writing.answer
 
-    def _work(self, request: WriteTxnMarkersRequest) -> Iterator[Work]:
-        for marker in request.markers:
-            template = _batch(marker, self._scheduler.now_ms())
-            for topic in marker.topics:
+    def _work(self, writing: "_Writing", request: WriteTxnMarkersRequest) -> Iterator[Work]:
+        for said in request.markers:
+            marker = _Marker(said, self._scheduler.now_ms(), writing.errors_of(said.producer_id))
+            for topic in said.topics:
                 for index in topic.partition_indexes:
-                    yield marker, template, TopicPartition(topic.name, index)
+                    yield marker, TopicPartition(topic.name, index)
 
     def _write_some(self, writing: "_Writing", work: Iterator[Work]) -> None:
         """A slice at a time: a transaction may have ten thousand partitions."""
-        for count, one in enumerate(work, 1):
-            self._write_one(writing, *one)
+        now_ms = self._scheduler.now_ms()
+        for count, (marker, where) in enumerate(work, 1):
+            self._write_one(writing, marker, where, now_ms)
             if count == SLICE_MARKERS:
                 self._scheduler.call_soon(lambda: self._write_some(writing, work))
                 return
         writing.all_begun()
 
-    def _write_one(
-        self, writing: "_Writing", marker: WritableTxnMarker, template: bytearray, where: TopicPartition
-    ) -> None:
-        tell = writing.begin(marker.producer_id, where)
-        runtime = self._runtimes.get(where.topic)
-        partition = self._replicas.hosted(where.topic, where.partition)
-        if partition is None:
-            tell(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    def _write_one(self, writing: "_Writing", marker: "_Marker", where: TopicPartition, now_ms: int) -> None:
+        topic, index = where
+        runtime = self._runtimes.get(topic)
+        if self._replicas.hosted(topic, index) is None:
+            marker.errors[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif runtime is not None:
-            self._end_in_shard(runtime, marker, where.partition).then(lambda done: tell(_shard_error(done)))
+            tell = writing.begin(marker.errors, where)
+            self._end_in_shard(runtime, marker.said, index).then(lambda done: tell(_shard_error(done)))
         else:
-            self._append(partition, marker, template, tell)
+            self._append(writing, marker, where, now_ms)
 
     def _end_in_shard(
         self, runtime: CoordinatorRuntime[Any], marker: WritableTxnMarker, index: int
@@ -109,33 +108,23 @@ class MarkerWriter:
             transaction_version=marker.transaction_version,
         )
 
-    def _append(
-        self,
-        partition: Partition,
-        marker: WritableTxnMarker,
-        template: bytearray,
-        tell: Callable[[ErrorCode], None],
-    ) -> None:
+    def _append(self, writing: "_Writing", marker: "_Marker", where: TopicPartition, now_ms: int) -> None:
         try:
-            leader = self._replicas.leader(*partition.topic_partition)
-            end = self._append_marker(leader, marker, template)
+            leader = self._replicas.leader(*where)
+            result = leader.append(
+                bytearray(marker.batch),
+                ACKS_ALL,
+                now_ms,
+                AppendOrigin.COORDINATOR,
+                transaction_version=marker.said.transaction_version,
+            )
         except KafkaError as error:
-            tell(error.code)
+            marker.errors[where] = error.code
             return
-        if leader.log.high_watermark >= end:
-            tell(ErrorCode.NONE)
+        if leader.log.high_watermark > result.last_offset:
+            marker.errors[where] = ErrorCode.NONE
         else:
-            self._await_commit(leader, end, tell)
-
-    def _append_marker(self, partition: Partition, marker: WritableTxnMarker, template: bytearray) -> int:
-        result = partition.append(
-            bytearray(template),
-            ACKS_ALL,
-            self._scheduler.now_ms(),
-            AppendOrigin.COORDINATOR,
-            transaction_version=marker.transaction_version,
-        )
-        return result.last_offset + 1
+            self._await_commit(leader, result.last_offset + 1, writing.begin(marker.errors, where))
 
     def _await_commit(self, partition: Partition, end: int, tell: Callable[[ErrorCode], None]) -> None:
         late = self._scheduler.call_later(self._timeout_ms(), lambda: tell(ErrorCode.REQUEST_TIMED_OUT))
@@ -148,18 +137,38 @@ class MarkerWriter:
         partition.when_committed(end, look)
 
 
+class _Marker:
+    """One marker of a request: its batch, and what became of it in each partition so far."""
+
+    __slots__ = ("batch", "errors", "said")
+
+    def __init__(self, said: WritableTxnMarker, now_ms: int, errors: Errors) -> None:
+        self.said = said
+        # Partitions write their offset and epoch into copies, which the checksum leaves out.
+        self.batch = end_txn_marker(
+            committed=said.transaction_result,
+            producer_id=said.producer_id,
+            producer_epoch=said.producer_epoch,
+            coordinator_epoch=said.coordinator_epoch,
+            timestamp_ms=now_ms,
+        )
+        self.errors = errors
+
+
 class _Writing:
     """One request on its way: what is known of each partition, and how much is not."""
 
     def __init__(self) -> None:
         self.answer: Pending[WriteTxnMarkersResponse] = Pending()
-        self._errors: Errors = {}
+        self._errors: dict[int, Errors] = {}
         self._left = 1  # all_begun takes this one away
 
-    def begin(self, producer_id: int, where: TopicPartition) -> Callable[[ErrorCode], None]:
-        """Whom to tell, once, how it ended; a second word is not heard."""
+    def errors_of(self, producer_id: int) -> Errors:
+        return self._errors.setdefault(producer_id, {})
+
+    def begin(self, errors: Errors, where: TopicPartition) -> Callable[[ErrorCode], None]:
+        """Whom to tell, once, how it ended, if that is not known at once; a second word is not heard."""
         self._left += 1
-        errors = self._errors.setdefault(producer_id, {})
         told = False
 
         def tell(code: ErrorCode) -> None:
@@ -180,28 +189,18 @@ class _Writing:
             self.answer.resolve(_response(self._errors))
 
 
-def _batch(marker: WritableTxnMarker, now_ms: int) -> bytearray:
-    """The marker's batch; partitions write their offset and epoch into copies, which the checksum leaves out."""
-    return end_txn_marker(
-        committed=marker.transaction_result,
-        producer_id=marker.producer_id,
-        producer_epoch=marker.producer_epoch,
-        coordinator_epoch=marker.coordinator_epoch,
-        timestamp_ms=now_ms,
-    )
-
-
 def _shard_error(done: Pending[None]) -> ErrorCode:
     if done.error is None:
         return ErrorCode.NONE
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if done.error.code in _NOT_READY else done.error.code
 
 
-def _response(errors: Errors) -> WriteTxnMarkersResponse:
+def _response(errors: Mapping[int, Errors]) -> WriteTxnMarkersResponse:
     return WriteTxnMarkersResponse(
         markers=[
             WritableTxnMarkerResult(producer_id=producer_id, topics=_topics(found))
             for producer_id, found in errors.items()
+            if found
         ]
     )
 

@@ -94,8 +94,9 @@ class ProduceVerification:
             self._operation,
             self._verified,
         )
-        for place, where in self._places.items():
-            code = self._verified.errors.get(where)
+        errors = self._verified.errors
+        for place, where in self._places.items() if errors else ():
+            code = errors.get(where)
             if code is not None:
                 self.refused[place] = self._told(code)
 

@@ -23,6 +23,7 @@ from ottla.replication.partition import Partition
 from ottla.storage.verification import Verification
 
 if TYPE_CHECKING:
+    from ottla.config.broker import BrokerConfig
     from ottla.server.context import Services
     from ottla.server.transactions import TransactionService
 
@@ -130,8 +131,6 @@ async def verify(
     begun: Verified | None = None,
 ) -> Verified:
     """The whole of it; while the transaction before is being ended, a client that has partitions added waits here."""
-    config = services.config()
-    limit_ms = min(config["add.partitions.to.txn.retry.backoff.max.ms"], config["request.timeout.ms"])
     began_ms = services.clock.now_ms()
     while True:
         verified = begun or begin(batches, producer, operation, services.clock.now_ms())
@@ -141,10 +140,15 @@ async def verify(
             return verified
         errors = await ask(services.transactions, transactional_id, producer, open_ones, operation)
         waits = operation.adds and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
-        if not waits or services.clock.now_ms() - began_ms >= limit_ms:
+        config = services.config()
+        if not waits or services.clock.now_ms() - began_ms >= _longest_wait_ms(config):
             verified.errors.update(errors)
             return verified
         await asyncio.sleep(config["add.partitions.to.txn.retry.backoff.ms"] / 1000)
+
+
+def _longest_wait_ms(config: "BrokerConfig") -> int:
+    return int(min(config["add.partitions.to.txn.retry.backoff.max.ms"], config["request.timeout.ms"]))
 
 
 def verify_offset_commit(

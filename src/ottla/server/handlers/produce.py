@@ -1,11 +1,12 @@
 """Produce: batches from the frame into the logs, without a copy where nothing has to wait.
 
 The common case is one synchronous pass: each partition's records are validated and written where they stand in
-the connection's buffer, and the answer is bytes. Five things make a request take the slow road, as a coroutine on
-a copy: a partition whose part in a transaction has to be asked for, a compressed batch that is too large to be
-looked into here and a topic that recompresses (both in a thread, since that is work of milliseconds), a topic that
-flushes before it acknowledges, and more partitions than the loop has time for (decoded and answered in a thread,
-appended in slices). All hold the connection's line, so appends keep the order of arrival.
+the connection's buffer, and the answer is bytes. Four things make a request take the slow road, as a coroutine on
+a copy: a compressed batch that is too large to be looked into here and a topic that recompresses (both in a thread,
+since that is work of milliseconds), a topic that flushes before it acknowledges, and more partitions than the loop
+has time for (decoded and answered in a thread, appended in slices). A partition whose part in a transaction has to be
+asked for makes the request wait, on a copy too, but then it goes on in one pass. All who wait hold the connection's
+line, so appends keep the order of arrival.
 
 An error names the log's start where Kafka's does, and has words only where single records are refused.
 """
@@ -28,7 +29,7 @@ from ottla.server.registry import handles_raw
 from ottla.server.request_head import body_offset
 from ottla.storage.append import AppendOrigin, AppendResult, Inspection
 from ottla.storage.errors import RecordValidationError, UnacceptableRecordsError
-from ottla.storage.verification import NOT_CHECKED
+from ottla.storage.verification import NOT_CHECKED, Verification
 from ottla.wire.fast_produce import (
     ManyPartitionsError,
     Outcome,
@@ -100,7 +101,7 @@ def produce(
     try:
         flags = survey(view, request.topics)
         if flags & TRANSACTIONAL_FLAG and call.begin_verification(view):
-            return call.append_verified(bytearray(view[:stop]))
+            return call.append_verified(bytearray(view[:stop]), flags & COMPRESSION_MASK != 0)
     except KafkaError as error:
         return call.refuse_all(error)
     if request.acks not in LEGAL_ACKS:
@@ -127,7 +128,7 @@ async def _produce_many(
     try:
         flags = await run(services.executor, survey, view, request.topics)
         if flags & TRANSACTIONAL_FLAG and call.begin_verification(view):
-            return await call.append_verified(frame)
+            return await call.append_verified(frame, flags & COMPRESSION_MASK != 0)
     except KafkaError as error:
         return await call.refuse_many(error)
     if request.acks not in LEGAL_ACKS:
@@ -184,15 +185,20 @@ class _Produce:
     def begin_verification(self, view: memoryview) -> bool:
         """Look whether the partitions are known to be part of the transaction; True if that has to be asked."""
         verification = ProduceVerification.begin(self._services, self._request, view, self._version)
+        if verification is None or not verification.must_ask:
+            return False
         self._verification = verification
-        return verification is not None and verification.must_ask
+        return True
 
-    async def append_verified(self, frame: bytearray) -> Reply | None:
+    async def append_verified(self, frame: bytearray, compressed: bool) -> Reply | None:
         assert self._verification is not None
         await self._verification.ask()
         if self._request.acks not in LEGAL_ACKS:
             return await self.refuse_many(KafkaError(ErrorCode.INVALID_REQUIRED_ACKS))
-        return await self.append_slowly(frame)
+        view = memoryview(frame)
+        if self._many or self.must_wait(view, compressed):
+            return await self.append_slowly(frame)
+        return await self._answer_many(self._append_all(view))
 
     # ---- the fast road ------------------------------------------------------------------------------------
 
@@ -226,24 +232,45 @@ class _Produce:
         return True
 
     def append_now(self, view: memoryview) -> Answer:
+        return self._answer(self._append_all(view))
+
+    def _append_all(self, view: memoryview) -> list[tuple[TopicKey, list[Outcome]]]:
         now_ms = self._services.clock.now_ms()
-        topics = [
-            (
-                topic,
-                [self._append(view, topic, index, start, stop, now_ms) for index, start, stop in partitions],
-            )
+        append = self._append if self._verification is None else self._append_if_verified
+        return [
+            (topic, [append(view, topic, index, start, stop, now_ms) for index, start, stop in partitions])
             for topic, partitions in self._request.topics
         ]
-        return self._answer(topics)
+
+    def _append_if_verified(
+        self, view: memoryview, topic: TopicKey, index: int, start: int, stop: int, now_ms: int
+    ) -> Outcome:
+        verification = self._verification
+        assert verification is not None
+        if (refused := verification.refused.get((topic, index))) is not None:
+            return self._unverified(topic, index, refused)
+        return self._append(view, topic, index, start, stop, now_ms, verification.proof(topic, index))
 
     def _append(
-        self, view: memoryview, topic: TopicKey, index: int, start: int, stop: int, now_ms: int
+        self,
+        view: memoryview,
+        topic: TopicKey,
+        index: int,
+        start: int,
+        stop: int,
+        now_ms: int,
+        proof: Verification | None = NOT_CHECKED,
     ) -> Outcome:
         try:
             partition = self._leader(view, topic, index)
             records = self._records(view, start, stop)
             result = partition.append(
-                records, self._request.acks, now_ms, AppendOrigin.CLIENT, self._inspected.get(start)
+                records,
+                self._request.acks,
+                now_ms,
+                AppendOrigin.CLIENT,
+                self._inspected.get(start),
+                verification=proof,
             )
         except KafkaError as error:
             return self._failed(topic, index, error)
