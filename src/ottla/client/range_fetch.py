@@ -130,11 +130,11 @@ class RangeFetch:
     # -- the turn -------------------------------------------------------------------------------------
 
     def step(self, now: float) -> None:
-        if self._in_flight or self._is_over or self.error is not None:
+        if self._is_over or self.error is not None:
             return
         if self._deadline_ms <= now and not self._chunks:
             self.error = self._timed_out()
-        elif self._not_before_ms <= now:
+        elif not self._in_flight and self._not_before_ms <= now:
             self._ask_leader(now)
 
     def next_deadline(self, now: float) -> float:
@@ -156,8 +156,8 @@ class RangeFetch:
 
         def answered(response: Any, error: KafkaError | None, now: float) -> None:
             self._in_flight = False
-            if position != self.position:
-                return  # closed meanwhile
+            if position != self.position or self.error is not None:
+                return  # closed, or given up, meanwhile
             if error is not None:
                 self._trouble(error, now)
             else:

@@ -336,6 +336,17 @@ def test_a_broker_that_hangs_is_given_up_and_called_again() -> None:
     assert rig.read(0, 50, timeout_ms=60_000.0) == list(range(50))
 
 
+def test_a_broker_that_hangs_for_longer_than_the_request_may_take_is_told() -> None:
+    rig = Rig(request_timeout_ms=300_000)
+    rig.fill(5)
+    rig.cluster.faults.append(
+        lambda node, request, _: NO_ANSWER if isinstance(request, FetchRequest) else None
+    )
+    with pytest.raises(TimedOut, match="nothing could be fetched at offset 0 for 20000 ms"):
+        rig.read(0, 50)
+    assert rig.cluster.now < 25_000
+
+
 def test_a_broker_that_comes_back_is_waited_for() -> None:
     rig = Rig(socket_connection_setup_timeout_ms=1000)
     rig.fill(20)
