@@ -4,6 +4,7 @@ The schema is that of Spark's Kafka connector, and has to equal what PySpark der
 the tasks; one thread.
 """
 
+from array import array
 from typing import Any
 
 import pyarrow as pa
@@ -42,19 +43,26 @@ class BatchMaker:
     """Makes the RecordBatches of one partition: its topic and number are the same in every row."""
 
     def __init__(self, topic: str, partition: int, with_headers: bool) -> None:
-        self._topic = pa.scalar(topic, pa.string())
-        self._partition = pa.scalar(partition, pa.int32())
+        self._topic = topic.encode()
+        self._partition = partition
         self._schema = arrow_schema(with_headers)
-        self._topics = pa.repeat(self._topic, 0)
-        self._partitions = pa.repeat(self._partition, 0)
+        self._grow(0)
+
+    def _grow(self, rows: int) -> None:
+        """The constant columns: made once for the largest batch, of which smaller ones take a slice.
+
+        From buffers: converting Python values would make Arrow import pandas, for half a second, in each worker.
+        """
+        width = len(self._topic)
+        starts = array("i", range(0, rows * width + 1, width))
+        self._topics = _binary(rows, None, starts, self._topic * rows, 0, pa.string())
+        self._partitions = _fixed(pa.int32(), rows, array("i", [self._partition]) * rows)
 
     def batch(self, columns: Columns) -> Any:
         """One RecordBatch of what the kernel built."""
         rows = columns.rows
         if len(self._topics) < rows:
-            # Made once for the largest batch; smaller ones take a slice.
-            self._topics = pa.repeat(self._topic, rows)
-            self._partitions = pa.repeat(self._partition, rows)
+            self._grow(rows)
         arrays = [
             _binary(rows, columns.key_validity, columns.key_offsets, columns.key_data, columns.nulls_key),
             _binary(
