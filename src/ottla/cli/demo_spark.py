@@ -24,6 +24,8 @@ POLL_S = 0.25
 # From the end of the input to the end of this process: a query that does not stop is left to Java's own end.
 STOP_S = 10.0
 MASTER = "local[2]"
+# The path of a Unix socket has at most 107 bytes (103 on macOS); Spark's have a name of 42.
+MAX_SOCKET_DIR_CHARS = 60
 
 
 def main(address: str, directory: Path, out: TextIO) -> int:
@@ -59,15 +61,20 @@ def _watch_input(over: threading.Event) -> None:
 
 
 def _session(directory: Path) -> SparkSession:
-    from ottla.spark.session import SHORT_LIVED, session
+    """Everything that it and its libraries leave lying about goes into the demo's directory."""
+    from ottla.spark.session import SHORT_LIVED, quoted_option, session
 
+    local = directory / "spark"
+    local.mkdir()
     conf = {
-        "spark.driver.extraJavaOptions": SHORT_LIVED,
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
-        "spark.local.dir": str(directory / "spark-local"),
-        "spark.sql.warehouse.dir": str(directory / "spark-warehouse"),
+        "spark.driver.extraJavaOptions": f"{SHORT_LIVED} {quoted_option(f'-Djava.io.tmpdir={local}')}",
+        "spark.local.dir": str(local),
+        "spark.sql.warehouse.dir": str(local / "warehouse"),
     }
+    if len(str(local)) > MAX_SOCKET_DIR_CHARS:
+        conf["spark.python.unix.domain.socket.enabled"] = "false"
     return session("ottla demo", master=MASTER, conf=conf, log_file=directory / "spark.log")
 
 

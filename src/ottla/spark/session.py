@@ -31,7 +31,7 @@ WARNING_JAVA = 24
 MAX_NAME_CHARS = 60
 # For a session of minutes, given as spark.driver.extraJavaOptions: without the optimising compiler, Java takes half the
 # CPU until the first micro-batches are through. A session that stays wants that compiler.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
 class SparkMissing(RuntimeError):
@@ -138,10 +138,10 @@ def _java_options(java: Java, log_file: Path) -> str:
     ]
     if java.version >= WARNING_JAVA:
         options += ["--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow"]
-    return " ".join(map(_quoted, options))
+    return " ".join(map(quoted_option, options))
 
 
-def _quoted(option: str) -> str:
+def quoted_option(option: str) -> str:
     """As Spark's launcher takes options apart: at spaces, unless they are in quotes."""
     return (
         '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'
