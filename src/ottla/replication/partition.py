@@ -38,7 +38,9 @@ class Partition:
 
     __slots__ = (
         "_awaiting_high_watermark",
+        "_follows_end",
         "_node_id",
+        "enough_in_sync",
         "flushes_on_append",
         "is_internal",
         "is_leader",
@@ -77,6 +79,7 @@ class Partition:
         """What the hot path asks of the topic's configuration, answered once."""
         config = self.log.config
         self.min_insync_replicas = config.min_insync_replicas
+        self._count_in_sync()
         self.recompresses = config.compression_type != "producer"
         self.flushes_on_append = config.flush_messages < NEVER_FLUSH
 
@@ -87,6 +90,7 @@ class Partition:
         self.isr = registration.isr
         self.replicas = registration.replicas
         self.partition_epoch = registration.partition_epoch
+        self._count_in_sync()
         self.is_leader = registration.leader == self._node_id
         self.leader_epoch = registration.leader_epoch
         if self.is_leader and new_epoch:
@@ -96,6 +100,12 @@ class Partition:
             # What a new leader finds in its log counts, whether or not a checkpoint knows that it was flushed.
             self.maybe_advance_high_watermark(self.log.log_end_offset if new_epoch else None)
         self._tell_watchers()
+
+    def _count_in_sync(self) -> None:
+        # More than there are replicas can never be asked for.
+        self.enough_in_sync = len(self.isr) >= min(self.min_insync_replicas, len(self.replicas))
+        # With nobody else in sync, what this replica has is committed.
+        self._follows_end = self.isr in ((), (self._node_id,))
 
     # ---- leading ------------------------------------------------------------------------------------------
 
@@ -110,8 +120,20 @@ class Partition:
         verification: Verification | None = NOT_CHECKED,
     ) -> AppendResult:
         """Append as leader and let the high watermark follow where it can."""
-        result = self.append_only(records, acks, now_ms, origin, inspected, transaction_version, verification)
-        self.maybe_advance_high_watermark(self.log.log_end_offset)  # nobody flushes for this caller
+        if acks == ACKS_ALL and not self.enough_in_sync:
+            raise self._too_few_in_sync()
+        log = self.log
+        result = log.append_as_leader(
+            records,
+            self.leader_epoch,
+            now_ms,
+            origin=origin,
+            transaction_version=transaction_version,
+            inspected=inspected,
+            verification=verification,
+        )
+        if self._follows_end:
+            self.maybe_advance_high_watermark(log.log_end_offset)  # nobody flushes for this caller
         return result
 
     def append_only(
@@ -126,42 +148,39 @@ class Partition:
     ) -> AppendResult:
         """Append without moving the high watermark: the caller flushes first."""
         if acks == ACKS_ALL and not self.enough_in_sync:
-            raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"The size of the current ISR {list(self.isr)} is insufficient to satisfy the min.isr "
-                f"requirement of {self.min_insync_replicas} for partition {self.topic_partition}",
-            )
+            raise self._too_few_in_sync()
         return self.log.append_as_leader(
             records,
             self.leader_epoch,
             now_ms,
-            required_acks=acks,
             origin=origin,
             transaction_version=transaction_version,
             inspected=inspected,
             verification=verification,
         )
 
-    @property
-    def enough_in_sync(self) -> bool:
-        # More than there are replicas can never be asked for.
-        return len(self.isr) >= min(self.min_insync_replicas, len(self.replicas))
+    def _too_few_in_sync(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"The size of the current ISR {list(self.isr)} is insufficient to satisfy the min.isr "
+            f"requirement of {self.min_insync_replicas} for partition {self.topic_partition}",
+        )
 
     def maybe_advance_high_watermark(self, end: int | None = None) -> None:
         """Committed is what every in-sync replica has; followers report theirs by fetching."""
-        if len(self.isr) > 1 or (self.isr and self.isr[0] != self._node_id):
+        if not self._follows_end:
             return
         log = self.log
-        before = log.high_watermark
         if end is None:
             end = self._flushed_end() if self.flushes_on_append else log.log_end_offset
-        if end <= before:
+        if end <= log.high_watermark:
             return
         log.update_high_watermark(end)
         if self.watchers:
             self._tell_watchers()
-        while self._awaiting_high_watermark and self._awaiting_high_watermark[0][0] <= log.high_watermark:
-            self._awaiting_high_watermark.popleft()[1]()
+        waiting = self._awaiting_high_watermark
+        while waiting and waiting[0][0] <= log.high_watermark:
+            waiting.popleft()[1]()
 
     def _flushed_end(self) -> int:
         """Up to where this replica has what it promises to have: while flush.messages is due, what is on the disk."""

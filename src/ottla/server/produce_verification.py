@@ -12,7 +12,6 @@ from typing import Final
 from ottla.coordinator.transaction.state import ProducerIdAndEpoch
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import BATCH_HEADER, HEADER_SIZE, TRANSACTIONAL_FLAG
-from ottla.replication.partition import Partition
 from ottla.server.context import Services
 from ottla.server.transaction_verification import Batch, Operation, begin, verifies, verify
 from ottla.storage.verification import NOT_CHECKED, Verification
@@ -20,6 +19,7 @@ from ottla.wire.fast_produce import ProduceFast
 
 TopicKey = str | bytes
 Place = tuple[TopicKey, int]
+unpack_header = BATCH_HEADER.unpack_from
 
 _RETRIED: Final = frozenset(
     {
@@ -125,27 +125,26 @@ def _transactional_batches(
     services: Services, request: ProduceFast, view: memoryview
 ) -> tuple[ProducerIdAndEpoch | None, dict[Place, Batch]]:
     """Whose batches they are, and the partitions this broker leads; the others are refused where they are written."""
-    producers: set[ProducerIdAndEpoch] = set()
+    producer: ProducerIdAndEpoch | None = None
+    is_one = True
     found: dict[Place, Batch] = {}
+    hosted = services.replicas.hosted
     for topic, partitions in request.topics:
         for index, start, stop in partitions:
             if stop - start < HEADER_SIZE:
                 continue
-            fields = BATCH_HEADER.unpack_from(view, start)
-            attributes, producer_id, epoch, sequence = fields[5], *fields[9:12]
+            _, _, _, _, _, attributes, _, _, _, producer_id, epoch, sequence, _ = unpack_header(view, start)
             if not attributes & TRANSACTIONAL_FLAG or producer_id < 0:
                 continue
-            producers.add(ProducerIdAndEpoch(producer_id, epoch))
-            partition = _led(services, topic, index)
-            if partition is not None:
+            if producer is None:
+                producer = ProducerIdAndEpoch(producer_id, epoch)
+            elif producer != (producer_id, epoch):
+                is_one = False
+            partition = hosted(topic, index)
+            if partition is not None and partition.is_leader:
                 found[topic, index] = Batch(partition, sequence)
-    if len(producers) > 1:
+    if not is_one:
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
         )
-    return next(iter(producers), None), found
-
-
-def _led(services: Services, topic: TopicKey, index: int) -> Partition | None:
-    partition = services.replicas.hosted(topic, index)
-    return partition if partition is not None and partition.is_leader else None
+    return producer, found

@@ -149,11 +149,12 @@ class LogState:
 
     def update_high_watermark(self, offset: int) -> int:
         """Moves it to an offset, kept within the log; what it became."""
-        bounded = min(max(offset, self.log_start_offset), self.log_end_offset)
+        bounded = offset
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            bounded = min(max(offset, self.log_start_offset), self.log_end_offset)
         if bounded != self.high_watermark:
             self.high_watermark = bounded
-            if self._first_unstable is not None:
-                self._producers.on_high_watermark(bounded)
+            if self._first_unstable is not None and self._producers.on_high_watermark(bounded):
                 self._update_first_unstable()
         return bounded
 

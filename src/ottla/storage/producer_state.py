@@ -375,11 +375,13 @@ class ProducerState:
             return None
         return min((*self.ongoing, *self._unreplicated))
 
-    def on_high_watermark(self, high_watermark: int) -> None:
-        """Forgets the completed transactions whose markers everybody has."""
-        if self._unreplicated:
-            remaining = {first: last for first, last in self._unreplicated.items() if last >= high_watermark}
-            self._unreplicated = remaining
+    def on_high_watermark(self, high_watermark: int) -> bool:
+        """Forgets the completed transactions whose markers everybody has; were there any?"""
+        decided = self._unreplicated
+        if not decided:
+            return False
+        self._unreplicated = {first: last for first, last in decided.items() if last >= high_watermark}
+        return len(self._unreplicated) < len(decided)
 
     def has_late_transaction(self, now_ms: int) -> bool:
         """Is a transaction open for longer than any coordinator would leave it (KIP-664)?"""
