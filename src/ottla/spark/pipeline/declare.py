@@ -157,7 +157,8 @@ def delta(
 
     key       upsert by these columns instead of appending
     order_by  of several rows with one key in a micro-batch the one with the largest value here counts; a row that
-              is older than the one in the table is left out
+              is older than the one in the table is left out; a row without a value here is of unknown age: it
+              counts where the micro-batch has no other for its key, whatever is in the table
     delete    a boolean column: true deletes the row with that key; not stored
     evolve    add columns that the table does not have
     options   storage options of the package `deltalake` (object store credentials and the like)

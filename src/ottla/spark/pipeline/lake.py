@@ -35,39 +35,45 @@ def query_id(batch: DataFrame, name: str) -> str:
 def rows_of(batch: DataFrame, key: Sequence[str], order_by: str | None) -> pa.Table:
     """The rows of a batch as Arrow; of those with one key only the newest."""
     chosen = batch if not key or order_by is None else _newest(batch, key, order_by)
-    return in_utc(chosen.toArrow())
+    return as_stored(chosen.toArrow())
 
 
 def _newest(batch: DataFrame, key: Sequence[str], order_by: str) -> DataFrame:
     from pyspark.sql import functions as F
 
     columns = [F.col(f"`{name}`") for name in batch.columns]
-    best = F.max_by(F.struct(*columns), F.col(f"`{order_by}`")).alias("row")
+    order = F.col(f"`{order_by}`")
+    # max_by leaves out rows without an order: one of those counts, but only where there is no other.
+    best = F.max_by(F.struct(*columns), F.struct(order.isNotNull(), order)).alias("row")
     newest = batch.groupBy(*[F.col(f"`{name}`") for name in key]).agg(best)
     return newest.select(*[F.col("row")[name].alias(name) for name in batch.columns])
 
 
-def in_utc(table: pa.Table) -> pa.Table:
-    """Timestamps carry the session's time zone; tables keep instants, which is UTC."""
+def as_stored(table: pa.Table) -> pa.Table:
+    """The types that tables have: instants in UTC, whatever the session's time zone, and no views of strings."""
     import pyarrow as pa
 
-    fields = [pa.field(f.name, _utc_type(f.type), f.nullable) for f in table.schema]
+    fields = [pa.field(f.name, _stored_type(f.type), f.nullable) for f in table.schema]
     return table.cast(pa.schema(fields))
 
 
-def _utc_type(kind: Any) -> Any:
+def _stored_type(kind: Any) -> Any:
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
+        return pa.binary()
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, _utc_type(f.type), f.nullable) for f in kind])
-    if pa.types.is_list(kind):
+        return pa.struct([pa.field(f.name, _stored_type(f.type), f.nullable) for f in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(
-            pa.field(kind.value_field.name, _utc_type(kind.value_type), kind.value_field.nullable)
+            pa.field(kind.value_field.name, _stored_type(kind.value_type), kind.value_field.nullable)
         )
     if pa.types.is_map(kind):
-        return pa.map_(_utc_type(kind.key_type), _utc_type(kind.item_type))
+        return pa.map_(_stored_type(kind.key_type), _stored_type(kind.item_type))
     return kind
 
 

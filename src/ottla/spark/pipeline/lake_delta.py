@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.pipeline.declare import Delta
-from ottla.spark.pipeline.lake import query_id, rows_of
+from ottla.spark.pipeline.lake import as_stored, query_id, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,7 @@ def read_table(source: Delta) -> pa.Table:
     from deltalake import DeltaTable, QueryBuilder
 
     table = DeltaTable(source.path, storage_options=dict(source.options) or None)
-    return pa.table(QueryBuilder().register("t", table).execute("select * from t"))
+    return as_stored(pa.table(QueryBuilder().register("t", table).execute("select * from t")))
 
 
 class DeltaWriter:
@@ -107,11 +107,7 @@ def _create(sink: Delta, rows: pa.Table) -> DeltaTable:
 def _merge(sink: Delta, table: DeltaTable, rows: pa.Table, commit: Any) -> None:
     values = {f"`{name}`": f"s.`{name}`" for name in rows.column_names if name != sink.delete}
     same_key = " AND ".join(f"t.`{name}` = s.`{name}`" for name in sink.key)
-    newer = (
-        f"(t.`{sink.order_by}` IS NULL OR s.`{sink.order_by}` >= t.`{sink.order_by}`)"
-        if sink.order_by
-        else "true"
-    )
+    newer = f"coalesce(s.`{sink.order_by}` >= t.`{sink.order_by}`, true)" if sink.order_by else "true"
     merge = table.merge(
         rows,
         same_key,

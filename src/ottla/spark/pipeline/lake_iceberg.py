@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.pipeline.declare import Iceberg
-from ottla.spark.pipeline.lake import in_utc, query_id, rows_of, split_deleted
+from ottla.spark.pipeline.lake import as_stored, query_id, rows_of, split_deleted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ def open_catalog(sink: Iceberg) -> Catalog:
 
 def read_table(source: Iceberg) -> pa.Table:
     """A table as it is now."""
-    return open_catalog(source).load_table(source.table).scan().to_arrow()
+    return as_stored(open_catalog(source).load_table(source.table).scan().to_arrow())
 
 
 class IcebergWriter:
@@ -152,7 +152,7 @@ def _stored(sink: Iceberg, table: Table, *given: pa.Table) -> dict[tuple[Any, ..
     if not keys or table.current_snapshot() is None:
         return {}
     columns = (*sink.key, *((sink.order_by,) if sink.order_by and sink.order_by not in sink.key else ()))
-    found = in_utc(table.scan(row_filter=_filter(sink, keys), selected_fields=columns).to_arrow())
+    found = as_stored(table.scan(row_filter=_filter(sink, keys), selected_fields=columns).to_arrow())
     order = found.column(sink.order_by).to_pylist() if sink.order_by else [None] * found.num_rows
     return dict(zip(_keys(sink, found), order, strict=True))
 
@@ -162,7 +162,7 @@ def _not_older(sink: Iceberg, rows: pa.Table, stored: dict[tuple[Any, ...], Any]
         return rows
     order = rows.column(sink.order_by).to_pylist()
     newer = [
-        stored.get(key) is None or (at is not None and at >= stored[key])
+        stored.get(key) is None or at is None or at >= stored[key]
         for key, at in zip(_keys(sink, rows), order, strict=True)
     ]
     import pyarrow as pa

@@ -123,11 +123,9 @@ class Runner:
         spec = self._spec
         pipeline = replace(load(spec.file), name=spec.name)
         self._log.say(f"starting Spark ({self._run.spark})")
-        conf = {
-            "spark.sql.streaming.numRecentProgressUpdates": RECENT,
-            "spark.ui.enabled": "false",
-            **spec.conf,
-        }
+        conf = {"spark.sql.streaming.numRecentProgressUpdates": RECENT, **spec.conf}
+        if spec.remote is None:
+            conf.setdefault("spark.ui.enabled", "false")
         spark = session(f"ottla {spec.name}", spec.master, spec.remote, conf, log_file=spec.spark_log)
         try:
             queries = start(

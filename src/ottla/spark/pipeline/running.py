@@ -6,6 +6,7 @@ progress shown under the group of the same name; a stream with a dead-letter top
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+SOURCE_TIMEOUT_S = 15.0
+_COMING_UP = ("Initializing", "Getting offsets")
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,23 @@ def start(
         for plan in plans:
             with _explained(pipeline, plan.stream):
                 started.append(plan.writer.start())
+            if plan is not plans[-1]:
+                _await_source(started[-1])
     except BaseException:
         for query in started:
             query.stop()
         raise
     return started
+
+
+def _await_source(query: StreamingQuery) -> None:
+    """One after the other: each query starts a Python process for its source, which Spark gives ten seconds to come up;
+    many at once do not make that on a small machine."""
+    deadline = time.monotonic() + SOURCE_TIMEOUT_S
+    while query.isActive and time.monotonic() < deadline:
+        if not query.status["message"].startswith(_COMING_UP):
+            return
+        time.sleep(0.05)
 
 
 def _plans(context: Context, stream: Stream, checkpoints: str, available_now: bool) -> Iterator[Plan]:
