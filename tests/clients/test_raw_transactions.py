@@ -200,7 +200,7 @@ def test_who_is_fenced_commits_no_offsets(driver: InlineClient, tp: TopicPartiti
         add_offsets(driver, old, f"g-{name}", {tp: (1, "")})
     add_offsets(driver, new, f"g-{name}", {tp: (2, "")})
     assert end(driver, new, commit=True) is Ended.COMMITTED
-    assert committed(driver, f"g-{name}") == {tp: (2, "")}
+    assert committed(driver, f"g-{name}", [tp]) == {tp: (2, "")}
 
 
 def test_describe_says_who_and_what(broker: Broker, driver: InlineClient, tp: TopicPartition) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 
-from ottla.client.errors import Closed
+from ottla.client.errors import Closed, StateError
 from ottla.client.network import Action, Connect, NetworkCore, Write
 from ottla.client.transport import MIN_TIMER_MS, monotonic_ms, reason_of
 
@@ -93,7 +93,8 @@ class InlineDriver:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        assert self._stopped_at is not None, "a turn within a turn"
+        if self._stopped_at is None:
+            raise StateError("the client is in the middle of another call: it is for one thread at a time")
         self._away_ms += monotonic_ms() - self._stopped_at
         self._stopped_at = None
         try:

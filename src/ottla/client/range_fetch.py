@@ -138,7 +138,8 @@ class RangeFetch:
             self._ask_leader(now)
 
     def next_deadline(self, now: float) -> float:
-        return min(self._deadline_ms, max(self._not_before_ms, now), self._watch.next_deadline())
+        moments = (self._deadline_ms, self._not_before_ms, self._watch.next_deadline())
+        return min((moment for moment in moments if moment > now), default=float("inf"))
 
     def _ask_leader(self, now: float) -> None:
         try:

@@ -307,7 +307,9 @@ def committed(
 ) -> dict[TopicPartition, tuple[int, str]]:
     """What a group has committed, with the metadata (None: all of it); a partition without a commit is not in it.
 
-    With `require_stable` an open transaction that may change an answer is waited for.
+    With `require_stable` an open transaction that may change an answer is waited for. Asked for all of it, a group
+    says nothing of a partition whose first commit is still in a transaction: whoever must not miss it names the
+    partition, or takes the transactional id over before (init_producer_id waits for the end).
     """
     metadata = client.core.metadata
     wanted = None if partitions is None else list(partitions)

@@ -150,6 +150,13 @@ def test_the_clock_stands_still_while_nobody_turns(client: InlineClient) -> None
     assert 0 <= client.now_ms() - before < 50
 
 
+def test_a_call_within_a_call_is_refused(client: InlineClient) -> None:
+    """As it would happen with two threads."""
+    with pytest.raises(StateError, match="one thread at a time"):
+        client.until(lambda: bool(client.topics()), 1000)
+    assert client.topics()
+
+
 def test_settings_nobody_knows_are_refused() -> None:
     with pytest.raises(ConfigError, match="unknown setting"):
         InlineClient({"no.such.setting": 1})
