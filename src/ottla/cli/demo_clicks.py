@@ -117,9 +117,11 @@ async def demo(directory: Path, rate: int, seconds: float | None) -> tuple[str, 
         await spark.start(broker.address)
         await _run(board, broker, spark, rate, seconds, stop)
     finally:
+        say("stopping Spark and the broker ...")
         await spark.stop()
         await broker.stop()
-    return summary(board), not board.failed and board.minutes.counted == board.acknowledged
+    all_counted = board.minutes.counted == board.acknowledged or not board.has_begun
+    return summary(board), all_counted and not board.failed
 
 
 async def _run(
@@ -144,6 +146,7 @@ async def _run(
         await _catch_up(board, lives)
     finally:
         stop.set()
+        board.stopped = True
         done.set()
         if any(life.done() for life in lives):
             await abandon([producer, *others])

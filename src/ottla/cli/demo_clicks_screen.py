@@ -56,7 +56,7 @@ class ClickBoard:
         self.acknowledged = 0
         self.failed = 0
         self.trouble = ""
-        self.stopping = False
+        self.stopping = self.stopped = False
         self.minutes = Minutes()
         self.sessions: deque[Mapping[str, Any]] = deque(maxlen=MAX_SESSIONS)
         self.sessions_seen = 0
@@ -148,6 +148,9 @@ def _pages(board: ClickBoard, room: int) -> Iterator[Line]:
     clock = f", {_clock(minute)}" if minute else ""
     yield Line(f"  Views this minute, by page{clock}   (topic {PER_MINUTE})", "bold")
     most = max((views for _, views in pages), default=1)
+    if not pages:
+        yield Line("  none yet", "dim")
+        room -= 1
     for page, views in pages[:room]:
         bar = "#" * max(round(BAR_WIDTH * views / most), 1)
         yield Line(f"  {page[:NAME_WIDTH]:<{NAME_WIDTH}} {bar:<{BAR_WIDTH}} {views:>7,}")
@@ -157,6 +160,9 @@ def _pages(board: ClickBoard, room: int) -> Iterator[Line]:
 def _sessions(board: ClickBoard, room: int) -> Iterator[Line]:
     yield Line(f"  Sessions that have ended: {board.sessions_seen:,}   (topic {SESSIONS})", "bold")
     shown = list(board.sessions)[:room]
+    if not shown:
+        yield Line("  none yet", "dim")
+        room -= 1
     for session in shown:
         yield Line(_session(session))
     yield from [Line("")] * (room - len(shown))
@@ -173,8 +179,10 @@ def _clock(timestamp: str) -> str:
 
 
 def _hints(board: ClickBoard) -> Iterator[Line]:
+    if board.stopped:
+        return
     if board.stopping:
-        yield Line("  Counting the last clicks, then all of it is stopped and removed ...", "bold")
+        yield Line("  Counting the last clicks ... (Ctrl-C again: at once)", "bold")
         return
     if board.address:
         yield Line("  Look at it from another terminal:", "dim")
@@ -198,13 +206,17 @@ def progress_line(board: ClickBoard, elapsed_s: float) -> str:
     )
 
 
+_AFTERWARDS = "Spark and the broker are stopped and their data removed"
+
+
 def summary(board: ClickBoard) -> str:
     """The last word."""
     counted = board.minutes.counted
+    if not board.has_begun:
+        return f"{board.acknowledged:,} clicks acknowledged, before Spark had begun to count; {_AFTERWARDS}"
     verdict = _verdict(board.acknowledged - counted) + (f", {board.failed:,} failed" if board.failed else "")
     return (
-        f"{board.acknowledged:,} clicks acknowledged, {counted:,} counted by Spark, {verdict}; "
-        "Spark and the broker are stopped and their data removed"
+        f"{board.acknowledged:,} clicks acknowledged, {counted:,} counted by Spark, {verdict}; {_AFTERWARDS}"
     )
 
 

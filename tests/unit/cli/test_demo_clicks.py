@@ -111,6 +111,21 @@ def test_the_last_word_compares_what_went_in_with_what_was_counted() -> None:
     assert "1,001 counted by Spark, 1 too many;" in summary(board)
 
 
+def test_the_last_word_of_a_demo_that_was_ended_early() -> None:
+    board = ClickBoard(0.0)
+    board.acknowledged = 7
+    assert summary(board).startswith("7 clicks acknowledged, before Spark had begun to count; Spark and")
+
+
+def test_it_says_that_it_is_ending() -> None:
+    board = _running()
+    assert "Ctrl-C ends it; nothing is kept." in _text(board)
+    board.stopping = True
+    assert "Counting the last clicks" in _text(board)
+    board.stopped = True
+    assert "Ctrl-C" not in _text(board)
+
+
 def test_an_empty_table_has_no_minute() -> None:
     assert Minutes().latest() == ("", [])
 
