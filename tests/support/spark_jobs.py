@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 from tests.support.spark_sink_job import DAWDLE, KILL, PLACE, kill_session, session_pids
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,6 +58,7 @@ class SparkJob:
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYTHONPATH": os.pathsep.join([str(self.place / "site"), str(ROOT)]),
+            "SPARK_HOME": str(self._spark_home()),
             PLACE: str(self.place),
             DAWDLE: str(self._dawdle_s),
             KILL: kill_at or "",
@@ -71,6 +73,21 @@ class SparkJob:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def _spark_home(self) -> Path:
+        """PySpark's own, by links: the workers of a local cluster write beside it."""
+        home = self.place / "spark"
+        if not home.exists():
+            home.mkdir()
+            for entry in Path(pyspark.__file__).parent.iterdir():
+                if entry.name != "work":
+                    (home / entry.name).symlink_to(entry)
+        return home
+
+    def batches_done(self) -> int:
+        """How many micro-batches Spark has noted as done."""
+        found = self.place / "checkpoint" / "commits"
+        return sum(entry.name.isdecimal() for entry in found.iterdir()) if found.exists() else 0
 
     @property
     def is_running(self) -> bool:
@@ -94,6 +111,11 @@ class SparkJob:
         assert self._process is not None
         kill_session(self._process.pid)
         self._process.wait()
+
+    def reap(self) -> None:
+        """See that nothing of the last life is left."""
+        if self._process is not None:
+            self.kill()
 
     def workers(self) -> list[int]:
         """Python workers and executors of the running job, all but the driver and its Java."""

@@ -138,7 +138,10 @@ class OttlaBatchWriter(DataSourceArrowWriter):
         if written is None or not self._options.is_exactly_once:
             return
         _, rows = written
-        steps = commit_once(rows) if self._options.write_id is None else commit(Driver(), rows)
+        if self._options.write_id is None:
+            steps = commit_once(rows)
+        else:
+            steps = commit(_driver(self._options, self._prefix), rows)
         _run(self._options, self._prefix, steps)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
