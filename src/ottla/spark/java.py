@@ -132,9 +132,9 @@ def wrapper_home(executable: Path, environ: Mapping[str, str] | None = None) -> 
     name = "java-" + hashlib.sha256(script).hexdigest()[:16]
     home = cache_dir(os.environ if environ is None else environ) / name
     java = home / "bin" / "java"
-    if not (_is_ours(java, 0o700) and java.read_bytes() == script):
+    if not (is_ours(java, 0o700) and java.read_bytes() == script):
         java.parent.mkdir(parents=True, exist_ok=True)
-        _write_atomically(java, script, 0o755)
+        write_atomically(java, script, 0o755)
     return home
 
 
@@ -152,12 +152,12 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
         except OSError:
             continue
         # Another user may have made it first, and what is in it is going to be run.
-        if _is_ours(place, 0o700):
+        if is_ours(place, 0o700):
             return place
     raise JavaMissing(f"no directory for Spark's Java could be made: tried {', '.join(map(str, places))}")
 
 
-def _is_ours(path: Path, needed: int) -> bool:
+def is_ours(path: Path, needed: int) -> bool:
     """Whether it is this user's, nobody else can write to it, and we have these rights."""
     try:
         found = path.lstat()
@@ -167,7 +167,7 @@ def _is_ours(path: Path, needed: int) -> bool:
     return found.st_uid == os.getuid() and not others_write and found.st_mode & needed == needed
 
 
-def _write_atomically(path: Path, content: bytes, mode: int) -> None:
+def write_atomically(path: Path, content: bytes, mode: int) -> None:
     """A reader sees all of it or none of it."""
     number, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.spark.java import Java, cache_dir, find_java
+from ottla.spark.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,5 +175,6 @@ def _prepare_environment(master: str, java: Java) -> None:
     os.environ["JAVA_HOME"] = str(java.home)
     if is_local(master):
         # Its workers are this Python, with what is installed here, not the first python3 on the PATH.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if "PYSPARK_PYTHON" not in os.environ:
+            os.environ["PYSPARK_PYTHON"] = worker_python(sys.executable, os.environ)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,0 +1,57 @@
+"""The script that Spark's workers are started by: Python, without the archives that would be compiled anew."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from ottla.spark.worker_python import worker_python
+
+
+def told(python: str, pythonpath: str | None) -> str:
+    """What a Python that is started like this has for PYTHONPATH."""
+    program = "import os, sys; print(os.environ.get('PYTHONPATH'), sys.argv[1:])"
+    env = {} if pythonpath is None else {"PYTHONPATH": pythonpath}
+    run = subprocess.run(
+        [python, "-c", program, "an argument", "*"], env=env, capture_output=True, text=True, check=True
+    )
+    return run.stdout.strip()
+
+
+def test_it_is_this_python_without_sparks_archives(tmp_path: Path) -> None:
+    python = worker_python(sys.executable, {"XDG_CACHE_HOME": str(tmp_path)})
+    assert Path(python).is_relative_to(tmp_path)
+    archives = (
+        "/s/python/lib/pyspark.zip:/s/python/lib/py4j-0.10.9.9-src.zip:/s/jars/spark-core_2.13-4.3.0.jar"
+    )
+    assert told(python, f"{archives}:/my own/code:{archives}:/my/lib.zip") == (
+        "/my own/code:/my/lib.zip ['an argument', '*']"
+    )
+    assert told(python, archives) == "None ['an argument', '*']"
+    assert told(python, None) == "None ['an argument', '*']"
+
+
+def test_it_is_made_once_and_again_if_somebody_has_changed_it(tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    python = Path(worker_python(sys.executable, environ))
+    made = python.stat().st_ino
+    assert worker_python(sys.executable, environ) == str(python)
+    assert python.stat().st_ino == made
+    script = python.read_bytes()
+    python.write_text("#!/bin/sh\necho no\n")
+    assert worker_python(sys.executable, environ) == str(python)
+    assert python.read_bytes() == script
+
+
+def test_a_pyspark_that_only_pythonpath_finds_is_left_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyspark
+
+    monkeypatch.setenv("PYTHONPATH", str(Path(pyspark.__file__).parent.parent))
+    assert worker_python("/usr/bin/python3", {"XDG_CACHE_HOME": str(tmp_path)}) == "/usr/bin/python3"
