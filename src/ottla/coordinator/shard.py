@@ -226,11 +226,10 @@ class Shard(Generic[M]):
 
     def _add(self, result: Result[Any], producer: Producer | None, now_ms: int) -> None:
         """Put a decision's records into the batch and replay them; on an error it is as if nothing was decided."""
-        try:
-            encoded = [self.serde.encode(record) for record in result.records]
-        except WireError as error:
-            # The older formats of records hold shorter texts than requests do.
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message) from error
+        if len(result.records) == 1 and producer is None:
+            self._add_one(result.records[0], now_ms)
+            return
+        encoded = [self._encoded(record) for record in result.records]
         sizes = [_size_bound(key, value) for key, value in encoded]
         total = sum(sizes)
         room = self._room
@@ -255,6 +254,33 @@ class Shard(Generic[M]):
             self._write_batch(producer)
         else:
             self._schedule_flush()
+
+    def _add_one(self, record: CoordinatorRecord, now_ms: int) -> None:
+        """The same for a single record outside transactions, which most decisions are."""
+        key, value = self._encoded(record)
+        size = _size_bound(key, value)
+        room = self._room
+        if size > room:
+            raise self._too_large(1, size)
+        while self._batch_bytes + size > room:
+            self._write_batch(None)  # whoever that answers may decide something too
+        began = self._next_offset
+        try:
+            self._replay(record, None)
+        except Exception:
+            self._undo_unwritten(began)
+            raise
+        self._batch.append((now_ms, key, value, ()))
+        self._batch_bytes += size
+        self._next_offset = began + 1
+        self._schedule_flush()
+
+    def _encoded(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+        try:
+            return self.serde.encode(record)
+        except WireError as error:
+            # The older formats of records hold shorter texts than requests do.
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message) from error
 
     def _add_bulk(self, bulk: RecordBulk) -> None:
         """The same for records that go together."""

@@ -258,7 +258,6 @@ def set_max_timestamp(buf: bytearray | memoryview, pos: int, timestamp_type: int
 
 def write_header(
     out: bytearray,
-    *,
     base_offset: int,
     last_offset_delta: int,
     attributes: int,

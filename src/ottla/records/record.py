@@ -150,15 +150,15 @@ def seal_batch(
         out += compress(compression, memoryview(plain)[HEADER_SIZE:], level)
     _batch.write_header(
         out,
-        base_offset=base_offset,
-        last_offset_delta=last_offset_delta,
-        attributes=attributes,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        records_count=records_count,
-        leader_epoch=leader_epoch,
+        base_offset,
+        last_offset_delta,
+        attributes,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        records_count,
+        leader_epoch,
     )
     return out

@@ -13,7 +13,7 @@ Pure. Owner: the TransactionMachine.
 
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
@@ -71,6 +71,9 @@ OPEN: Final = frozenset({S.ONGOING, *PREPARED})
 EXPIRABLE: Final = frozenset({S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT})
 
 
+_NO_PARTITIONS: Final[frozenset[TopicPartition]] = frozenset()
+
+
 class ProducerIdAndEpoch(NamedTuple):
     """A producer as it knows itself."""
 
@@ -110,7 +113,7 @@ class Transaction(NamedTuple):
             last_producer_epoch=NO_PRODUCER_EPOCH,
             timeout_ms=timeout_ms,
             state=S.EMPTY,
-            partitions=frozenset(),
+            partitions=_NO_PARTITIONS,
             start_ms=NO_START,
             last_update_ms=now_ms,
             client_version=0,
@@ -131,9 +134,8 @@ class Transaction(NamedTuple):
             return False
         return self.start_ms + self.timeout_ms < now_ms
 
-    def _become(self, state: TransactionState, **changes: Any) -> "Transaction":
+    def _check(self, state: TransactionState) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state.name} to {state.name}"
-        return self._replace(state=state, previous_producer_id=self.producer_id, **changes)
 
     # ---- a producer begins --------------------------------------------------------------------------------
 
@@ -178,13 +180,15 @@ class Transaction(NamedTuple):
     def _emptied(
         self, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
     ) -> "Transaction":
-        return self._become(
-            S.EMPTY,
+        self._check(S.EMPTY)
+        return self._replace(
             producer_id=producer_id,
+            previous_producer_id=self.producer_id,
             producer_epoch=epoch,
             last_producer_epoch=last_epoch,
             timeout_ms=timeout_ms,
-            partitions=frozenset(),
+            state=S.EMPTY,
+            partitions=_NO_PARTITIONS,
             start_ms=NO_START,
             last_update_ms=now_ms,
         )
@@ -195,12 +199,19 @@ class Transaction(NamedTuple):
         self, added: Iterable[TopicPartition], client_version: int, now_ms: int
     ) -> "Transaction":
         """The transaction with more partitions; it begins with its first."""
-        return self._become(
+        self._check(S.ONGOING)
+        return Transaction(
+            self.producer_id,
+            self.producer_id,
+            self.next_producer_id,
+            self.producer_epoch,
+            self.last_producer_epoch,
+            self.timeout_ms,
             S.ONGOING,
-            partitions=self.partitions.union(added),
-            start_ms=self.start_ms if self.state is S.ONGOING else now_ms,
-            last_update_ms=now_ms,
-            client_version=client_version,
+            self.partitions.union(added),
+            self.start_ms if self.state is S.ONGOING else now_ms,
+            now_ms,
+            client_version,
         )
 
     def prepared(
@@ -212,15 +223,20 @@ class Transaction(NamedTuple):
         if bumps_epoch(client_version):
             last_epoch = epoch
             epoch = min(epoch + 1, MAX_EPOCH)
-        return self._become(
+        self._check(state)
+        return Transaction(
+            self.producer_id,
+            self.producer_id,
+            next_producer_id,
+            epoch,
+            last_epoch,
+            self.timeout_ms,
             state,
-            producer_epoch=epoch,
-            last_producer_epoch=last_epoch,
-            next_producer_id=next_producer_id,
+            self.partitions,
             # An abort of nothing has no start of its own, and yet the log wants one.
-            start_ms=self.start_ms if self.state is S.ONGOING else now_ms,
-            last_update_ms=now_ms,
-            client_version=client_version,
+            self.start_ms if self.state is S.ONGOING else now_ms,
+            now_ms,
+            client_version,
         )
 
     def fenced(self) -> "Transaction":
@@ -231,13 +247,20 @@ class Transaction(NamedTuple):
     def completed(self, now_ms: int) -> "Transaction":
         """Every marker is written. With its last epoch used up, the producer goes on as another."""
         producer_id, epoch = self.successor
-        return self._become(
-            S.COMPLETE_COMMIT if self.state is S.PREPARE_COMMIT else S.COMPLETE_ABORT,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            next_producer_id=NO_PRODUCER_ID,
-            partitions=frozenset(),
-            last_update_ms=now_ms,
+        state = S.COMPLETE_COMMIT if self.state is S.PREPARE_COMMIT else S.COMPLETE_ABORT
+        self._check(state)
+        return Transaction(
+            producer_id,
+            self.producer_id,
+            NO_PRODUCER_ID,
+            epoch,
+            self.last_producer_epoch,
+            self.timeout_ms,
+            state,
+            _NO_PARTITIONS,
+            self.start_ms,
+            now_ms,
+            self.client_version,
         )
 
     @property
