@@ -30,8 +30,10 @@ from ottla.spark.options import SourceOptions
 
 CONFIRM_GONE_S = 3.0
 CONFIRM_PAUSE_S = 0.2
+# A stream asks many times a second where its partitions end, and so often whether there are new ones.
+PARTITIONS_AGE_S = 1.0
 # A partition that was there a moment ago and has no leader now: ask for the topics again before long.
-OFFSETS_TIMEOUT_MS = 10_000.0
+OFFSETS_TIMEOUT_MS = 3_000.0
 NO_MATCH = -1
 
 log = logging.getLogger(__name__)
@@ -70,6 +72,8 @@ class Cluster:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._client: InlineClient | None = None
+        self._known: Partitions = {}
+        self._known_until_s = 0.0
         self.losses = Losses(options.fail_on_data_loss)
 
     @property
@@ -150,15 +154,18 @@ class Cluster:
         return self._list(times_ms)
 
     def latest_now(self, expected: Iterable[TopicPartition] = ()) -> tuple[Offsets, Partitions]:
-        """The partitions of this moment and their ends; one that goes in between is asked for again."""
-        deadline = time.monotonic() + self.client.config.default_api_timeout_ms / 1000
+        """The partitions (as of a second ago) and their ends; one that goes in between is asked for again."""
+        deadline_s = time.monotonic() + self.client.config.default_api_timeout_ms / 1000
         while True:
-            there = self.partitions(expected)
+            if time.monotonic() >= self._known_until_s or not self._known.keys() >= set(expected):
+                self._known = self.partitions(expected)
+                self._known_until_s = time.monotonic() + PARTITIONS_AGE_S
             try:
-                return self._list(dict.fromkeys(there, LATEST), OFFSETS_TIMEOUT_MS), there
+                return self._list(dict.fromkeys(self._known, LATEST), OFFSETS_TIMEOUT_MS), self._known
             except KafkaError as error:
-                if not error.code.retriable or time.monotonic() > deadline:
+                if not error.code.retriable or time.monotonic() > deadline_s:
                     raise
+                self._known_until_s = 0.0
 
     def _list(self, timestamps: Mapping[TopicPartition, int], timeout_ms: float | None = None) -> Offsets:
         if not timestamps:
