@@ -25,8 +25,10 @@ TRIES = 3  # so many small amounts
 WITHIN_S = 600.0  # in so many seconds before the large one
 MAX_SPEED_KMH = 900.0  # an airliner's
 MIN_DISTANCE_KM = 50.0  # the next town is no travel
-# What is known of a card is forgotten when it has not been used for so long.
-FORGET_AFTER_MS = 24 * 3600 * 1000
+# What is known of a card is forgotten when it has not been used for so long: nobody travels for longer than that.
+FORGET_AFTER_S = 24 * 3600.0
+# How late a payment may be, compared with the newest: what is later is not looked at.
+LATENESS = "1 day"
 
 payments = topic(
     "payments",
@@ -54,8 +56,9 @@ class Watch(StatefulProcessor):
     """
 
     def init(self, handle):
-        self.last = handle.getValueState("last", "at double, lat double, lon double", FORGET_AFTER_MS)
-        self.small = handle.getListState("small", "at double", FORGET_AFTER_MS)
+        self.handle = handle
+        self.last = handle.getValueState("last", "at double, lat double, lon double")
+        self.small = handle.getListState("small", "at double")
 
     def handleInputRows(self, key, rows, timers):
         # Spark gives a card's rows of a micro-batch in any order; by offset they are in the order of arrival, and the
@@ -63,6 +66,8 @@ class Watch(StatefulProcessor):
         payments = sorted(rows, key=lambda row: row.offset)
         last = self.last.get()
         small = [at for (at,) in self.small.get()]
+        if last is None:
+            self.look_again(payments[0].at.timestamp())
         for payment in payments:
             at = payment.at.timestamp()
             small = [before for before in small if at - before <= WITHIN_S]
@@ -80,10 +85,21 @@ class Watch(StatefulProcessor):
                     yield alert(payment, "impossible travel", f"{distance:.0f} km in {hours * 60:.0f} min")
             last = (at, payment.lat, payment.lon)
         self.last.update(last)
-        if small:
-            self.small.put([(at,) for at in small])
+        self.small.put([(at,) for at in small]) if small else self.small.clear()
+
+    # One timer a card: it goes off a day after some payment, and is set again if there was another one meanwhile. It
+    # goes by the time of the payments (the watermark), so a replay of old ones gives the same alerts.
+    def look_again(self, at):
+        self.handle.registerTimer(int((at + FORGET_AFTER_S) * 1000))
+
+    def handleExpiredTimer(self, key, timers, expired):
+        last = self.last.get()
+        if last is not None and int((last[0] + FORGET_AFTER_S) * 1000) > expired.getExpiryTimeInMs():
+            self.look_again(last[0])
         else:
+            self.last.clear()
             self.small.clear()
+        return iter(())
 
     def close(self):
         pass
@@ -93,22 +109,20 @@ def alert(payment, rule, detail):
     return Row(card=payment.card, payment=payment.id, rule=rule, detail=detail, at=payment.at)
 
 
-# State that expires needs timeMode="ProcessingTime", with which Spark runs a micro-batch whenever it may, data or not:
-# the trigger says how often.
 @pipeline.stream(
     out=topic("payments.alerts", key="card", partitions=2),
     dead_letter=topic("payments.bad", partitions=1),
-    trigger="2 seconds",
 )
 def alerts(payments=payments):
     return (
-        payments.select("*", F.col("_meta.offset").alias("offset"))
+        payments.withColumn("offset", F.col("_meta.offset"))
         .drop("_meta")
+        .withWatermark("at", LATENESS)
         .groupBy("card")
         .transformWithState(
             Watch(),
             outputStructType="card string, payment string, rule string, detail string, at timestamp",
             outputMode="Append",
-            timeMode="ProcessingTime",
+            timeMode="EventTime",
         )
     )
