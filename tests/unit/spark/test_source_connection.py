@@ -36,9 +36,9 @@ def test_a_client_is_kept_for_its_settings(broker: Broker) -> None:
     assert shared_client(options(broker)) is first
     assert first.config.client_id == "ottla-spark"
     assert first.config.bootstrap_timeout_ms == first.config.default_api_timeout_ms
-    other = shared_client(options(broker, client_id="other", bootstrap_timeout_ms="7"))
+    other = shared_client(options(broker, client_id="other", bootstrap_timeout_ms="77000"))
     assert other is not first
-    assert (other.config.client_id, other.config.bootstrap_timeout_ms) == ("other", 7)
+    assert (other.config.client_id, other.config.bootstrap_timeout_ms) == ("other", 77_000)
 
 
 def test_there_are_never_too_many(broker: Broker) -> None:
