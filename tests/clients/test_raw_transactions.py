@@ -122,7 +122,7 @@ def _one(handle: TxnHandle, base_sequence: int) -> bytearray:
 
 
 def test_a_transaction_past_its_timeout_is_over(driver: InlineClient, tp: TopicPartition) -> None:
-    producer_id, epoch = init_producer_id(driver, f"x-{tp.topic}", 100)
+    producer_id, epoch = init_producer_id(driver, f"x-{tp.topic}", 2_000)
     handle = TxnHandle(f"x-{tp.topic}", producer_id, epoch)
     producer = RawProducer(
         driver, producer_id=producer_id, producer_epoch=epoch, transactional_id=handle.transactional_id

@@ -167,11 +167,11 @@ def end(client: InlineClient, txn: TxnHandle, commit: bool) -> Ended:
     INVALID_TXN_STATE            version 2: it has ended the other way, or it never began (no partition was added under
                                  this epoch). Version 1: the same, and an abort of what never began is refused
                                  too. Which of these it is, is asked (DescribeTransactions): COMMITTED or ABORTED.
-    PRODUCER_FENCED              somebody raised the epoch: InitProducerId of another producer, or the coordinator when
-    INVALID_PRODUCER_EPOCH       the transaction timed out. An open transaction was aborted by that, but this one
-                                 may have been committed before: FENCED, and the log has the truth. Version 1 says
-                                 this after every timeout; version 2 in Apache Kafka too, where Ottla raises the epoch
-                                 only by the one step of the abort itself and so can still answer INVALID_TXN_STATE.
+    PRODUCER_FENCED              somebody raised the epoch: InitProducerId of another producer, or (version 1) the
+    INVALID_PRODUCER_EPOCH       coordinator when the transaction timed out. An open transaction was aborted by that,
+                                 but this one may have been committed before: FENCED, and the log has the truth. In
+                                 version 2 a timeout raises the epoch by no more than the step of its abort, so that it
+                                 is told as INVALID_TXN_STATE (4.3.1, and Ottla; the first 4.x raised it twice).
     INVALID_PRODUCER_ID_MAPPING  the transactional id has expired (transactional.id.expiration.ms) or its epochs were
     TRANSACTIONAL_ID_NOT_FOUND   used up and it has a new producer id: UNKNOWN, and the log has the truth.
 
