@@ -12,8 +12,7 @@ from ottla.spark.cluster import Cluster
 from ottla.spark.filters import Narrowing, narrowed
 from ottla.spark.offsets import AtEarliest, AtLatest, OffsetRange, named
 from ottla.spark.options import SourceOptions
-from ottla.spark.plan import split
-from ottla.spark.reading import RangePartition, read_range
+from ottla.spark.reading import read_task, tasks_of
 
 
 class OttlaBatchReader(DataSourceReader):
@@ -30,14 +29,11 @@ class OttlaBatchReader(DataSourceReader):
             ranges = self._narrow(cluster, self._ranges(cluster))
         finally:
             cluster.close()
-        tasks = split(ranges, self._options.min_partitions, self._options.max_records_per_partition)
-        return [RangePartition(each) for each in tasks]
+        return list(tasks_of(ranges, self._options))
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """In a task: the rows of one range, as RecordBatches."""
-        if not isinstance(partition, RangePartition):
-            return iter(())
-        return read_range(self._options, partition.range)
+        """In a task: its rows, as RecordBatches."""
+        return read_task(self._options, partition)
 
     # -- planning -------------------------------------------------------------------------------------
 

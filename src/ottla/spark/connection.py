@@ -5,6 +5,7 @@ that made it. A client left by the parent of a fork is forgotten without touchin
 """
 
 import atexit
+import gc
 import os
 import ssl
 from typing import Any
@@ -34,6 +35,8 @@ def shared_client(kafka: KafkaOptions) -> InlineClient:
     if client is None:
         _make_room()
         client = _clients[key] = connect(kafka, **_patient(kafka))
+        # Spark collects garbage after every task: 25 ms to walk all that is imported, which stays anyway.
+        gc.freeze()
     return client
 
 

@@ -12,6 +12,10 @@ from ottla.model.ids import TopicPartition
 from ottla.spark.offsets import OffsetRange, Offsets, named
 
 MAX_OFFSET = (1 << 63) - 1
+# A task costs Spark and Python some ten milliseconds, whatever it reads: with more ranges than FEW_TASKS, small ones
+# go together, up to BUNDLE_OFFSETS.
+FEW_TASKS = 16
+BUNDLE_OFFSETS = 16_384
 
 
 def rows_between(
@@ -81,6 +85,26 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
             found.append(OffsetRange(whole.tp, start, end))
         start = end
     return found
+
+
+def bundled(
+    ranges: Sequence[OffsetRange], min_partitions: int | None = None
+) -> list[tuple[OffsetRange, ...]]:
+    """The ranges of each task: one, or several small ones where there are many; never fewer tasks than asked for."""
+    least = max(FEW_TASKS, min_partitions or 0)
+    if len(ranges) <= least:
+        return [(each,) for each in ranges]
+    most = min(BUNDLE_OFFSETS, sum(each.size for each in ranges) // least)
+    bundles: list[list[OffsetRange]] = []
+    room = 0
+    for position, each in enumerate(ranges):
+        is_needed = len(bundles) + len(ranges) - position <= least
+        if not bundles or each.size > room or is_needed:
+            bundles.append([])
+            room = most
+        bundles[-1].append(each)
+        room -= each.size
+    return [tuple(bundle) for bundle in bundles]
 
 
 class Plan(NamedTuple):

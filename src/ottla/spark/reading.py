@@ -4,7 +4,7 @@ Nothing is done for each record in Python: fetched bytes go through the record k
 columns, and the columns' buffers into RecordBatches. The client is the process's own, kept from task to task.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
@@ -18,6 +18,7 @@ from ottla.spark.cluster import Losses
 from ottla.spark.connection import shared_client
 from ottla.spark.offsets import OffsetRange, named
 from ottla.spark.options import SourceOptions
+from ottla.spark.plan import bundled, split
 
 # A RecordBatch is handed over when it has so many rows or bytes: large enough that its fixed costs do not
 # show, small enough to stay in the processor's caches and to let Spark work while the next one is made.
@@ -26,15 +27,23 @@ MAX_BYTES = 4 * 1024 * 1024
 
 
 class RangePartition(InputPartition):
-    """One task's range, as Spark sends it."""
+    """One task's ranges, as Spark sends them."""
 
-    def __init__(self, whole: OffsetRange) -> None:
-        super().__init__(whole)
+    def __init__(self, ranges: Iterable[OffsetRange]) -> None:
+        super().__init__(tuple(ranges))
 
-    @property
-    def range(self) -> OffsetRange:
-        found: OffsetRange = self.value
-        return found
+
+def tasks_of(ranges: Iterable[OffsetRange], options: SourceOptions) -> list[RangePartition]:
+    """Ranges as Spark's tasks."""
+    parts = split(ranges, options.min_partitions, options.max_records_per_partition)
+    return [RangePartition(bundle) for bundle in bundled(parts, options.min_partitions)]
+
+
+def read_task(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
+    """The rows of one task. Where there was nothing to plan, Spark makes a task without ranges."""
+    ranges: tuple[OffsetRange, ...] = partition.value or ()
+    for whole in ranges:
+        yield from read_range(options, whole)
 
 
 def read_range(options: SourceOptions, whole: OffsetRange) -> Iterator[Any]:

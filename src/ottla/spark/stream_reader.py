@@ -22,9 +22,9 @@ from ottla.model.ids import TopicPartition, Uuid
 from ottla.spark.cluster import Cluster, Partitions
 from ottla.spark.offsets import AtLatest, Offsets, from_json, named, to_json
 from ottla.spark.options import SourceOptions
-from ottla.spark.plan import Delay, backwards, limited, new_partitions, plan, rows_between, split
+from ottla.spark.plan import Delay, backwards, limited, new_partitions, plan, rows_between
 from ottla.spark.progress import Progress
-from ottla.spark.reading import RangePartition, read_range
+from ottla.spark.reading import read_task, tasks_of
 
 
 class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -120,12 +120,11 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = plan(begin, until, self._earliest_of(unknown))
         if found.losses:
             self._cluster.losses.report("; ".join(found.losses))
-        tasks = split(found.ranges, self._options.min_partitions, self._options.max_records_per_partition)
-        return [RangePartition(each) for each in tasks]
+        return list(tasks_of(found.ranges, self._options))
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """In a task: the rows of one range, as RecordBatches."""
-        return read_range(self._options, partition.range)
+        """In a task: its rows, as RecordBatches."""
+        return read_task(self._options, partition)
 
     def _earliest_of(self, partitions: list[TopicPartition]) -> Offsets:
         if not partitions:

@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from ottla.model.ids import TopicPartition
 from ottla.spark.offsets import OffsetRange, from_json, parse_partitions, to_json
-from ottla.spark.plan import Delay, backwards, limited, new_partitions, plan, rows_between, split
+from ottla.spark.plan import (
+    BUNDLE_OFFSETS,
+    FEW_TASKS,
+    Delay,
+    backwards,
+    bundled,
+    limited,
+    new_partitions,
+    plan,
+    rows_between,
+    split,
+)
 
 
 def tps(*sizes: int, topic: str = "a") -> dict[TopicPartition, int]:
@@ -135,6 +146,24 @@ def test_tasks_cover_every_offset_once(sizes: list[int], least: int | None, most
         own = [task for task in tasks if task.tp.partition == partition]
         assert sum(task.size for task in own) == size
         assert all(first.end == second.start for first, second in pairwise(own))
+
+
+def test_many_small_ranges_share_tasks() -> None:
+    assert [len(task) for task in bundled(ranges(*[5] * FEW_TASKS))] == [1] * FEW_TASKS
+    assert [len(task) for task in bundled(ranges(*[4] * 256))] == [16] * 16
+    large = ranges(*[BUNDLE_OFFSETS] * 40)
+    assert [list(task) for task in bundled(large)] == [[each] for each in large]
+    assert len(bundled(ranges(*[4] * 256), min_partitions=100)) >= 100
+    assert len(bundled(ranges(*[4] * 256), min_partitions=300)) == 256
+
+
+@given(st.lists(st.integers(1, 50_000), max_size=60), st.none() | st.integers(1, 50))
+def test_bundles_keep_every_range_and_their_order(sizes: list[int], least: int | None) -> None:
+    whole = ranges(*sizes)
+    tasks = bundled(whole, least)
+    assert [each for task in tasks for each in task] == whole
+    assert len(tasks) >= min(len(whole), least or 1, FEW_TASKS)
+    assert all(sum(each.size for each in task) <= BUNDLE_OFFSETS for task in tasks if len(task) > 1)
 
 
 def test_a_plan_says_what_is_lost() -> None:
