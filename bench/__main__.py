@@ -1,8 +1,9 @@
 """`python -m bench [part ...]`: Apache Kafka and Ottla side by side; a table on stdout, JSON into bench/out/.
 
 Parts: produce fetch latency start partitions tools stalls commits load heartbeats settle
-classic-heartbeats classic-settle classic-many transactions (all, if none is named). `--quick` for a coarse look in a
-fraction of the time, `--apache-partitions` to put Apache through the ten thousand partitions too.
+classic-heartbeats classic-settle classic-many transactions spark spark-scale (all of these, if none is named), and
+spark-100m, which takes 12 GB of disk and is run only by name. `--quick` for a coarse look in a fraction of the time,
+`--apache-partitions` to put Apache through the ten thousand partitions too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import classic_groups, consumer_groups, lifecycle, offsets, raw, stalls, tools, transactions
+from bench import (
+    classic_groups,
+    consumer_groups,
+    lifecycle,
+    offsets,
+    raw,
+    spark,
+    spark_scale,
+    stalls,
+    tools,
+    transactions,
+)
 from bench.report import HEAD, Report
 
 PARTS: dict[str, Callable[..., None]] = {
@@ -35,7 +47,11 @@ PARTS: dict[str, Callable[..., None]] = {
     "classic-settle": classic_groups.settle,
     "classic-many": classic_groups.many,
     "transactions": transactions.transactions,
+    "spark": spark.spark,
+    "spark-scale": spark_scale.scale,
+    "spark-100m": spark_scale.hundred_million,
 }
+ONLY_BY_NAME = {"spark-100m"}
 
 
 def main() -> None:
@@ -55,7 +71,7 @@ def main() -> None:
         f"load of the machine before: {os.getloadavg()[0]:.1f}; only ratios from one run mean anything\n{HEAD}"
     )
     try:
-        for name in options.parts or PARTS:
+        for name in options.parts or [part for part in PARTS if part not in ONLY_BY_NAME]:
             more = {"with_apache": options.apache_partitions} if name == "partitions" else {}
             try:
                 PARTS[name](report, where / name, quick=options.quick, **more)

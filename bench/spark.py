@@ -1,0 +1,187 @@
+"""The data source `ottla` beside Spark's own JVM Kafka connector: the same PySpark, session, broker, data and code.
+
+In this part's table "Apache" is Spark's connector. Each has a process of its own; rounds alternate between them, so
+that a noisy moment hits both alike, and the best round of each counts. Every figure is of data that was checked to the
+row. What Spark's connector writes is at least once; ours is measured as that and exactly once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.interop.process import ServerProcess
+
+from bench.report import Report, Row
+from bench.servers import create_topic, delete_topic, ottla
+from bench.spark_data import VALUE_BYTES, Data, count_rows, fill
+from bench.spark_latency import latency
+from bench.spark_runner import SparkProcess, ours, ours_newest, sessions, theirs
+
+PARTITIONS = 4
+FILES = 8
+MB = 1 << 20
+EXACTLY_ONCE: dict[str, str] = {}
+AT_LEAST_ONCE = {"ottla.delivery": "at_least_once"}
+AIM = 2.0
+ONE_CORE_AIM = 1_000_000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is read and written, and how often."""
+
+    read_rows: int
+    write_rows: int
+    rounds: int
+    latency_s: float
+
+
+FULL = Sizes(read_rows=3_000_000, write_rows=1_000_000, rounds=3, latency_s=12.0)
+QUICK = Sizes(read_rows=500_000, write_rows=200_000, rounds=1, latency_s=4.0)
+
+
+@dataclass
+class Best:
+    """The best of several rounds, and the first one, which was cold."""
+
+    rows: int
+    first_s: float | None = None
+    seconds: float = float("inf")
+    cpu_seconds: float = float("inf")
+    query_seconds: float = float("inf")
+
+    def add(self, said: dict[str, Any]) -> None:
+        """One more round."""
+        self.first_s = said["seconds"] if self.first_s is None else self.first_s
+        self.seconds = min(self.seconds, said["seconds"])
+        self.cpu_seconds = min(self.cpu_seconds, said["cpu_seconds"])
+        self.query_seconds = min(self.query_seconds, said.get("query_seconds", said["seconds"]))
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return self.rows / self.seconds
+
+
+@dataclass
+class World:
+    """The broker and the sessions of one run."""
+
+    report: Report
+    server: ServerProcess
+    where: Path
+    sizes: Sizes
+    theirs: SparkProcess
+    ours: SparkProcess
+    newest: SparkProcess
+    _names: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def all(self) -> dict[str, SparkProcess]:
+        """By the names that the rows have."""
+        return {"apache": self.theirs, "ottla": self.ours, "newest": self.newest}
+
+    def written(self, process: SparkProcess, order: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """One write into a topic of its own, whose rows are counted before the topic goes."""
+        topic = f"out-{next(self._names)}"
+        create_topic(self.server, topic, PARTITIONS)
+        said: dict[str, Any] = process.do(order, topic=topic, **arguments)
+        found = count_rows(self.server, topic, PARTITIONS)
+        assert found == self.sizes.write_rows, f"{found} rows of {self.sizes.write_rows} are in the topic"
+        delete_topic(self.server, topic)
+        return said
+
+
+def spark(report: Report, where: Path, quick: bool = False) -> None:
+    """Reads, writes and latency."""
+    sizes = QUICK if quick else FULL
+    with ottla(where) as server:
+        data = fill(server, "in", PARTITIONS, sizes.read_rows)
+        with sessions([theirs(), ours(), ours_newest()], server, where) as (jvm, own, newest):
+            world = World(report, server, where, sizes, jvm, own, newest)
+            read(world, data)
+            write(world)
+            latency(report, server, {"apache": jvm, "ottla": own}, sizes.latency_s)
+        one_core(report, server, where / "one-core", data, sizes.rounds)
+
+
+def read(world: World, data: Data) -> None:
+    """Batch and streaming reads. What is read is checked first, which warms up too."""
+    batch = {name: Best(data.rows) for name in world.all}
+    stream = {name: Best(data.rows) for name in world.all}
+    for name, process in world.all.items():
+        batch[name].add(process.do("read", topic=data.topic))
+        data.check(process.do("check", topic=data.topic), name)
+    for _ in range(world.sizes.rounds):
+        for name, process in world.all.items():
+            batch[name].add(process.do("read", topic=data.topic))
+    for _ in range(world.sizes.rounds + 1):
+        for name, process in world.all.items():
+            said = process.do("read_stream", topic=data.topic)
+            assert said["rows"] == data.rows, f"{name} streams {said['rows']} rows of {data.rows}"
+            stream[name].add(said)
+    add(world, "Spark batch read", batch)
+    add(world, "Spark streaming read", stream)
+    both(world, "Spark streaming read, with its start", "s", {k: b.query_seconds for k, b in stream.items()})
+
+
+def write(world: World) -> None:
+    """df.write, then a stream of files into a topic in four micro-batches."""
+    rows, place = world.sizes.write_rows, str(world.where / "files")
+    world.ours.do("make_files", rows=rows, files=FILES, place=place)
+    writes(world, "Spark batch write", "write", {"rows": rows})
+    writes(world, "Spark streaming write", "write_stream", {"place": place, "files_a_batch": FILES // 4})
+
+
+def writes(world: World, name: str, order: str, arguments: dict[str, Any]) -> None:
+    """All who write, in turn; the first round is the cold one."""
+    rows = world.sizes.write_rows
+    jvm, exactly, at_least, newest = (Best(rows) for _ in range(4))
+    contenders = [
+        (world.theirs, EXACTLY_ONCE, jvm),  # it has no such option, and gives at least once
+        (world.ours, EXACTLY_ONCE, exactly),
+        (world.ours, AT_LEAST_ONCE, at_least),
+        (world.newest, EXACTLY_ONCE, newest),
+    ]
+    for _ in range(world.sizes.rounds + 1):
+        for process, options, best in contenders:
+            best.add(world.written(process, order, {**arguments, "options": options}))
+    add(world, f"{name}, exactly once", {"apache": jvm, "ottla": exactly, "newest": newest})
+    add(world, f"{name}, at least once", {"apache": jvm, "ottla": at_least})
+
+
+def one_core(report: Report, server: ServerProcess, where: Path, data: Data, rounds: int) -> None:
+    """A single task at a time."""
+    best = Best(data.rows)
+    with sessions([ours("local[1]")], server, where) as (process,):
+        data.check(process.do("check", topic=data.topic), "local[1]")
+        for _ in range(rounds + 1):
+            best.add(process.do("read", topic=data.topic))
+    report.add(
+        Row("Spark batch read on one core", "rows/s", None, best.rate, ONE_CORE_AIM, True, absolute=True)
+    )
+
+
+# -- rows of the table ------------------------------------------------------------------------------------
+
+
+def add(world: World, name: str, best: dict[str, Best]) -> None:
+    """Rows and megabytes a second, CPU for a million rows, the cold first run."""
+    rates = {who: each.rate for who, each in best.items()}
+    report = world.report
+    report.add(Row(name, "rows/s", rates["apache"], rates["ottla"], AIM, higher_is_better=True))
+    both(world, name, "MB/s", {who: rate * VALUE_BYTES / MB for who, rate in rates.items()}, True)
+    both(world, f"{name}: CPU", "s/M rows", {who: b.cpu_seconds * 1e6 / b.rows for who, b in best.items()})
+    both(world, f"{name}: first, cold", "s", {who: b.first_s or 0.0 for who, b in best.items()})
+    if "newest" in rates:
+        note = f"PySpark {world.newest.pyspark}"
+        report.add(Row(f"{name}, newest", "rows/s", None, rates["newest"], higher_is_better=True, note=note))
+
+
+def both(world: World, name: str, unit: str, figures: dict[str, float], higher: bool = False) -> None:
+    """A row without an aim."""
+    world.report.add(Row(name, unit, figures["apache"], figures["ottla"], higher_is_better=higher))
