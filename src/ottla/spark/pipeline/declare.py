@@ -81,7 +81,7 @@ def topic(
                 input: the column to put the key into, as a string or as the schema's type of that name
     message     Protobuf: the full name of the message
     headers     output: the column with the headers; input: the column to put them into
-    meta        input: add a column `_meta` (key, topic, partition, offset, timestamp, timestamp_type)
+    meta        input: add a column `_meta` (key, topic, partition, offset, timestamp, timestamp_type, tombstone)
     table       input: the newest value of each key as a table, re-read for each micro-batch, instead of a stream
     start       input: where a first run starts: "earliest" or "latest"
     on_error    input, for streams without a dead_letter: "fail" stops at a value that does not parse, "skip" counts

@@ -146,7 +146,8 @@ def _columns(good: DataFrame, values: Codec, topic: Topic) -> list[Column]:
     if topic.meta:
         meta = ["key", "topic", "partition", "offset", "timestamp"]
         kind = F.col("timestampType").alias("timestamp_type")
-        fields[META_COLUMN] = F.struct(*meta, kind).alias(META_COLUMN)
+        gone = F.col("value").isNull().alias("tombstone")
+        fields[META_COLUMN] = F.struct(*meta, kind, gone).alias(META_COLUMN)
     if topic.table:
         fields[_AGE] = F.struct("offset", F.col("value").isNotNull().alias("alive")).alias(_AGE)
     return list(fields.values())

@@ -48,12 +48,12 @@ def customers(changes=changes):
     change = changes.select(
         F.from_json("key", "payload struct<id bigint>, id bigint").alias("key"),
         *[F.coalesce(f"payload.{name}", name).alias(name) for name in ("before", "after", "source", "op")],
-        F.col("_meta.offset").alias("offset"),
+        "_meta.offset",
+        "_meta.tombstone",
     )
     # A tombstone, a key without a value, follows each delete, for the cleaner of the compacted topic. Once that has
     # taken the delete itself away, it alone is left to tell.
-    is_tombstone = F.col("op").isNull() & F.col("after").isNull() & F.col("before").isNull()
-    rows = change.select(
+    rows = change.where("tombstone OR op IN ('c', 'u', 'd', 'r')").select(
         F.coalesce("after.id", "before.id", "key.payload.id", "key.id").alias("id"),
         "after.name",
         "after.email",
@@ -62,7 +62,7 @@ def customers(changes=changes):
         # As text of a fixed width, which all tables can compare; null where there is none: a tombstone has no place
         # in the database's log, and counts if nothing else is known.
         F.when(
-            ~is_tombstone,
+            ~F.col("tombstone"),
             F.concat_ws(
                 "/",
                 F.col("source.file"),
@@ -70,7 +70,7 @@ def customers(changes=changes):
                 F.lpad(F.col("offset").cast("string"), 20, "0"),
             ),
         ).alias("position"),
-        (is_tombstone | (F.col("op") == "d")).alias("deleted"),
+        (F.col("tombstone") | (F.col("op") == "d")).alias("deleted"),
     )
     return rows.where("id IS NOT NULL")
 
