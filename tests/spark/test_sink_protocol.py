@@ -12,7 +12,7 @@ from tests.support.spark_world import Broker
 from ottla.client.transactions_by_id import init_producer_id
 from ottla.spark.recovery import RowsLost
 from ottla.spark.sink_cluster import read_decision
-from ottla.spark.sink_commit import CopyRows, Examine, SinkError
+from ottla.spark.sink_commit import CopyRows, Examine, SinkError, commit_once
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -197,6 +197,16 @@ def test_an_older_batch_is_not_written_again(broker: Broker, sink: Sink) -> None
     assert report.skipped
     sink.commit(0, [report])
     check(broker, sink, texts("b0") + texts("b1"))
+
+
+def test_a_write_that_nobody_replays(broker: Broker, sink: Sink) -> None:
+    """df.write without an id: no decision is written, and what timed out is written again all the same."""
+    reports = [sink.task(0, slot, texts(f"s{slot}"), looks=False) for slot in range(3)]
+    sink.task(0, 1, texts("lost"), number=1, looks=False)
+    timed_out(sink, reports[2])
+    sink.run(commit_once(sink.written(0, reports)))
+    check(broker, sink, [text for slot in range(3) for text in texts(f"s{slot}")])
+    assert read_decision(sink.client, sink.prefix, require_stable=True) is None
 
 
 def test_another_query_under_the_same_id_completes_what_was_left(broker: Broker) -> None:
