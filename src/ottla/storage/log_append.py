@@ -129,18 +129,18 @@ class AppendableLog(WritableLog):
             or highest - now_ms > self._after_max_ms
         ):
             return self._append_client(records, leader_epoch, now_ms, inspected, verification)
-        offset = self.log_end_offset
-        last_offset = offset + last_delta
-        if producer_id < 0:
-            self._put(records, size, last_delta, highest, leader_epoch, now_ms)
-        else:
+        producer = None
+        in_transaction = attributes > MAX_CODEC
+        if producer_id >= 0:
             producer = self._producers.entries.get(producer_id)
-            in_transaction = attributes > MAX_CODEC
             if producer is None or not self._producers.expects(
                 producer, producer_epoch, sequence, in_transaction, verification
             ):
                 return self._append_client(records, leader_epoch, now_ms, inspected, verification)
-            self._put(records, size, last_delta, highest, leader_epoch, now_ms)
+        offset = self.log_end_offset
+        last_offset = offset + last_delta
+        self._put(records, size, last_delta, highest, leader_epoch, now_ms)
+        if producer is not None:
             producer.follow(sequence, last_delta, last_offset, highest)
             if in_transaction:
                 self._go_on_with_transaction(producer, offset)
@@ -161,33 +161,32 @@ class AppendableLog(WritableLog):
             _, length, _, _, _, attributes, last_delta, timestamp, newest, producer_id, producer_epoch,
             sequence, _, problem, _, _,
         ) = check_batch(records, 0, size, False)  # fmt: skip
-        offset = self.log_end_offset
-        producer = None if producer_id < 0 else self._producers.entries.get(producer_id)
-        written = False
+        producer = self._producers.entries.get(producer_id)
+        marker = None
         if problem or length != size - LOG_OVERHEAD:
-            pass
+            usual = False
         elif producer is None:
-            if producer_id < 0 and attributes <= MAX_CODEC:
-                self._put(records, size, last_delta, newest, leader_epoch, now_ms)
-                written = True
+            usual = producer_id < 0 and attributes <= MAX_CODEC
         elif attributes == _MARKER_ATTRIBUTES:
             marker = usual_end_txn_marker(records, size)
-            if marker is not None and producer.may_end(marker, producer_epoch, transaction_version):
-                self._put(records, size, 0, newest, leader_epoch, now_ms)
-                self._end_transaction(producer, marker, producer_epoch, offset, timestamp)
-                written = True
-        elif attributes in _TRANSACTIONAL and sequence < 0 and producer.epoch == producer_epoch:
-            self._put(records, size, last_delta, newest, leader_epoch, now_ms)
-            producer.add_batch(
-                producer_epoch, BatchMetadata(NO_SEQUENCE, offset + last_delta, last_delta, newest)
-            )
-            self._go_on_with_transaction(producer, offset)
-            written = True
-        if not written:
+            usual = marker is not None and producer.may_end(marker, producer_epoch, transaction_version)
+        else:
+            usual = attributes in _TRANSACTIONAL and sequence < 0 and producer_epoch == producer.epoch
+        if not usual:
             origin = AppendOrigin.COORDINATOR
             return self._append_trusted(records, leader_epoch, now_ms, origin, transaction_version)
+        offset = self.log_end_offset
+        last_offset = offset + last_delta
+        self._put(records, size, last_delta, newest, leader_epoch, now_ms)
+        if producer is not None:
+            if marker is not None:
+                self._end_transaction(producer, marker, producer_epoch, offset, timestamp)
+            else:
+                batch = BatchMetadata(NO_SEQUENCE, last_offset, last_delta, newest)
+                producer.add_batch(producer_epoch, batch)
+                self._go_on_with_transaction(producer, offset)
         return _new_result(
-            AppendResult, (offset, offset + last_delta, NO_TIMESTAMP, self.log_start_offset, False, size)
+            AppendResult, (offset, last_offset, NO_TIMESTAMP, self.log_start_offset, False, size)
         )
 
     # -- transactions
