@@ -4,7 +4,7 @@ import pytest
 from tests.unit.records.java_vectors import JAVA
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.records.batch import BatchView
+from ottla.records.batch import HEADER_SIZE, BatchView
 from ottla.records.control import (
     ControlType,
     EndTxnMarker,
@@ -13,6 +13,7 @@ from ottla.records.control import (
     end_txn_marker,
     parse_control_type,
     parse_end_txn_marker,
+    usual_end_txn_marker,
 )
 from ottla.records.record import Record, read_records
 
@@ -35,6 +36,23 @@ def test_markers_are_javas(name: str) -> None:
     assert ours == JAVA[name]
     [marker] = read_records(BatchView(JAVA[name]))
     assert parse_end_txn_marker(marker) == EndTxnMarker(name == "commit", 12)
+
+
+@pytest.mark.parametrize("name", ["commit", "abort"])
+def test_javas_markers_are_seen_at_a_glance(name: str) -> None:
+    batch = JAVA[name]
+    assert usual_end_txn_marker(batch, len(batch)) == EndTxnMarker(name == "commit", 12)
+
+
+def test_whatever_is_unusual_about_a_marker_is_left_to_who_looks_closer() -> None:
+    batch = bytearray(JAVA["commit"])
+    assert usual_end_txn_marker(batch, len(batch) - 1) is None
+    coordinator_epoch = range(HEADER_SIZE + 12, HEADER_SIZE + 16)
+    for position in range(HEADER_SIZE, len(batch)):
+        changed = bytearray(batch)
+        changed[position] ^= 2
+        seen = usual_end_txn_marker(changed, len(changed))
+        assert (seen is not None) == (position in coordinator_epoch), position
 
 
 def test_a_batch_of_control_records() -> None:

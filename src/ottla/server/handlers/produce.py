@@ -11,9 +11,6 @@ line, so appends keep the order of arrival.
 An error names the log's start where Kafka's does, and has words only where single records are refused.
 """
 
-import asyncio
-from functools import partial
-
 from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import COMPRESSION_MASK, HEADER_SIZE, TRANSACTIONAL_FLAG
@@ -23,6 +20,7 @@ from ottla.server.connection import Answer, Connection, Deferred
 from ottla.server.context import Services
 from ottla.server.leaders import current_leader, endpoints
 from ottla.server.output import Reply
+from ottla.server.produce_flush import commit
 from ottla.server.produce_survey import survey
 from ottla.server.produce_verification import ProduceVerification
 from ottla.server.registry import handles_raw
@@ -386,30 +384,10 @@ class _Produce:
                 inspected,
                 verification=NOT_CHECKED if verification is None else verification.proof(topic, index),
             )
-            await self._commit(partition, now_ms)
+            await commit(self._services, partition, now_ms)
         except KafkaError as error:
             return self._failed(topic, index, error)
         return self._appended(partition, index, result)
-
-    async def _commit(self, partition: Partition, now_ms: int) -> None:
-        """Flush if the topic wants it, and let others see what was appended: also when the client is gone by then."""
-        if not partition.log.flush_needed(now_ms):
-            partition.maybe_advance_high_watermark()
-            return
-        flushing = self._services.loop.create_task(self._flush(partition, now_ms))
-        self._services.background.add(flushing)
-        flushing.add_done_callback(self._flushed)
-        await asyncio.shield(flushing)
-
-    async def _flush(self, partition: Partition, now_ms: int) -> None:
-        flush = partial(partition.log.flush, now_ms=now_ms)
-        await self._services.loop.run_in_executor(self._services.executor, flush)
-        partition.maybe_advance_high_watermark()
-
-    def _flushed(self, task: "asyncio.Task[None]") -> None:
-        self._services.background.discard(task)
-        if not task.cancelled():
-            task.exception()  # the log that failed has said so itself, and there may be nobody left to tell
 
     # ---- answering ----------------------------------------------------------------------------------------
 
