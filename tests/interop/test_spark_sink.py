@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from tests.interop.apache import ApacheKafka
 from tests.spark import test_sink_protocol as protocol
+from tests.spark.test_sink_kills import ALL, SHORT
 from tests.spark.test_sink_protocol import *  # noqa: F403  (its tests are collected here, with our broker)
 from tests.support.sink_world import values
 from tests.support.spark_jobs import SparkJob
 from tests.support.spark_world import Broker
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(1_200)]
 
 sink = protocol.sink
 
@@ -27,6 +28,7 @@ class ApacheBroker(ApacheKafka):
     bootstrap = Broker.bootstrap
     admin = Broker.admin
     topic = Broker.topic
+    transaction_version = 2
 
 
 @pytest.fixture(scope="module", params=[2, 1], ids=["transaction.version 2", "transaction.version 1"])
@@ -36,15 +38,17 @@ def broker(
     with ApacheBroker(tmp_path_factory.mktemp("apache") / "data") as kafka:
         if request.param == 1:
             kafka.tool("FeatureCommand", "downgrade", "--feature", "transaction.version=1")
+            kafka.transaction_version = 1
         yield kafka
 
 
-def test_a_stream_from_spark_killed_after_its_decision(broker: ApacheBroker, tmp_path: Path) -> None:
-    """The driver's processes are killed -9 right after the decision; the next run completes it."""
+def test_a_stream_from_spark_killed_at_each_point_of_its_commit(broker: ApacheBroker, tmp_path: Path) -> None:
+    """The driver and all it has started are killed -9; the next run completes or repeats what was left."""
     topic = broker.topic(3)
     job = SparkJob(tmp_path, broker.bootstrap, topic)
+    for point in ALL if broker.transaction_version == 2 else SHORT:
+        job.feed(300)
+        assert job.run(kill_at=point) == "killed", job.log_text()
     job.feed(300)
-    assert job.run(kill_at="after EndDecision") == "killed"
-    job.feed(200)
-    assert job.run() == "done"
+    assert job.run() == "done", job.log_text()
     assert values(broker.bootstrap, topic) == job.expected()
