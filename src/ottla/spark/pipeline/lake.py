@@ -35,7 +35,12 @@ def query_id(batch: DataFrame, name: str) -> str:
 def rows_of(batch: DataFrame, key: Sequence[str], order_by: str | None) -> pa.Table:
     """The rows of a batch as Arrow; of those with one key only the newest."""
     chosen = batch if not key or order_by is None else _newest(batch, key, order_by)
-    return as_stored(chosen.toArrow())
+    rows = as_stored(chosen.toArrow())
+    if key and rows.num_rows != rows.select(list(key)).group_by(list(key)).aggregate([]).num_rows:
+        raise ValueError(
+            f"several rows of a micro-batch have the same {', '.join(key)}: order_by= says which is the newest"
+        )
+    return rows
 
 
 def _newest(batch: DataFrame, key: Sequence[str], order_by: str) -> DataFrame:

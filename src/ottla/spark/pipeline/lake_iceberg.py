@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 BATCH_PROPERTY = "ottla.batch."
 SNAPSHOT_QUERY = "ottla.query-id"
 SNAPSHOT_BATCH = "ottla.batch-id"
+RETRIES = "commit.retry.num-retries"
 ATTEMPTS = 8
 
 
@@ -89,6 +90,8 @@ def write(sink: Iceberg, mode: str, table: Table, rows: pa.Table, query: str, ba
     for attempt in range(ATTEMPTS):
         if already_written(table, query, batch_id):
             return
+        # Retries are ours, since they look the batch up first. Set in this copy of the metadata, not in the table.
+        table.metadata.properties[RETRIES] = "0"
         try:
             with table.transaction() as transaction:
                 _fill(
@@ -119,9 +122,9 @@ def _fill(
     if sink.evolve:
         with transaction.update_schema() as update:
             update.union_by_name(kept.schema)
-    if mode == "complete":
+    if mode == "complete" and table.current_snapshot() is not None:
         transaction.overwrite(kept, snapshot_properties=properties)
-    elif not sink.key:
+    elif not sink.key or mode == "complete":
         if kept.num_rows:
             transaction.append(kept, snapshot_properties=properties)
     elif rows.num_rows:
