@@ -91,6 +91,12 @@ class Job:
             time.sleep(0.02)
         return {}
 
+    def seen(self) -> dict[str, int]:
+        """How many rows its finished micro-batches had."""
+        assert self._query is not None
+        _check(self._query)
+        return {"rows": sum(p["numInputRows"] for p in self._query.recentProgress)}
+
     def stop(self) -> dict[str, Any]:
         """End it; how long each micro-batch with rows took, in milliseconds, and the parts of that."""
         query, self._query = self._query, None
@@ -98,9 +104,8 @@ class Job:
         _check(query)
         query.stop()
         batches = [dict(p["durationMs"]) for p in query.recentProgress if p["numInputRows"]]
-        rows = sum(p["numInputRows"] for p in query.recentProgress)
         self._clean()
-        return {"rows": rows, "batches": batches}
+        return {"batches": batches}
 
     # -- how ------------------------------------------------------------------------------------------
 
@@ -122,7 +127,9 @@ class Job:
         self._checkpoint = self._place / uuid.uuid4().hex
         writer = frame.writeStream.format(sink).options(**options)
         writer = writer.option("checkpointLocation", str(self._checkpoint))
-        trigger = writer.trigger(availableNow=True) if to_the_end else writer.trigger(processingTime="0 seconds")
+        trigger = (
+            writer.trigger(availableNow=True) if to_the_end else writer.trigger(processingTime="0 seconds")
+        )
         return trigger.start()
 
     def _run(self, frame: DataFrame, sink: str, options: dict[str, str]) -> dict[str, float]:
@@ -160,6 +167,8 @@ def main() -> None:
     fmt, master, bootstrap, jars, where = sys.argv[1:]
     place = Path(where)
     conf = {"spark.ui.enabled": "false", "spark.driver.memory": "1g"}
+    # All micro-batches of a run are looked at, not the last hundred.
+    conf["spark.sql.streaming.numRecentProgressUpdates"] = "1000"
     # Where it is started is where it is cleaned up.
     conf |= {"spark.local.dir": where, "spark.sql.warehouse.dir": str(place / "warehouse")}
     if jars:

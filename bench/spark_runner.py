@@ -80,7 +80,6 @@ class SparkProcess:
         self._log = where / "job.log"
         self._received = b""
         where.mkdir(parents=True)
-        source = str(REPO / "src")
         command = [str(connector.python), str(SCRIPT), connector.format, connector.master]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -88,7 +87,7 @@ class SparkProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": source, "PYSPARK_PYTHON": str(connector.python)},
+                env=_environment(),
                 start_new_session=True,
                 cwd=where,
             )
@@ -200,6 +199,12 @@ def sessions(
         for process in started:
             process.wait_started()
         yield started
+
+
+def _environment() -> dict[str, str]:
+    """Ottla is found in src; which Python the workers have is for the session to say."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    return {**inherited, "PYTHONPATH": str(REPO / "src")}
 
 
 def _stat(pid: int) -> list[str]:
