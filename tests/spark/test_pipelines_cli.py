@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from tests.interop.ottla_node import OTTLA
 from tests.support.pipelines import consume, write_pipeline
-from tests.support.spark_world import QUERY_TIMEOUT_S, Broker
+from tests.support.spark_world import Broker
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 SPARK = (
     "--master",
@@ -28,7 +28,8 @@ SPARK = (
     "--conf",
     "spark.sql.shuffle.partitions=1",
 )
-COMMAND_TIMEOUT_S = 240
+COMMAND_TIMEOUT_S = 300
+WAIT_S = 240
 KILLS = 12 if os.environ.get("OTTLA_CHAOS") else 2
 
 
@@ -77,7 +78,7 @@ def ottla(broker: Broker, tmp_path: Path) -> Iterator[Ottla]:
 
 
 def until(condition: Callable[[], Any], ottla: Ottla) -> Any:
-    deadline = time.monotonic() + QUERY_TIMEOUT_S
+    deadline = time.monotonic() + WAIT_S
     while not (found := condition()):
         assert time.monotonic() < deadline, ottla.logs()
         time.sleep(0.1)

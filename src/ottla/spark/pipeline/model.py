@@ -43,15 +43,11 @@ class Pipeline:
 
         `options` (kafka.security.protocol and the like) go to every source and sink.
         """
-        from ottla.spark.pipeline.running import start
+        from ottla.spark.pipeline.running import plan, start
 
+        checkpoints = checkpoint_dir or str(Path(state_dir).absolute() / self.name / "checkpoints")
         return start(
-            self,
-            spark,
-            bootstrap,
-            checkpoint_dir or str(Path(state_dir).absolute() / self.name / "checkpoints"),
-            available_now=available_now,
-            options=options or {},
+            plan(self, spark, bootstrap, checkpoints, available_now=available_now, options=options or {})
         )
 
     @property

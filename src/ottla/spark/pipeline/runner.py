@@ -25,11 +25,11 @@ from ottla.spark.pipeline.errors import PipelineError
 from ottla.spark.pipeline.lag import Lags
 from ottla.spark.pipeline.load import load
 from ottla.spark.pipeline.progress import Figures
-from ottla.spark.pipeline.running import first_line, start
+from ottla.spark.pipeline.running import first_line, plan, start
+from ottla.spark.pipeline.supervise import Supervised
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 TICK_S = 0.5
 LAG_EVERY_S = 2.0
@@ -93,7 +93,7 @@ class Runner:
             spark_log=spec.spark_log,
             checkpoints=checkpoints,
         )
-        self._figures: dict[str, Figures] = {}
+        self._queries: list[Supervised] = []
 
     def run(self) -> int:
         """Until it ends, is stopped or fails; the exit code."""
@@ -128,7 +128,7 @@ class Runner:
             conf.setdefault("spark.ui.enabled", "false")
         spark = session(f"ottla {spec.name}", spec.master, spec.remote, conf, log_file=spec.spark_log)
         try:
-            queries = start(
+            plans = plan(
                 pipeline,
                 spark,
                 spec.bootstrap,
@@ -136,21 +136,25 @@ class Runner:
                 available_now=spec.available_now,
                 options=spec.options,
             )
-            self._figures = {query.name: Figures(self._short(query.name)) for query in queries}
+            started = start(plans)
+            self._queries = [
+                Supervised(query, Figures(self._short(one.name)), one.start)
+                for one, query in zip(plans, started, strict=True)
+            ]
             self._tell(state.RUNNING)
-            for query in queries:
-                self._log.say(f"{self._short(query.name)}: query {query.id}")
-            return self._watch(spark, queries)
+            for one, query in zip(self._queries, started, strict=True):
+                self._log.say(f"{one.figures.name}: query {query.id}")
+            return self._watch()
         finally:
             _stop_spark(spark)
 
-    def _watch(self, spark: SparkSession, queries: list[StreamingQuery]) -> list[str]:
+    def _watch(self) -> list[str]:
         lags = Lags(self._spec.bootstrap, self._spec.options)
         next_lag = next_log = 0.0
         try:
             while True:
                 now = time.monotonic()
-                problems = self._look(queries, now)
+                problems = self._look(now)
                 if now >= next_lag:
                     self._ask_lags(lags)
                     next_lag = time.monotonic() + LAG_EVERY_S
@@ -158,11 +162,11 @@ class Runner:
                 if now >= next_log:
                     self._log_figures()
                     next_log = now + LOG_EVERY_S
-                if problems or self._stop.is_set() or not any(query.isActive for query in queries):
+                if problems or self._stop.is_set() or all(one.is_done for one in self._queries):
                     break
                 self._stop.wait(TICK_S)
-            self._end(queries)
-            problems = problems or self._look(queries, time.monotonic())
+            self._end()
+            problems = problems or self._look(time.monotonic())
             self._ask_lags(lags)
             self._publish()
             self._log_figures(final=True)
@@ -170,45 +174,30 @@ class Runner:
         finally:
             lags.close()
 
-    def _end(self, queries: list[StreamingQuery]) -> None:
+    def _end(self) -> None:
         """Stop what still runs; a batch that is cut short is replayed from the checkpoint by the next run."""
-        running = [query for query in queries if query.isActive]
-        if running:
+        if not all(one.is_done for one in self._queries):
             self._tell(state.STOPPING)
-        for query in running:
-            query.stop()
+        for one in self._queries:
+            one.stop()
 
-    def _look(self, queries: list[StreamingQuery], now: float) -> list[str]:
-        """New figures of all queries; what went wrong, if something did."""
-        problems = []
-        for query in queries:
-            figures = self._figures[query.name]
-            figures.add(query.recentProgress, now)
-            active = query.isActive
-            figures.state = "running" if active else "ended"
-            error = None if active else query.exception()
-            if error is not None:
-                figures.state, figures.problem = "failed", sentence(error)
-                problems.append(f"{figures.name}: {figures.problem}")
-                self._log_failure(figures.name, error)
-        return problems
+    def _look(self, now: float) -> list[str]:
+        """New figures of all queries; what ended one of them for good, if something did."""
+        found = [one.look(now, self._log.say) for one in self._queries]
+        return [problem for problem in found if problem is not None]
 
     def _ask_lags(self, lags: Lags) -> None:
-        for figures in self._figures.values():
-            figures.lag, figures.lag_seconds = lags.of(figures.offsets, _now_ms())
+        for one in self._queries:
+            one.figures.lag, one.figures.lag_seconds = lags.of(one.figures.offsets, _now_ms())
 
     def _publish(self) -> None:
-        streams = [figures.document() for figures in self._figures.values()]
+        streams = [one.figures.document() for one in self._queries]
         self._home.write_progress({"at_ms": _now_ms(), "streams": streams})
 
     def _log_figures(self, final: bool = False) -> None:
-        for figures in self._figures.values():
-            if figures.batch_id >= 0:
-                self._log.say(figures_line(figures, final))
-
-    def _log_failure(self, name: str, error: BaseException) -> None:
-        """The whole of what Spark says, in Spark's log; people read the sentence."""
-        print(f"{name} failed:\n{error}", file=sys.stderr, flush=True)
+        for one in self._queries:
+            if one.figures.batch_id >= 0:
+                self._log.say(figures_line(one.figures, final))
 
     def _log_stack(self) -> None:
         import traceback
@@ -242,22 +231,6 @@ def figures_line(figures: Figures, final: bool = False) -> str:
         f"{figures.name}: batch {figures.batch_id}, {figures.rows_in:,} rows in{speed}, {figures.rows_out:,} out"
         f"{bad}{lag}{state_rows}, {figures.batch_ms or 0:,} ms the last batch"
     )
-
-
-def sentence(error: BaseException) -> str:
-    """What went wrong in a query, without Spark's wrapping: the innermost message that says something."""
-    text = str(error)
-    for mark in ("[USER_RAISED_EXCEPTION] ", "ottla.", "Error: ", "Exception: "):
-        found = [line for line in text.splitlines() if mark in line and not line.lstrip().startswith("at ")]
-        if found:
-            line = found[-1] if mark != "[USER_RAISED_EXCEPTION] " else found[0]
-            at = line.rfind(mark) + (len(mark) if mark == "[USER_RAISED_EXCEPTION] " else 0)
-            return _clean(line[at:])
-    return _clean(first_line(error))
-
-
-def _clean(text: str) -> str:
-    return text.split(" SQLSTATE:")[0].split(" == DataFrame ==")[0].strip()
 
 
 def _stop_spark(spark: SparkSession) -> None:

@@ -32,14 +32,19 @@ _COMING_UP = ("Initializing", "Getting offsets")
 
 @dataclass(frozen=True)
 class Plan:
-    """A query that is ready to start."""
+    """A query that is ready to start, as often as need be: each time from its checkpoint."""
 
+    pipeline: Pipeline
     stream: Stream
     name: str
     writer: DataStreamWriter
 
+    def start(self) -> StreamingQuery:
+        with _explained(self.pipeline, self.stream):
+            return self.writer.start()
 
-def start(
+
+def plan(
     pipeline: Pipeline,
     spark: SparkSession,
     bootstrap: str,
@@ -47,19 +52,20 @@ def start(
     *,
     available_now: bool = False,
     options: Mapping[str, str] | None = None,
-) -> list[StreamingQuery]:
-    """Start all; if one cannot start, none runs."""
+) -> list[Plan]:
+    """All queries, built and checked, none of them started."""
     context = Context(pipeline, spark, bootstrap, options or {})
-    plans = [
-        plan for stream in pipeline.streams for plan in _plans(context, stream, checkpoints, available_now)
-    ]
+    return [one for stream in pipeline.streams for one in _plans(context, stream, checkpoints, available_now)]
+
+
+def start(plans: list[Plan]) -> list[StreamingQuery]:
+    """Start all; if one cannot start, none runs."""
     started: list[StreamingQuery] = []
     try:
-        for plan in plans:
-            with _explained(pipeline, plan.stream):
-                started.append(plan.writer.start())
-            if plan is not plans[-1]:
+        for one in plans:
+            if started:
                 _await_source(started[-1])
+            started.append(one.start())
     except BaseException:
         for query in started:
             query.stop()
@@ -84,12 +90,12 @@ def _plans(context: Context, stream: Stream, checkpoints: str, available_now: bo
     with _explained(pipeline, stream):
         result = _result(context.for_query(name), stream)
         writer = _writer(context, stream, result, name)
-        yield Plan(stream, name, _prepared(writer, name, f"{checkpoints}/{stream.name}", trigger))
+        yield Plan(pipeline, stream, name, _prepared(writer, name, f"{checkpoints}/{stream.name}", trigger))
         bad = letters(context.for_query(name + SUFFIX), stream) if stream.dead_letter is not None else None
         if bad is not None:
             aside = _topic_writer(context, bad.writeStream, stream.dead_letter)
             place = f"{checkpoints}/{stream.name}{SUFFIX}"
-            yield Plan(stream, name + SUFFIX, _prepared(aside, name + SUFFIX, place, trigger))
+            yield Plan(pipeline, stream, name + SUFFIX, _prepared(aside, name + SUFFIX, place, trigger))
 
 
 def _prepared(
