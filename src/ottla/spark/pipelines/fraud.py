@@ -60,7 +60,7 @@ class Watch(StatefulProcessor):
         self.last = handle.getValueState("last", "at double, lat double, lon double")
         self.small = handle.getListState("small", "at double")
 
-    def handleInputRows(self, key, rows, timers):
+    def handleInputRows(self, key, rows, timerValues):
         # Spark gives a card's rows of a micro-batch in any order; by offset they are in the order of arrival, and the
         # alerts do not depend on where one micro-batch ends and the next begins.
         payments = sorted(rows, key=lambda row: row.offset)
@@ -92,9 +92,9 @@ class Watch(StatefulProcessor):
     def look_again(self, at):
         self.handle.registerTimer(int((at + FORGET_AFTER_S) * 1000))
 
-    def handleExpiredTimer(self, key, timers, expired):
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
         last = self.last.get()
-        if last is not None and int((last[0] + FORGET_AFTER_S) * 1000) > expired.getExpiryTimeInMs():
+        if last is not None and int((last[0] + FORGET_AFTER_S) * 1000) > expiredTimerInfo.getExpiryTimeInMs():
             self.look_again(last[0])
         else:
             self.last.clear()
