@@ -94,7 +94,7 @@ class Watch(StatefulProcessor):
 
     def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
         last = self.last.get()
-        if last is not None and int((last[0] + FORGET_AFTER_S) * 1000) > expiredTimerInfo.getExpiryTimeInMs():
+        if last is not None and (last[0] + FORGET_AFTER_S) * 1000 > timerValues.getCurrentWatermarkInMs():
             self.look_again(last[0])
         else:
             self.last.clear()
