@@ -212,7 +212,9 @@ def _decide(driver: Driver, written: Written) -> Steps[None]:
         yield from _complete(driver, ())
         before = driver.decision
     number = 0 if before is None else before.number + 1
-    decision = Decision(number, written.query_id, written.batch_id, written.entries, written.spans)
+    # Sorted, as it will be read: what is compared with it later has been read.
+    entries = tuple(sorted(written.entries))
+    decision = Decision(number, written.query_id, written.batch_id, entries, written.spans)
     yield from _write(driver, decision)
 
 
