@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 PARTITIONS = 2
 TICK_S = 0.05
 STOP_TIMEOUT_S = 15.0
-CATCH_UP_S = 15.0
+CATCH_UP_S = 60.0
 # A busy machine takes its time to start Spark; beyond this it is not going to.
 START_TIMEOUT_S = 600.0
 MAX_LINE_BYTES = 1 << 20
