@@ -143,7 +143,7 @@ def run_step(short: Log, long: Log, step: dict[str, Any], first: int) -> None:
         if pid >= 0 and origin is AppendOrigin.CLIENT:
             sequence = min(max(next_sequence(short, pid, epoch, first) + step["step"], 0), MAX_SEQUENCE)
         data = build_batch(
-            [(NOW + step["later"] + i, step["key"], b"v" * step["size"], ()) for i in range(step["count"])],  # type: ignore[misc]
+            [(NOW + step["later"] + i, step["key"], b"v" * step["size"], ()) for i in range(step["count"])],
             producer_id=pid,
             producer_epoch=epoch if pid >= 0 else -1,
             base_sequence=sequence,
