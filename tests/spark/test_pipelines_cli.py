@@ -30,7 +30,7 @@ SPARK = (
 )
 COMMAND_TIMEOUT_S = 300
 WAIT_S = 240
-KILLS = 12 if os.environ.get("OTTLA_CHAOS") else 2
+KILLS = 12 if os.environ.get("OTTLA_CHAOS") else 1
 
 
 class Ottla:

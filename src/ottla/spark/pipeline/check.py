@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -100,6 +101,8 @@ def _check_source(pipeline: Pipeline, source: Any) -> Iterator[str]:
         yield from _check_choices(source)
         yield from _check_reading(source)
         yield from _check_values(pipeline, source, source.read_format, writing=False)
+    elif isinstance(source, Delta):
+        yield from _check_package("deltalake")
     elif isinstance(source, Iceberg):
         yield from _check_iceberg(source)
 
@@ -168,6 +171,8 @@ def _check_lake(sink: Delta | Iceberg, mode: str) -> Iterator[str]:
         yield "delete and order_by are about rows with the same key: say key="
     if isinstance(sink, Iceberg):
         yield from _check_iceberg(sink)
+    else:
+        yield from _check_package("deltalake")
 
 
 def _check_iceberg(sink: Iceberg) -> Iterator[str]:
@@ -175,6 +180,12 @@ def _check_iceberg(sink: Iceberg) -> Iterator[str]:
         yield f"{sink.table!r} is no table: namespace.name is"
     if not sink.catalog:
         yield "needs warehouse= (a directory) or catalog= (the properties of a catalog)"
+    yield from _check_package("pyiceberg")
+
+
+def _check_package(name: str) -> Iterator[str]:
+    if importlib.util.find_spec(name) is None:
+        yield f"needs the package {name}: pip install 'ottla[lake]'"
 
 
 def _check_dead_letter(letters: Any) -> Iterator[str]:

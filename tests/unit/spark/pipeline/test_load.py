@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import textwrap
 from pathlib import Path
@@ -185,6 +186,19 @@ def test_a_decorated_function_can_be_called_by_a_test(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, expected: str) -> None:
     found = problems(tmp_path, text)
     assert any(problem.startswith(expected) for problem in found), found
+
+
+@pytest.mark.parametrize(
+    ("out", "package"), [('delta("x")', "deltalake"), ('iceberg("a.b", warehouse="w")', "pyiceberg")]
+)
+def test_a_package_that_is_missing_is_said_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, package: str
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else real(name))
+    assert problems(tmp_path, stream(out=out)) == [
+        f"clicks.py:2: copy(out): needs the package {package}: pip install 'ottla[lake]'"
+    ]
 
 
 def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
