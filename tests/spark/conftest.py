@@ -16,6 +16,17 @@ from tests.interop.process import free_ports
 from tests.support.spark_world import Broker
 
 
+# The first test of a run waits for Java to start, too, and a signal in the middle of a call to Java spoils all later
+# ones: what hangs is found by the waits in the tests, which are shorter.
+TIMEOUT_S = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The broker that the tests share."""
