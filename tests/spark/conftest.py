@@ -15,7 +15,6 @@ import pytest
 from tests.interop.process import free_ports
 from tests.support.spark_world import Broker
 
-
 # The first test of a run waits for Java to start, too, and a signal in the middle of a call to Java spoils all later
 # ones: what hangs is found by the waits in the tests, which are shorter.
 TIMEOUT_S = 900

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from tests.interop.ottla_node import OttlaNode
 
 ADMIN_TIMEOUT_S = 30
-QUERY_TIMEOUT_S = 120
+QUERY_TIMEOUT_S = 300
 
 
 class Broker(OttlaNode):
