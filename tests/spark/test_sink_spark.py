@@ -11,7 +11,7 @@ import pytest
 from tests.support.sink_world import Sink, is_stable, read_committed, values
 from tests.support.spark_world import Broker, wait_for
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
 
 @pytest.fixture
