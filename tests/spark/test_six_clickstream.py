@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.pipelines import consume
 from tests.support.six import Record, end, latest, millis, prepare, produce, results
 from tests.support.spark_world import Broker, wait_for
 
@@ -93,3 +95,18 @@ def test_it_goes_on_after_a_restart_and_when_the_broker_goes_down_meanwhile(
     good = parsed(clicks)
     assert views_of(own_broker) == expected_views(good)
     assert sessions_of(own_broker) == expected_sessions(good)
+
+
+def test_samples_for_those_who_try_it_out_end_about_now(own_broker: Broker) -> None:
+    before_ms = time.time_ns() // 1_000_000
+    for name in ("clickstream", "enrichment"):
+        prepare(name, own_broker)
+        assert samples.main([name, "-b", own_broker.bootstrap, "-n", "30"]) == 0
+    after_ms = time.time_ns() // 1_000_000
+    assert len(consume(own_broker, "clicks")) == 30
+    found = {topic: consume(own_broker, topic) for topic in ("clicks", "orders", "order.payments")}
+    newest = {topic: max(message.timestamp()[1] for message in found[topic]) for topic in found}
+    assert before_ms <= newest["clicks"] <= after_ms
+    assert before_ms <= max(newest["orders"], newest["order.payments"]) <= after_ms
+    orders = {message.key() for message in found["orders"]}
+    assert {message.key() for message in found["order.payments"]} < orders

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from tests.support.pipelines import consume
-from tests.support.six import Record, end, millis, prepare, produce, results
+from tests.support.six import Record, end, millis, only, prepare, produce, results
 from tests.support.spark_world import Broker
 
+from ottla.spark.pipeline import Pipeline
 from ottla.spark.pipelines import samples
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
@@ -51,6 +52,12 @@ def judge(event: dict[str, Any]) -> Clean | str:
     return (event["id"], kind, user, at, amount, currency, day)
 
 
+def verdicts(records: list[Record]) -> dict[str, Clean | str]:
+    """By event; those that parse."""
+    events = [event for record in records if (event := parse(record)) is not None]
+    return {event["id"]: judge(event) for event in events}
+
+
 def in_lake(rows: list[dict[str, Any]]) -> list[Clean]:
     return sorted(
         (
@@ -74,7 +81,7 @@ def parquet_rows(spark: Any, place: Path) -> list[dict[str, Any]]:
     return list(table.to_pylist())
 
 
-def delta_rows(spark: Any, place: Path) -> list[dict[str, Any]]:
+def delta_rows(place: Path) -> list[dict[str, Any]]:
     import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder
 
@@ -84,26 +91,45 @@ def delta_rows(spark: Any, place: Path) -> list[dict[str, Any]]:
     return list(found.to_pylist())
 
 
-@pytest.mark.parametrize(("kind", "rows_of"), [("parquet", parquet_rows), ("delta", delta_rows)])
-def test_clean_rows_by_day_rejected_rows_and_dead_letters(
-    spark: Any, own_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, rows_of: Any
-) -> None:
-    monkeypatch.setenv("LAKE", str(tmp_path / "lake"))
+def prepared(broker: Broker, monkeypatch: pytest.MonkeyPatch, lake: Path, kind: str) -> Pipeline:
+    monkeypatch.setenv("LAKE", str(lake))
     monkeypatch.setenv("LAKE_FORMAT", kind)
-    pipeline = prepare("etl", own_broker)
+    return prepare("etl", broker)
+
+
+def test_clean_rows_by_day_rejected_rows_and_dead_letters(
+    spark: Any, own_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = prepared(own_broker, monkeypatch, tmp_path / "lake", "parquet")
     records = [Record("events.raw", *sample) for sample in samples.raw_events(300)]
     for part in (records[:200], records[200:]):
         produce(own_broker, part)
         end(pipeline.start(spark, own_broker.bootstrap, tmp_path, available_now=True))
-    events = [event for record in records if (event := parse(record)) is not None]
-    judged = {event["id"]: judge(event) for event in events}
+    judged = verdicts(records)
     clean = sorted(row for row in judged.values() if not isinstance(row, str))
-    assert in_lake(rows_of(spark, tmp_path / "lake" / "events")) == clean
+    assert in_lake(parquet_rows(spark, tmp_path / "lake" / "events")) == clean
     reasons = {key: row for key, row in judged.items() if isinstance(row, str)}
     rejected = results(own_broker, "events.rejected")
     assert {row["id"]: row["reason"] for row in rejected} == reasons
     assert len(rejected) == len(reasons)
-    assert len(set(reasons.values())) == 4
+    assert {reason.split(":")[0].split(" kind")[0] for reason in reasons.values()} == {
+        "unknown",
+        "no number",
+        "no amount",
+        "negative amount",
+    }
     letters = sorted(message.value() for message in consume(own_broker, "events.bad"))
     assert letters == sorted(record.value or b"" for record in records if parse(record) is None)
     assert len(set(letters)) > 2
+
+
+def test_into_a_delta_table_by_day(
+    spark: Any, own_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = only(prepared(own_broker, monkeypatch, tmp_path / "lake", "delta"), "to_lake")
+    records = [Record("events.raw", *sample) for sample in samples.raw_events(100)]
+    for part in (records[:60], records[60:]):
+        produce(own_broker, part)
+        end(pipeline.start(spark, own_broker.bootstrap, tmp_path, available_now=True))
+    clean = sorted(row for row in verdicts(records).values() if not isinstance(row, str))
+    assert in_lake(delta_rows(tmp_path / "lake" / "events")) == clean

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.pipelines import consume
-from tests.support.six import Record, end, millis, prepare, produce, results
+from tests.support.six import Record, end, millis, only, prepare, produce, results
 from tests.support.spark_world import Broker
 
 from ottla.spark.pipelines import samples
@@ -69,7 +69,7 @@ def test_alerts_to_the_row_however_the_batches_are_cut(
 
 
 def test_a_card_that_is_not_used_is_forgotten(spark: Any, own_broker: Broker, tmp_path: Path) -> None:
-    pipeline = prepare("fraud", own_broker)
+    pipeline = only(prepare("fraud", own_broker), "alerts")
 
     def payment(number: int, card: str, day: float) -> Record:
         at_ms = samples.START_MS + round(day * 86_400_000)
@@ -88,8 +88,8 @@ def test_a_card_that_is_not_used_is_forgotten(spark: Any, own_broker: Broker, tm
     days = ([(0.0, "a"), (0.0, "b"), (0.5, "b")], [(2.2, "c")], [(2.6, "c")])
     for batch in days:
         produce(own_broker, [payment(n, card, day) for n, (day, card) in enumerate(batch)])
-        queries = end(pipeline.start(spark, own_broker.bootstrap, tmp_path, available_now=True))
-        (operator,) = next(q for q in queries if q.name == "fraud.alerts").lastProgress["stateOperators"]
+        (query,) = end(pipeline.start(spark, own_broker.bootstrap, tmp_path, available_now=True))
+        (operator,) = query.lastProgress["stateOperators"]
         kept.append(operator["numRowsTotal"])
     # Two rows of state a card: where it was last, and its small payments.
     assert kept == [4, 4, 2]
