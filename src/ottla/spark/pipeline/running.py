@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SOURCE_TIMEOUT_S = 15.0
+# A Connect server starts a worker for foreachBatch within start(); it has ten seconds, too.
+START_ATTEMPTS = 3
+NOT_UP = "Python worker failed to connect back"
 _COMING_UP = ("Initializing", "Getting offsets")
 
 
@@ -40,6 +43,15 @@ class Plan:
     writer: DataStreamWriter
 
     def start(self) -> StreamingQuery:
+        for _ in range(START_ATTEMPTS - 1):
+            try:
+                return self._start()
+            except PipelineError as error:
+                if NOT_UP not in str(error):
+                    raise
+        return self._start()
+
+    def _start(self) -> StreamingQuery:
         with _explained(self.pipeline, self.stream):
             return self.writer.start()
 
