@@ -165,7 +165,7 @@ def test_kill_9_and_go_on_leaves_each_row_once_in_every_sink(
             return rows
         """,
     )
-    rows = 400 * (1 + KILLS)
+    rows = 200 * (1 + KILLS)
     broker.produce(source, [json.dumps({"n": n}) for n in range(rows)])
     dice = random.Random(5)
     for _ in range(KILLS):
