@@ -53,6 +53,8 @@ def read_range(options: SourceOptions, whole: OffsetRange) -> Iterator[Any]:
         try:
             yield from reader.batches()
         except OffsetOutOfRange as error:
+            if error.log_start_offset < 0:
+                raise  # where the log is could not be found out: Spark tries the task again
             reader.skip_to(
                 error.log_start_offset, f"the log has {error.log_start_offset} to {error.end_offset}"
             )
