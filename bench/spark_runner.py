@@ -24,7 +24,7 @@ from tests.interop.process import REPO, ServerProcess
 from tests.interop.spark.install import connector_jars, spark_python
 
 ANSWER = "@@"
-ORDER_TIMEOUT_S = 420.0
+ORDER_TIMEOUT_S = 900.0
 STOP_TIMEOUT_S = 30.0
 TICKS = os.sysconf("SC_CLK_TCK")
 MB = 1 << 20

@@ -22,7 +22,7 @@ from ottla.spark.plan import bundled, split
 
 # A RecordBatch is handed over when it has so many rows or bytes: large enough that its fixed costs do not
 # show, small enough to stay in the processor's caches and to let Spark work while the next one is made. Measured with
-# 100-byte values: from here up to four times as much the CPU is the same and the time gets longer; a quarter costs more.
+# 100-byte values: up to four times as much takes the same CPU and more time, half as much takes more CPU.
 MAX_ROWS = 16_384
 MAX_BYTES = 2 * 1024 * 1024
 
