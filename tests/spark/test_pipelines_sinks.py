@@ -154,6 +154,7 @@ def test_iceberg_appends_each_batch_once_and_names_it_in_its_snapshots(
     spark: Any, broker: Broker, tmp_path: Path
 ) -> None:
     from ottla.spark.pipeline.declare import iceberg
+    from ottla.spark.pipeline.lake import read_query_id
     from ottla.spark.pipeline.lake_iceberg import open_catalog
 
     source, lake = broker.topic(), tmp_path / "lake"
@@ -177,6 +178,8 @@ def test_iceberg_appends_each_batch_once_and_names_it_in_its_snapshots(
         (str(query.id), "0"),
         (str(query.id), "1"),
     ]
+    # As the writers ask on Spark Connect.
+    assert read_query_id(spark, str(tmp_path / "state" / "p" / "checkpoints" / "copy")) == str(query.id)
 
 
 def test_complete_mode_replaces_the_table(spark: Any, broker: Broker, tmp_path: Path) -> None:

@@ -8,28 +8,43 @@ on its way; `maxOffsetsPerTrigger` on the input bounds it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _QUERY_ID = "sql.streaming.queryId"
 
 
-def query_id(batch: DataFrame, name: str) -> str:
-    """Spark's id of the query that a batch belongs to: the same over all restarts from one checkpoint."""
-    session: Any = batch.sparkSession
-    if hasattr(session, "_jsparkSession"):
-        found = session.sparkContext.getLocalProperty(_QUERY_ID)
-    else:  # Spark Connect: the server's worker has no context of its own
-        found = next((str(query.id) for query in session.streams.active if query.name == name), None)
-    if not found:
-        raise RuntimeError(
-            f"Spark does not say which query {name} is: its rows cannot be written exactly once"
-        )
-    return str(found)
+class QueryId:
+    """Spark's id of a query: the same over all restarts from one checkpoint. Asked inside a micro-batch, kept after."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self._checkpoint = checkpoint
+        self._known: str | None = None
+
+    def of(self, batch: DataFrame) -> str:
+        if self._known is None:
+            session: Any = batch.sparkSession
+            if hasattr(session, "_jsparkSession"):
+                self._known = session.sparkContext.getLocalProperty(_QUERY_ID)
+            else:
+                # Spark Connect gives a batch a session of its own, which knows neither the context nor the query.
+                self._known = read_query_id(session, self._checkpoint)
+        if not self._known:
+            raise RuntimeError(
+                f"{self._checkpoint}: Spark does not say which query this is, so nothing is written"
+            )
+        return self._known
+
+
+def read_query_id(session: SparkSession, checkpoint: str) -> str:
+    """The id as Spark keeps it in a checkpoint, read by Spark, since it may be where only Spark can read."""
+    (row,) = session.read.text(f"{checkpoint}/metadata").collect()
+    return str(json.loads(row[0])["id"])
 
 
 def rows_of(batch: DataFrame, key: Sequence[str], order_by: str | None) -> pa.Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.pipeline.declare import Delta
-from ottla.spark.pipeline.lake import as_stored, query_id, rows_of
+from ottla.spark.pipeline.lake import QueryId, as_stored, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,13 +31,13 @@ def read_table(source: Delta) -> pa.Table:
 class DeltaWriter:
     """The function that Spark calls for each micro-batch."""
 
-    def __init__(self, sink: Delta, mode: str, name: str) -> None:
+    def __init__(self, sink: Delta, mode: str, checkpoint: str) -> None:
         self._sink = sink
         self._mode = mode
-        self._name = name
+        self._query_id = QueryId(checkpoint)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        app = APP_PREFIX + query_id(batch, self._name)
+        app = APP_PREFIX + self._query_id.of(batch)
         table = _open(self._sink)
         if already_written(table, app, batch_id):
             return

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.pipeline.declare import Iceberg
-from ottla.spark.pipeline.lake import as_stored, query_id, rows_of, split_deleted
+from ottla.spark.pipeline.lake import QueryId, as_stored, rows_of, split_deleted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,13 +47,13 @@ def read_table(source: Iceberg) -> pa.Table:
 class IcebergWriter:
     """The function that Spark calls for each micro-batch."""
 
-    def __init__(self, sink: Iceberg, mode: str, name: str) -> None:
+    def __init__(self, sink: Iceberg, mode: str, checkpoint: str) -> None:
         self._sink = sink
         self._mode = mode
-        self._name = name
+        self._query_id = QueryId(checkpoint)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        query = query_id(batch, self._name)
+        query = self._query_id.of(batch)
         catalog = open_catalog(self._sink)
         table = _open(catalog, self._sink)
         if table is not None and already_written(table, query, batch_id):

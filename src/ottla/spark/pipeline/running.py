@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.spark.pipeline.declare import Declared, Delta, Iceberg, Parquet, Stream, Topic, View
 from ottla.spark.pipeline.errors import PipelineError, Problem
-from ottla.spark.pipeline.lake import query_id
+from ottla.spark.pipeline.lake import QueryId
 from ottla.spark.pipeline.letters import SUFFIX, letters
 from ottla.spark.pipeline.model import SESSION_PARAMETER, Pipeline, parameters
 from ottla.spark.pipeline.reading import METRICS_OUT, Context, read
@@ -101,8 +101,9 @@ def _plans(context: Context, stream: Stream, checkpoints: str, available_now: bo
     trigger = {"availableNow": True} if available_now else parse_trigger(stream.trigger)
     with _explained(pipeline, stream):
         result = _result(context.for_query(name), stream)
-        writer = _writer(context, stream, result, name)
-        yield Plan(pipeline, stream, name, _prepared(writer, name, f"{checkpoints}/{stream.name}", trigger))
+        checkpoint = f"{checkpoints}/{stream.name}"
+        writer = _writer(context, stream, result, checkpoint)
+        yield Plan(pipeline, stream, name, _prepared(writer, name, checkpoint, trigger))
         bad = letters(context.for_query(name + SUFFIX), stream) if stream.dead_letter is not None else None
         if bad is not None:
             aside = _topic_writer(context, bad.writeStream, stream.dead_letter)
@@ -146,13 +147,13 @@ def _call(context: Context, declared: Declared, tolerant: bool, views: dict[View
     return frame
 
 
-def _writer(context: Context, stream: Stream, result: DataFrame, name: str) -> DataStreamWriter:
+def _writer(context: Context, stream: Stream, result: DataFrame, checkpoint: str) -> DataStreamWriter:
     sink = stream.out
     if isinstance(sink, Topic):
         encoded = encode(context.pipeline, stream, result)
         if stream.mode == "update":
             settings = _sink_settings(context, sink, "topic" in encoded.columns)
-            return encoded.writeStream.outputMode("update").foreachBatch(UpdateWriter(settings, name))
+            return encoded.writeStream.outputMode("update").foreachBatch(UpdateWriter(settings, checkpoint))
         return _topic_writer(
             context, encoded.writeStream.outputMode(stream.mode), sink, "topic" in encoded.columns
         )
@@ -160,7 +161,9 @@ def _writer(context: Context, stream: Stream, result: DataFrame, name: str) -> D
         writer = result.writeStream.outputMode("append").format("parquet").options(**sink.options)
         return writer.option("path", sink.path).partitionBy(*sink.partition_by)
     assert isinstance(sink, Delta | Iceberg)
-    return result.writeStream.outputMode(stream.mode).foreachBatch(_lake_writer(sink, stream.mode, name))
+    return result.writeStream.outputMode(stream.mode).foreachBatch(
+        _lake_writer(sink, stream.mode, checkpoint)
+    )
 
 
 def _topic_writer(
@@ -180,26 +183,26 @@ class UpdateWriter:
     """Rows that changed, into a topic: Spark gives no Python sink the update mode, so each micro-batch is a write of
     its own, which the sink knows by the query's id and the batch's number and makes visible once."""
 
-    def __init__(self, settings: dict[str, Any], name: str) -> None:
+    def __init__(self, settings: dict[str, Any], checkpoint: str) -> None:
         self._settings = settings
-        self._name = name
+        self._query_id = QueryId(checkpoint)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         writer = batch.write.format("ottla").mode("append").options(**self._settings)
         if self._settings.get("ottla.delivery", "exactly_once") == "exactly_once":
-            writer = writer.option("ottla.write.id", query_id(batch, self._name))
+            writer = writer.option("ottla.write.id", self._query_id.of(batch))
             writer = writer.option("ottla.write.version", str(batch_id))
         writer.save()
 
 
-def _lake_writer(sink: Delta | Iceberg, mode: str, name: str) -> Callable[[DataFrame, int], None]:
+def _lake_writer(sink: Delta | Iceberg, mode: str, checkpoint: str) -> Callable[[DataFrame, int], None]:
     if isinstance(sink, Delta):
         from ottla.spark.pipeline.lake_delta import DeltaWriter
 
-        return DeltaWriter(sink, mode, name)
+        return DeltaWriter(sink, mode, checkpoint)
     from ottla.spark.pipeline.lake_iceberg import IcebergWriter
 
-    return IcebergWriter(sink, mode, name)
+    return IcebergWriter(sink, mode, checkpoint)
 
 
 @contextmanager
