@@ -67,9 +67,9 @@ class Watch(StatefulProcessor):
         last = self.last.get()
         small = [at for (at,) in self.small.get()]
         if last is None:
-            self.look_again(payments[0].at.timestamp())
+            self.look_again(payments[0].seconds)
         for payment in payments:
-            at = payment.at.timestamp()
+            at = payment.seconds
             small = [before for before in small if at - before <= WITHIN_S]
             if payment.amount >= LARGE and len(small) >= TRIES:
                 yield alert(
@@ -85,7 +85,10 @@ class Watch(StatefulProcessor):
                     yield alert(payment, "impossible travel", f"{distance:.0f} km in {hours * 60:.0f} min")
             last = (at, payment.lat, payment.lon)
         self.last.update(last)
-        self.small.put([(at,) for at in small]) if small else self.small.clear()
+        if small:
+            self.small.put([(at,) for at in small])
+        else:
+            self.small.clear()
 
     # One timer a card: it goes off a day after some payment, and is set again if there was another one meanwhile. It
     # goes by the time of the payments (the watermark), so a replay of old ones gives the same alerts.
@@ -116,6 +119,7 @@ def alert(payment, rule, detail):
 def alerts(payments=payments):
     return (
         payments.withColumn("offset", F.col("_meta.offset"))
+        .withColumn("seconds", F.unix_millis("at") / 1000)
         .drop("_meta")
         .withWatermark("at", LATENESS)
         .groupBy("card")
