@@ -13,7 +13,7 @@ import pyspark
 from tests.support.spark_sink_job import DAWDLE, KILL, PLACE, kill_session, session_pids
 
 ROOT = Path(__file__).resolve().parents[2]
-JOB_TIMEOUT_S = 240
+JOB_TIMEOUT_S = 900
 _SITE = "from tests.support.spark_sink_job import install\n\ninstall()\n"
 
 
