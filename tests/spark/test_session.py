@@ -8,13 +8,19 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 JOB = """
 import sys
-from ottla.spark.session import session
+from ottla.spark.session import SHORT_LIVED, session
 
-spark = session("no java", master="local[1]", conf={"spark.ui.enabled": "false", "spark.driver.memory": "512m"})
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": SHORT_LIVED,
+}
+
+spark = session("no java", master="local[1]", conf=CONF)
 version = spark._jvm.java.lang.System.getProperty("java.vm.vendor")
 words = spark.createDataFrame([("a",), ("b",), ("a",)], "word string")
 counted = {row["word"]: row["count"] for row in words.groupBy("word").count().collect()}
