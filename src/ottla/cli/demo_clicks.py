@@ -33,7 +33,7 @@ from ottla.cli.demo_clicks_screen import (
 )
 from ottla.cli.demo_events import Visitors
 from ottla.cli.demo_life import abandon, stop_at_signals
-from ottla.cli.demo_show import has_screen, pause, show
+from ottla.cli.demo_show import has_screen, own_command, pause, show
 from ottla.cli.output import say
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ async def demo(directory: Path, rate: int, seconds: float | None) -> tuple[str, 
     try:
         say("starting a broker, and Spark beside it, in a temporary directory ...")
         await broker.start()
-        board.address = broker.address
+        board.address, board.command = broker.address, own_command()
         board.broker = f"{broker.address}, up in {time.monotonic() - started:.2f} s"
         if not has_screen():
             print(f"broker: {board.broker}", flush=True)

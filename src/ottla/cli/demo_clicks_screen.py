@@ -52,6 +52,7 @@ class ClickBoard:
     def __init__(self, started: float) -> None:
         self.broker = "starting"
         self.address = ""
+        self.command = "ottla"
         self.sent = Meter()
         self.acknowledged = 0
         self.failed = 0
@@ -186,8 +187,8 @@ def _hints(board: ClickBoard) -> Iterator[Line]:
         return
     if board.address:
         yield Line("  Look at it from another terminal:", "dim")
-        yield Line(f"    ottla consume -b {board.address} -t {PER_MINUTE} -o -5 -e", "dim")
-        yield Line(f"    ottla group lag -b {board.address} clickstream.per_minute", "dim")
+        yield Line(f"    {board.command} consume -b {board.address} -t {PER_MINUTE} -o -5 -e", "dim")
+        yield Line(f"    {board.command} group lag -b {board.address} clickstream.per_minute", "dim")
     yield Line("  Ctrl-C ends it; nothing is kept.", "dim")
 
 

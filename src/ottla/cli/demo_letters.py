@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ottla.cli.demo_broker import Broker, create_topics
 from ottla.cli.demo_life import abandon, stop_at_signals
 from ottla.cli.demo_screen import Board, lines, progress_line, summary
-from ottla.cli.demo_show import has_screen, pause, show
+from ottla.cli.demo_show import has_screen, own_command, pause, show
 from ottla.cli.output import say
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ async def demo(directory: Path, rate: int, seconds: float | None) -> tuple[str, 
     try:
         say("starting a broker in a temporary directory ...")
         await broker.start()
-        board.address = broker.address
+        board.address, board.command = broker.address, own_command()
         board.broker = f"{broker.address}, up in {time.monotonic() - started:.2f} s"
         if not has_screen():
             print(f"broker: {board.broker}", flush=True)

@@ -44,7 +44,7 @@ class Board:
         self.topic = topic
         self.broker = "starting"
         self.address = ""
-        self.started_in_s = 0.0
+        self.command = "ottla"
         self.sent = Meter()
         self.acknowledged = 0
         self.failed = 0
@@ -95,7 +95,7 @@ def lines(board: Board, now: float) -> list[Line]:
 def _hints(board: Board) -> list[str]:
     look = [
         "  Look at it from another terminal:",
-        f"    ottla consume -b {board.address} -t {board.topic} -o -5 -e",
+        f"    {board.command} consume -b {board.address} -t {board.topic} -o -5 -e",
         f"    kcat -b {board.address} -L",
         "",
     ]

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 FRAME_S = 0.2
@@ -44,6 +45,14 @@ def coloured() -> bool:
 def has_screen() -> bool:
     """Whether there is a terminal that can be drawn on."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def own_command() -> str:
+    """How this command is called from here: `make demo` runs one that is not on the PATH."""
+    called = Path(sys.argv[0])
+    if shutil.which("ottla") or called.name != "ottla":
+        return "ottla"
+    return os.path.relpath(called)
 
 
 def painted(lines: Iterable[Line], width: int, colours: bool) -> list[str]:

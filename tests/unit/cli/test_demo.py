@@ -13,7 +13,7 @@ from tests.interop.process import wait_until
 import ottla
 from ottla.cli import demo as demo_command
 from ottla.cli.demo_screen import Board, Meter, lines, progress_line, summary
-from ottla.cli.demo_show import Line, coloured, painted
+from ottla.cli.demo_show import Line, coloured, own_command, painted
 
 
 def _text(shown: list[Line]) -> str:
@@ -105,6 +105,15 @@ def test_colours_where_they_are_wanted(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert coloured() is colours
+
+
+def test_the_command_is_shown_as_it_can_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(tmp_path / ".venv" / "bin" / "ottla")])
+    assert own_command() == ".venv/bin/ottla"
+    monkeypatch.setattr("sys.argv", ["main.py"])
+    assert own_command() == "ottla"
 
 
 def test_without_spark_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
