@@ -22,6 +22,7 @@ class RollingLog(ReadableLog):
     """A log whose active segment makes room in time."""
 
     __slots__ = ("_segment_bytes",)
+    _segment_bytes: int  # the configuration's, at hand for every append
 
     def _put(
         self,
