@@ -14,7 +14,7 @@ from tests.support.spark_sink_job import DAWDLE, KILL, PLACE, kill_session, sess
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB_TIMEOUT_S = 900
-_SITE = "from tests.support.spark_sink_job import install\n\ninstall()\n"
+_SITE = "from tests.support.spark_sink_job import ImportWatch\n\nImportWatch()\n"
 
 
 class SparkJob:

@@ -3,7 +3,7 @@
     python -m tests.support.spark_sink_job <directory> <bootstrap> <topic> [option=value ...]
 
 Each file of <directory>/input is a micro-batch (AvailableNow, one file a batch). Faults are injected here, never by
-the product: `install` runs first in every Python process of the job and wraps the sink as the environment says.
+the product: `ImportWatch` runs first in every Python process of the job and wraps the sink when it is imported.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import random
 import signal
 import sys
 import time
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,20 @@ def main(directory: str, bootstrap: str, topic: str, *settings: str) -> None:
     spark.stop()
 
 
+class ImportWatch(MetaPathFinder):
+    """Wraps the sink just before a process imports it: most processes of Spark never do."""
+
+    def __init__(self) -> None:
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if fullname == "ottla.spark.sink":
+            sys.meta_path.remove(self)
+            install()
+
+
 def install() -> None:
-    """Wrap the sink; called at the start of each Python process of the job."""
+    """Wrap the sink: what is called at the points of a fault."""
     from ottla.spark import sink_cluster, sink_task
 
     perform, send = sink_cluster.SinkCluster.perform, sink_task._Writer._send
