@@ -16,7 +16,7 @@ demo: $(DEMO_STAMP)
 
 # loadgroup: the tests that need Spark share one worker and one session, all others spread.
 test: $(TEST_STAMP)
-	$(BIN)/python -m pytest -m "not interop" -n auto --dist loadgroup
+	$(BIN)/python -m pytest -m "not interop and not long" -n auto --dist loadgroup
 
 check: $(LINT_STAMP)
 	$(BIN)/ruff check .
@@ -26,6 +26,7 @@ check: $(LINT_STAMP)
 
 interop: $(TEST_STAMP)
 	$(BIN)/python -m pytest -m interop tests/interop -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m long tests/spark
 	OTTLA_CHAOS=50 $(BIN)/python -m pytest tests/spark/test_exactly_once_chaos.py
 
 interop-smoke: $(TEST_STAMP)

@@ -24,6 +24,7 @@ SETTINGS: dict[str, object] = {
     "share.coordinator.state.topic.num.partitions": 1,
     "log.segment.bytes": 1048576,
     "log.index.interval.bytes": 200,
+    "log.retention.ms": -1,  # the records are stamped years ago
     "metadata.max.retention.bytes": 100000,
     "metadata.log.max.record.bytes.between.snapshots": 1,
     "metadata.log.max.snapshot.interval.ms": 1,

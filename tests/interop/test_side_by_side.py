@@ -119,7 +119,9 @@ def test_every_served_version_is_asked(pair: Pair) -> None:
     """What the subject serves at this stage is what the scripts ask: nothing it advertises goes unseen."""
     asked = set()
     for name in SCRIPTS:
-        asked |= pair.asked.get(name) or recording(pair.subject, pair.ranges, name).asked
+        if name not in pair.asked:
+            pair.asked[name] = recording(pair.subject, pair.ranges, name).asked
+        asked |= pair.asked[name]
     served = {
         (listener, key, version)
         for listener, keys in pair.served.items()

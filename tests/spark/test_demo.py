@@ -11,6 +11,7 @@ import pytest
 from tests.interop.process import wait_until
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.xdist_group("spark"),
     pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc"),
 ]

@@ -18,7 +18,7 @@ from tests.interop.ottla_node import OTTLA
 from tests.support.pipelines import consume, write_pipeline
 from tests.support.spark_world import Broker
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 SPARK = (
     "--master",

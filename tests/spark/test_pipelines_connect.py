@@ -18,6 +18,7 @@ from tests.support.pipelines import consume, write_pipeline
 from tests.support.spark_world import Broker
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(900),
     pytest.mark.skipif(not os.environ.get("OTTLA_CHAOS"), reason="a second Spark: only in the long runs"),

@@ -13,7 +13,7 @@ from tests.support.spark_world import Broker
 
 from ottla.spark.pipeline import PipelineError, load
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
 
 
 def delta_rows(path: Path) -> list[dict[str, Any]]:

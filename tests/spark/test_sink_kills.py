@@ -10,7 +10,7 @@ from tests.support.sink_world import values
 from tests.support.spark_jobs import SparkJob
 from tests.support.spark_world import Broker
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 # A start of Spark costs seconds: a test run takes the point that leaves most behind, the long one all. Every
 # point is tried on a real broker in test_sink_protocol.py, without Spark.

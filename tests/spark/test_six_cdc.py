@@ -16,7 +16,7 @@ from tests.support.spark_world import Broker
 
 from ottla.spark.pipelines import samples
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
 
 TOPIC = "shop.public.customers"
 COLUMNS = ("id", "name", "email", "balance", "updated_at")

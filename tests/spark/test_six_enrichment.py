@@ -13,7 +13,7 @@ from tests.support.spark_world import Broker
 
 from ottla.spark.pipelines import samples
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
 
 COUNT = 120
 HOUR_MS, LATENESS_MS = 3_600_000, 600_000

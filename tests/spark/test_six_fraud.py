@@ -14,7 +14,7 @@ from tests.support.spark_world import Broker
 
 from ottla.spark.pipelines import samples
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
 
 
 def kilometres(one: dict[str, Any], other: dict[str, Any]) -> float:

@@ -13,7 +13,7 @@ from tests.support.spark_world import Broker
 
 from ottla.spark.pipelines import samples
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
 
 LATENESS_MS, WATERMARK_MS, MINUTE_MS = 120_000, 240_000, 60_000
 

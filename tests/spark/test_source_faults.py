@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition
 from tests.support.spark_streams import MakeStream, Stream
 from tests.support.spark_world import Broker, wait_for
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark")]
 
 SOON = "100 milliseconds"
 
