@@ -27,7 +27,9 @@ ALSO_READ = {"controller.quorum.bootstrap.servers", "group.streams.max.standby.r
 def _sources() -> tuple[str, ...]:
     config = PACKAGE / "config"
     passed_over = {config / f"{name}.py" for name in TABLES}
-    found = [p for p in PACKAGE.rglob("*.py") if p not in passed_over]
+    # A client's settings may be called like a broker's.
+    clients = {PACKAGE / "client", PACKAGE / "spark"}
+    found = [p for p in PACKAGE.rglob("*.py") if p not in passed_over and not clients & set(p.parents)]
     return tuple(
         p.read_text() for p in found if config / "keys" not in p.parents and config / "docs" not in p.parents
     )
