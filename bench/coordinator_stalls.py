@@ -148,7 +148,7 @@ def many_offsets(server: OttlaNode, quick: bool) -> None:
         for stable in (False, True):
             send_all(link, [OffsetFetchRequest(groups=[every], require_stable=stable)] * 2)
         send_all(link, [DeleteGroupsRequest(groups_names=["big"])])
-    time.sleep(1)
+    time.sleep(1)  # what is put off is measured too
 
 
 def many_groups(server: OttlaNode, quick: bool) -> None:
@@ -163,7 +163,7 @@ def many_groups(server: OttlaNode, quick: bool) -> None:
             send_all(link, [DescribeGroupsRequest(groups=names)])
             create_topic(server, f"come-{round_}")
             delete_topic(server, f"come-{round_}")
-        time.sleep(10)
+        time.sleep(10)  # sweeps for expired offsets come meanwhile
         send_all(link, [DeleteGroupsRequest(groups_names=names)])
 
 
@@ -178,7 +178,7 @@ def reload(server: OttlaNode, quick: bool) -> None:
         find(link, TRANSACTION, ids[:1])
         begin(link, ids)
     server.restart()
-    time.sleep(12)
+    time.sleep(12)  # all shards are loaded by then
 
 
 # ---- rebalances ---------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def streams(server: OttlaNode, quick: bool) -> None:
                 standby_tasks=[], warmup_tasks=[], client_tags=[],
             )  # fmt: skip
             send_all(link, [request])
-            time.sleep(1)
+            time.sleep(1)  # topics are made and tasks assigned in the background
 
 
 def _subtopology(number: int) -> StreamsGroupHeartbeatRequestSubtopology:
@@ -270,7 +270,7 @@ def share(server: OttlaNode, quick: bool) -> None:
             )  # fmt: skip
             if beat == 0:
                 send_all(link, [request])
-            time.sleep(1)
+            time.sleep(1)  # its partitions are set up in the background
         request = ShareGroupHeartbeatRequest(group_id="queue", member_id="one", member_epoch=-1)
         send_all(link, [request, DeleteGroupsRequest(groups_names=["queue"])])
 
@@ -301,7 +301,7 @@ def many_transactions(server: OttlaNode, quick: bool) -> None:
         send_all(link, (_add(name, producers[name]) for name in busy))
         ends = [framed(_end(name, producers[name])) for name in busy]
     _at_once(server, ends)
-    time.sleep(3)
+    time.sleep(3)  # the markers are written after the answers
 
 
 def _add(name: str, producer: InitProducerIdResponse) -> AddPartitionsToTxnRequest:

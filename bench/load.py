@@ -150,7 +150,7 @@ def latencies_ms(server: ServerProcess, frame: bytes, rate: float, seconds: floa
         for i in range(int(rate * seconds)):
             due = begin + i / rate
             while (now := time.perf_counter()) < due:
-                time.sleep(max(0.0, due - now - 0.0001) if due - now > 0.0002 else 0)
+                time.sleep(max(0.0, due - now - 0.0001) if due - now > 0.0002 else 0)  # pace
             link.ask(frame)
             times.append((time.perf_counter() - due) * 1000)
     return sorted(times)

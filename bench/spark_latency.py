@@ -62,7 +62,7 @@ def micro_batch_ms(server: ServerProcess, process: SparkProcess, seconds: float)
     deadline = time.perf_counter() + RESULT_TIMEOUT_S
     while (seen := process.do("seen")["rows"]) < events.sent:
         assert time.perf_counter() < deadline, f"the query saw {seen} of {events.sent} events"
-        time.sleep(0.2)
+        time.sleep(0.2)  # the query says how far it is only when asked
     assert seen == events.sent, f"the query saw {seen} events, there are {events.sent}"
     said = process.do("stop")
     events.close()
@@ -145,7 +145,7 @@ class Events:
         while (left := due - time.perf_counter()) > 0:
             if self._consumer is None:
                 self._producer.poll(left)
-                time.sleep(min(left, 0.005))
+                time.sleep(min(left, 0.005))  # an even pace of events
                 continue
             message = self._consumer.poll(left)
             if message is not None:

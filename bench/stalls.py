@@ -115,7 +115,7 @@ def clean(server: OttlaNode, quick: bool) -> None:
             link.ask(frames[i % len(frames)])
             if i % 40 == 39:
                 time.sleep(1)  # give the cleaner its turns
-    time.sleep(2 if quick else 10)
+    time.sleep(2 if quick else 10)  # cleaning goes on when nothing is written
 
 
 def roll_and_delete(server: OttlaNode, quick: bool) -> None:

@@ -152,7 +152,7 @@ def stop_process(home: Home, pid: int, timeout_s: float, *, force: bool) -> None
                 )
             _signal(pid, signal.SIGKILL)
             force, deadline = False, deadline + timeout_s
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # its lock on a file is all that tells of another process's end
 
 
 def _signal(pid: int, number: int) -> None:

@@ -187,7 +187,7 @@ def _detached(spec: Spec, home: Home) -> int:
         found = _current(home, process.pid)
         if found is not None and found.state != STARTING:
             break
-        time.sleep(0.1)
+        time.sleep(0.1)  # the runner tells its state in a file
     ended = _outcome(home, process, spec)
     if ended.problems or process.poll() not in (None, 0):
         return _report(ended, spec)
@@ -208,7 +208,7 @@ def _watched(spec: Spec, home: Home) -> int:
         with _view() as show:
             while process.poll() is None:
                 show(home, process.pid)
-                time.sleep(REDRAW_S)
+                time.sleep(REDRAW_S)  # between two pictures
     except KeyboardInterrupt:
         interrupted = True
         _stop(process, spec)

@@ -97,6 +97,23 @@ def kafka_options(
     )
 
 
+def check_names(given: Mapping[str, str], spelling: Mapping[str, str], doing: str) -> None:
+    """Every name is one of `spelling` (lower case: as the documentation has it) or the client's; OptionError."""
+    for name in sorted(given):
+        if name not in spelling and not name.startswith(PREFIX):
+            near = difflib.get_close_matches(name, list(spelling), n=1)
+            hint = f"; the nearest one is {spelling[near[0]]}" if near else ""
+            raise OptionError(f"unknown option {name!r} for {doing}{hint}")
+
+
+def boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
+    """An option that is true or false."""
+    value = given.get(name.lower(), str(default)).strip().lower()
+    if value not in ("true", "false"):
+        raise OptionError(f"the option {name} must be true or false, not {value!r}")
+    return value == "true"
+
+
 def _check_name(name: str, used: set[str], refused: Mapping[str, str]) -> None:
     if name in refused:
         raise OptionError(f"the option {PREFIX}{name} is not supported: {refused[name]}")

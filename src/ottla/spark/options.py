@@ -5,7 +5,6 @@ user wrote: errors name them as the documentation does. `source_options` checks 
 share; `for_batch` and `for_stream` add what only one of them may have.
 """
 
-import difflib
 import hashlib
 import json
 import re
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ottla.model.ids import TopicPartition
-from ottla.spark.kafka_options import PREFIX, KafkaOptions, OptionError, kafka_options
+from ottla.spark.kafka_options import PREFIX, KafkaOptions, OptionError, boolean, check_names, kafka_options
 from ottla.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -122,7 +121,7 @@ class SourceOptions:
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     """All options, in whatever case their names are; OptionError names the first that is wrong."""
     given = {name.lower(): value for name, value in options.items()}
-    _check_names(given)
+    check_names(given, _SPELLING, "reading")
     kafka = kafka_options(given, used=USED_KAFKA_KEYS, refused=REFUSED_KAFKA_KEYS)
     subscription = _subscription(given)
     group = _group(given, subscription)
@@ -142,13 +141,13 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         max_trigger_delay_ms=_duration(given, "maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
         min_partitions=_positive(given, "minPartitions"),
         max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
-        fail_on_data_loss=_boolean(given, "failOnDataLoss", True),
+        fail_on_data_loss=boolean(given, "failOnDataLoss", True),
         include_headers=include_headers(given),
         group=group,
-        pushdown=_boolean(given, "ottla.pushdown", False),
+        pushdown=boolean(given, "ottla.pushdown", False),
         read_committed=_isolation(kafka),
         fetch_bytes=_fetch_bytes(kafka),
-        check_crcs=_boolean(given, "kafka.check.crcs", True),
+        check_crcs=boolean(given, "kafka.check.crcs", True),
         kafka=kafka,
         no_effect=(*kafka.ignored, *(name for name in NO_MEANING if name.lower() in given)),
     )
@@ -184,7 +183,7 @@ def for_stream(options: SourceOptions) -> SourceOptions:
 
 def include_headers(options: Mapping[str, str]) -> bool:
     """The one option that the schema depends on."""
-    return _boolean({name.lower(): value for name, value in options.items()}, "includeHeaders", False)
+    return boolean({name.lower(): value for name, value in options.items()}, "includeHeaders", False)
 
 
 def _refuse_in(bound: Bound | None, what: int, words: str) -> None:
@@ -192,14 +191,6 @@ def _refuse_in(bound: Bound | None, what: int, words: str) -> None:
         wrong = [tp for tp, offset in bound.offsets.items() if offset == what]
         if wrong:
             raise OptionError(f"{words} {named(wrong)}")
-
-
-def _check_names(given: Mapping[str, str]) -> None:
-    for name in sorted(given):
-        if name not in _SPELLING and not name.startswith(PREFIX):
-            near = difflib.get_close_matches(name, list(_SPELLING), n=1)
-            hint = f"; the nearest one is {_SPELLING[near[0]]}" if near else ""
-            raise OptionError(f"unknown option {name!r} for reading{hint}")
 
 
 def _subscription(given: Mapping[str, str]) -> Subscription:
@@ -336,13 +327,6 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     if value < 1:
         raise OptionError(f"the option {name} must be positive, not {value}")
     return value
-
-
-def _boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
-    value = given.get(name.lower(), str(default)).strip().lower()
-    if value not in ("true", "false"):
-        raise OptionError(f"the option {name} must be true or false, not {value!r}")
-    return value == "true"
 
 
 _UNITS_MS = {

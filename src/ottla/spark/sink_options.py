@@ -12,7 +12,7 @@ from typing import Any
 from ottla.client.config import ProducerConfig
 from ottla.client.errors import ConfigError
 from ottla.records.compression import CODECS
-from ottla.spark.kafka_options import PREFIX, KafkaOptions, OptionError, kafka_options
+from ottla.spark.kafka_options import PREFIX, KafkaOptions, OptionError, boolean, check_names, kafka_options
 
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
@@ -83,7 +83,7 @@ class SinkOptions:
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """All options, in whatever case their names are; OptionError names the first that is wrong."""
     given = {name.lower(): value for name, value in options.items()}
-    _check_names(given)
+    check_names(given, _SPELLING, "writing")
     delivery = _delivery(given)
     used = (*_PRODUCER_KEYS, *_LEVELS.values(), "transactional.id")
     kafka = kafka_options({**_CLIENT_DEFAULTS, **given}, used=used, refused=_REFUSED)
@@ -99,7 +99,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         prefix=_id(kafka.used.get("transactional.id"), f"{PREFIX}transactional.id"),
         write_id=_id(given.get("ottla.write.id"), "ottla.write.id"),
         write_version=version,
-        fail_on_data_loss=_boolean(given, "failOnDataLoss", True),
+        fail_on_data_loss=boolean(given, "failOnDataLoss", True),
         compression=_codec(producer.compression_type),
         compression_level=_level(kafka.used, producer.compression_type),
         batch_bytes=_batch_bytes(kafka.used, producer),
@@ -161,14 +161,6 @@ def check_schema(schema: Any, options: SinkOptions) -> None:
 
 
 # -- single options ---------------------------------------------------------------------------------------
-
-
-def _check_names(given: Mapping[str, str]) -> None:
-    for name in sorted(given):
-        if name not in _SPELLING and not name.startswith(PREFIX):
-            near = difflib.get_close_matches(name, list(_SPELLING), n=1)
-            hint = f"; the nearest one is {_SPELLING[near[0]]}" if near else ""
-            raise OptionError(f"unknown option {name!r} for writing{hint}")
 
 
 def _delivery(given: Mapping[str, str]) -> str:
@@ -239,10 +231,3 @@ def _whole(given: Mapping[str, str], name: str, default: int) -> int:
     if not text.isdecimal():
         raise OptionError(f"the option {name} is {text!r}: it must be a whole number, 0 or more")
     return int(text)
-
-
-def _boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
-    text = given.get(name.lower(), str(default)).strip().lower()
-    if text not in ("true", "false"):
-        raise OptionError(f"the option {name} is {text!r}: it must be true or false")
-    return text == "true"
