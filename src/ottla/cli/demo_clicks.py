@@ -17,7 +17,7 @@ import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.cli.args import CliError
 from ottla.cli.demo_broker import Broker, create_topics, environment
@@ -33,11 +33,9 @@ from ottla.cli.demo_clicks_screen import (
 )
 from ottla.cli.demo_events import Visitors
 from ottla.cli.demo_life import abandon, stop_at_signals
-from ottla.cli.demo_show import has_screen, own_command, pause, show
+from ottla.cli.demo_producing import produce
+from ottla.cli.demo_show import has_screen, own_command, show
 from ottla.cli.output import say
-
-if TYPE_CHECKING:
-    from ottla.client.batch import Delivery
 
 PARTITIONS = 2
 TICK_S = 0.05
@@ -129,7 +127,12 @@ async def _run(
 ) -> None:
     """The clicks until told to stop, the results until the last click is counted."""
     done = asyncio.Event()
-    producer = _task(_produce(board, broker.address, rate, stop))
+    visitors = Visitors(random.Random())
+
+    def click(number: int) -> tuple[bytes, bytes]:
+        return visitors.click(int(time.time() * 1000))
+
+    producer = _task(produce(board, broker.address, CLICKS, rate, stop, click))
     others = [_task(_read_results(board, broker.address, done)), _task(_show(board, done))]
     lives = [_task(broker.exited()), _task(spark.follow(board))]
     try:
@@ -181,33 +184,6 @@ async def _catch_up(board: ClickBoard, lives: list[asyncio.Task[None]]) -> None:
         and not any(life.done() for life in lives)
     ):
         await asyncio.sleep(TICK_S)
-
-
-async def _produce(board: ClickBoard, address: str, rate: int, stop: asyncio.Event) -> None:
-    """Clicks at an even pace until told to stop, then wait for the last acknowledgement."""
-    from ottla.client.aio import AsyncProducer
-
-    def delivered(delivery: Delivery) -> None:
-        error = delivery.exception()
-        if error is None:
-            board.acknowledged += 1
-        else:
-            board.failed += 1
-            board.trouble = str(error)
-
-    visitors = Visitors(random.Random())
-    async with AsyncProducer(bootstrap_servers=address, linger_ms=5, client_id="demo-clicks") as producer:
-        started, written = time.monotonic(), 0
-        while not stop.is_set():
-            due = int((time.monotonic() - started) * rate)
-            for _ in range(written, due):
-                user, click = visitors.click(int(time.time() * 1000))
-                delivery = await producer.send(CLICKS, click, user)
-                delivery.add_done_callback(delivered)
-                board.sent.add(1, len(click))
-            written = max(due, written)
-            await pause(stop, TICK_S)
-        await producer.flush()
 
 
 async def _read_results(board: ClickBoard, address: str, done: asyncio.Event) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.cli.demo_broker import Broker, create_topics
 from ottla.cli.demo_life import abandon, stop_at_signals
+from ottla.cli.demo_producing import produce
 from ottla.cli.demo_screen import Board, lines, progress_line, summary
 from ottla.cli.demo_show import has_screen, own_command, pause, show
 from ottla.cli.output import say
 
 if TYPE_CHECKING:
-    from ottla.client.batch import Delivery
     from ottla.client.fetched import ConsumerRecord
 
 TOPIC = "letters"
@@ -62,7 +63,9 @@ async def _run_clients(
 ) -> None:
     """The producer until told to stop, the consumer until it has read the rest."""
     done = asyncio.Event()
-    producer = asyncio.create_task(_produce(board, broker.address, rate, stop))
+    producer = asyncio.create_task(
+        produce(board, broker.address, TOPIC, rate, stop, partial(_letter, random.Random()))
+    )
     others = [
         asyncio.create_task(_consume(board, broker.address, done)),
         asyncio.create_task(_watch_ends(board, broker.address, done)),
@@ -92,33 +95,6 @@ async def _catch_up(board: Board, gone: asyncio.Task[None]) -> None:
     deadline = time.monotonic() + CATCH_UP_S
     while board.read.total < board.acknowledged and time.monotonic() < deadline and not gone.done():
         await asyncio.sleep(TICK_S)
-
-
-async def _produce(board: Board, address: str, rate: int, stop: asyncio.Event) -> None:
-    """Write letters at an even pace until told to stop, then wait for the last acknowledgement."""
-    from ottla.client.aio import AsyncProducer
-
-    def delivered(delivery: Delivery) -> None:
-        error = delivery.exception()
-        if error is None:
-            board.acknowledged += 1
-        else:
-            board.failed += 1
-            board.trouble = str(error)
-
-    dice = random.Random()
-    async with AsyncProducer(bootstrap_servers=address, linger_ms=5, client_id="demo-producer") as producer:
-        started, written = time.monotonic(), 0
-        while not stop.is_set():
-            due = int((time.monotonic() - started) * rate)
-            for number in range(written, due):
-                writer, value = _letter(dice, number)
-                delivery = await producer.send(TOPIC, value, writer)
-                delivery.add_done_callback(delivered)
-                board.sent.add(1, len(value))
-            written = max(due, written)
-            await pause(stop, TICK_S)
-        await producer.flush()
 
 
 def _letter(dice: random.Random, number: int) -> tuple[bytes, bytes]:
