@@ -58,9 +58,10 @@ class InProcess:
 
 
 @pytest.fixture
-def cli(broker: Broker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> InProcess:
+def cli(broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    # Not capfd: librdkafka's threads, left over from other tests, write to descriptor 2 when they please.
     monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVER", broker.bootstrap_servers)
-    return InProcess(capfd, monkeypatch)
+    return InProcess(capsys, monkeypatch)
 
 
 @pytest.fixture

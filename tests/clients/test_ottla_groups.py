@@ -11,7 +11,7 @@ from typing import Any
 import confluent_kafka as ck
 import kafka
 import pytest
-from tests.clients.adapters.model import Patience
+from tests.clients.adapters.model import PATIENCE_S, Patience
 
 from ottla.client import (
     Admin,
@@ -118,7 +118,7 @@ class Librdkafka:
 
 
 class KafkaPython:
-    """One of kafka-python's."""
+    """One of kafka-python's, in a thread of its own: a poll too short for a rebalance begins it anew."""
 
     def __init__(self, servers: str, group: str, topic: str, **settings: Any) -> None:
         from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
@@ -133,17 +133,26 @@ class KafkaPython:
             **settings,
         )
         self.consumer.subscribe([topic])
-        self.values: list[bytes | None] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kafka-python member")
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self.consumer.poll(1_000)
+        self.consumer.close()
 
     def poll(self) -> None:
-        for records in self.consumer.poll(20).values():
-            self.values += [record.value for record in records]
+        """It polls by itself: only let it."""
+        self._over.wait(0.02)
 
     def partitions(self) -> set[int]:
         return {tp.partition for tp in self.consumer.assignment()}
 
     def close(self) -> None:
-        self.consumer.close()
+        self._over.set()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
 
 
 def poll_until(holds: Callable[[], bool], *members: Any, what: str = "the group settles") -> None:

@@ -96,10 +96,10 @@ class TestCommands:
 
     @pytest.fixture
     def cli(
-        self, broker: Apache, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self, broker: Apache, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> InProcess:
         monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVER", broker.bootstrap_servers)
-        return InProcess(capfd, monkeypatch)
+        return InProcess(capsys, monkeypatch)
 
     @pytest.fixture
     def admin(self, broker: Apache) -> Iterator[Admin]:

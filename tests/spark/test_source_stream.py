@@ -85,6 +85,7 @@ def test_a_trigger_waits_for_enough(broker: Broker, stream: MakeStream) -> None:
     assert len(query.values()) == 5
     broker.produce(topic, ["14"])
     query.wait_for_values(numbered(15))
+    wait_for(lambda: len(query.batches()) == 2, query.query, "the second micro-batch in the query's progress")
     assert query.batches() == [5, 10]
 
 

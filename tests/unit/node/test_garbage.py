@@ -54,8 +54,9 @@ def test_a_quick_collection_freezes_nothing(
 
 
 def test_what_a_load_makes_is_frozen_but_not_its_rings() -> None:
+    frozen = gc.get_freeze_count()  # by somebody else, perhaps: tests share a process
     garbage.freeze_what_stays()
-    assert gc.get_freeze_count() == 0  # somebody else's process
+    assert gc.get_freeze_count() <= frozen  # not ours to freeze, without ShortCollections
     short = ShortCollections()
     short.install()
     try:
