@@ -15,7 +15,7 @@ MAX_OFFSET = (1 << 63) - 1
 # A task costs Spark and Python some ten milliseconds, whatever it reads: with more ranges than FEW_TASKS, small ones
 # go together, up to BUNDLE_OFFSETS.
 FEW_TASKS = 16
-BUNDLE_OFFSETS = 16_384
+BUNDLE_OFFSETS = 131_072
 
 
 def rows_between(
