@@ -25,6 +25,11 @@ COMPLAINTS = re.compile(
 )
 # Said at every start, also by Apache on its own directory: the metadata log has no clean shutdown marker.
 ALWAYS_SAID = re.compile(r"__cluster_metadata-0.*(recovering|rebuilding)|WARN.*controller activation", re.I)
+# Now and then: Apache's node registers its controller with itself a moment before that has become the active one.
+TOO_EARLY = re.compile(
+    r"^.*ERROR.*handling request RequestHeader\(apiKey=CONTROLLER_REGISTRATION.*\n.*NotControllerException.*\n",
+    re.M,
+)
 # Small cleaner buffers: a changed cleaner setting makes Apache allocate them twice, and its heap here is small.
 SETTINGS: dict[str, object] = {"log.cleaner.backoff.ms": 1000, "log.cleaner.dedupe.buffer.size": 20 << 20}
 
@@ -58,12 +63,10 @@ def assert_same(before: World, after: World) -> None:
 
 def assert_no_complaint(server: ServerProcess) -> None:
     """After a clean stop of the other, there is nothing to recover and nothing to say about it."""
-    lines = [
-        line
-        for line in server.log_text().splitlines()
-        if COMPLAINTS.search(line) and not ALWAYS_SAID.search(line)
-    ]
-    assert not lines, "\n".join(lines[:20])
+    text = TOO_EARLY.sub("", server.log_text())
+    lines = text.splitlines()
+    found = [i for i, line in enumerate(lines) if COMPLAINTS.search(line) and not ALWAYS_SAID.search(line)]
+    assert not found, "\n".join(line for i in found[:10] for line in lines[i : i + 3])
 
 
 def swap(first: ServerProcess, second: ServerProcess, clean: bool) -> None:
