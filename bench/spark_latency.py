@@ -23,7 +23,7 @@ from bench.spark_runner import SparkProcess
 EVENTS_A_SECOND = 5
 RESULT_AIM_MS = 100.0
 RESULT_TIMEOUT_S = 60.0
-WARM_UP_EVENTS = 25
+WARM_UP_EVENTS = 150
 AT_LEAST_ONCE = {"ottla.delivery": "at_least_once"}
 
 _numbers = count()

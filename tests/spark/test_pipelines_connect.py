@@ -1,4 +1,4 @@
-"""A pipeline on a Spark Connect server: no Java on this side. Long, so only in the long runs (OTTLA_CHAOS)."""
+"""A pipeline on a Spark Connect server: no Java on this side. A second Spark: one of the long tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not os.environ.get("OTTLA_CHAOS"), reason="a second Spark: only in the long runs"),
 ]
 START_TIMEOUT_S = 300
 
