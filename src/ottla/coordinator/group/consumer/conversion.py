@@ -29,7 +29,7 @@ from ottla.coordinator.group.consumer.protocol import (
     version_of,
 )
 from ottla.coordinator.group.consumer.timers import Wait
-from ottla.coordinator.group.consumer.turn import Turn
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.result import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline
 from ottla.model.errors import ErrorCode, KafkaError

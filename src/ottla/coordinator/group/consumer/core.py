@@ -23,9 +23,9 @@ from ottla.coordinator.group.consumer.settings import SettingsCache
 from ottla.coordinator.group.consumer.subscriptions import subscription_type
 from ottla.coordinator.group.consumer.target import TargetPlan, topic_ids
 from ottla.coordinator.group.consumer.timers import Fence, MemberTimers, Wait
-from ottla.coordinator.group.consumer.turn import Turn
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.metadata_hash import TopicHashes
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
 

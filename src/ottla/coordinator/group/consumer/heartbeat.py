@@ -26,7 +26,7 @@ from ottla.coordinator.group.consumer.member import (
 )
 from ottla.coordinator.group.consumer.reconcile import owned_of
 from ottla.coordinator.group.consumer.regexes import RegexChange
-from ottla.coordinator.group.consumer.turn import Turn
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.result import Result
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import uuid_to_str

@@ -18,8 +18,8 @@ from ottla.coordinator.group.consumer.core import assignor_failed
 from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.coordinator.group.consumer.target import TargetPlan
-from ottla.coordinator.group.consumer.turn import Turn
 from ottla.coordinator.group.context import GroupContext
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.result import After, Answer, Result, StartTimer
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending

@@ -19,7 +19,7 @@ from ottla.coordinator.group.consumer.member import (
     ConsumerGroupMember,
 )
 from ottla.coordinator.group.consumer.reconcile import reset_epochs
-from ottla.coordinator.group.consumer.turn import Turn
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.messages.consumer_group import (
     ConsumerGroupHeartbeatRequest,

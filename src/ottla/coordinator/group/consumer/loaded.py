@@ -8,7 +8,7 @@ from ottla.coordinator.group.consumer.core import ConsumerGroups
 from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import MemberState
 from ottla.coordinator.group.consumer.timers import Wait
-from ottla.coordinator.group.consumer.turn import Turn
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.result import Effect, Result, StartTimer
 
 # Groups whose timers are started before the loop goes on to something else.

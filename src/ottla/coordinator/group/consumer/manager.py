@@ -21,9 +21,9 @@ from ottla.coordinator.group.consumer.leave import Leaves
 from ottla.coordinator.group.consumer.loaded import arm
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.coordinator.group.consumer.replay import ConsumerReplay
-from ottla.coordinator.group.consumer.turn import Turn
 from ottla.coordinator.group.context import GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.result import Effect, Result
 from ottla.metadata.delta import Delta
 from ottla.model.errors import KafkaError

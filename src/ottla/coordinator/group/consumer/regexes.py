@@ -14,9 +14,9 @@ from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression, require_valid, resolve
 from ottla.coordinator.group.consumer.subscriptions import SubscriptionCount, count_regex
-from ottla.coordinator.group.consumer.turn import Turn
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.metadata_hash import TopicHashes
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.result import After, Result, StartTimer
 
 MIN_REFRESH_INTERVAL_MS: Final = 10_000

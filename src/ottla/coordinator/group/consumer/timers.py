@@ -11,8 +11,8 @@ from typing import Any
 
 from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
-from ottla.coordinator.group.consumer.turn import Turn
 from ottla.coordinator.group.context import GroupContext
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.result import CancelTimer, Result, StartTimer
 
 log = logging.getLogger("ottla.coordinator.consumer")

@@ -7,9 +7,9 @@ import logging
 from typing import Final, NamedTuple
 
 from ottla.coordinator.group.classic.group import ClassicGroup
-from ottla.coordinator.group.consumer.turn import Turn
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.metadata_hash import TopicHashes
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.group.streams import records
 from ottla.coordinator.group.streams.assignor import TaskAssignorError
 from ottla.coordinator.group.streams.configured import ConfiguredTopology

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ottla.coordinator.group.classic.join import Caller
-from ottla.coordinator.group.consumer.turn import Turn
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.group.streams import records
 from ottla.coordinator.group.streams.configured import ConfiguredTopology, StatusCode
 from ottla.coordinator.group.streams.core import StreamsGroups, Target

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from ottla.coordinator.group.consumer.turn import Turn
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.group.streams import records
 from ottla.coordinator.group.streams.assignor import TaskAssignorError
 from ottla.coordinator.group.streams.core import StreamsGroups, Target, assignor_failed

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any, Final
 
 from ottla.coordinator.group.classic.join import Caller
-from ottla.coordinator.group.consumer.turn import Turn
 from ottla.coordinator.group.context import GroupContext, Replay
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.group.streams.core import StreamsGroups
 from ottla.coordinator.group.streams.describe import describe
 from ottla.coordinator.group.streams.group import StreamsGroup

@@ -5,8 +5,8 @@ from collections.abc import Callable, Hashable
 from enum import StrEnum
 from typing import Any
 
-from ottla.coordinator.group.consumer.turn import Turn
 from ottla.coordinator.group.context import GroupContext
+from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.coordinator.group.streams.member import StreamsGroupMember
 from ottla.coordinator.result import CancelTimer, Result, StartTimer

@@ -1,4 +1,4 @@
-"""One decision about a consumer group in the making: the records and effects it will give back."""
+"""One decision about a consumer or streams group in the making: the records and effects it will give back."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
