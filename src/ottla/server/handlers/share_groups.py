@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ottla.coordinator.group.classic.join import Caller
+from ottla.coordinator.group.modern_member import JOIN_EPOCH, LEAVE_EPOCH
 from ottla.coordinator.share.machine import Summary
 from ottla.coordinator.share.state import FIRST_EPOCH, UNKNOWN, ShareKey
 from ottla.metadata.partition import TopicImage
@@ -18,7 +19,6 @@ from ottla.wire.messages import share_group as wire
 SHARE_VERSION = "share.version"
 # A member id is a UUID in its longest form.
 MAX_MEMBER_ID_LENGTH = 36
-JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 NOTHING_KNOWN = Summary(UNKNOWN, UNKNOWN, FIRST_EPOCH, FIRST_EPOCH)
 
 

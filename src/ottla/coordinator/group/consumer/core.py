@@ -11,12 +11,7 @@ from typing import Final
 from ottla.coordinator.group.assignors.api import Assignment, PartitionAssignor, PartitionAssignorError
 from ottla.coordinator.group.consumer import records
 from ottla.coordinator.group.consumer.group import ConsumerGroup
-from ottla.coordinator.group.consumer.member import (
-    JOIN_EPOCH,
-    STATIC_LEAVE_EPOCH,
-    ConsumerGroupMember,
-    MemberState,
-)
+from ottla.coordinator.group.consumer.member import ConsumerGroupMember, MemberState
 from ottla.coordinator.group.consumer.reconcile import Reconciliation
 from ottla.coordinator.group.consumer.regexes import METADATA_REFRESH_INTERVAL_MS, RegularExpressions
 from ottla.coordinator.group.consumer.settings import SettingsCache
@@ -25,6 +20,7 @@ from ottla.coordinator.group.consumer.target import TargetPlan, topic_ids
 from ottla.coordinator.group.consumer.timers import Fence, MemberTimers, Wait
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.metadata_hash import TopicHashes
+from ottla.coordinator.group.modern_member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid

@@ -16,16 +16,10 @@ from ottla.coordinator.group.consumer.core import ConsumerGroups, Owned
 from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.large import LargeAssignments
 from ottla.coordinator.group.consumer.leave import Leaves
-from ottla.coordinator.group.consumer.member import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    STATIC_LEAVE_EPOCH,
-    ConsumerGroupMember,
-    EpochAssignment,
-    changed,
-)
+from ottla.coordinator.group.consumer.member import ConsumerGroupMember, EpochAssignment
 from ottla.coordinator.group.consumer.reconcile import owned_of
 from ottla.coordinator.group.consumer.regexes import RegexChange
+from ottla.coordinator.group.modern_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, changed, fenced
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.result import Result
 from ottla.model.errors import ErrorCode, KafkaError
@@ -279,10 +273,7 @@ def _require_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None)
         return
     if epoch == member.previous_member_epoch < member.member_epoch and _is_subset(owned, member.assigned):
         return
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The member is in epoch {member.member_epoch}, not in {epoch}: it must give up everything and rejoin.",
-    )
+    raise fenced(member.member_epoch, epoch)
 
 
 def _is_subset(owned: Owned | None, assigned: EpochAssignment) -> bool:

@@ -13,12 +13,9 @@ from typing import Protocol, TypeVar
 from ottla.coordinator.group.consumer import records
 from ottla.coordinator.group.consumer.core import ConsumerGroups
 from ottla.coordinator.group.consumer.group import ConsumerGroup
-from ottla.coordinator.group.consumer.member import (
-    NOTHING,
-    STATIC_LEAVE_EPOCH,
-    ConsumerGroupMember,
-)
+from ottla.coordinator.group.consumer.member import NOTHING, ConsumerGroupMember
 from ottla.coordinator.group.consumer.reconcile import reset_epochs
+from ottla.coordinator.group.modern_member import STATIC_LEAVE_EPOCH
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.messages.consumer_group import (

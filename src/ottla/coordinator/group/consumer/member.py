@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
+from ottla.coordinator.group.modern_member import LEAVE_EPOCH
 from ottla.model.ids import Uuid
 from ottla.wire.messages.offsets_log import (
     ClassicMemberMetadata,
@@ -22,10 +23,6 @@ from ottla.wire.messages.offsets_log import (
 EpochAssignment = Mapping[Uuid, Mapping[int, int]]
 NOTHING: Final[EpochAssignment] = MappingProxyType({})
 
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
-STATIC_LEAVE_EPOCH: Final = -2
-
 
 class MemberState(IntEnum):
     """How far a member is with its target assignment, by the numbers in the log."""
@@ -34,6 +31,11 @@ class MemberState(IntEnum):
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
     UNKNOWN = 127
+
+    @classmethod
+    def _missing_(cls, value: object) -> "MemberState":
+        """Only a newer broker can have written it."""
+        return cls.UNKNOWN
 
 
 # A member gives up first, then takes what others have given up; a newer target may begin at any time. Only what a
@@ -116,7 +118,7 @@ class ConsumerGroupMember:
             self,
             member_epoch=value.member_epoch,
             previous_member_epoch=value.previous_member_epoch,
-            state=_state(value.state),
+            state=MemberState(value.state),
             assigned=_from_log(value.assigned_partitions, value.member_epoch),
             pending_revocation=_from_log(value.partitions_pending_revocation, value.member_epoch),
         )
@@ -130,20 +132,6 @@ class ConsumerGroupMember:
             assigned=NOTHING,
             pending_revocation=NOTHING,
         )
-
-
-def changed(member: ConsumerGroupMember, **fields: Any) -> ConsumerGroupMember:
-    """The member with these fields; the very same if none of them is new."""
-    if all(getattr(member, name) == value for name, value in fields.items()):
-        return member
-    return replace(member, **fields)
-
-
-def _state(number: int) -> MemberState:
-    try:
-        return MemberState(number)
-    except ValueError:
-        return MemberState.UNKNOWN
 
 
 def _from_log(topics: Iterable[TopicPartitions], member_epoch: int) -> EpochAssignment:

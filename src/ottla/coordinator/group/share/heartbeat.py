@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 from ottla.coordinator.group.assignors.api import Assignment, SubscriptionType
 from ottla.coordinator.group.assignors.java_order import copied_capacity, hash_order, members_in_order
 from ottla.coordinator.group.classic.join import Caller
+from ottla.coordinator.group.modern_member import JOIN_EPOCH, LEAVE_EPOCH, fenced
 from ottla.coordinator.group.share import records, simple
 from ottla.coordinator.group.share.group import ShareGroup, subscription_type
 from ottla.coordinator.group.share.groups import ShareGroups
-from ottla.coordinator.group.share.member import JOIN_EPOCH, LEAVE_EPOCH, ShareGroupMember
+from ottla.coordinator.group.share.member import ShareGroupMember
 from ottla.coordinator.group.share.topic_states import ShareTopic, Topics
 from ottla.coordinator.partitioning import java_hash_code
 from ottla.coordinator.result import CancelTimer, CoordinatorRecord, Effect, Result, StartTimer
@@ -138,11 +139,7 @@ class Heartbeats:
         member = group.member(request.member_id)
         # A member that comes with its last epoch may not have heard of the new one.
         if epoch != member.member_epoch and not epoch == member.previous_member_epoch < member.member_epoch:
-            raise KafkaError(
-                ErrorCode.FENCED_MEMBER_EPOCH,
-                f"The member is in epoch {member.member_epoch}, not in {epoch}: it must give up everything "
-                "and rejoin.",
-            )
+            raise fenced(member.member_epoch, epoch)
         return member
 
     # ---- epochs and assignments -----------------------------------------------------------------------------

@@ -10,13 +10,14 @@ from typing import Any
 from ottla.coordinator.group.classic.join import Caller
 from ottla.coordinator.group.context import GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
+from ottla.coordinator.group.modern_member import LEAVE_EPOCH
 from ottla.coordinator.group.of_kind import GroupsOfKind
 from ottla.coordinator.group.share import records
 from ottla.coordinator.group.share.describe import describe
 from ottla.coordinator.group.share.group import ShareGroup
 from ottla.coordinator.group.share.groups import ShareGroups
 from ottla.coordinator.group.share.heartbeat import Beat, Heartbeats
-from ottla.coordinator.group.share.member import LEAVE_EPOCH, ShareGroupMember
+from ottla.coordinator.group.share.member import ShareGroupMember
 from ottla.coordinator.group.share.offsets import ShareOffsets
 from ottla.coordinator.result import Effect, Result, StartTimer
 from ottla.metadata.delta import Delta

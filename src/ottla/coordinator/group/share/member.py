@@ -6,8 +6,6 @@ from typing import Final
 from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment
 from ottla.model.ids import Uuid
 
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
 # The only state that a member of a share group is ever in, by its number in the log.
 STABLE: Final = 0
 

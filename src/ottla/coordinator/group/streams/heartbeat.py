@@ -12,20 +12,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ottla.coordinator.group.classic.join import Caller
+from ottla.coordinator.group.modern_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, changed, fenced
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.group.streams import records
 from ottla.coordinator.group.streams.configured import ConfiguredTopology, StatusCode
 from ottla.coordinator.group.streams.core import StreamsGroups, Target
 from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.coordinator.group.streams.large import LargeAssignments
-from ottla.coordinator.group.streams.member import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    STATIC_LEAVE_EPOCH,
-    StreamsGroupMember,
-    UserEndpoint,
-    changed,
-)
+from ottla.coordinator.group.streams.member import StreamsGroupMember, UserEndpoint
 from ottla.coordinator.group.streams.records import GroupEpoch
 from ottla.coordinator.group.streams.response import HeartbeatOutcome, Statuses, answer
 from ottla.coordinator.group.streams.tasks import NOTHING, HeldTasks, Tasks, task_ids
@@ -250,10 +244,7 @@ def _require_epoch(member: StreamsGroupMember, epoch: int, owned: Tasks | None) 
         return
     if epoch == member.previous_member_epoch < member.member_epoch and _is_subset(owned, member.assigned):
         return
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The member is in epoch {member.member_epoch}, not in {epoch}: it must give up everything and rejoin.",
-    )
+    raise fenced(member.member_epoch, epoch)
 
 
 def _is_subset(owned: Tasks | None, assigned: HeldTasks) -> bool:

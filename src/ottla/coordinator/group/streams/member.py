@@ -7,17 +7,14 @@ directory, so no two of them may have the same task in whatever role.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from ottla.coordinator.group.modern_member import LEAVE_EPOCH
 from ottla.coordinator.group.streams.tasks import NO_TASKS, NOTHING_HELD, HeldTasks, task_epochs, task_ids
 from ottla.wire.messages.streams_group_log import (
     StreamsGroupCurrentMemberAssignmentValue,
     StreamsGroupMemberMetadataValue,
 )
-
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
-STATIC_LEAVE_EPOCH: Final = -2
 
 
 class MemberState(IntEnum):
@@ -27,6 +24,11 @@ class MemberState(IntEnum):
     UNREVOKED_TASKS = 2
     UNRELEASED_TASKS = 3
     UNKNOWN = 127
+
+    @classmethod
+    def _missing_(cls, value: object) -> "MemberState":
+        """Only a newer broker can have written it."""
+        return cls.UNKNOWN
 
 
 # A member gives up first, then takes what others have given up; a newer target assignment begins at any time.
@@ -105,7 +107,7 @@ class StreamsGroupMember:
             self,
             member_epoch=epoch,
             previous_member_epoch=value.previous_member_epoch,
-            state=_state(value.state),
+            state=MemberState(value.state),
             assigned=HeldTasks(
                 task_epochs(value.active_tasks, epoch),
                 task_ids(value.standby_tasks),
@@ -127,17 +129,3 @@ class StreamsGroupMember:
             assigned=NOTHING_HELD,
             pending_revocation=NOTHING_HELD,
         )
-
-
-def changed(member: StreamsGroupMember, **fields: Any) -> StreamsGroupMember:
-    """The member with these fields; the very same if none of them is new."""
-    if all(getattr(member, name) == value for name, value in fields.items()):
-        return member
-    return replace(member, **fields)
-
-
-def _state(number: int) -> MemberState:
-    try:
-        return MemberState(number)
-    except ValueError:
-        return MemberState.UNKNOWN

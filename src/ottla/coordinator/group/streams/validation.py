@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ottla.coordinator.group.streams.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
+from ottla.coordinator.group.modern_member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.topic_names import INTERNAL_TOPICS, topic_name_problem
 from ottla.wire.messages.streams_group import (
