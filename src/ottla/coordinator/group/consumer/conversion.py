@@ -19,7 +19,7 @@ from ottla.coordinator.group.classic.member import NO_ASSIGNMENT, Member
 from ottla.coordinator.group.classic.state import STABLE
 from ottla.coordinator.group.consumer import records
 from ottla.coordinator.group.consumer.core import ConsumerGroups
-from ottla.coordinator.group.consumer.group import ConsumerGroup, TargetEpoch
+from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.coordinator.group.consumer.protocol import (
     encode_assignment,
@@ -29,6 +29,7 @@ from ottla.coordinator.group.consumer.protocol import (
     version_of,
 )
 from ottla.coordinator.group.consumer.timers import Wait
+from ottla.coordinator.group.modern_group import TargetEpoch
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.result import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline

@@ -1,14 +1,13 @@
 """A consumer group: its members, what they subscribe to, what they shall have and what they have.
 
-Hard state only, changed by replay alone; what can be computed from it quickly is computed when somebody asks. The
-one piece of soft state is when the group looks at its topics again.
+What can be computed quickly from the state is computed when somebody asks.
 
 Owner: the ConsumerManager of one group shard.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment, SubscriptionType
 from ottla.coordinator.group.consumer import records
@@ -27,6 +26,7 @@ from ottla.coordinator.group.consumer.subscriptions import (
     subscription_type,
 )
 from ottla.coordinator.group.group import CommitPartitionValidator, GroupType, OffsetExpiration
+from ottla.coordinator.group.modern_group import ModernGroup
 from ottla.coordinator.result import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineDict, TimelineValue
 from ottla.model.errors import ErrorCode, KafkaError
@@ -58,26 +58,14 @@ TRANSITIONS: Final[dict[ConsumerGroupState, frozenset[ConsumerGroupState]]] = {
 }
 
 
-class TargetEpoch(NamedTuple):
-    """The epoch that the target assignment was made for, and when."""
-
-    epoch: int = 1
-    timestamp_ms: int = 0
-
-
-class ConsumerGroup:
+class ConsumerGroup(ModernGroup[ConsumerGroupMember, Assignment]):
     """See the module."""
 
     def __init__(self, timeline: Timeline, group_id: str) -> None:
-        self._group_id = group_id
-        self._epoch = TimelineValue(timeline, 1)
-        self._metadata_hash = TimelineValue(timeline, 0)
-        self._target_epoch = TimelineValue(timeline, TargetEpoch())
+        super().__init__(timeline, group_id)
         self._classic_members = TimelineValue(timeline, 0)
         self._has_partition_metadata = TimelineValue(timeline, False)
-        self.members: TimelineDict[str, ConsumerGroupMember] = TimelineDict(timeline)
         self.static_members: TimelineDict[str, str] = TimelineDict(timeline)
-        self.target: TimelineDict[str, Assignment] = TimelineDict(timeline)
         self.subscriptions: TimelineDict[str, SubscriptionCount] = TimelineDict(timeline)
         self.subscribed_regexes: TimelineDict[str, int] = TimelineDict(timeline)
         self.resolved_regexes: TimelineDict[str, ResolvedRegularExpression] = TimelineDict(timeline)
@@ -85,49 +73,13 @@ class ConsumerGroup:
         self._classic_protocols: TimelineDict[str, int] = TimelineDict(timeline)
         # Who has a partition now, whether it is to keep it or to give it up.
         self._owners: TimelineDict[tuple[Uuid, int], str] = TimelineDict(timeline)
-        # Soft: the topics are looked at again from then on, or if the epoch below was never written.
-        self.refresh_at_ms: float = 0
-        self.refresh_epoch = 0
-
-    # ---- epochs ---------------------------------------------------------------------------------------------
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch.value
-
-    @property
-    def metadata_hash(self) -> int:
-        return self._metadata_hash.value
-
-    @property
-    def target_epoch(self) -> TargetEpoch:
-        return self._target_epoch.value
 
     @property
     def has_partition_metadata(self) -> bool:
         """Has an old broker left the record that the metadata hash has replaced?"""
         return self._has_partition_metadata.value
 
-    def refresh_after(self, deadline_ms: float, epoch: int) -> None:
-        self.refresh_at_ms = deadline_ms
-        self.refresh_epoch = epoch
-
-    def refresh_now(self) -> None:
-        self.refresh_after(0, 0)
-
-    def must_refresh(self, now_ms: int) -> bool:
-        return now_ms >= self.refresh_at_ms or self.epoch < self.refresh_epoch
-
     # ---- members --------------------------------------------------------------------------------------------
-
-    def member(self, member_id: str) -> ConsumerGroupMember:
-        """The member; UNKNOWN_MEMBER_ID if there is none."""
-        member = self.members.get(member_id)
-        if member is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of group {self._group_id}."
-            )
-        return member
 
     def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
         member_id = None if instance_id is None else self.static_members.get(instance_id)
@@ -229,13 +181,6 @@ class ConsumerGroup:
 
     # ---- replay ---------------------------------------------------------------------------------------------
 
-    def set_epoch(self, epoch: int, metadata_hash: int) -> None:
-        self._epoch.value = epoch
-        self._metadata_hash.value = metadata_hash
-
-    def set_target_epoch(self, target: TargetEpoch) -> None:
-        self._target_epoch.value = target
-
     def set_has_partition_metadata(self, there: bool) -> None:
         self._has_partition_metadata.value = there
 
@@ -290,12 +235,6 @@ class ConsumerGroup:
         for partition in has - had:
             self._owners[partition] = member_id
 
-    def put_target(self, member_id: str, assignment: Assignment) -> None:
-        self.target[member_id] = assignment
-
-    def remove_target(self, member_id: str) -> None:
-        self.target.pop(member_id)
-
     def put_regex(self, regex: str, resolved: ResolvedRegularExpression) -> None:
         self.remove_regex(regex)
         self.resolved_regexes[regex] = resolved
@@ -309,10 +248,6 @@ class ConsumerGroup:
     # ---- what every group answers ---------------------------------------------------------------------------
 
     @property
-    def group_id(self) -> str:
-        return self._group_id
-
-    @property
     def type(self) -> GroupType:
         return GroupType.CONSUMER
 
@@ -321,12 +256,7 @@ class ConsumerGroup:
         return PROTOCOL_TYPE
 
     def state(self, *, committed: bool) -> ConsumerGroupState:
-        members: Mapping[str, ConsumerGroupMember]
-        if committed:
-            members, epoch = self.members.committed_view(), self._epoch.committed
-            target_epoch = self._target_epoch.committed.epoch
-        else:
-            members, epoch, target_epoch = dict(self.members.items()), self.epoch, self.target_epoch.epoch
+        epoch, target_epoch, members = self._epochs_and_members(committed=committed)
         if not members:
             return ConsumerGroupState.EMPTY
         if epoch > target_epoch:
@@ -337,13 +267,6 @@ class ConsumerGroup:
 
     def state_name(self, *, committed: bool = True) -> str:
         return self.state(committed=committed)
-
-    def committed_epochs(self) -> tuple[int, int]:
-        """The group's epoch and that of its target assignment, as they are committed."""
-        return self._epoch.committed, self._target_epoch.committed.epoch
-
-    def is_empty(self) -> bool:
-        return not len(self.members)
 
     def validate_offset_commit(
         self, member_id: str, group_instance_id: str | None, epoch: int, *, transactional: bool, version: int
@@ -368,11 +291,7 @@ class ConsumerGroup:
     def validate_offset_fetch(self, member_id: str | None, epoch: int) -> None:
         if member_id is None and epoch < 0:
             return
-        member = self.members.committed(member_id or "")
-        if member is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of group {self._group_id}."
-            )
+        member = self.committed_member(member_id)
         if epoch != member.member_epoch:
             raise stale(member, f"epoch {epoch} is not the member's own, {member.member_epoch}")
 
@@ -395,14 +314,11 @@ class ConsumerGroup:
     def tombstones_with(self, renamed: Mapping[str, str]) -> Iterator[CoordinatorRecord]:
         """The records that delete the group; of members that were replaced before, under their new ids."""
         ids = [renamed.get(member_id, member_id) for member_id in self.members]
-        yield from (records.current_assignment_tombstone(self._group_id, member_id) for member_id in ids)
-        yield from (records.target_assignment_tombstone(self._group_id, member_id) for member_id in ids)
-        yield records.target_epoch_tombstone(self._group_id)
-        yield from (records.member_metadata_tombstone(self._group_id, member_id) for member_id in ids)
+        yield from records.removed_members(self.group_id, ids)
         for regex in self.resolved_regexes:
-            yield records.regular_expression_tombstone(self._group_id, regex)
-        yield records.partition_metadata_tombstone(self._group_id)
-        yield records.group_epoch_tombstone(self._group_id)
+            yield records.regular_expression_tombstone(self.group_id, regex)
+        yield records.partition_metadata_tombstone(self.group_id)
+        yield records.group_epoch_tombstone(self.group_id)
 
 
 _NOBODY: Final = ConsumerGroupMember("")

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ottla.coordinator.group.assignors.api import Partitions
-from ottla.coordinator.group.consumer.group import ConsumerGroup, TargetEpoch
+from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression
 from ottla.coordinator.group.context import GroupContext, Replay
+from ottla.coordinator.group.modern_group import TargetEpoch
 from ottla.coordinator.group.of_kind import GroupsByTopic, GroupsOfKind
 from ottla.wire.messages import offsets_log as log
 

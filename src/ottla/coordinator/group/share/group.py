@@ -1,20 +1,21 @@
 """A share group: its members, what they subscribe to and what they shall have.
 
-Hard state only, changed by replay alone. The one piece of soft state is when the group looks at its topics again.
+Beside it some soft state: what there was nothing to do for, so that most heartbeats find that out quickly.
 
 Owner: the ShareManager of one group shard.
 """
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment, SubscriptionType
 from ottla.coordinator.group.group import CommitPartitionValidator, GroupType, OffsetExpiration
+from ottla.coordinator.group.modern_group import ModernGroup, TargetEpoch
 from ottla.coordinator.group.share import records
 from ottla.coordinator.group.share.member import ShareGroupMember
 from ottla.coordinator.result import CoordinatorRecord
-from ottla.coordinator.timeline import Timeline, TimelineDict, TimelineValue
+from ottla.coordinator.timeline import Timeline, TimelineDict
 from ottla.model.errors import ErrorCode, KafkaError
 
 PROTOCOL_TYPE: Final = "share"
@@ -35,59 +36,18 @@ TRANSITIONS: Final[dict[ShareGroupState, frozenset[ShareGroupState]]] = {
 }
 
 
-class TargetEpoch(NamedTuple):
-    """The epoch that the target assignment was made for, and when."""
-
-    epoch: int = 1
-    timestamp_ms: int = 0
-
-
-class ShareGroup:
+class ShareGroup(ModernGroup[ShareGroupMember, Assignment]):
     """See the module."""
 
     def __init__(self, timeline: Timeline, group_id: str) -> None:
-        self._group_id = group_id
-        self._epoch = TimelineValue(timeline, 1)
-        self._metadata_hash = TimelineValue(timeline, 0)
-        self._target_epoch = TimelineValue(timeline, TargetEpoch())
-        self.members: TimelineDict[str, ShareGroupMember] = TimelineDict(timeline)
-        self.target: TimelineDict[str, Assignment] = TimelineDict(timeline)
+        super().__init__(timeline, group_id)
         # How many members subscribe to each topic.
         self.subscriptions: TimelineDict[str, int] = TimelineDict(timeline)
-        # Soft: the topics are looked at again from then on, or if the epoch below was never written.
-        self._refresh_at_ms: float = 0
-        self._refresh_epoch = 0
         # Soft: counts what is replayed; with the epochs, which a failed write takes back, it names a state.
         self._changes = 0
         self._settled: tuple[Any, ...] = ()
 
-    # ---- epochs ---------------------------------------------------------------------------------------------
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch.value
-
-    @property
-    def metadata_hash(self) -> int:
-        return self._metadata_hash.value
-
-    @property
-    def target_epoch(self) -> TargetEpoch:
-        return self._target_epoch.value
-
-    def committed_epochs(self) -> tuple[int, int]:
-        """The group's epoch and that of its target assignment, as they are committed."""
-        return self._epoch.committed, self._target_epoch.committed.epoch
-
-    def refresh_after(self, deadline_ms: float, epoch: int) -> None:
-        self._refresh_at_ms = deadline_ms
-        self._refresh_epoch = epoch
-
-    def refresh_now(self) -> None:
-        self.refresh_after(0, 0)
-
-    def must_refresh(self, now_ms: int) -> bool:
-        return now_ms >= self._refresh_at_ms or self.epoch < self._refresh_epoch
+    # ---- whether there is anything to do --------------------------------------------------------------------
 
     def note_settled(self, *surroundings: object) -> None:
         """There was nothing to do for anybody, things being as they are."""
@@ -105,15 +65,6 @@ class ShareGroup:
 
     # ---- members --------------------------------------------------------------------------------------------
 
-    def member(self, member_id: str) -> ShareGroupMember:
-        """The member; UNKNOWN_MEMBER_ID if there is none."""
-        member = self.members.get(member_id)
-        if member is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of group {self._group_id}."
-            )
-        return member
-
     def target_of(self, member_id: str) -> Assignment:
         return self.target.get(member_id) or NO_PARTITIONS
 
@@ -130,20 +81,19 @@ class ShareGroup:
 
     def set_epoch(self, epoch: int, metadata_hash: int) -> None:
         self._changes += 1
-        self._epoch.value = epoch
-        self._metadata_hash.value = metadata_hash
+        super().set_epoch(epoch, metadata_hash)
 
-    def set_target_epoch(self, epoch: int, timestamp_ms: int) -> None:
+    def set_target_epoch(self, target: TargetEpoch) -> None:
         self._changes += 1
-        self._target_epoch.value = TargetEpoch(epoch, timestamp_ms)
+        super().set_target_epoch(target)
 
     def put_target(self, member_id: str, target: Assignment) -> None:
         self._changes += 1
-        self.target[member_id] = target
+        super().put_target(member_id, target)
 
     def remove_target(self, member_id: str) -> None:
         self._changes += 1
-        self.target.pop(member_id)
+        super().remove_target(member_id)
 
     def put_member(self, member: ShareGroupMember) -> None:
         self._changes += 1
@@ -161,10 +111,6 @@ class ShareGroup:
     # ---- what every group answers ---------------------------------------------------------------------------
 
     @property
-    def group_id(self) -> str:
-        return self._group_id
-
-    @property
     def type(self) -> GroupType:
         return GroupType.SHARE
 
@@ -175,9 +121,6 @@ class ShareGroup:
     def state_name(self, *, committed: bool = True) -> str:
         members = len(self.members.committed_view()) if committed else len(self.members)
         return ShareGroupState.STABLE if members else ShareGroupState.EMPTY
-
-    def is_empty(self) -> bool:
-        return not len(self.members)
 
     def validate_offset_commit(
         self, member_id: str, group_instance_id: str | None, epoch: int, *, transactional: bool, version: int
@@ -192,7 +135,7 @@ class ShareGroup:
         self._no_offsets()
 
     def _no_offsets(self) -> NoReturn:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {self._group_id} is a share group.")
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {self.group_id} is a share group.")
 
     def validate_delete(self) -> None:
         if not self.is_empty():
@@ -206,13 +149,9 @@ class ShareGroup:
         return None
 
     def tombstones(self) -> Iterator[CoordinatorRecord]:
-        group_id = self._group_id
-        yield from (records.current_assignment_tombstone(group_id, member_id) for member_id in self.members)
-        yield from (records.target_assignment_tombstone(group_id, member_id) for member_id in self.members)
-        yield records.target_epoch_tombstone(group_id)
-        yield from (records.member_metadata_tombstone(group_id, member_id) for member_id in self.members)
-        yield records.topic_states_tombstone(group_id)
-        yield records.group_epoch_tombstone(group_id)
+        yield from records.removed_members(self.group_id, self.members)
+        yield records.topic_states_tombstone(self.group_id)
+        yield records.group_epoch_tombstone(self.group_id)
 
 
 def subscription_type(subscriptions: Mapping[str, int], members: int) -> SubscriptionType:

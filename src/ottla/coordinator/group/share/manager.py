@@ -10,6 +10,7 @@ from typing import Any
 from ottla.coordinator.group.classic.join import Caller
 from ottla.coordinator.group.context import GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
+from ottla.coordinator.group.modern_group import TargetEpoch
 from ottla.coordinator.group.modern_member import LEAVE_EPOCH
 from ottla.coordinator.group.of_kind import GroupsOfKind
 from ottla.coordinator.group.share import records
@@ -25,7 +26,7 @@ from ottla.model.errors import KafkaError
 from ottla.wire.messages import share_group_log as log
 from ottla.wire.messages.share_group import DescribedGroup, ShareGroupHeartbeatRequest
 
-_NO_TARGET_EPOCH = -1
+_NO_TARGET = TargetEpoch(-1, 0)
 
 
 class ShareManager:
@@ -96,11 +97,12 @@ class ShareManager:
         value: log.ShareGroupTargetAssignmentMetadataValue | None,
     ) -> None:
         if value is not None:
-            self._kind.made(key.group_id).set_target_epoch(value.assignment_epoch, value.assignment_timestamp)
+            target = TargetEpoch(value.assignment_epoch, value.assignment_timestamp)
+            self._kind.made(key.group_id).set_target_epoch(target)
             return
         group = self._kind.present(key.group_id)
         if group is not None:
-            group.set_target_epoch(_NO_TARGET_EPOCH, 0)
+            group.set_target_epoch(_NO_TARGET)
 
     def _replay_target(
         self,

@@ -19,12 +19,9 @@ _COMMON = ModernRecords(
     current=log.ShareGroupCurrentMemberAssignmentKey,
 )
 group_epoch_tombstone = _COMMON.group_epoch_tombstone
-member_metadata_tombstone = _COMMON.member_metadata_tombstone
 target_epoch = _COMMON.target_epoch
-target_epoch_tombstone = _COMMON.target_epoch_tombstone
-target_assignment_tombstone = _COMMON.target_assignment_tombstone
-current_assignment_tombstone = _COMMON.current_assignment_tombstone
 removed_member = _COMMON.removed_member
+removed_members = _COMMON.removed_members
 
 
 def member_metadata(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:

@@ -85,15 +85,15 @@ class StreamsGroups:
 
     def look_at_topics(self, turn: Turn, group: StreamsGroup, topology: StreamsTopology) -> Topics:
         """What the topology needs; looked up again if the topology is new, or the topics may be others."""
-        metadata_hash = group.epoch.metadata_hash
+        metadata_hash = group.metadata_hash
         configured = group.configured
         if group.topology is None or configured is None or group.must_refresh(turn.now_ms):
             metadata_hash = self.hashes.group_hash(topology.required_topics, self.context.image)
-            stale = metadata_hash != group.epoch.metadata_hash
+            stale = metadata_hash != group.metadata_hash
             if stale or configured is None or group.topology is None:
                 configured = configure(topology, self.context.image)
                 group.configure(configured)
-            group.refresh_after(turn.now_ms + METADATA_REFRESH_INTERVAL_MS, group.epoch.epoch)
+            group.refresh_after(turn.now_ms + METADATA_REFRESH_INTERVAL_MS, group.epoch)
         return Topics(configured, metadata_hash)
 
     # ---- the target assignment ------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class StreamsGroups:
     ) -> TargetPlan:
         """What is to be assigned once `joining` is as it says."""
         if joining is None:
-            configs = group.epoch.assignment_configs
+            configs = group.basis.assignment_configs
         else:
             configs = self.settings[group.group_id].assignment_configs
         return TargetPlan(
@@ -162,7 +162,7 @@ class StreamsGroups:
         """Remove a member: the others share what it had."""
         group_id = group.group_id
         turn.records.extend(records.removed_member(group_id, member.member_id))
-        turn.records.append(records.group_epoch(group_id, group.epoch._replace(epoch=group.epoch.epoch + 1)))
+        turn.records.append(records.group_epoch(group_id, group.epoch + 1, group.metadata_hash, group.basis))
         session_timeout_ms = self.settings[group_id].session_timeout_ms
         self.timers.cancel_all(turn, group_id, member.member_id, session_timeout_ms)
 

@@ -1,26 +1,27 @@
 """A streams group: its topology, its members, what they shall have and what they have.
 
-Hard state only, changed by replay alone, and a little soft state beside it: when the group looks at its topics again,
-what its topology needs on the cluster, who can be queried where, and who asked the whole application to stop.
+Beside it some soft state: what its topology needs on the cluster, who can be queried where, and who asked the whole
+application to stop.
 
 Owner: the StreamsManager of one group shard.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from ottla.coordinator.group.group import GroupType, OffsetExpiration
+from ottla.coordinator.group.modern_group import ModernGroup
 from ottla.coordinator.group.streams import records
 from ottla.coordinator.group.streams.configured import ConfiguredTopology
 from ottla.coordinator.group.streams.member import StreamsGroupMember
 from ottla.coordinator.group.streams.owners import TaskOwners
-from ottla.coordinator.group.streams.records import GroupEpoch
+from ottla.coordinator.group.streams.records import AssignmentBasis
 from ottla.coordinator.group.streams.tasks import NOTHING, Tasks
 from ottla.coordinator.group.streams.topology import StreamsTopology
 from ottla.coordinator.result import CoordinatorRecord
-from ottla.coordinator.timeline import Timeline, TimelineDict, TimelineValue
+from ottla.coordinator.timeline import Timeline, TimelineValue
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
 from ottla.wire.messages.streams_group import EndpointToPartitions
@@ -49,29 +50,16 @@ TRANSITIONS: Final[dict[StreamsGroupState, frozenset[StreamsGroupState]]] = {
 }
 
 
-class TargetEpoch(NamedTuple):
-    """The epoch that the target assignment was made for, and when."""
-
-    epoch: int = 1
-    timestamp_ms: int = 0
-
-
-class StreamsGroup:
+class StreamsGroup(ModernGroup[StreamsGroupMember, Tasks]):
     """See the module."""
 
     def __init__(self, timeline: Timeline, group_id: str) -> None:
-        self._group_id = group_id
-        self._epoch = TimelineValue(timeline, GroupEpoch(1, 0, 0, {}))
+        super().__init__(timeline, group_id)
+        self._basis = TimelineValue(timeline, AssignmentBasis(0, {}))
         self._topology: TimelineValue[StreamsTopology | None] = TimelineValue(timeline, None)
-        self._target_epoch = TimelineValue(timeline, TargetEpoch())
-        self.members: TimelineDict[str, StreamsGroupMember] = TimelineDict(timeline)
-        self.target: TimelineDict[str, Tasks] = TimelineDict(timeline)
         self.owners = TaskOwners(timeline)
         # Soft, though others see it only once something is committed after it: what the topology needs.
         self._configured: TimelineValue[ConfiguredTopology | None] = TimelineValue(timeline, None)
-        # Soft: the topics are looked at again from then on, or if the epoch below was never written.
-        self.refresh_at_ms: float = 0
-        self.refresh_epoch = 0
         # Soft: the member that asked the application to stop, as long as there are members.
         self.shutdown_member_id: str | None = None
         # Soft: counts the changes of where tasks can be queried, and what is known of it.
@@ -81,12 +69,8 @@ class StreamsGroup:
     # ---- the group ------------------------------------------------------------------------------------------
 
     @property
-    def epoch(self) -> GroupEpoch:
-        return self._epoch.value
-
-    @property
-    def target_epoch(self) -> TargetEpoch:
-        return self._target_epoch.value
+    def basis(self) -> AssignmentBasis:
+        return self._basis.value
 
     @property
     def topology(self) -> StreamsTopology | None:
@@ -100,16 +84,6 @@ class StreamsGroup:
         self._configured.value = configured
         self.endpoints.clear()  # other topics may belong to the tasks now
 
-    def refresh_after(self, deadline_ms: float, epoch: int) -> None:
-        self.refresh_at_ms = deadline_ms
-        self.refresh_epoch = epoch
-
-    def refresh_now(self) -> None:
-        self.refresh_after(0, 0)
-
-    def must_refresh(self, now_ms: int) -> bool:
-        return now_ms >= self.refresh_at_ms or self.epoch.epoch < self.refresh_epoch
-
     def ask_for_shutdown(self, member_id: str) -> None:
         """Whoever asked first is named."""
         if self.shutdown_member_id is None:
@@ -117,30 +91,16 @@ class StreamsGroup:
 
     # ---- members --------------------------------------------------------------------------------------------
 
-    def member(self, member_id: str) -> StreamsGroupMember:
-        """The member; UNKNOWN_MEMBER_ID if there is none."""
-        member = self.members.get(member_id)
-        if member is None:
-            raise self._unknown(member_id)
-        return member
-
-    def _unknown(self, member_id: str | None) -> KafkaError:
-        message = f"{member_id} is no member of group {self._group_id}."
-        return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
-
     def target_of(self, member_id: str) -> Tasks:
         return self.target.get(member_id) or NOTHING
 
     # ---- replay ---------------------------------------------------------------------------------------------
 
-    def set_epoch(self, epoch: GroupEpoch) -> None:
-        self._epoch.value = epoch
+    def set_basis(self, basis: AssignmentBasis) -> None:
+        self._basis.value = basis
 
     def set_topology(self, topology: StreamsTopology | None) -> None:
         self._topology.value = topology
-
-    def set_target_epoch(self, target: TargetEpoch) -> None:
-        self._target_epoch.value = target
 
     def put_member(self, member: StreamsGroupMember) -> None:
         self.owners.move(self.members.get(member.member_id), member)
@@ -153,17 +113,7 @@ class StreamsGroup:
         if not len(self.members):
             self.shutdown_member_id = None
 
-    def put_target(self, member_id: str, tasks: Tasks) -> None:
-        self.target[member_id] = tasks
-
-    def remove_target(self, member_id: str) -> None:
-        self.target.pop(member_id)
-
     # ---- what every group answers ---------------------------------------------------------------------------
-
-    @property
-    def group_id(self) -> str:
-        return self._group_id
 
     @property
     def type(self) -> GroupType:
@@ -174,18 +124,14 @@ class StreamsGroup:
         return PROTOCOL_TYPE
 
     def state(self, *, committed: bool) -> StreamsGroupState:
-        if committed:
-            members: Mapping[str, StreamsGroupMember] = self.members.committed_view()
-            group, topology = self._epoch.committed, self._topology.committed
-            target_epoch = self._target_epoch.committed.epoch
-        else:
-            members, group, topology = dict(self.members.items()), self.epoch, self.topology
-            target_epoch = self.target_epoch.epoch
+        epoch, target_epoch, members = self._epochs_and_members(committed=committed)
         if not members:
             return StreamsGroupState.EMPTY
-        if topology is None or topology.epoch != group.validated_topology_epoch:
+        topology = self._topology.committed if committed else self.topology
+        basis = self._basis.committed if committed else self.basis
+        if topology is None or topology.epoch != basis.validated_topology_epoch:
             return StreamsGroupState.NOT_READY
-        if group.epoch > target_epoch:
+        if epoch > target_epoch:
             return StreamsGroupState.ASSIGNING
         if all(member.is_reconciled_to(target_epoch) for member in members.values()):
             return StreamsGroupState.STABLE
@@ -194,15 +140,8 @@ class StreamsGroup:
     def state_name(self, *, committed: bool = True) -> str:
         return self.state(committed=committed)
 
-    def committed_epochs(self) -> tuple[int, int]:
-        """The group's epoch and that of its target assignment, as they are committed."""
-        return self._epoch.committed.epoch, self._target_epoch.committed.epoch
-
     def committed_topology(self) -> tuple[StreamsTopology | None, ConfiguredTopology | None]:
         return self._topology.committed, self._configured.committed
-
-    def is_empty(self) -> bool:
-        return not len(self.members)
 
     def validate_offset_commit(
         self, member_id: str, group_instance_id: str | None, epoch: int, *, transactional: bool, version: int
@@ -229,9 +168,7 @@ class StreamsGroup:
     def validate_offset_fetch(self, member_id: str | None, epoch: int) -> None:
         if member_id is None and epoch < 0:
             return
-        member = self.members.committed(member_id or "")
-        if member is None:
-            raise self._unknown(member_id)
+        member = self.committed_member(member_id)
         if epoch != member.member_epoch:
             raise _stale(member, f"epoch {epoch} is not the member's own, {member.member_epoch}")
 
@@ -250,13 +187,9 @@ class StreamsGroup:
         return OffsetExpiration()
 
     def tombstones(self) -> Iterator[CoordinatorRecord]:
-        group_id = self._group_id
-        yield from (records.current_assignment_tombstone(group_id, member_id) for member_id in self.members)
-        yield from (records.target_assignment_tombstone(group_id, member_id) for member_id in self.members)
-        yield records.target_epoch_tombstone(group_id)
-        yield from (records.member_metadata_tombstone(group_id, member_id) for member_id in self.members)
-        yield records.group_epoch_tombstone(group_id)
-        yield records.topology_tombstone(group_id)
+        yield from records.removed_members(self.group_id, self.members)
+        yield records.group_epoch_tombstone(self.group_id)
+        yield records.topology_tombstone(self.group_id)
 
 
 @dataclass(frozen=True, slots=True)

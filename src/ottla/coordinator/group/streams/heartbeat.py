@@ -20,7 +20,7 @@ from ottla.coordinator.group.streams.core import StreamsGroups, Target
 from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.coordinator.group.streams.large import LargeAssignments
 from ottla.coordinator.group.streams.member import StreamsGroupMember, UserEndpoint
-from ottla.coordinator.group.streams.records import GroupEpoch
+from ottla.coordinator.group.streams.records import AssignmentBasis
 from ottla.coordinator.group.streams.response import HeartbeatOutcome, Statuses, answer
 from ottla.coordinator.group.streams.tasks import NOTHING, HeldTasks, Tasks, task_ids
 from ottla.coordinator.group.streams.topology import StreamsTopology, topology_from_request
@@ -159,13 +159,13 @@ class Heartbeats:
             validated = topology.epoch
             _require_tasks(configured, owned)
         configs = self._groups.settings[group.group_id].assignment_configs
-        last = group.epoch
-        noted = GroupEpoch(last.epoch, metadata_hash, validated, configs)
-        if noted != last or bump:
-            noted = noted._replace(epoch=last.epoch + 1)
-            turn.records.append(records.group_epoch(group.group_id, noted))
-            group.refresh_epoch = noted.epoch
-        return noted.epoch, configured
+        basis = AssignmentBasis(validated, configs)
+        epoch = group.epoch
+        if bump or metadata_hash != group.metadata_hash or basis != group.basis:
+            epoch += 1
+            turn.records.append(records.group_epoch(group.group_id, epoch, metadata_hash, basis))
+            group.refresh_epoch = epoch
+        return epoch, configured
 
     # ---- what it shall have ---------------------------------------------------------------------------------
 

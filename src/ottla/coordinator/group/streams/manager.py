@@ -55,7 +55,7 @@ class StreamsManager:
     def _assign_first(self, group: StreamsGroup, now_ms: int) -> Result[None]:
         """Who wanted to join the empty group has had the time to: all of them are assigned at once."""
         turn = Turn(now_ms)
-        configured, epoch = group.configured, group.epoch.epoch
+        configured, epoch = group.configured, group.epoch
         due = epoch > group.target_epoch.epoch and self._groups.may_assign(group, now_ms)
         if due and configured is not None and not self._large.is_running(group.group_id):
             plan = self._groups.plan(group, epoch, configured, None)

@@ -10,11 +10,9 @@ from ottla.coordinator.result import CoordinatorRecord
 from ottla.wire.messages import streams_group_log as log
 
 
-class GroupEpoch(NamedTuple):
-    """What the record of a group says."""
+class AssignmentBasis(NamedTuple):
+    """What else than its topics a group is assigned by: another basis is another epoch of the group."""
 
-    epoch: int
-    metadata_hash: int
     validated_topology_epoch: int
     assignment_configs: Mapping[str, str]
 
@@ -28,12 +26,9 @@ _COMMON = ModernRecords(
     current=log.StreamsGroupCurrentMemberAssignmentKey,
 )
 group_epoch_tombstone = _COMMON.group_epoch_tombstone
-member_metadata_tombstone = _COMMON.member_metadata_tombstone
 target_epoch = _COMMON.target_epoch
-target_epoch_tombstone = _COMMON.target_epoch_tombstone
-target_assignment_tombstone = _COMMON.target_assignment_tombstone
-current_assignment_tombstone = _COMMON.current_assignment_tombstone
 removed_member = _COMMON.removed_member
+removed_members = _COMMON.removed_members
 
 
 def member_metadata(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
@@ -56,16 +51,16 @@ def member_metadata(group_id: str, member: StreamsGroupMember) -> CoordinatorRec
     )
 
 
-def group_epoch(group_id: str, group: GroupEpoch) -> CoordinatorRecord:
+def group_epoch(group_id: str, epoch: int, metadata_hash: int, basis: AssignmentBasis) -> CoordinatorRecord:
     return CoordinatorRecord(
         log.StreamsGroupMetadataKey(group_id=group_id),
         log.StreamsGroupMetadataValue(
-            epoch=group.epoch,
-            metadata_hash=group.metadata_hash,
-            validated_topology_epoch=group.validated_topology_epoch,
+            epoch=epoch,
+            metadata_hash=metadata_hash,
+            validated_topology_epoch=basis.validated_topology_epoch,
             last_assignment_configs=[
                 log.LastAssignmentConfig(key=key, value=value)
-                for key, value in sorted(group.assignment_configs.items())
+                for key, value in sorted(basis.assignment_configs.items())
             ],
         ),
     )

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ottla.coordinator.group.context import GroupContext, Replay
+from ottla.coordinator.group.modern_group import TargetEpoch
 from ottla.coordinator.group.of_kind import GroupsByTopic, GroupsOfKind
-from ottla.coordinator.group.streams.group import StreamsGroup, TargetEpoch
+from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.coordinator.group.streams.member import StreamsGroupMember
-from ottla.coordinator.group.streams.records import GroupEpoch
+from ottla.coordinator.group.streams.records import AssignmentBasis
 from ottla.coordinator.group.streams.tasks import Tasks, task_ids
 from ottla.coordinator.group.streams.topology import StreamsTopology
 from ottla.wire.messages import streams_group_log as log
@@ -48,10 +49,10 @@ class StreamsReplay:
 
     def _group(self, key: log.StreamsGroupMetadataKey, value: log.StreamsGroupMetadataValue | None) -> None:
         if value is not None:
+            group = self._groups.made(key.group_id)
+            group.set_epoch(value.epoch, value.metadata_hash)
             configs = {config.key: config.value for config in value.last_assignment_configs or ()}
-            self._groups.made(key.group_id).set_epoch(
-                GroupEpoch(value.epoch, value.metadata_hash, value.validated_topology_epoch, configs)
-            )
+            group.set_basis(AssignmentBasis(value.validated_topology_epoch, configs))
         elif self._groups.removed(key.group_id):
             self._removed(key.group_id)
 

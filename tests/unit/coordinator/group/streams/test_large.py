@@ -46,7 +46,7 @@ def test_many_members_are_written_in_portions() -> None:
     world.background.run()
     world.pass_ms(10)
     group = world.streams_group()
-    assert group.target_epoch.epoch == group.epoch.epoch
+    assert group.target_epoch.epoch == group.epoch
     assert sum(len(group.target_of(m).active["0"]) for m in group.members) == TASKS
 
 

@@ -16,6 +16,8 @@ STATEFUL = topology(subtopology(changelogs=[internal("g-store-changelog", cleanu
 def state(group: StreamsGroup) -> dict[str, object]:
     return {
         "epoch": group.epoch,
+        "metadata hash": group.metadata_hash,
+        "basis": group.basis,
         "target epoch": group.target_epoch,
         "topology": None if group.topology is None else group.topology.value,
         "members": dict(group.members.items()),

@@ -126,9 +126,9 @@ class Life:
         state = group.state(committed=True)
         assert state is self.state or state in TRANSITIONS[self.state], f"{self.state} to {state}"
         self.state = state
-        assert group.epoch.epoch >= self.epoch
-        assert all(member.member_epoch <= group.epoch.epoch for member in group.members.values())
-        self.epoch = group.epoch.epoch
+        assert group.epoch >= self.epoch
+        assert all(member.member_epoch <= group.epoch for member in group.members.values())
+        self.epoch = group.epoch
 
     def calm_down(self) -> None:
         """Everybody who is there does what it is told, and those who are not are found out."""
