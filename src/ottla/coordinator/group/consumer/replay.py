@@ -3,24 +3,22 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ottla.coordinator.group.assignors.api import Partitions
+from ottla.coordinator.group.assignors.api import Assignment, Partitions
 from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression
 from ottla.coordinator.group.context import GroupContext, Replay
-from ottla.coordinator.group.modern_group import TargetEpoch
-from ottla.coordinator.group.of_kind import GroupsByTopic, GroupsOfKind
+from ottla.coordinator.group.modern_replay import MemberKey, ModernReplay
+from ottla.coordinator.group.of_kind import GroupsByTopic
 from ottla.wire.messages import offsets_log as log
 
-_NO_TARGET = TargetEpoch(-1, 0)
 
-
-class ConsumerReplay:
+class ConsumerReplay(ModernReplay[ConsumerGroup]):
     """Owned by the ConsumerManager of a shard."""
 
     def __init__(self, context: GroupContext) -> None:
+        super().__init__(context, ConsumerGroup, ConsumerGroupMember, _target_of)
         self._context = context
-        self._groups = GroupsOfKind(context, ConsumerGroup)
         self._by_topic = GroupsByTopic()
 
     def replays(self) -> Mapping[type[Any], Replay]:
@@ -42,13 +40,7 @@ class ConsumerReplay:
         group = self._context.groups.get(group_id)
         return group is not None and group.is_subscribed_to(topic)
 
-    # ---- one kind of record each ----------------------------------------------------------------------------
-
-    def _group(self, key: log.ConsumerGroupMetadataKey, value: log.ConsumerGroupMetadataValue | None) -> None:
-        if value is not None:
-            self._groups.made(key.group_id).set_epoch(value.epoch, value.metadata_hash)
-        else:
-            self._groups.removed(key.group_id)
+    # ---- what only consumer groups have ---------------------------------------------------------------------
 
     def _partition_metadata(
         self,
@@ -59,57 +51,10 @@ class ConsumerReplay:
         if group is not None and group.has_partition_metadata != (value is not None):
             group.set_has_partition_metadata(value is not None)
 
-    def _member(
-        self, key: log.ConsumerGroupMemberMetadataKey, value: log.ConsumerGroupMemberMetadataValue | None
-    ) -> None:
-        if value is None:
-            group = self._groups.present(key.group_id)
-            if group is not None:
-                group.remove_member(key.member_id)
-            return
-        group = self._groups.made(key.group_id)
-        member = group.members.get(key.member_id) or ConsumerGroupMember(key.member_id)
-        member = member.with_metadata(value)
-        group.put_member(member)
-        self._by_topic.note(key.group_id, member.subscribed_topic_names)
-
-    def _target_epoch(
-        self,
-        key: log.ConsumerGroupTargetAssignmentMetadataKey,
-        value: log.ConsumerGroupTargetAssignmentMetadataValue | None,
-    ) -> None:
+    def _member(self, key: MemberKey, value: log.ConsumerGroupMemberMetadataValue | None) -> None:
+        super()._member(key, value)
         if value is not None:
-            target = TargetEpoch(value.assignment_epoch, value.assignment_timestamp)
-            self._groups.made(key.group_id).set_target_epoch(target)
-            return
-        group = self._groups.present(key.group_id)
-        if group is not None:
-            group.set_target_epoch(_NO_TARGET)
-
-    def _target(
-        self,
-        key: log.ConsumerGroupTargetAssignmentMemberKey,
-        value: log.ConsumerGroupTargetAssignmentMemberValue | None,
-    ) -> None:
-        if value is None:
-            group = self._groups.present(key.group_id)
-            if group is not None:
-                group.remove_target(key.member_id)
-            return
-        partitions = {row.topic_id: Partitions(row.partitions) for row in value.topic_partitions}
-        self._groups.made(key.group_id).put_target(key.member_id, partitions)
-
-    def _assignment(
-        self,
-        key: log.ConsumerGroupCurrentMemberAssignmentKey,
-        value: log.ConsumerGroupCurrentMemberAssignmentValue | None,
-    ) -> None:
-        group = self._groups.present(key.group_id) if value is None else self._groups.made(key.group_id)
-        member = None if group is None else group.members.get(key.member_id)
-        if group is None or (member is None and value is None):
-            return
-        member = member or ConsumerGroupMember(key.member_id)
-        group.put_member(member.without_assignment() if value is None else member.with_assignment(value))
+            self._by_topic.note(key.group_id, value.subscribed_topic_names)
 
     def _regex(
         self,
@@ -125,3 +70,7 @@ class ConsumerReplay:
         resolved = ResolvedRegularExpression(topics, value.version, value.timestamp)
         self._groups.made(key.group_id).put_regex(key.regular_expression, resolved)
         self._by_topic.note(key.group_id, topics)
+
+
+def _target_of(value: log.ConsumerGroupTargetAssignmentMemberValue) -> Assignment:
+    return {row.topic_id: Partitions(row.partitions) for row in value.topic_partitions}

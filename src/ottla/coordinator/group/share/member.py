@@ -1,10 +1,13 @@
 """A member of a share group. Partitions are shared: it takes what it shall have at once, nobody gives up first."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment
+from ottla.coordinator.group.modern_member import LEAVE_EPOCH
 from ottla.model.ids import Uuid
+from ottla.wire.messages import share_group_log as log
 
 # The only state that a member of a share group is ever in, by its number in the log.
 STABLE: Final = 0
@@ -43,3 +46,33 @@ class ShareGroupMember:
             state=STABLE,
             assigned=assigned,
         )
+
+    # ---- as the log has it ----------------------------------------------------------------------------------
+
+    def with_metadata(self, value: log.ShareGroupMemberMetadataValue) -> "ShareGroupMember":
+        return replace(
+            self,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            subscribed_topic_names=frozenset(value.subscribed_topic_names),
+        )
+
+    def with_assignment(self, value: log.ShareGroupCurrentMemberAssignmentValue) -> "ShareGroupMember":
+        return replace(
+            self,
+            member_epoch=value.member_epoch,
+            previous_member_epoch=value.previous_member_epoch,
+            state=value.state,
+            assigned=assignment_of(value.assigned_partitions),
+        )
+
+    def without_assignment(self) -> "ShareGroupMember":
+        """The member when the log has deleted its assignment: about to be deleted itself."""
+        return replace(
+            self, member_epoch=LEAVE_EPOCH, previous_member_epoch=LEAVE_EPOCH, assigned=NO_PARTITIONS
+        )
+
+
+def assignment_of(topics: Iterable[log.TopicPartition] | Iterable[log.TopicPartitions]) -> Assignment:
+    return {topic.topic_id: frozenset(topic.partitions) for topic in topics}

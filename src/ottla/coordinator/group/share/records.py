@@ -1,6 +1,6 @@
 """The records of a share group, as Kafka writes them."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from ottla.coordinator.group.assignors.api import Assignment
 from ottla.coordinator.group.modern_records import ModernRecords
@@ -105,7 +105,3 @@ def states_of(value: log.ShareGroupStatePartitionMetadataValue) -> TopicStates:
 
 def _read(topics: Iterable[log.TopicPartitionsInfo]) -> dict[Uuid, ShareTopic]:
     return {topic.topic_id: ShareTopic(topic.topic_name, frozenset(topic.partitions)) for topic in topics}
-
-
-def assignment_of(topics: Collection[log.TopicPartition] | Collection[log.TopicPartitions]) -> Assignment:
-    return {topic.topic_id: frozenset(topic.partitions) for topic in topics}
