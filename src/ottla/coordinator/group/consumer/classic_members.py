@@ -139,8 +139,8 @@ class ClassicMembers:
         if not groups.may_assign(group, epoch, turn.now_ms) or self._large.is_running(group.group_id):
             return None
         plan = groups.plan(group, epoch, member, updated)
-        if self._large.is_needed(plan):
-            self._large.begin(turn, group.group_id, plan)
+        if self._large.is_for(plan):
+            self._large.begin(turn, group.group_id, plan, lambda *_: None)
             return None
         return epoch, groups.assign(turn, group, plan)
 

@@ -3,12 +3,11 @@
 Owner: the ConsumerManager of a shard.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from ottla.coordinator.group.assignors.api import Assignment, PartitionAssignor, PartitionAssignorError
+from ottla.coordinator.group.assignors.api import Assignment, PartitionAssignor
 from ottla.coordinator.group.consumer import records
 from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember, MemberState
@@ -24,8 +23,6 @@ from ottla.coordinator.group.modern_member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
-
-log = logging.getLogger("ottla.coordinator.consumer")
 
 Owned = Mapping[Uuid, frozenset[int]]
 MAX_SIZE: Final = "group.consumer.max.size"
@@ -165,10 +162,7 @@ class ConsumerGroups:
 
     def assign(self, turn: Turn, group: ConsumerGroup, plan: TargetPlan) -> Assignment:
         """Write the new target assignment; what of it is for the member that asked."""
-        try:
-            changes = plan.compute()
-        except PartitionAssignorError as error:
-            raise assignor_failed(plan, error) from error
+        changes = plan.compute()
         group_id = group.group_id
         turn.records.extend(
             records.target_assignment(group_id, member_id, new) for member_id, new in changes.items()
@@ -211,10 +205,3 @@ class ConsumerGroups:
             else:
                 self.timers.cancel(turn, Wait.REBALANCE, group.group_id, updated.member_id)
         return updated
-
-
-def assignor_failed(plan: TargetPlan, error: PartitionAssignorError) -> KafkaError:
-    log.error("assignor %s failed for epoch %d: %s", plan.assignor.name, plan.epoch, error, exc_info=error)
-    return KafkaError(
-        ErrorCode.UNKNOWN_SERVER_ERROR, f"No target assignment for epoch {plan.epoch} could be made: {error}"
-    )

@@ -171,7 +171,7 @@ class Heartbeats:
         groups = self._groups
         if groups.may_assign(group, epoch, turn.now_ms) and not self._large.is_running(group.group_id):
             plan = groups.plan(group, epoch, member, updated)
-            if not self._large.is_needed(plan):
+            if not self._large.is_for(plan):
                 mine = groups.assign(turn, group, plan)
                 return self._answer(turn, group, updated, (epoch, mine), step)
             else:

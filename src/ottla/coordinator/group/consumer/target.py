@@ -3,6 +3,7 @@
 A TargetPlan is a snapshot of immutable values: it can be computed in a thread while the group goes on living.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -23,8 +24,11 @@ from ottla.coordinator.group.assignors.java_order import members_in_order
 from ottla.coordinator.group.assignors.loading import BUILT_IN
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression
+from ottla.coordinator.group.modern_large import no_target
 from ottla.metadata.image import ClusterImage
 from ottla.model.ids import Uuid
+
+log = logging.getLogger("ottla.coordinator.consumer")
 
 # Members and partitions up to which a built-in assignor takes no longer than about a millisecond.
 INLINE_LIMIT: Final = 1_000
@@ -84,9 +88,15 @@ class TargetPlan:
         return size > INLINE_LIMIT
 
     def compute(self) -> dict[str, Assignment]:
-        """The new assignment of each member that gets another than it had; PartitionAssignorError."""
+        """The new assignment of each member that gets another than it had; UNKNOWN_SERVER_ERROR if there is none."""
         specs = self._specs()
-        assigned = self._ask(GroupSpec(specs, self.subscription_type))
+        try:
+            assigned = self._ask(GroupSpec(specs, self.subscription_type))
+        except PartitionAssignorError as error:
+            log.error(
+                "assignor %s failed for epoch %d: %s", self.assignor.name, self.epoch, error, exc_info=error
+            )
+            raise no_target(self.epoch, error) from error
         changes: dict[str, Assignment] = {}
         for member_id in specs:
             new = {t: Partitions(p) for t, p in assigned.get(member_id, NO_PARTITIONS).items() if p}

@@ -3,7 +3,6 @@
 Owner: the StreamsManager of a shard.
 """
 
-import logging
 from typing import Final, NamedTuple
 
 from ottla.coordinator.group.classic.group import ClassicGroup
@@ -11,7 +10,6 @@ from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.metadata_hash import TopicHashes
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.group.streams import records
-from ottla.coordinator.group.streams.assignor import TaskAssignorError
 from ottla.coordinator.group.streams.configured import ConfiguredTopology
 from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.coordinator.group.streams.internal_topics import configure
@@ -24,8 +22,6 @@ from ottla.coordinator.group.streams.timers import Assign, Fence, FirstAssignmen
 from ottla.coordinator.group.streams.topology import StreamsTopology
 from ottla.coordinator.timeline import Timeline
 from ottla.model.errors import ErrorCode, KafkaError
-
-log = logging.getLogger("ottla.coordinator.streams")
 
 MAX_SIZE: Final = "group.streams.max.size"
 # The topics are looked at this often even if nobody says that they have changed.
@@ -127,10 +123,7 @@ class StreamsGroups:
 
     def assign(self, turn: Turn, group: StreamsGroup, plan: TargetPlan) -> dict[str, Tasks]:
         """Write the new target assignment; what has changed of it."""
-        try:
-            changes = plan.compute()
-        except TaskAssignorError as error:
-            raise assignor_failed(plan, error) from error
+        changes = plan.compute()
         group_id = group.group_id
         turn.records.extend(
             records.target_assignment(group_id, member_id, new) for member_id, new in changes.items()
@@ -165,13 +158,6 @@ class StreamsGroups:
         turn.records.append(records.group_epoch(group_id, group.epoch + 1, group.metadata_hash, group.basis))
         session_timeout_ms = self.settings[group_id].session_timeout_ms
         self.timers.cancel_all(turn, group_id, member.member_id, session_timeout_ms)
-
-
-def assignor_failed(plan: TargetPlan, error: TaskAssignorError) -> KafkaError:
-    log.error("the task assignor failed for epoch %d: %s", plan.epoch, error)
-    return KafkaError(
-        ErrorCode.UNKNOWN_SERVER_ERROR, f"No target assignment for epoch {plan.epoch} could be made: {error}"
-    )
 
 
 def _scratch(group_id: str) -> StreamsGroup:

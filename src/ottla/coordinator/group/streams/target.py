@@ -3,15 +3,19 @@
 A TargetPlan is a snapshot of immutable values: it can be computed in a thread while the group goes on living.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ottla.coordinator.group.assignors.java_order import members_in_order
-from ottla.coordinator.group.streams.assignor import AssignmentMember, assign
+from ottla.coordinator.group.modern_large import no_target
+from ottla.coordinator.group.streams.assignor import AssignmentMember, TaskAssignorError, assign
 from ottla.coordinator.group.streams.configured import ConfiguredTopology
 from ottla.coordinator.group.streams.member import StreamsGroupMember
 from ottla.coordinator.group.streams.tasks import NOTHING, Tasks
+
+log = logging.getLogger("ottla.coordinator.streams")
 
 # Members and tasks up to which an assignment takes no longer than about a millisecond.
 INLINE_LIMIT: Final = 200
@@ -36,13 +40,19 @@ class TargetPlan:
         return len(self.members) + tasks > INLINE_LIMIT
 
     def compute(self) -> dict[str, Tasks]:
-        """The new tasks of each member that gets others than it had; TaskAssignorError."""
-        specs = self._specs()
-        if self.configured.is_ready:
-            assigned = assign(specs, self.configured.subtopologies or {}, self.configs)
-        else:
-            assigned = dict.fromkeys(specs, NOTHING)
+        """The new tasks of each member that gets others than it had; UNKNOWN_SERVER_ERROR if there are none."""
+        assigned = self._assigned()
         return {member_id: new for member_id, new in assigned.items() if self.target.get(member_id) != new}
+
+    def _assigned(self) -> dict[str, Tasks]:
+        specs = self._specs()
+        if not self.configured.is_ready:
+            return dict.fromkeys(specs, NOTHING)
+        try:
+            return assign(specs, self.configured.subtopologies or {}, self.configs)
+        except TaskAssignorError as error:
+            log.error("the task assignor failed for epoch %d: %s", self.epoch, error)
+            raise no_target(self.epoch, error) from error
 
     def _specs(self) -> dict[str, AssignmentMember]:
         joining = self.joining
