@@ -4,9 +4,20 @@ Some partitions are refused before the coordinator is asked, the others get its 
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode
+
+
+class NamedTopic(Protocol):
+    """A topic of a request, and partitions of it."""
+
+    name: str
+    partitions: list[Any]
+
+
+T = TypeVar("T", bound=NamedTopic)
 
 
 class PartitionAnswers:
@@ -32,6 +43,20 @@ class PartitionAnswers:
         answer.partitions.extend(
             self._partition_class(partition_index=p.partition_index, error_code=int(code)) for p in partitions
         )
+
+    def refuse_missing(self, topics: Iterable[T], image: ClusterImage) -> list[T]:
+        """Topics and partitions that there are not, by the topics' names; what is left is given back."""
+        existing = []
+        for topic in topics:
+            found = image.topic(topic.name)
+            partitions = {} if found is None else found.partitions
+            missing = [p for p in topic.partitions if p.partition_index not in partitions]
+            if missing or found is None:
+                self.refuse(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                topic.partitions = [p for p in topic.partitions if p.partition_index in partitions]
+            if topic.partitions:
+                existing.append(topic)
+        return existing
 
     def merged(self, topics: Iterable[Any]) -> list[Any]:
         """These refusals first, then what the coordinator said."""

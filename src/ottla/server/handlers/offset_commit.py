@@ -26,7 +26,6 @@ from ottla.wire.messages.groups import (
 )
 from ottla.wire.messages.transactions import (
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -119,7 +118,7 @@ def txn_offset_commit(
     """Store offsets that count once the producer's transaction is committed."""
     _check_count(request)
     refused = PartitionAnswers(TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
-    request.topics = _existing_by_name(ctx, request.topics, refused)
+    request.topics = refused.refuse_missing(request.topics, ctx.node.image())
     if not request.topics:
         return TxnOffsetCommitResponse(topics=refused.merged(()))
     return _write_in_transaction(ctx, request).map(
@@ -146,23 +145,6 @@ def _decide_txn_commit(
     request: TxnOffsetCommitRequest, version: int, machine: GroupMachine, now_ms: int
 ) -> Result[TxnOffsetCommitResponse]:
     return machine.offsets.txn_commit(request, version, now_ms)
-
-
-def _existing_by_name(
-    ctx: Context, topics: list[TxnOffsetCommitRequestTopic], refused: PartitionAnswers
-) -> list[TxnOffsetCommitRequestTopic]:
-    image = ctx.node.image()
-    existing = []
-    for topic in topics:
-        found = image.topic(topic.name)
-        partitions = {} if found is None else found.partitions
-        missing = [p for p in topic.partitions if p.partition_index not in partitions]
-        if missing or found is None:
-            refused.refuse(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            topic.partitions = [p for p in topic.partitions if p.partition_index in partitions]
-        if topic.partitions:
-            existing.append(topic)
-    return existing
 
 
 def _txn_as_a_whole(

@@ -11,7 +11,6 @@ from ottla.server.partition_answers import PartitionAnswers
 from ottla.server.registry import handles
 from ottla.wire.messages.groups import (
     OffsetDeleteRequest,
-    OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
@@ -22,7 +21,7 @@ from ottla.wire.messages.groups import (
 def offset_delete(ctx: Context, request: OffsetDeleteRequest) -> Pending[OffsetDeleteResponse]:
     """Forget offsets of topics that nobody in the group subscribes to."""
     refused = PartitionAnswers(OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
-    request.topics = _existing(ctx, request.topics, refused)
+    request.topics = refused.refuse_missing(request.topics, ctx.node.image())
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     groups = ctx.node.groups
@@ -32,20 +31,3 @@ def offset_delete(ctx: Context, request: OffsetDeleteRequest) -> Pending[OffsetD
 
 def _decide(request: OffsetDeleteRequest, machine: GroupMachine, now_ms: int) -> Result[OffsetDeleteResponse]:
     return machine.offsets.delete_offsets(request)
-
-
-def _existing(
-    ctx: Context, topics: list[OffsetDeleteRequestTopic], refused: PartitionAnswers
-) -> list[OffsetDeleteRequestTopic]:
-    image = ctx.node.image()
-    existing = []
-    for topic in topics:
-        found = image.topic(topic.name)
-        partitions = {} if found is None else found.partitions
-        missing = [p for p in topic.partitions if p.partition_index not in partitions]
-        if missing or found is None:
-            refused.refuse(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            topic.partitions = [p for p in topic.partitions if p.partition_index in partitions]
-        if topic.partitions:
-            existing.append(topic)
-    return existing
