@@ -14,6 +14,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.server.authorized import ALL_GROUP_OPERATIONS
 from ottla.server.context import Context
+from ottla.server.group_requests import caller_of
 from ottla.server.registry import handles
 from ottla.wire.messages.groups import (
     DescribedGroup,
@@ -38,11 +39,6 @@ FIRST_SYNC_PROTOCOL_VERSION = 5
 FIRST_OPERATIONS_VERSION = 3
 
 
-def _caller(ctx: Context) -> Caller:
-    # Java prints an address with the name it was resolved from, of which there is none, before a slash.
-    return Caller(ctx.header.client_id or "", f"/{ctx.connection.peer[0]}", ctx.version)
-
-
 # ---- joining --------------------------------------------------------------------------------------------------
 
 
@@ -55,7 +51,7 @@ def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | P
         return _of_version(version, join_error(refusal, request.member_id))
     groups = ctx.node.groups
     return groups.write(
-        groups.partition_for(request.group_id), partial(_decide_join, _caller(ctx), request)
+        groups.partition_for(request.group_id), partial(_decide_join, caller_of(ctx), request)
     ).map(
         lambda response: _of_version(version, response),
         lambda error: _of_version(version, join_error(error.code, "")),
@@ -96,7 +92,7 @@ def sync_group(ctx: Context, request: SyncGroupRequest) -> SyncGroupResponse | P
         return sync_error(ErrorCode.INVALID_GROUP_ID)
     groups = ctx.node.groups
     return groups.write(
-        groups.partition_for(request.group_id), partial(_decide_sync, _caller(ctx), request)
+        groups.partition_for(request.group_id), partial(_decide_sync, caller_of(ctx), request)
     ).map(lambda response: response, lambda error: sync_error(error.code))
 
 
@@ -122,7 +118,7 @@ def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | Pe
         if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return HeartbeatResponse()  # its session begins anew when the group is loaded
         raise
-    return alive or groups.write(partition, partial(_decide_heartbeat, _caller(ctx), request))
+    return alive or groups.write(partition, partial(_decide_heartbeat, caller_of(ctx), request))
 
 
 def _decide_heartbeat(
@@ -144,7 +140,7 @@ def leave_group(ctx: Context, request: LeaveGroupRequest) -> LeaveGroupResponse 
         request.members = [MemberIdentity(member_id=request.member_id)]
     groups = ctx.node.groups
     pending = groups.write(
-        groups.partition_for(request.group_id), partial(_decide_leave, _caller(ctx), request)
+        groups.partition_for(request.group_id), partial(_decide_leave, caller_of(ctx), request)
     )
     return pending.map(_of_one) if single else pending
 

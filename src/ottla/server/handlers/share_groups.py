@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ottla.coordinator.group.classic.join import Caller
 from ottla.coordinator.group.modern_member import JOIN_EPOCH, LEAVE_EPOCH
 from ottla.coordinator.share.machine import Summary
 from ottla.coordinator.share.state import FIRST_EPOCH, UNKNOWN, ShareKey
@@ -13,6 +12,7 @@ from ottla.model.ids import ZERO_UUID
 from ottla.model.pending import Pending, gather
 from ottla.server.authorized import ALL_GROUP_OPERATIONS
 from ottla.server.context import Context
+from ottla.server.group_requests import caller_of
 from ottla.server.registry import handles
 from ottla.wire.messages import share_group as wire
 
@@ -41,9 +41,7 @@ def share_group_heartbeat(
     """A member joins, stays or leaves, and learns what it shares."""
     _require_enabled(ctx)
     _check(request)
-    # Java prints an address with the name it was resolved from, of which there is none, before a slash.
-    caller = Caller(ctx.header.client_id or "", f"/{ctx.connection.peer[0]}", ctx.version)
-    return ctx.node.share_groups.heartbeat(caller, request)
+    return ctx.node.share_groups.heartbeat(caller_of(ctx), request)
 
 
 def _check(request: wire.ShareGroupHeartbeatRequest) -> None:

@@ -16,11 +16,10 @@ from ottla.coordinator.group.streams.response import HeartbeatOutcome
 from ottla.coordinator.group.streams.validation import validate
 from ottla.coordinator.result import Result
 from ottla.metadata.features import STREAMS_VERSION
-from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
-from ottla.server.authorized import ALL_GROUP_OPERATIONS
 from ottla.server.context import Context
+from ottla.server.group_requests import caller_of, describe_groups, is_enabled
 from ottla.server.registry import handles
 from ottla.wire.messages.streams_group import (
     DescribedGroup,
@@ -38,24 +37,16 @@ NAMED_FAILURES: Final = 3
 RETRY_HEARTBEATS: Final = 2
 
 
-def _enabled(ctx: Context) -> bool:
-    """Is the protocol switched on, by the cluster's features and by this broker's configuration?"""
-    protocols = ctx.node.config()["group.coordinator.rebalance.protocols"]
-    return ctx.node.image().features.get(STREAMS_VERSION, 0) >= 1 and GroupType.STREAMS in protocols
-
-
 @handles(StreamsGroupHeartbeatRequest)
 def streams_group_heartbeat(
     ctx: Context, request: StreamsGroupHeartbeatRequest
 ) -> Pending[StreamsGroupHeartbeatResponse]:
     """A member joins, stays or leaves, and learns which tasks it shall have."""
-    if not _enabled(ctx):
+    if not is_enabled(ctx, GroupType.STREAMS, STREAMS_VERSION):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The streams group protocol is not switched on.")
     validate(request)
-    # Java prints an address with the name it was resolved from, of which there is none, before a slash.
-    caller = Caller(ctx.header.client_id or "", f"/{ctx.connection.peer[0]}", ctx.version)
     groups = ctx.node.groups
-    decided = groups.write(groups.partition_for(request.group_id), partial(_decide, caller, request))
+    decided = groups.write(groups.partition_for(request.group_id), partial(_decide, caller_of(ctx), request))
     return decided.map(partial(_answer, ctx), _failed_heartbeat)
 
 
@@ -100,42 +91,10 @@ async def streams_group_describe(
     ctx: Context, request: StreamsGroupDescribeRequest
 ) -> StreamsGroupDescribeResponse:
     """Streams groups, their topologies, their members, and what those have and shall have."""
-    enabled = _enabled(ctx)
-    breath = Breath()
-    described = []
-    for group_id in request.group_ids:
-        if enabled:
-            group = _describe(ctx, group_id)
-        else:
-            group = _failed(group_id, KafkaError(ErrorCode.UNSUPPORTED_VERSION))
-        if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
-            group.authorized_operations = ALL_GROUP_OPERATIONS
-        described.append(group)
-        await breath.take()
-    return StreamsGroupDescribeResponse(groups=described)
+    enabled = is_enabled(ctx, GroupType.STREAMS, STREAMS_VERSION)
+    groups = await describe_groups(ctx, request, DescribedGroup, _describe, enabled=enabled)
+    return StreamsGroupDescribeResponse(groups=groups)
 
 
-def _describe(ctx: Context, group_id: str) -> DescribedGroup:
-    groups = ctx.node.groups
-    if not group_id:
-        return _failed(group_id, KafkaError(ErrorCode.INVALID_GROUP_ID))
-    try:
-        return groups.read(
-            groups.partition_for(group_id), lambda machine, _: machine.streams.describe(group_id)
-        )
-    except KafkaError as error:
-        return _failed(group_id, error)
-
-
-def _failed(group_id: str, error: KafkaError) -> DescribedGroup:
-    # Only that there is no such group is told in words.
-    message = error.message if error.code is ErrorCode.GROUP_ID_NOT_FOUND else None
-    return DescribedGroup(
-        error_code=int(error.code),
-        error_message=message,
-        group_id=group_id,
-        group_state="",
-        group_epoch=0,
-        assignment_epoch=0,
-        members=[],
-    )
+def _describe(machine: GroupMachine, group_id: str) -> tuple[DescribedGroup, tuple[()]]:
+    return machine.streams.describe(group_id), ()
