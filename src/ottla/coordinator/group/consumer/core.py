@@ -5,6 +5,7 @@ Owner: the ConsumerManager of a shard.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ottla.coordinator.group.assignors.api import Assignment, PartitionAssignor
@@ -13,13 +14,14 @@ from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember, MemberState
 from ottla.coordinator.group.consumer.reconcile import Reconciliation
 from ottla.coordinator.group.consumer.regexes import METADATA_REFRESH_INTERVAL_MS, RegularExpressions
-from ottla.coordinator.group.consumer.settings import SettingsCache
 from ottla.coordinator.group.consumer.subscriptions import subscription_type
 from ottla.coordinator.group.consumer.target import TargetPlan, topic_ids
 from ottla.coordinator.group.consumer.timers import Fence, MemberTimers, Wait
 from ottla.coordinator.group.context import GroupContext
+from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.metadata_hash import TopicHashes
 from ottla.coordinator.group.modern_member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
+from ottla.coordinator.group.modern_settings import SettingsCache, read_settings
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
@@ -34,7 +36,7 @@ class ConsumerGroups:
     def __init__(self, context: GroupContext, fence: Fence) -> None:
         self.context = context
         self.hashes = TopicHashes()
-        self.settings = SettingsCache(context)
+        self.settings = SettingsCache(context, partial(read_settings, GroupType.CONSUMER))
         self.regexes = RegularExpressions(context, self.hashes)
         self.timers = MemberTimers(context, fence)
 

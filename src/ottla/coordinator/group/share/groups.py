@@ -4,11 +4,13 @@ Owner: the ShareManager of a shard.
 """
 
 from collections.abc import Collection, Mapping, Set
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final
 
 from ottla.coordinator.group.context import GroupContext
-from ottla.coordinator.group.group import Group
+from ottla.coordinator.group.group import Group, GroupType
 from ottla.coordinator.group.metadata_hash import TopicHashes
+from ottla.coordinator.group.modern_settings import SettingsCache, read_settings
 from ottla.coordinator.group.share import records
 from ottla.coordinator.group.share.group import ShareGroup
 from ottla.coordinator.group.share.topic_states import UNKNOWN_NAME, ShareTopic, Topics, TopicStates
@@ -20,14 +22,6 @@ from ottla.model.ids import Uuid
 RETRY_INTERVAL: Final = "group.share.initialize.retry.interval.ms"
 
 
-class GroupSettings(NamedTuple):
-    """What a share group may have of its own."""
-
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    assignment_interval_ms: int
-
-
 class ShareGroups:
     """See the module."""
 
@@ -35,7 +29,7 @@ class ShareGroups:
         self.context = context
         self.hashes = TopicHashes()
         self.states: TimelineDict[str, TopicStates] = TimelineDict(context.timeline)
-        self._settings: dict[str, GroupSettings] = {}
+        self.settings = SettingsCache(context, partial(read_settings, GroupType.SHARE))
         # Soft: since when the state of a topic is being set up; without an entry (after a failover) it is tried again.
         self._began_ms: dict[tuple[str, Uuid], int] = {}
 
@@ -53,23 +47,6 @@ class ShareGroups:
 
     def states_of(self, group_id: str) -> TopicStates:
         return self.states.get(group_id) or TopicStates()
-
-    # ---- settings -------------------------------------------------------------------------------------------
-
-    def settings(self, group_id: str) -> GroupSettings:
-        """Looked up once and kept until some configuration changes: every heartbeat asks."""
-        found = self._settings.get(group_id)
-        if found is None:
-            values = self.context.group_config(group_id)
-            found = self._settings[group_id] = GroupSettings(
-                values["share.session.timeout.ms"],
-                values["share.heartbeat.interval.ms"],
-                values["share.assignment.interval.ms"],
-            )
-        return found
-
-    def settings_changed(self) -> None:
-        self._settings.clear()
 
     # ---- share partitions -----------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ class Heartbeats:
         response = ShareGroupHeartbeatResponse(
             member_id=after.member_id,
             member_epoch=after.member_epoch,
-            heartbeat_interval_ms=groups.settings(group.group_id).heartbeat_interval_ms,
+            heartbeat_interval_ms=groups.settings[group.group_id].heartbeat_interval_ms,
             assignment=_assignment(after.assigned) if tell else None,
         )
         return self._initializing(group, epoch, names, response, written, now_ms)
@@ -107,7 +107,7 @@ class Heartbeats:
             return None
         if (member.client_id, member.client_host) != caller[:2]:
             return None
-        settings = self._groups.settings(group.group_id)
+        settings = self._groups.settings[group.group_id]
         response = ShareGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
@@ -191,7 +191,7 @@ class Heartbeats:
     ) -> tuple[int, Assignment]:
         """The epoch and assignment to go for: new ones if they are due, and not too soon after the last (KIP-1263)."""
         last = group.target_epoch
-        interval_ms = self._groups.settings(group.group_id).assignment_interval_ms
+        interval_ms = self._groups.settings[group.group_id].assignment_interval_ms
         too_soon = last.timestamp_ms and interval_ms and now_ms < last.timestamp_ms + interval_ms
         if last.epoch >= epoch or too_soon:
             return last.epoch, group.target_of(updated.member_id)
@@ -266,7 +266,7 @@ class Heartbeats:
         now_ms: int,
     ) -> Result[Beat]:
         group_id = group.group_id
-        timeout_ms = self._groups.settings(group_id).session_timeout_ms
+        timeout_ms = self._groups.settings[group_id].session_timeout_ms
         effects = [self.session(group_id, response.member_id or "", timeout_ms)]
         topics = self._groups.to_initialize(group_id, names, now_ms)
         if not topics:
@@ -304,7 +304,7 @@ class Heartbeats:
 
     def _stays(self, request: ShareGroupHeartbeatRequest) -> Sequence[Effect]:
         """That it has left could not be written: if nothing more is heard of it, its session ends."""
-        timeout_ms = self._groups.settings(request.group_id).session_timeout_ms
+        timeout_ms = self._groups.settings[request.group_id].session_timeout_ms
         return [self.session(request.group_id, request.member_id, timeout_ms)]
 
     def _remove(

@@ -52,7 +52,7 @@ class ShareManager:
         """Every member's session begins anew."""
         return [
             self._heartbeats.session(
-                group.group_id, member_id, self._groups.settings(group.group_id).session_timeout_ms
+                group.group_id, member_id, self._groups.settings[group.group_id].session_timeout_ms
             )
             for group in self._context.groups.values()
             if isinstance(group, ShareGroup)
@@ -62,7 +62,7 @@ class ShareManager:
     def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
         """Groups look at their topics again with the next heartbeat; what is deleted is forgotten."""
         if delta.configs:
-            self._groups.settings_changed()
+            self._groups.settings.clear()
         if delta.brokers:
             self._groups.hashes.clear()  # their racks may be others
         names = {t.name for change in delta.topics.values() for t in (change.before, change.after) if t}

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from ottla.coordinator.group.classic.group import ClassicGroup
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.metadata_hash import TopicHashes
+from ottla.coordinator.group.modern_settings import SettingsCache
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.group.streams import records
 from ottla.coordinator.group.streams.configured import ConfiguredTopology
@@ -15,7 +16,7 @@ from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.coordinator.group.streams.internal_topics import configure
 from ottla.coordinator.group.streams.member import MemberState, StreamsGroupMember
 from ottla.coordinator.group.streams.reconcile import Reconciliation
-from ottla.coordinator.group.streams.settings import SettingsCache
+from ottla.coordinator.group.streams.settings import read_settings
 from ottla.coordinator.group.streams.target import TargetPlan
 from ottla.coordinator.group.streams.tasks import Tasks
 from ottla.coordinator.group.streams.timers import Assign, Fence, FirstAssignments, MemberTimers
@@ -48,7 +49,7 @@ class StreamsGroups:
     def __init__(self, context: GroupContext, fence: Fence, assign: Assign) -> None:
         self.context = context
         self.hashes = TopicHashes()
-        self.settings = SettingsCache(context)
+        self.settings = SettingsCache(context, read_settings)
         self.timers = MemberTimers(context, fence)
         self.first = FirstAssignments(context, assign)
 

@@ -1,14 +1,13 @@
-"""The settings of a streams group, looked up once and kept until some configuration changes."""
+"""What a streams group may have of its own in its configuration."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.streams.assignor import NUM_STANDBY_REPLICAS
 
 
 class GroupSettings(NamedTuple):
-    """What a group may have of its own."""
+    """How often its members are to be heard of, how often and when it is assigned, and how."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -18,25 +17,11 @@ class GroupSettings(NamedTuple):
     assignment_configs: Mapping[str, str]
 
 
-class SettingsCache:
-    """Every heartbeat asks; reading and checking a group's configuration takes longer than the heartbeat."""
-
-    def __init__(self, context: GroupContext) -> None:
-        self._context = context
-        self._known: dict[str, GroupSettings] = {}
-
-    def __getitem__(self, group_id: str) -> GroupSettings:
-        found = self._known.get(group_id)
-        if found is None:
-            values = self._context.group_config(group_id)
-            found = self._known[group_id] = GroupSettings(
-                values["streams.session.timeout.ms"],
-                values["streams.heartbeat.interval.ms"],
-                values["streams.assignment.interval.ms"],
-                values["streams.initial.rebalance.delay.ms"],
-                {NUM_STANDBY_REPLICAS: str(values["streams.num.standby.replicas"])},
-            )
-        return found
-
-    def clear(self) -> None:
-        self._known.clear()
+def read_settings(values: Mapping[str, Any]) -> GroupSettings:
+    return GroupSettings(
+        values["streams.session.timeout.ms"],
+        values["streams.heartbeat.interval.ms"],
+        values["streams.assignment.interval.ms"],
+        values["streams.initial.rebalance.delay.ms"],
+        {NUM_STANDBY_REPLICAS: str(values["streams.num.standby.replicas"])},
+    )
