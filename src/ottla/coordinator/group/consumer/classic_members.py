@@ -24,7 +24,7 @@ from ottla.coordinator.group.consumer.protocol import (
     version_of,
 )
 from ottla.coordinator.group.consumer.regexes import RegexChange
-from ottla.coordinator.group.consumer.timers import Wait
+from ottla.coordinator.group.modern_timers import Wait
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import uuid_to_str

@@ -28,8 +28,8 @@ from ottla.coordinator.group.consumer.protocol import (
     partitions_by_id,
     version_of,
 )
-from ottla.coordinator.group.consumer.timers import Wait
 from ottla.coordinator.group.modern_group import TargetEpoch
+from ottla.coordinator.group.modern_timers import Wait
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.result import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline

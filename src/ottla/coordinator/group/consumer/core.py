@@ -16,12 +16,13 @@ from ottla.coordinator.group.consumer.reconcile import Reconciliation
 from ottla.coordinator.group.consumer.regexes import METADATA_REFRESH_INTERVAL_MS, RegularExpressions
 from ottla.coordinator.group.consumer.subscriptions import subscription_type
 from ottla.coordinator.group.consumer.target import TargetPlan, topic_ids
-from ottla.coordinator.group.consumer.timers import Fence, MemberTimers, Wait
+from ottla.coordinator.group.consumer.timers import Fence, MemberTimers
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.metadata_hash import TopicHashes
 from ottla.coordinator.group.modern_member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from ottla.coordinator.group.modern_settings import SettingsCache, read_settings
+from ottla.coordinator.group.modern_timers import Wait
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid

@@ -7,7 +7,7 @@ from typing import Final
 from ottla.coordinator.group.consumer.core import ConsumerGroups
 from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import MemberState
-from ottla.coordinator.group.consumer.timers import Wait
+from ottla.coordinator.group.modern_timers import Wait
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.result import Effect, Result, StartTimer
 

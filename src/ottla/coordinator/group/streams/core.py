@@ -9,6 +9,7 @@ from ottla.coordinator.group.classic.group import ClassicGroup
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.metadata_hash import TopicHashes
 from ottla.coordinator.group.modern_settings import SettingsCache
+from ottla.coordinator.group.modern_timers import Wait
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.group.streams import records
 from ottla.coordinator.group.streams.configured import ConfiguredTopology
@@ -19,7 +20,7 @@ from ottla.coordinator.group.streams.reconcile import Reconciliation
 from ottla.coordinator.group.streams.settings import read_settings
 from ottla.coordinator.group.streams.target import TargetPlan
 from ottla.coordinator.group.streams.tasks import Tasks
-from ottla.coordinator.group.streams.timers import Assign, Fence, FirstAssignments, MemberTimers
+from ottla.coordinator.group.streams.timers import Assign, Fence, FirstAssignments, member_timers
 from ottla.coordinator.group.streams.topology import StreamsTopology
 from ottla.coordinator.timeline import Timeline
 from ottla.model.errors import ErrorCode, KafkaError
@@ -50,7 +51,7 @@ class StreamsGroups:
         self.context = context
         self.hashes = TopicHashes()
         self.settings = SettingsCache(context, read_settings)
-        self.timers = MemberTimers(context, fence)
+        self.timers = member_timers(context, fence)
         self.first = FirstAssignments(context, assign)
 
     # ---- groups ---------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class StreamsGroups:
         if updated.state is MemberState.UNREVOKED_TASKS:
             self.timers.start_rebalance(turn, group.group_id, updated)
         else:
-            self.timers.cancel_rebalance(turn, group.group_id, updated.member_id)
+            self.timers.cancel(turn, Wait.REBALANCE, group.group_id, updated.member_id)
         return updated
 
     # ---- members that go ------------------------------------------------------------------------------------

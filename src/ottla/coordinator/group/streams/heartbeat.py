@@ -114,7 +114,8 @@ class Heartbeats:
         settings = self._groups.settings[group.group_id]
         if group.is_empty():
             self._groups.first.delay(turn, group.group_id, settings.initial_rebalance_delay_ms)
-        self._groups.timers.start_session(turn, group.group_id, member.member_id, settings.session_timeout_ms)
+        timers, timeout_ms = self._groups.timers, settings.session_timeout_ms
+        turn.effects.append(timers.session(group.group_id, member.member_id, timeout_ms))
 
     # ---- who it is, and what it says ------------------------------------------------------------------------
 

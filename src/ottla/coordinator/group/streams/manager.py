@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ottla.coordinator.group.classic.join import Caller
 from ottla.coordinator.group.context import GroupContext, Replay
+from ottla.coordinator.group.modern_timers import Wait
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.group.streams.core import StreamsGroups
 from ottla.coordinator.group.streams.describe import describe
@@ -91,7 +92,7 @@ class StreamsManager:
         for group in some:
             timeout_ms = self._groups.settings[group.group_id].session_timeout_ms
             for member in group.members.values():
-                self._groups.timers.start_session(turn, group.group_id, member.member_id, timeout_ms)
+                self._groups.timers.start(turn, Wait.SESSION, group.group_id, member.member_id, timeout_ms)
                 if member.state is MemberState.UNREVOKED_TASKS:
                     self._groups.timers.start_rebalance(turn, group.group_id, member)
         if len(some) == ARMED_AT_ONCE:

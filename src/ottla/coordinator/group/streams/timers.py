@@ -1,82 +1,29 @@
-"""The timers of a streams group: sessions, revocations that take too long, and the wait before the first assignment."""
+"""The timers of a streams group: of its members, and the wait before the first assignment."""
 
-import logging
-from collections.abc import Callable, Hashable
-from enum import StrEnum
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from ottla.coordinator.group.context import GroupContext
+from ottla.coordinator.group.group import GroupType
+from ottla.coordinator.group.modern_timers import ModernTimers, Wait
 from ottla.coordinator.group.modern_turn import Turn
+from ottla.coordinator.group.of_kind import GroupsOfKind
 from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.coordinator.group.streams.member import StreamsGroupMember
-from ottla.coordinator.result import CancelTimer, Result, StartTimer
-
-log = logging.getLogger("ottla.coordinator.streams")
+from ottla.coordinator.result import Result, StartTimer
 
 Fence = Callable[[StreamsGroup, StreamsGroupMember, int], Result[Any]]
 Assign = Callable[[StreamsGroup, int], Result[Any]]
 
-
-class Wait(StrEnum):
-    """What is waited for of a member."""
-
-    SESSION = "session"
-    REBALANCE = "rebalance"
-
-
-_WHY = {
+_WHY: Final = {
     Wait.SESSION: "it was not heard of for the time of its session",
     Wait.REBALANCE: "it did not give up its tasks in time",
 }
 
 
-class MemberTimers:
-    """Starts and stops them; `fence` is what happens when one goes off."""
-
-    def __init__(self, context: GroupContext, fence: Fence) -> None:
-        self._context = context
-        self._fence = fence
-
-    def start_session(self, turn: Turn, group_id: str, member_id: str, timeout_ms: int) -> None:
-        turn.effects.append(self._session(group_id, member_id, timeout_ms))
-
-    def _session(self, group_id: str, member_id: str, timeout_ms: int) -> StartTimer:
-        return StartTimer(
-            _key(Wait.SESSION, group_id, member_id),
-            timeout_ms,
-            lambda now_ms: self._expired(Wait.SESSION, group_id, member_id, None, now_ms),
-        )
-
-    def start_rebalance(self, turn: Turn, group_id: str, member: StreamsGroupMember) -> None:
-        """The member has to leave this epoch in time."""
-        member_id, epoch = member.member_id, member.member_epoch
-        turn.effects.append(
-            StartTimer(
-                _key(Wait.REBALANCE, group_id, member_id),
-                member.rebalance_timeout_ms,
-                lambda now_ms: self._expired(Wait.REBALANCE, group_id, member_id, epoch, now_ms),
-            )
-        )
-
-    def cancel_rebalance(self, turn: Turn, group_id: str, member_id: str) -> None:
-        turn.effects.append(CancelTimer(_key(Wait.REBALANCE, group_id, member_id)))
-
-    def cancel_all(self, turn: Turn, group_id: str, member_id: str, session_timeout_ms: int) -> None:
-        """The member goes; if that is not written after all, it has a session again."""
-        turn.effects.extend(CancelTimer(_key(wait, group_id, member_id)) for wait in Wait)
-        turn.failure_effects.append(self._session(group_id, member_id, session_timeout_ms))
-
-    def _expired(
-        self, wait: Wait, group_id: str, member_id: str, epoch: int | None, now_ms: int
-    ) -> Result[Any]:
-        """The member is fenced, if it and its group are still there."""
-        group = self._context.groups.get(group_id)
-        member = group.members.get(member_id) if isinstance(group, StreamsGroup) else None
-        if member is None or (epoch is not None and member.member_epoch != epoch):
-            return Result(None)
-        assert isinstance(group, StreamsGroup)
-        log.info("group %s: member %s is fenced: %s", group_id, member_id, _WHY[wait])
-        return self._fence(group, member, now_ms)
+def member_timers(context: GroupContext, fence: Fence) -> ModernTimers[StreamsGroup]:
+    """`fence` is what happens to a member when one goes off."""
+    return ModernTimers(GroupsOfKind(context, StreamsGroup), GroupType.STREAMS, _WHY, fence)
 
 
 class FirstAssignments:
@@ -121,7 +68,3 @@ class FirstAssignments:
         if not self._end(group_id, token) or not isinstance(group, StreamsGroup) or group.is_empty():
             return Result(None)
         return self._assign(group, now_ms)
-
-
-def _key(wait: Wait, group_id: str, member_id: str) -> Hashable:
-    return "streams", wait, group_id, member_id
