@@ -15,8 +15,8 @@ from tests.simulation.stage import Line, Violation
 from tests.support.consumer_world import topic_id
 
 from ottla.coordinator.group.classic.join import Caller
-from ottla.coordinator.group.consumer.heartbeat import validate
 from ottla.coordinator.group.consumer.protocol import parse_assignment, parse_subscription
+from ottla.coordinator.group.consumer.validation import validate
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.codec import encode
 from ottla.wire.messages.consumer_group import (

@@ -21,8 +21,8 @@ from ottla.coordinator.group.assignors.api import PartitionAssignor
 from ottla.coordinator.group.assignors.loading import load_assignors
 from ottla.coordinator.group.classic.join import Caller
 from ottla.coordinator.group.consumer.group import ConsumerGroup
-from ottla.coordinator.group.consumer.heartbeat import validate
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
+from ottla.coordinator.group.consumer.validation import validate
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.machine import GroupMachine
 from ottla.coordinator.group.record_types import GROUP_RECORDS

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ottla.coordinator.group.classic.join import Caller
-from ottla.coordinator.group.consumer.heartbeat import validate
+from ottla.coordinator.group.consumer.validation import validate
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.machine import GroupMachine
 from ottla.coordinator.result import Result

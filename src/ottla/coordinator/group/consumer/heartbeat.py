@@ -7,8 +7,7 @@ part of it.
 Owner: the ConsumerManager of a shard.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ottla.coordinator.group.assignors.api import Assignment
 from ottla.coordinator.group.classic.join import Caller
@@ -21,8 +20,8 @@ from ottla.coordinator.group.consumer.reconcile import owned_of
 from ottla.coordinator.group.consumer.regexes import RegexChange
 from ottla.coordinator.group.modern_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, changed, fenced
 from ottla.coordinator.group.modern_turn import Turn
+from ottla.coordinator.group.modern_validation import NOT_GIVEN
 from ottla.coordinator.result import Result
-from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import uuid_to_str
 from ottla.model.pending import Pending
 from ottla.wire.messages.consumer_group import (
@@ -31,10 +30,6 @@ from ottla.wire.messages.consumer_group import (
     ConsumerGroupHeartbeatResponseAssignment,
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
-
-# Since this version members make their ids themselves (KIP-1082).
-MEMBER_ID_REQUIRED_VERSION: Final = 1
-NOT_GIVEN: Final = -1
 
 Reply = ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]
 
@@ -45,57 +40,6 @@ class Upgrades(Protocol):
     def group_to_join(self, turn: Turn, group_id: str) -> ConsumerGroup:
         """The consumer group, made if need be in the place of a classic one; GROUP_ID_NOT_FOUND if it cannot."""
         ...
-
-
-def validate(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Mapping[str, Any]) -> None:
-    """INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for what no state of the group could make right."""
-    epoch = request.member_epoch
-    if epoch > 0 and _says_who_it_is_and_nothing_else(request):
-        return  # nearly every heartbeat
-    must_have_id = version >= MEMBER_ID_REQUIRED_VERSION or epoch > 0 or epoch == LEAVE_EPOCH
-    if must_have_id:
-        _require_text(request.member_id, "MemberId")
-    _require_text(request.group_id, "GroupId")
-    _require_text(request.instance_id, "InstanceId")
-    _require_text(request.rack_id, "RackId")
-    if epoch == JOIN_EPOCH:
-        _validate_join(request)
-    elif epoch == STATIC_LEAVE_EPOCH:
-        _require(request.instance_id is not None, "Only a member with an InstanceId leaves for a while.")
-    else:
-        _require(epoch > STATIC_LEAVE_EPOCH, f"There is no MemberEpoch {epoch}.")
-    if request.server_assignor is not None and request.server_assignor not in assignors:
-        known = ", ".join(assignors)
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_ASSIGNOR,
-            f"There is no assignor {request.server_assignor}; there are {known}.",
-        )
-
-
-def _says_who_it_is_and_nothing_else(request: ConsumerGroupHeartbeatRequest) -> bool:
-    return (
-        request.instance_id is None
-        and request.rack_id is None
-        and request.server_assignor is None
-        and bool(request.member_id.strip() and request.group_id.strip())
-    )
-
-
-def _validate_join(request: ConsumerGroupHeartbeatRequest) -> None:
-    _require(request.rebalance_timeout_ms != NOT_GIVEN, "A member that joins says its RebalanceTimeoutMs.")
-    nothing = request.topic_partitions is not None and not request.topic_partitions
-    _require(nothing, "A member that joins has no partitions and says so.")
-    subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
-    _require(subscribes, "A member that joins says SubscribedTopicNames or SubscribedTopicRegex.")
-
-
-def _require_text(text: str | None, field: str) -> None:
-    _require(text is None or bool(text.strip()), f"{field} is empty.")
-
-
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
 class Heartbeats:

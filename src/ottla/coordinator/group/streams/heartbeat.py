@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ottla.coordinator.group.classic.join import Caller
 from ottla.coordinator.group.modern_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, changed, fenced
 from ottla.coordinator.group.modern_turn import Turn
+from ottla.coordinator.group.modern_validation import NOT_GIVEN
 from ottla.coordinator.group.streams import records
 from ottla.coordinator.group.streams.configured import ConfiguredTopology, StatusCode
 from ottla.coordinator.group.streams.core import StreamsGroups, Target
@@ -34,7 +35,6 @@ from ottla.wire.messages.streams_group import (
     StreamsGroupHeartbeatResponse,
 )
 
-NOT_GIVEN = -1
 NOT_VALIDATED = -1
 
 Reply = HeartbeatOutcome | Pending[HeartbeatOutcome]

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ottla.coordinator.group.modern_member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
+from ottla.coordinator.group.modern_member import JOIN_EPOCH
+from ottla.coordinator.group.modern_validation import NOT_GIVEN, require, require_possible_epoch, require_text
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.topic_names import INTERNAL_TOPICS, topic_name_problem
 from ottla.wire.messages.streams_group import (
@@ -11,7 +12,6 @@ from ottla.wire.messages.streams_group import (
     StreamsGroupHeartbeatRequestTopology,
 )
 
-NOT_GIVEN: Final = -1
 # Subtopologies, and topics of them, that a topology may have: more would hold up everybody else on the broker.
 MAX_TOPOLOGY_SIZE: Final = 5_000
 
@@ -21,19 +21,16 @@ def validate(request: StreamsGroupHeartbeatRequest) -> None:
     if request.topology is not None:
         _require_topic_names(request.topology)
     _require_supported(request)
-    _require_text(request.member_id, "MemberId")
-    _require_text(request.group_id, "GroupId")
-    _require_text(request.rack_id, "RackId")
+    require_text(request.member_id, "MemberId")
+    require_text(request.group_id, "GroupId")
+    require_text(request.rack_id, "RackId")
     epoch = request.member_epoch
     if epoch == JOIN_EPOCH:
         _validate_join(request)
-    elif epoch == STATIC_LEAVE_EPOCH:
-        _require(request.instance_id is not None, "Only a member with an InstanceId leaves for a while.")
-    else:
-        _require(epoch > STATIC_LEAVE_EPOCH, f"There is no MemberEpoch {epoch}.")
+    require_possible_epoch(epoch, request.instance_id)
     said = [tasks is not None for tasks in _tasks(request)]
-    _require(all(said) or not any(said), "A request says all kinds of tasks or none.")
-    _require(epoch == JOIN_EPOCH or request.topology is None, "Only a member that joins says a Topology.")
+    require(all(said) or not any(said), "A request says all kinds of tasks or none.")
+    require(epoch == JOIN_EPOCH or request.topology is None, "Only a member that joins says a Topology.")
 
 
 def _tasks(request: StreamsGroupHeartbeatRequest) -> tuple[Sequence[object] | None, ...]:
@@ -63,32 +60,23 @@ def _topics(topology: StreamsGroupHeartbeatRequestTopology) -> Iterator[str]:
 
 def _require_supported(request: StreamsGroupHeartbeatRequest) -> None:
     """What the protocol has room for, and 4.3 does not do yet."""
-    _require(request.instance_id is None, "Static members are not supported.")
-    _require(request.task_offsets is None, "TaskOffsets are not supported.")
-    _require(request.task_end_offsets is None, "TaskEndOffsets are not supported.")
-    _require(not request.warmup_tasks, "WarmupTasks are not supported.")
+    require(request.instance_id is None, "Static members are not supported.")
+    require(request.task_offsets is None, "TaskOffsets are not supported.")
+    require(request.task_end_offsets is None, "TaskEndOffsets are not supported.")
+    require(not request.warmup_tasks, "WarmupTasks are not supported.")
     for subtopology in request.topology.subtopologies if request.topology is not None else ():
-        _require(not subtopology.source_topic_regex, "Expressions for source topics are not supported.")
+        require(not subtopology.source_topic_regex, "Expressions for source topics are not supported.")
 
 
 def _validate_join(request: StreamsGroupHeartbeatRequest) -> None:
-    _require(request.rebalance_timeout_ms != NOT_GIVEN, "A member that joins says its RebalanceTimeoutMs.")
+    require(request.rebalance_timeout_ms != NOT_GIVEN, "A member that joins says its RebalanceTimeoutMs.")
     for tasks in _tasks(request):
-        _require(tasks is not None and not tasks, "A member that joins has no tasks and says so.")
-    _require(request.topology is not None, "A member that joins says its Topology.")
+        require(tasks is not None and not tasks, "A member that joins has no tasks and says so.")
+    require(request.topology is not None, "A member that joins says its Topology.")
     for subtopology in request.topology.subtopologies if request.topology is not None else ():
         for topic in subtopology.state_changelog_topics:
             if topic.partitions:
                 raise _invalid_topology(f"Changelog topic {topic.name} says how many partitions it has.")
-
-
-def _require_text(text: str | None, field: str) -> None:
-    _require(text is None or bool(text.strip()), f"{field} is empty.")
-
-
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
 def _invalid_topology(message: str) -> KafkaError:
