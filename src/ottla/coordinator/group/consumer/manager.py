@@ -23,6 +23,7 @@ from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.coordinator.group.consumer.replay import ConsumerReplay
 from ottla.coordinator.group.context import GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
+from ottla.coordinator.group.modern_image import forget_changed
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.result import Effect, Result
 from ottla.metadata.delta import Delta
@@ -120,14 +121,9 @@ class ConsumerManager:
 
     def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
         """Groups look at their topics again with the next heartbeat."""
-        if delta.configs:
-            self._groups.settings.clear()
-        if delta.brokers:
-            self._groups.hashes.clear()  # their racks may be others
         if delta.created_topics:
             self._groups.regexes.topics_created(delta.after.offset)
-        names = {t.name for change in delta.topics.values() for t in (change.before, change.after) if t}
-        self._groups.hashes.forget(names)
+        names = forget_changed(delta, self._groups.settings, self._groups.hashes)
         for group_id in self._replay.groups_subscribed_to(names):
             group = self._context.groups.get(group_id)
             if isinstance(group, ConsumerGroup):

@@ -9,6 +9,7 @@ from typing import Any
 from ottla.coordinator.group.classic.join import Caller
 from ottla.coordinator.group.context import GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
+from ottla.coordinator.group.modern_image import forget_changed
 from ottla.coordinator.group.share.describe import describe
 from ottla.coordinator.group.share.group import ShareGroup
 from ottla.coordinator.group.share.groups import ShareGroups
@@ -61,14 +62,9 @@ class ShareManager:
 
     def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
         """Groups look at their topics again with the next heartbeat; what is deleted is forgotten."""
-        if delta.configs:
-            self._groups.settings.clear()
-        if delta.brokers:
-            self._groups.hashes.clear()  # their racks may be others
-        names = {t.name for change in delta.topics.values() for t in (change.before, change.after) if t}
+        names = forget_changed(delta, self._groups.settings, self._groups.hashes)
         if not names:
             return []
-        self._groups.hashes.forget(names)
         for group in self._context.groups.values():
             if isinstance(group, ShareGroup) and any(name in group.subscriptions for name in names):
                 group.refresh_now()

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ottla.coordinator.group.classic.join import Caller
 from ottla.coordinator.group.context import GroupContext, Replay
+from ottla.coordinator.group.modern_image import forget_changed
 from ottla.coordinator.group.modern_timers import Wait
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.group.streams.core import StreamsGroups
@@ -102,12 +103,7 @@ class StreamsManager:
 
     def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
         """Groups look at their topics again with the next heartbeat."""
-        if delta.configs:
-            self._groups.settings.clear()
-        if delta.brokers:
-            self._groups.hashes.clear()  # their racks may be others
-        names = {t.name for change in delta.topics.values() for t in (change.before, change.after) if t}
-        self._groups.hashes.forget(names)
+        names = forget_changed(delta, self._groups.settings, self._groups.hashes)
         for group in self._replay.groups_that_need(names):
             group.refresh_now()
         return []
