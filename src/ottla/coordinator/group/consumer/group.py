@@ -1,6 +1,7 @@
 """A consumer group: its members, what they subscribe to, what they shall have and what they have.
 
-What can be computed quickly from the state is computed when somebody asks.
+Changed by replay alone, as every ModernGroup; what can be computed quickly from its state is computed when somebody
+asks.
 
 Owner: the ConsumerManager of one group shard.
 """

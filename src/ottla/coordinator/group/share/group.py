@@ -1,6 +1,7 @@
 """A share group: its members, what they subscribe to and what they shall have.
 
-Beside it some soft state: what there was nothing to do for, so that most heartbeats find that out quickly.
+Changed by replay alone, as every ModernGroup. Soft is the memory that there was nothing to do: most heartbeats need no
+more than that.
 
 Owner: the ShareManager of one group shard.
 """

@@ -1,7 +1,7 @@
 """A streams group: its topology, its members, what they shall have and what they have.
 
-Beside it some soft state: what its topology needs on the cluster, who can be queried where, and who asked the whole
-application to stop.
+Changed by replay alone, as every ModernGroup, but for a little soft state: what its topology needs on the cluster, who
+can be queried where, and who asked the whole application to stop.
 
 Owner: the StreamsManager of one group shard.
 """
