@@ -11,14 +11,15 @@ from typing import Any, Self
 from ottla import __version__
 from ottla.client.calls import Target, To
 from ottla.client.config import ClientConfig
-from ottla.client.driver import Driver, monotonic_ms
+from ottla.client.driver import Driver
 from ottla.client.errors import Closed
-from ottla.client.fanout import LeaderFanout, Question
+from ottla.client.fanout import Question
+from ottla.client.leader_lookup import LeaderLookup, all_found
 from ottla.client.metadata import TopicInfo
 from ottla.client.network import NetworkCore
 from ottla.client.offsets import OffsetAndTimestamp, list_offsets_question
 from ottla.client.topic_lookup import TopicLookup
-from ottla.model.errors import KafkaError
+from ottla.client.transport import monotonic_ms, tls_context
 from ottla.model.ids import TopicPartition
 
 
@@ -36,9 +37,7 @@ class AsyncClient:
         **more: Any,
     ) -> None:
         self.config = self.CONFIG.of({**(settings or {}), **more})
-        if ssl_context is None and self.config.security_protocol == "SSL":
-            ssl_context = ssl.create_default_context()
-        self._ssl_context = ssl_context
+        self._ssl_context = tls_context(self.config, ssl_context)
         self._lock: AbstractContextManager[Any] = lock if lock is not None else nullcontext()
         self.core = NetworkCore(self.config, software_version=__version__)
         self._driver: Driver | None = None
@@ -86,19 +85,11 @@ class AsyncClient:
         self, partitions: Iterable[TopicPartition], question: Question, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Any]:
         """A question to the leaders of partitions; the value for a partition that failed is its KafkaError."""
-        results: dict[TopicPartition, Any] = {}
-
-        def found(tp: TopicPartition, value: Any, error: KafkaError | None, now: float) -> None:
-            results[tp] = value if error is None else error
-
-        limit = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         driver = self.driver
         with driver.lock:
-            fanout = LeaderFanout(self.core, set(partitions), question, found, monotonic_ms() + limit)
-        driver.wake()
-        # The fanout has its own deadline and reports it for each partition: this limit is for the loop itself.
-        await driver.until(lambda: fanout.is_done, limit + 10_000)
-        return results
+            lookup = LeaderLookup(self.core, partitions, question, monotonic_ms(), timeout_ms)
+        await driver.until(lookup.is_settled, lookup.limit_ms)
+        return lookup.results
 
     async def list_offsets(
         self,
@@ -108,14 +99,5 @@ class AsyncClient:
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Offsets by timestamp, or by a special one (ottla.client.offsets); the first error is raised."""
-        question = list_offsets_question(
-            timestamps,
-            self.core.metadata,
-            read_committed=read_committed,
-            timeout_ms=self.config.request_timeout_ms,
-        )
-        results = await self.ask_leaders(timestamps, question, timeout_ms)
-        for result in results.values():
-            if isinstance(result, KafkaError):
-                raise result
-        return results
+        question = list_offsets_question(timestamps, self.core, read_committed=read_committed)
+        return all_found(await self.ask_leaders(timestamps, question, timeout_ms))

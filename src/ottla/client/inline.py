@@ -17,19 +17,18 @@ from ottla import __version__
 from ottla.client.calls import Call, ErrorOf, Target, To, top_level_error
 from ottla.client.config import AdminConfig, ClientConfig
 from ottla.client.errors import Closed, StateError
-from ottla.client.fanout import LeaderFanout, Question
+from ottla.client.fanout import Question
 from ottla.client.inline_driver import InlineDriver
+from ottla.client.leader_lookup import LeaderLookup, all_found
 from ottla.client.metadata import ClusterMetadata, TopicInfo
 from ottla.client.network import NetworkCore
 from ottla.client.offsets import OffsetAndTimestamp, list_offsets_question
 from ottla.client.topic_lookup import TopicLookup, existing
-from ottla.client.transport import FirstContact
+from ottla.client.transport import GRACE_MS, FirstContact, tls_context
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
-# Calls and fanouts end by their own deadlines; the loop that turns the core gets a little more.
-GRACE_MS = 10_000.0
 Adapt = Callable[[Any, int], Any]
 
 
@@ -46,10 +45,8 @@ class InlineClient:
     ) -> None:
         """`config` says which settings are known; the default one never creates a topic by asking for it."""
         self.config = config.of({**(settings or {}), **more})
-        if ssl_context is None and self.config.security_protocol == "SSL":
-            ssl_context = ssl.create_default_context()
         self.core = NetworkCore(self.config, software_version=__version__)
-        self._ssl_context = ssl_context
+        self._ssl_context = tls_context(self.config, ssl_context)
         self._driver: InlineDriver | None = None
         self._pid = os.getpid()
 
@@ -176,15 +173,9 @@ class InlineClient:
         self, partitions: Iterable[TopicPartition], question: Question, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Any]:
         """A question to the leaders of partitions; the value for a partition that failed is its KafkaError."""
-        results: dict[TopicPartition, Any] = {}
-
-        def found(tp: TopicPartition, value: Any, error: KafkaError | None, now: float) -> None:
-            results[tp] = value if error is None else error
-
-        driver, limit = self.driver, self._limit(timeout_ms)
-        fanout = LeaderFanout(self.core, set(partitions), question, found, self.now_ms() + limit)
-        driver.until(lambda: fanout.is_done, limit + GRACE_MS)
-        return results
+        lookup = LeaderLookup(self.core, partitions, question, self.now_ms(), timeout_ms)
+        self.until(lookup.is_settled, lookup.limit_ms)
+        return lookup.results
 
     def list_offsets(
         self,
@@ -194,17 +185,8 @@ class InlineClient:
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Offsets by timestamp, or by a special one (ottla.client.offsets); the first error is raised."""
-        question = list_offsets_question(
-            timestamps,
-            self.core.metadata,
-            read_committed=read_committed,
-            timeout_ms=self.config.request_timeout_ms,
-        )
-        results = self.ask_leaders(timestamps, question, timeout_ms)
-        for result in results.values():
-            if isinstance(result, KafkaError):
-                raise result
-        return results
+        question = list_offsets_question(timestamps, self.core, read_committed=read_committed)
+        return all_found(self.ask_leaders(timestamps, question, timeout_ms))
 
     def _limit(self, timeout_ms: float | None) -> float:
         return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ottla.client.fanout import Question
 from ottla.client.metadata import ClusterMetadata
+from ottla.client.network import NetworkCore
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -51,12 +52,12 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]
 
 def list_offsets_question(
     timestamps: Mapping[TopicPartition, int],
-    metadata: ClusterMetadata,
+    network: NetworkCore,
     *,
     read_committed: bool,
-    timeout_ms: int,
 ) -> Question:
     """The offsets for timestamps (or special ones below zero); results are OffsetAndTimestamp."""
+    metadata, timeout_ms = network.metadata, network.config.request_timeout_ms
 
     def build(partitions: list[TopicPartition]) -> ListOffsetsRequest:
         def one(tp: TopicPartition) -> ListOffsetsPartition:

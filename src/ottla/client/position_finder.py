@@ -60,10 +60,7 @@ class PositionFinder:
         if not timestamps:
             return
         question = list_offsets_question(
-            timestamps,
-            self._metadata,
-            read_committed=self._config.read_committed,
-            timeout_ms=self._config.request_timeout_ms,
+            timestamps, self._network, read_committed=self._config.read_committed
         )
 
         def found(tp: TopicPartition, result: Any, error: KafkaError | None, now: float) -> None:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ottla.client.aborted import AbortedTransactions, check_crc
-from ottla.client.inline import GRACE_MS, InlineClient
+from ottla.client.inline import InlineClient
 from ottla.client.offsets import EARLIEST, LATEST
 from ottla.client.range_fetch import OffsetOutOfRange, RangeFetch, RawChunk
+from ottla.client.transport import GRACE_MS
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import LOG_APPEND_TIME, iter_batches
 from ottla.records.record import MAX_DECOMPRESSED_BYTES, record_section

@@ -14,7 +14,8 @@ from typing import Self
 
 from ottla.client.batch_sender import BatchSender, Written
 from ottla.client.errors import RecordTooLarge
-from ottla.client.inline import GRACE_MS, InlineClient
+from ottla.client.inline import InlineClient
+from ottla.client.transport import GRACE_MS
 from ottla.model.ids import TopicPartition
 from ottla.records.types import Buffer
 

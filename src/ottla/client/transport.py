@@ -1,18 +1,28 @@
-"""What both drivers need beside their sockets: the clock, the first contact, words for what failed."""
+"""What both drivers need beside their sockets: the clock, TLS, the first contact, words for what failed."""
 
 import os
 import ssl
 import time
 
+from ottla.client.config import ClientConfig
 from ottla.client.errors import NoBrokersAvailable
 from ottla.client.network import NetworkCore
 
 # A turn for nothing costs little, a loop that spins costs a core: no timer is shorter than this.
 MIN_TIMER_MS = 1.0
+# Calls and fanouts end by their own deadlines; whoever turns the core for them waits a little longer.
+GRACE_MS = 10_000.0
 
 
 def monotonic_ms() -> float:
     return time.monotonic() * 1000.0
+
+
+def tls_context(config: ClientConfig, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """The caller's context; without one, that of the system if the settings ask for TLS."""
+    if given is None and config.security_protocol == "SSL":
+        return ssl.create_default_context()
+    return given
 
 
 class FirstContact:
