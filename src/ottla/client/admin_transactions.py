@@ -16,12 +16,13 @@ from ottla.client.coordinators import transaction_coordinator
 from ottla.client.errors import UnsupportedVersion
 from ottla.client.metadata import error_of
 from ottla.client.partition_questions import abort_question, producers_question
+from ottla.client.transaction_descriptions import describe_error, describe_request, described
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.features import FeatureUpdateKey, UpdateFeaturesRequest
 from ottla.wire.messages.producers import InitProducerIdRequest
-from ottla.wire.messages.transactions import DescribeTransactionsRequest, ListTransactionsRequest
+from ottla.wire.messages.transactions import ListTransactionsRequest
 
 # So many partitions are asked about at once, as kafka-transactions does.
 PARTITIONS_AT_ONCE = 500
@@ -76,28 +77,12 @@ class TransactionAdmin(GroupAdmin):
         async def ask(transactional_id: str) -> TransactionDescription:
             target = transaction_coordinator(transactional_id)
             response = await self.driver.call(
-                DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-                target,
-                error_of=lambda r: error_of(r.transaction_states[0].error_code),
+                describe_request(transactional_id), target, error_of=describe_error
             )
-            state = response.transaction_states[0]
-            code = error_of(state.error_code)
-            if code is not None:
-                known = code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-                raise KafkaError(
-                    code, f"transactional id {transactional_id!r}: {code.name if known else 'does not exist'}"
-                )
-            node = self.core.coordinators.known(target)
-            return TransactionDescription(
-                state.transactional_id,
-                -1 if node is None else node,
-                state.producer_id,
-                state.producer_epoch,
-                state.transaction_state,
-                state.transaction_timeout_ms,
-                state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None,
-                tuple(sorted(TopicPartition(t.topic, p) for t in state.topics for p in t.partitions)),
-            )
+            told = described(response, transactional_id, self.core.coordinators.known(target))
+            if isinstance(told, KafkaError):
+                raise told
+            return told
 
         return await self._each(transactional_ids, ask)
 

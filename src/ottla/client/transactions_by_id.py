@@ -30,6 +30,7 @@ from ottla.client.group.offset_messages import for_version as fetch_for_version
 from ottla.client.inline import InlineClient
 from ottla.client.metadata import error_of
 from ottla.client.transaction import END_TXN_AT_MOST_V1, FENCED, TRANSACTION_VERSION
+from ottla.client.transaction_descriptions import describe_error, describe_request, described
 from ottla.client.transaction_offsets import (
     COMMIT_AT_MOST,
     COMMIT_AT_MOST_V1,
@@ -41,7 +42,6 @@ from ottla.model.ids import TopicPartition
 from ottla.wire.messages.producers import InitProducerIdRequest
 from ottla.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
-    DescribeTransactionsRequest,
     EndTxnRequest,
     ListTransactionsRequest,
 )
@@ -266,33 +266,13 @@ def describe(
 ) -> dict[str, TransactionDescription | KafkaError]:
     """What the coordinators know of transactional ids; TRANSACTIONAL_ID_NOT_FOUND where that is nothing."""
     ids = list(dict.fromkeys(transactional_ids))
-    asked: list[tuple[Any, Target]] = [
-        (DescribeTransactionsRequest(transactional_ids=[key]), transaction_coordinator(key)) for key in ids
-    ]
-    answers = client.request_all(
-        asked, error_of=lambda response: error_of(response.transaction_states[0].error_code)
-    )
-    return {
-        key: answer if isinstance(answer, KafkaError) else _description(client, answer.transaction_states[0])
-        for key, answer in zip(ids, answers, strict=True)
-    }
-
-
-def _description(client: InlineClient, state: Any) -> TransactionDescription | KafkaError:
-    code = error_of(state.error_code)
-    if code is not None:
-        return KafkaError(code, f"transactional id {state.transactional_id!r}: {code.name}")
-    node = client.core.coordinators.known(transaction_coordinator(state.transactional_id))
-    return TransactionDescription(
-        state.transactional_id,
-        -1 if node is None else node,
-        state.producer_id,
-        state.producer_epoch,
-        state.transaction_state,
-        state.transaction_timeout_ms,
-        state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None,
-        tuple(sorted(TopicPartition(t.topic, p) for t in state.topics for p in t.partitions)),
-    )
+    asked: list[tuple[Any, Target]] = [(describe_request(key), transaction_coordinator(key)) for key in ids]
+    answers = client.request_all(asked, error_of=describe_error)
+    told: dict[str, TransactionDescription | KafkaError] = {}
+    for key, answer in zip(ids, answers, strict=True):
+        coordinator = client.core.coordinators.known(transaction_coordinator(key))
+        told[key] = answer if isinstance(answer, KafkaError) else described(answer, key, coordinator)
+    return told
 
 
 # -- a group's offsets --------------------------------------------------------------------------------
