@@ -118,8 +118,9 @@ class Partition:
         inspected: Inspection | None = None,
         transaction_version: int = 0,
         verification: Verification | None = NOT_CHECKED,
+        commits: bool = True,
     ) -> AppendResult:
-        """Append as leader and let the high watermark follow where it can."""
+        """Append as leader and let the high watermark follow where it can, unless the caller flushes first."""
         if acks == ACKS_ALL and not self.enough_in_sync:
             raise self._too_few_in_sync()
         log = self.log
@@ -132,32 +133,9 @@ class Partition:
             inspected=inspected,
             verification=verification,
         )
-        if self._follows_end:
+        if self._follows_end and commits:
             self.maybe_advance_high_watermark(log.log_end_offset)  # nobody flushes for this caller
         return result
-
-    def append_only(
-        self,
-        records: memoryview | bytearray,
-        acks: int,
-        now_ms: int,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        inspected: Inspection | None = None,
-        transaction_version: int = 0,
-        verification: Verification | None = NOT_CHECKED,
-    ) -> AppendResult:
-        """Append without moving the high watermark: the caller flushes first."""
-        if acks == ACKS_ALL and not self.enough_in_sync:
-            raise self._too_few_in_sync()
-        return self.log.append_as_leader(
-            records,
-            self.leader_epoch,
-            now_ms,
-            origin=origin,
-            transaction_version=transaction_version,
-            inspected=inspected,
-            verification=verification,
-        )
 
     def _too_few_in_sync(self) -> KafkaError:
         return KafkaError(

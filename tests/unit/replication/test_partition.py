@@ -35,7 +35,7 @@ def led(log: Log, epoch: int = 0) -> Partition:
 
 def write(partition: Partition) -> int:
     """Append without a flush, as a request does that has to flush first; the end offset."""
-    partition.append_only(batch(b"x"), -1, NOW)
+    partition.append(batch(b"x"), -1, NOW, commits=False)
     return partition.log.log_end_offset
 
 

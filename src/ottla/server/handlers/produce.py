@@ -376,13 +376,14 @@ class _Produce:
                 inspected = await run(executor, partition.log.inspect, records)
                 partition = self._leader(view, topic, index)
             now_ms = self._services.clock.now_ms()
-            result = partition.append_only(
+            result = partition.append(
                 records,
                 self._request.acks,
                 now_ms,
                 AppendOrigin.CLIENT,
                 inspected,
                 verification=NOT_CHECKED if verification is None else verification.proof(topic, index),
+                commits=False,  # that is for the flush to do
             )
             await commit(self._services, partition, now_ms)
         except KafkaError as error:
