@@ -15,6 +15,7 @@ from ottla.metadata.records import (
 )
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.codec import decode, encode_into
+from ottla.wire.primitives import put_uvarint
 from ottla.wire.schema import schema_of
 
 FRAME_VERSION = 1
@@ -49,7 +50,7 @@ def encode_frame(record: MetadataRecord, version: int) -> bytes:
     else:
         out = bytearray()
         for number in (FRAME_VERSION, api_key, version):
-            _write_varint(out, number)
+            put_uvarint(out, number)
     encode_into(out, record, version)
     return bytes(out)
 
@@ -74,13 +75,6 @@ def decode_frame(buf: Buffer) -> tuple[MetadataRecord, int]:
     if end != len(buf):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{len(buf) - end} bytes follow a {record_type.__name__}")
     return record, version
-
-
-def _write_varint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
 
 
 def _read_varint(buf: Buffer, pos: int) -> tuple[int, int]:
