@@ -18,7 +18,7 @@ from ottla.storage import recompression
 from ottla.storage.append import MAX_CODEC, AppendOrigin, AppendResult, Inspection, inspect_records
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_write import WritableLog
-from ottla.storage.producer_state import BatchMetadata, ProducerEntry
+from ottla.storage.producer_entry import BatchMetadata, ProducerEntry
 from ottla.storage.verification import NOT_CHECKED, Verification
 
 # Any known codec, in a transaction or not; every other flag takes the long way.

@@ -27,8 +27,8 @@ from ottla.storage.append import (
 )
 from ottla.storage.errors import UnexpectedOffsetError
 from ottla.storage.log_roll import RollingLog, pack_place
+from ottla.storage.producer_entry import BatchMetadata, CompletedTxn
 from ottla.storage.producer_replay import ProducerUpdate, stage_batches
-from ottla.storage.producer_state import BatchMetadata, CompletedTxn
 from ottla.storage.segment import LogSegment
 from ottla.storage.txnindex import AbortedTransaction
 from ottla.storage.verification import NOT_CHECKED, Verification

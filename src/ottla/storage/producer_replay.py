@@ -7,7 +7,9 @@ from ottla.records.batch import BatchView, increment_sequence
 from ottla.records.control import parse_end_txn_marker
 from ottla.records.record import read_records
 from ottla.storage.append import AppendOrigin, CheckedBatch
-from ottla.storage.producer_state import BatchMetadata, CompletedTxn, ProducerState, StagedProducer
+from ottla.storage.producer_entry import BatchMetadata, CompletedTxn
+from ottla.storage.producer_state import ProducerState
+from ottla.storage.staged_producer import StagedProducer
 from ottla.storage.verification import NOT_CHECKED, Verification
 
 if TYPE_CHECKING:

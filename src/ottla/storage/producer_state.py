@@ -1,7 +1,7 @@
 """What a partition knows of its idempotent and transactional producers (KIP-98).
 
-Per producer: epoch, the last five batches (to tell a duplicate from a gap), the open transaction. Per partition:
-which transactions are open or not yet replicated to the end, hence the last stable offset.
+Which producers there are, which of their transactions are open or not yet replicated to the end, hence the last stable
+offset.
 
 Rules: an append is judged before it is written (StagedProducer, which touches nothing) and applied after.
 Snapshots are taken on a roll, at a clean stop and after a recovery, and let a restart rebuild the state from the
@@ -9,265 +9,24 @@ newest one instead of from the whole log. Owned by its Log, on the event loop.
 """
 
 import os
-from collections import deque
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, TopicPartition
-from ottla.records.batch import MAX_SEQUENCE, increment_sequence
+from ottla.model.ids import TopicPartition
 from ottla.records.control import EndTxnMarker
 from ottla.storage.append import AppendOrigin
 from ottla.storage.files import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from ottla.storage.producer_entry import CompletedTxn, ProducerEntry
 from ottla.storage.producer_snapshot import (
     CorruptSnapshotError,
     SnapshotEntry,
     read_snapshot,
     write_snapshot,
 )
+from ottla.storage.staged_producer import StagedProducer
 from ottla.storage.verification import NOT_CHECKED, Verification, Verifications
 
-BATCHES_TO_RETAIN: Final = 5
-MAX_EPOCH: Final = (1 << 15) - 1
-# The transaction.version from which on every transaction has its own epoch (KIP-890).
-EPOCH_BUMP_VERSION: Final = 2
 LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
-
-
-class BatchMetadata(NamedTuple):
-    """One of a producer's last batches."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @property
-    def first_sequence(self) -> int:
-        first = self.last_sequence - self.offset_delta
-        return first if first >= 0 or self.last_sequence < 0 else first + MAX_SEQUENCE + 1
-
-    @property
-    def first_offset(self) -> int:
-        return self.last_offset - self.offset_delta
-
-
-class ProducerEntry:
-    """The state of one producer id on one partition."""
-
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "txn_first_offset")
-
-    def __init__(self, producer_id: int) -> None:
-        self.producer_id = producer_id
-        self.epoch = NO_PRODUCER_EPOCH
-        self.coordinator_epoch = -1
-        self.last_timestamp = NO_TIMESTAMP
-        self.txn_first_offset = NO_OFFSET
-        self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_TO_RETAIN)
-
-    @property
-    def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
-
-    @property
-    def last_data_offset(self) -> int:
-        return self.batches[-1].last_offset if self.batches else NO_OFFSET
-
-    def may_end(self, marker: EndTxnMarker, epoch: int, transaction_version: int) -> bool:
-        """The common case of a marker: neither its coordinator nor its epoch is of the past."""
-        if marker.coordinator_epoch < self.coordinator_epoch:
-            return False
-        return epoch > self.epoch or (epoch == self.epoch and transaction_version < EPOCH_BUMP_VERSION)
-
-    def is_next(self, sequence: int) -> bool:
-        """Does a sequence follow on that of the last batch, if that has one, and so repeats none?"""
-        if not self.batches:
-            return sequence == 0
-        last = self.batches[-1].last_sequence
-        return last >= 0 and (sequence == last + 1 or (sequence == 0 and last == MAX_SEQUENCE))
-
-    def follow(self, sequence: int, last_delta: int, last_offset: int, timestamp: int) -> None:
-        """Takes the next batch of the same epoch."""
-        last_sequence = sequence + last_delta
-        if last_sequence > MAX_SEQUENCE:
-            last_sequence -= MAX_SEQUENCE + 1
-        self.batches.append(BatchMetadata(last_sequence, last_offset, last_delta, timestamp))
-        self.last_timestamp = timestamp
-
-    def end_transaction(
-        self, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int
-    ) -> "CompletedTxn | None":
-        """Takes the marker at an offset; the transaction that it ends, None if none was open."""
-        completed = None
-        if self.txn_first_offset >= 0:
-            completed = CompletedTxn(self.producer_id, self.txn_first_offset, offset, not marker.committed)
-        self.set_epoch(epoch)
-        self.coordinator_epoch = marker.coordinator_epoch
-        self.txn_first_offset = NO_OFFSET
-        self.last_timestamp = timestamp
-        return completed
-
-    def add_batch(self, epoch: int, batch: BatchMetadata) -> None:
-        self.set_epoch(epoch)
-        self.batches.append(batch)
-        self.last_timestamp = batch.timestamp
-
-    def set_epoch(self, epoch: int) -> None:
-        """A new epoch starts its sequences anew, so the old batches tell nothing any more."""
-        if epoch != self.epoch:
-            self.batches.clear()
-            self.epoch = epoch
-
-    def find_duplicate(self, epoch: int, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
-        if epoch != self.epoch:
-            return None
-        for batch in self.batches:
-            if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
-                return batch
-        return None
-
-    def copy(self) -> "ProducerEntry":
-        other = ProducerEntry(self.producer_id)
-        other.epoch, other.coordinator_epoch = self.epoch, self.coordinator_epoch
-        other.last_timestamp, other.txn_first_offset = self.last_timestamp, self.txn_first_offset
-        other.batches.extend(self.batches)
-        return other
-
-    def to_snapshot(self) -> SnapshotEntry:
-        return SnapshotEntry(
-            self.producer_id,
-            self.epoch,
-            self.last_sequence,
-            self.last_data_offset,
-            self.batches[-1].offset_delta if self.batches else 0,
-            self.last_timestamp,
-            self.coordinator_epoch,
-            self.txn_first_offset,
-        )
-
-    @classmethod
-    def from_snapshot(cls, snapshot: SnapshotEntry) -> "ProducerEntry":
-        entry = cls(snapshot.producer_id)
-        entry.epoch = snapshot.epoch
-        entry.coordinator_epoch = snapshot.coordinator_epoch
-        entry.last_timestamp = snapshot.timestamp
-        entry.txn_first_offset = max(snapshot.txn_first_offset, NO_OFFSET)
-        if snapshot.last_offset >= 0:
-            entry.batches.append(
-                BatchMetadata(
-                    snapshot.last_sequence, snapshot.last_offset, snapshot.offset_delta, snapshot.timestamp
-                )
-            )
-        return entry
-
-
-class CompletedTxn(NamedTuple):
-    """A transaction whose marker has been seen."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    aborted: bool
-
-
-class StagedProducer:
-    """One producer's part of an append: judged on a copy, put in place once the batch is written."""
-
-    __slots__ = ("_origin", "_partition", "_verification", "entry", "is_verified", "started")
-
-    def __init__(
-        self,
-        partition: TopicPartition,
-        entry: ProducerEntry,
-        origin: AppendOrigin,
-        verification: Verification | None = None,
-    ) -> None:
-        self._partition = partition
-        self._origin = origin
-        self._verification = verification
-        self.entry = entry
-        self.started: list[int] = []  # first offsets of the transactions begun
-        self.is_verified = False  # is its verification over, by data or by a marker?
-
-    def append_data(
-        self,
-        epoch: int,
-        base_sequence: int,
-        last_delta: int,
-        first_offset: int,
-        timestamp: int,
-        transactional: bool,
-    ) -> None:
-        """Takes a batch of data, or raises what a producer is told."""
-        self._check_epoch(epoch, 0)
-        if self._origin is AppendOrigin.CLIENT:
-            self._check_sequence(epoch, base_sequence)
-        last_sequence = NO_SEQUENCE if base_sequence < 0 else increment_sequence(base_sequence, last_delta)
-        entry = self.entry
-        entry.add_batch(epoch, BatchMetadata(last_sequence, first_offset + last_delta, last_delta, timestamp))
-        if entry.txn_first_offset >= 0 and not transactional:
-            raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE,
-                f"Producer {entry.producer_id} has an open transaction on {self._partition}: "
-                f"the batch at offset {first_offset} is not transactional",
-            )
-        if transactional and entry.txn_first_offset < 0:
-            entry.txn_first_offset = first_offset
-            self.started.append(first_offset)
-
-    def append_marker(
-        self, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int, transaction_version: int
-    ) -> CompletedTxn | None:
-        """Takes the end of a transaction; None if none was open here."""
-        self._check_epoch(epoch, transaction_version)
-        self._check_coordinator_epoch(marker)
-        return self.entry.end_transaction(marker, epoch, offset, timestamp)
-
-    def _check_epoch(self, epoch: int, transaction_version: int) -> None:
-        """An older epoch is a zombie. With KIP-890 every transaction has its own epoch, so a marker's must grow."""
-        current = self.entry.epoch
-        if epoch > current or (epoch == current and transaction_version < EPOCH_BUMP_VERSION):
-            return
-        repeated_marker = epoch == current and (self.entry.txn_first_offset < 0 or epoch == MAX_EPOCH)
-        if repeated_marker or self._origin is AppendOrigin.REPLICATION:
-            return
-        raise KafkaError(
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"Epoch {epoch} of producer {self.entry.producer_id} on {self._partition} is not newer than {current}",
-        )
-
-    def _check_sequence(self, epoch: int, sequence: int) -> None:
-        entry = self.entry
-        if self._verification is not None:
-            self._check_verified_sequence(self._verification, sequence)
-        if epoch != entry.epoch:
-            if sequence != 0 and entry.epoch != NO_PRODUCER_EPOCH:
-                raise self._out_of_order(f"{sequence} begins the new epoch {epoch}, not 0")
-            return
-        last = entry.last_sequence
-        if sequence != last + 1 and not (sequence == 0 and last == MAX_SEQUENCE):
-            raise self._out_of_order(f"{sequence} follows {last}")
-
-    def _check_verified_sequence(self, verification: Verification, sequence: int) -> None:
-        if verification.supports_epoch_bump and sequence != 0 and not self.entry.batches:
-            raise self._out_of_order(f"{sequence} begins a transaction of version 2, not 0")
-        if sequence > verification.lowest_sequence:
-            raise self._out_of_order(f"{sequence} comes before {verification.lowest_sequence}")
-
-    def _out_of_order(self, reason: str) -> KafkaError:
-        return KafkaError(
-            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"Out of order sequence number of producer {self.entry.producer_id} on {self._partition}: {reason}",
-        )
-
-    def _check_coordinator_epoch(self, marker: EndTxnMarker) -> None:
-        known = self.entry.coordinator_epoch
-        if marker.coordinator_epoch < known and self._origin is not AppendOrigin.REPLICATION:
-            raise KafkaError(
-                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"Coordinator epoch {marker.coordinator_epoch} for producer {self.entry.producer_id} "
-                f"on {self._partition} is older than {known}",
-            )
 
 
 class ProducerState:
