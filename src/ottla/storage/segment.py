@@ -1,9 +1,9 @@
-"""A segment: one log file with its offset, time and transaction index.
+"""A segment: a stretch of a log, whose batches are appended, indexed, found again and cut off.
 
 Rules: positions are int32, so a segment ends before 2 GiB; offsets are relative to the base offset, int32 too.
-`size_bytes` is what counts as written: a failed write is cut off again before anybody hears of it. Files are
-opened at the first use. The descriptor belongs to a SegmentFile, which closes it when the last reference goes:
-a slice that is being sent keeps it open however the segment is renamed, deleted or closed meanwhile.
+`size_bytes` is what counts as written: a failed write is cut off again before anybody hears of it. The indexes
+follow from the log file, and are made anew from it where they are missing or cannot be right. The files themselves
+are those of segment_files.py.
 
 Owned by its Log, on the event loop; what threads may call says so.
 """
@@ -12,11 +12,11 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from threading import RLock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP
+from ottla.records.batch import LOG_OVERHEAD, BatchView
 from ottla.storage.batch_scan import (
     BASE_OFFSET,
     LAST_DELTA,
@@ -31,53 +31,34 @@ from ottla.storage.batch_scan import (
 from ottla.storage.files import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
     create_empty,
-    file_name,
-    file_size,
     write_fully,
 )
 from ottla.storage.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex
 from ottla.storage.log_config import LogConfig
-from ottla.storage.slices import SegmentFile
+from ottla.storage.segment_files import SegmentFiles, opening
 from ottla.storage.timeindex import TimeIndex
-from ottla.storage.txnindex import TxnIndex
-
-if TYPE_CHECKING:
-    from ottla.records.batch import BatchView
 
 logger = logging.getLogger(__name__)
 
-_opening = RLock()
-
 REMEMBERED_POSITIONS: Final = 16  # where the last slices ended: consumers read on from there
-LOG_OVERHEAD: Final = 12
 
 
-class LogSegment:
+class LogSegment(SegmentFiles):
     """One segment of a log, from its base offset on."""
 
     __slots__ = (
         "_boundaries",
         "_bytes_since_index",
-        "_dir",
-        "_file",
         "_first_timestamp",
-        "_indexes",
         "_max_timestamp",
         "_offset_of_max",
         "_positions",
-        "_txn_index",
-        "base_offset",
         "created_ms",
         "index_interval_bytes",
-        "index_max_bytes",
         "must_roll",
         "roll_jitter_ms",
-        "size_bytes",
-        "suffix",
     )
 
     def __init__(
@@ -90,17 +71,16 @@ class LogSegment:
         now_ms: int,
         suffix: str = "",
     ) -> None:
-        self._dir = dir
-        self.base_offset = base_offset
-        self.suffix = suffix
-        self.size_bytes = size_bytes
+        super().__init__(
+            dir,
+            base_offset,
+            size_bytes=size_bytes,
+            index_max_bytes=config.segment_index_bytes,
+            suffix=suffix,
+        )
         self.created_ms = now_ms
         self.index_interval_bytes = config.index_interval_bytes
-        self.index_max_bytes = config.segment_index_bytes
         self.roll_jitter_ms = config.random_segment_jitter_ms()
-        self._txn_index: TxnIndex | None = None
-        self._file: SegmentFile | None = None
-        self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._bytes_since_index = 0
         self.must_roll = False  # an index is full
         self._max_timestamp: int | None = None
@@ -120,74 +100,20 @@ class LogSegment:
         segment.txn_index.reset()
         return segment
 
-    # -- files
-
-    def _path(self, kind: str) -> Path:
-        return self._dir / (file_name(self.base_offset, kind) + self.suffix)
-
-    @property
-    def path(self) -> Path:
-        return self._path(LOG_SUFFIX)
-
-    def file(self) -> SegmentFile:
-        """The open log file. Any thread; never makes one, since a name may be the one from before a rename."""
-        file = self._file
-        return self._open_file() if file is None else file
-
-    def _open_file(self) -> SegmentFile:
-        """Under a lock: of two that open at once, the first would see its descriptor closed by the second."""
-        with _opening:
-            while (file := self._file) is None:
-                path = self.path
-                try:
-                    file = self._file = SegmentFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
-                    break
-                except FileNotFoundError:
-                    if path == self.path:
-                        raise
-            return file
-
-    @property
-    def offset_index(self) -> OffsetIndex:
-        """The offset index, rebuilt from the log file if it is missing or cannot be right."""
-        return (self._indexes or self._open_indexes())[0]
-
-    @property
-    def time_index(self) -> TimeIndex:
-        return (self._indexes or self._open_indexes())[1]
-
-    @property
-    def txn_index(self) -> TxnIndex:
-        if self._txn_index is None:
-            self._txn_index = TxnIndex(self._path(TXN_INDEX_SUFFIX), self.base_offset)
-        return self._txn_index
-
-    def _new_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        return (
-            OffsetIndex(self._path(INDEX_SUFFIX), self.base_offset, self.index_max_bytes),
-            TimeIndex(self._path(TIME_INDEX_SUFFIX), self.base_offset, self.index_max_bytes),
-        )
+    # -- indexes from the log file
 
     def _open_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Looks at both; the lock keeps a thread that searches and the loop from each having their own."""
-        with _opening:
-            if self._indexes is not None:
-                return self._indexes
-            offsets, times = indexes = self._new_indexes()
+        """As they are, or made anew if one is missing or cannot be right."""
+        with opening:  # until they are made anew: a thread that searches is not to make them, too
             try:
-                entries = offsets.entries
-                if entries and offsets.entry(entries - 1)[1] >= self.size_bytes:
-                    raise CorruptIndexError(f"{offsets.path} points beyond the end of the segment")
-                _ = times.entries
-                self._indexes = indexes
+                return super()._open_indexes()
             except CorruptIndexError as error:
                 logger.warning("%s; making it anew", error)
-                self.rebuild_indexes()
-            return self._indexes or indexes
+                return self.rebuild_indexes()
 
-    def rebuild_indexes(self) -> None:
+    def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Makes both indexes anew from the batch headers, as the appends would have."""
-        self.reset_indexes()
+        indexes = self.reset_indexes()
         self._max_timestamp, self._offset_of_max = NO_TIMESTAMP, self.base_offset
         try:
             for position, header in self.headers():
@@ -196,11 +122,7 @@ class LogSegment:
         except KafkaError as error:
             logger.warning("%s: the index ends where the segment is damaged: %s", self.path, error)
         self.finish_indexes()
-
-    def has_empty_indexes(self) -> bool:
-        """Is there nothing in any of the indexes on the disk?"""
-        sizes = [file_size(self._path(kind)) for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)]
-        return sizes[0] == sizes[1] == 0 and not sizes[2]
+        return indexes
 
     def begin_recovery(self) -> None:
         """Forgets everything but the log file, before it is read batch by batch."""
@@ -209,13 +131,14 @@ class LogSegment:
         self._max_timestamp, self._offset_of_max = NO_TIMESTAMP, self.base_offset
         self._first_timestamp = None
 
-    def reset_indexes(self) -> None:
+    def reset_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Empties both, without looking at what was in them."""
         self._indexes = indexes = self._new_indexes()
         for index in indexes:
             index.reset()
         self._bytes_since_index = 0
         self._forget_positions()
+        return indexes
 
     # -- timestamps
 
@@ -244,10 +167,6 @@ class LogSegment:
         """The largest timestamp, or the time of the last write if no record has one: what retention goes by."""
         timestamp = self.max_timestamp_so_far
         return timestamp if timestamp >= 0 else self.last_modified_ms
-
-    @property
-    def last_modified_ms(self) -> int:
-        return os.stat(self.path).st_mtime_ns // 1_000_000
 
     @property
     def first_batch_timestamp(self) -> int | None:
@@ -397,7 +316,7 @@ class LogSegment:
         file = self.file()
         return scan_headers(file.fd, position, self.size_bytes, pread, file)
 
-    def batches(self, position: int = 0) -> Iterator[tuple[int, "BatchView"]]:
+    def batches(self, position: int = 0) -> Iterator[tuple[int, BatchView]]:
         """(position, batch) of the batches from a position on. Any thread."""
         file = self.file()
         return read_batches(file.fd, position, self.size_bytes, file)
@@ -445,63 +364,13 @@ class LogSegment:
                 largest, offset = header[MAX_TIMESTAMP], header[BASE_OFFSET] + header[LAST_DELTA]
         return largest, offset
 
-    # -- the disk
-
-    def flush(self) -> None:
-        """Waits until file and indexes are on the disk. Any thread."""
-        file = self.file()
-        os.fsync(file.fd)
-        for index in self._indexes or ():
-            index.flush()
-        self.txn_index.flush()
-
-    def set_last_modified(self, modified_ms: int) -> None:
-        """A segment rewritten by the cleaner is as old as what it was made from."""
-        for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            os.utime(self._path(kind), ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
-
-    def change_suffix(self, suffix: str) -> None:
-        """Renames the files; who has the log file open keeps it."""
-        self.file()  # a flush in another thread must not look for it under a name that is going
-        for kind in SEGMENT_SUFFIXES:
-            old, new = self._path(kind), self._dir / (file_name(self.base_offset, kind) + suffix)
-            try:
-                os.replace(old, new)
-            except FileNotFoundError:
-                if kind == LOG_SUFFIX:
-                    raise
-        self.suffix = suffix
-        self._repath()
-
-    def move(self, dir: Path) -> None:
-        """The directory was renamed."""
-        self._dir = dir
-        self._repath()
-
-    def _repath(self) -> None:
-        if self._txn_index is not None:
-            self._txn_index.path = self._path(TXN_INDEX_SUFFIX)
-        if self._indexes is not None:
-            self._indexes[0].path = self._path(INDEX_SUFFIX)
-            self._indexes[1].path = self._path(TIME_INDEX_SUFFIX)
+    # -- the end
 
     def close(self) -> None:
         """Leaves the files as Kafka leaves them at a clean stop; the segment opens again when it is used."""
         if self._indexes is not None:
             self.finish_indexes()
         self.close_handlers()
-
-    def close_handlers(self) -> None:
-        """Lets go of the files without writing."""
-        self._file = None
-        for index in self._indexes or ():
-            index.close_handler()
-
-    def delete_files(self) -> None:
-        """Unlinks them. Any thread, once no log lists the segment any more."""
-        self.close_handlers()
-        for kind in SEGMENT_SUFFIXES:
-            self._path(kind).unlink(missing_ok=True)
 
     def __repr__(self) -> str:
         return f"LogSegment(base_offset={self.base_offset}, size_bytes={self.size_bytes}{self.suffix})"
