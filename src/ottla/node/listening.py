@@ -16,7 +16,8 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.errors import ConfigError
 from ottla.config.listeners import Listener as ListenerConfig
 from ottla.metadata.cluster import Endpoint
-from ottla.server.connection import Answer, Connection
+from ottla.server.answers import Answer
+from ottla.server.connection import Connection
 from ottla.server.context import Services
 from ottla.server.dispatch import Dispatcher
 from ottla.server.frame_pool import GIANT_BUDGET_BYTES, ORDINARY_BUDGET_BYTES, FramePool

@@ -29,6 +29,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Protocol, cast
 
 from ottla.model.errors import KafkaError
+from ottla.server.answers import Answer, Deferred, memory_bytes
 from ottla.server.frame_pool import FramePool
 from ottla.server.output import Output, Reply, SocketOutput, TransportOutput
 from ottla.server.registry import Listener
@@ -50,39 +51,6 @@ MIN_FRAME_BYTES = 8
 
 _SIZE = struct.Struct(">i")
 _READY = (bytes, bytearray, list)
-
-
-class Deferred:
-    """An answer that comes later; `resolve` may be called once, from the loop."""
-
-    __slots__ = ("_then", "done", "on_abandoned", "ready_bytes", "reply")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.ready_bytes = 0  # what an answer that has to wait for an earlier one holds in memory
-        self.reply: Reply | None = None
-        self._then: Callable[[Reply | None], None] | None = None
-        self.on_abandoned: Callable[[], None] | None = None
-
-    def resolve(self, reply: Reply | None) -> None:
-        assert not self.done, "an answer is given once"
-        self.done = True
-        self.reply = reply
-        if self._then is not None:
-            self._then(reply)
-
-    def then(self, callback: Callable[[Reply | None], None]) -> None:
-        """Whom to tell when it is there."""
-        self._then = callback
-
-    def abandon(self) -> None:
-        """The client is gone: whoever waits on its behalf may stop, and so give back what the wait holds."""
-        self._then = None
-        if not self.done and self.on_abandoned is not None:
-            self.on_abandoned()
-
-
-Answer = Reply | Deferred | Coroutine[Any, Any, Reply | None] | None
 
 
 class Dispatch(Protocol):
@@ -381,7 +349,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._line:
             ready = Deferred()
             ready.resolve(reply)
-            ready.ready_bytes = _memory_bytes(reply)
+            ready.ready_bytes = memory_bytes(reply)
             self._ready_bytes += ready.ready_bytes
             self._line.append(ready)
         elif self._output is not None:
@@ -480,10 +448,3 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading_paused and self._transport is not None and not self._closing:
             self._reading_paused = False
             self._transport.resume_reading()
-
-
-def _memory_bytes(reply: Reply) -> int:
-    """What an answer takes of our memory; slices of files take none."""
-    if not isinstance(reply, list):
-        return len(reply)
-    return sum(len(chunk) for chunk in reply if isinstance(chunk, bytes))

@@ -14,7 +14,8 @@ from typing import Any
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
-from ottla.server.connection import Answer, Connection, Deferred
+from ottla.server.answers import Answer, Deferred
+from ottla.server.connection import Connection
 from ottla.server.context import Context, Services
 from ottla.server.errors import error_response
 from ottla.server.output import Reply

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from ottla.server.request_head import MAX_ELEMENTS
 
 if TYPE_CHECKING:
-    from ottla.server.connection import Answer, Connection
+    from ottla.server.answers import Answer
+    from ottla.server.connection import Connection
     from ottla.server.context import Context, Services
 
 

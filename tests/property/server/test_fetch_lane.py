@@ -19,7 +19,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.records.control import end_txn_marker
 from ottla.replication.partition import Partition
-from ottla.server.connection import Deferred
+from ottla.server.answers import Deferred
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers import fetch as handler
 from ottla.server.output import SENDFILE_MIN_BYTES

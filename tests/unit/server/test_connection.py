@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from ottla.server.connection import Answer, Deferred
+from ottla.server.answers import Answer, Deferred
 from ottla.server.frame_pool import FramePool
 from ottla.server.listeners import ConnectionLimits, Connections, ListenerHost, shared_buffer
 from ottla.server.registry import Listener

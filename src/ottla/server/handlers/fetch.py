@@ -13,7 +13,8 @@ from collections.abc import Coroutine
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.replication.partition import Partition
-from ottla.server.connection import Answer, Connection, Deferred
+from ottla.server.answers import Answer, Deferred
+from ottla.server.connection import Connection
 from ottla.server.context import Services
 from ottla.server.fetch_lane import answer_one
 from ottla.server.fetch_read import (

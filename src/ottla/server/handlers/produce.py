@@ -16,7 +16,8 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import COMPRESSION_MASK, HEADER_SIZE, TRANSACTIONAL_FLAG
 from ottla.records.compression import ZSTD
 from ottla.replication.partition import ACKS_ALL, Partition
-from ottla.server.connection import Answer, Connection, Deferred
+from ottla.server.answers import Answer, Deferred
+from ottla.server.connection import Connection
 from ottla.server.context import Services
 from ottla.server.leaders import current_leader, endpoints
 from ottla.server.output import Reply
