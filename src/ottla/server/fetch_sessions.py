@@ -16,14 +16,12 @@ from typing import NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.fast_fetch import Wanted
-from ottla.wire.fast_produce import MAX_PARTITIONS
+from ottla.wire.fast_produce import MAX_PARTITIONS, TopicKey
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 2**31 - 1
-
-TopicKey = str | bytes
 
 
 class Watermarks(NamedTuple):

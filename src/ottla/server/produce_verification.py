@@ -15,9 +15,8 @@ from ottla.records.batch import BATCH_HEADER, HEADER_SIZE, TRANSACTIONAL_FLAG
 from ottla.server.context import Services
 from ottla.server.transaction_verification import Batch, Operation, begin, verifies, verify
 from ottla.storage.verification import NOT_CHECKED, Verification
-from ottla.wire.fast_produce import ProduceFast
+from ottla.wire.fast_produce import ProduceFast, TopicKey
 
-TopicKey = str | bytes
 Place = tuple[TopicKey, int]
 unpack_header = BATCH_HEADER.unpack_from
 
