@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
-from ottla.coordinator import shard
+from ottla.coordinator import shard_state
 from ottla.coordinator.group.classic import state as classic
 from ottla.coordinator.group.consumer import group as consumer
 from ottla.coordinator.group.consumer import member as consumer_member
@@ -39,7 +39,7 @@ MACHINES: dict[str, tuple[str, Table]] = {
     "A streams group": (streams.__name__, streams.TRANSITIONS),
     "A member of a streams group": (streams_member.__name__, streams_member.TRANSITIONS),
     "A transaction": (transaction.__name__, transaction.TRANSITIONS),
-    "A shard of a coordinator": (shard.__name__, shard.TRANSITIONS),
+    "A shard of a coordinator": (shard_state.__name__, shard_state.TRANSITIONS),
     "A voter of the metadata quorum": (raft.__name__, raft.TRANSITIONS),
 }
 

@@ -15,7 +15,8 @@ from ottla.coordinator.partitioning import partition_for
 from ottla.coordinator.ports import Machine, Scheduler, ShardLog
 from ottla.coordinator.result import Result
 from ottla.coordinator.serde import RecordSerde
-from ottla.coordinator.shard import Producer, Shard, ShardState
+from ottla.coordinator.shard import Producer, Shard
+from ottla.coordinator.shard_state import ShardState
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage

@@ -1,4 +1,4 @@
-"""One shard: a machine, the partition it is replayed from, and the decisions that wait for their commit.
+"""One shard: a machine, the partition it is replayed from, and the decisions that are on their way to its log.
 
 A decision is made on the newest state and replayed at once, with the offsets its records will have; the records of
 all decisions of one turn of the loop go to the log as one batch. What was decided is answered when the batch is
@@ -9,31 +9,21 @@ loaded again. A decision without records is answered when everything it may have
 something may decide the next thing in the same turn, even while a batch is being appended: what is counted is
 counted before anybody is told.
 
-Owner: the CoordinatorRuntime, on the broker's loop.
+Who is told, and how, is in shard_answers.py. Owner: the CoordinatorRuntime, on the broker's loop.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from enum import StrEnum
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.coordinator.log_errors import translate
 from ottla.coordinator.ports import Machine, Scheduler, ShardLog
-from ottla.coordinator.result import (
-    After,
-    Answer,
-    CancelTimer,
-    CoordinatorRecord,
-    Effect,
-    NewRecord,
-    RecordBulk,
-    Result,
-    StartTimer,
-)
+from ottla.coordinator.result import CoordinatorRecord, Effect, NewRecord, RecordBulk, Result
 from ottla.coordinator.serde import RecordSerde
+from ottla.coordinator.shard_answers import AnsweringShard
+from ottla.coordinator.shard_state import TRANSITIONS, ShardState
 from ottla.coordinator.timeline import Timeline
-from ottla.coordinator.timers import Timers
-from ottla.coordinator.waiting import NEVER, Decision, WaitingDecisions
+from ottla.coordinator.waiting import NEVER, Decision
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
@@ -51,25 +41,6 @@ T = TypeVar("T")
 RECORD_OVERHEAD: Final = 21
 # Decisions that wait for their commit; more than this is a partition that no longer replicates.
 MAX_PENDING_DECISIONS: Final = 100_000
-# Decisions that are answered in one turn of the loop, each with a response to encode and send.
-ANSWERED_AT_ONCE: Final = 32
-
-
-class ShardState(StrEnum):
-    """How far a shard is. A closed one is never opened again: the next election makes a new one."""
-
-    LOADING = "loading"
-    ACTIVE = "active"
-    FAILED = "failed"
-    CLOSED = "closed"
-
-
-TRANSITIONS: Final[dict[ShardState, frozenset[ShardState]]] = {
-    ShardState.LOADING: frozenset({ShardState.ACTIVE, ShardState.FAILED, ShardState.CLOSED}),
-    ShardState.ACTIVE: frozenset({ShardState.CLOSED}),
-    ShardState.FAILED: frozenset({ShardState.CLOSED}),
-    ShardState.CLOSED: frozenset(),
-}
 
 
 class Producer(NamedTuple):
@@ -79,7 +50,7 @@ class Producer(NamedTuple):
     producer_epoch: int
 
 
-class Shard(Generic[M]):
+class Shard(AnsweringShard[M]):
     """See the module."""
 
     def __init__(
@@ -99,28 +70,19 @@ class Shard(Generic[M]):
 
         `on_lost` is told when the shard has closed itself and is to be loaded again.
         """
+        super().__init__(machine, timeline, shard_log, scheduler, self._fire)
         self.topic_partition = topic_partition
         self.epoch = epoch
-        self.machine = machine
-        self.timeline = timeline
         self.serde = serde
-        self.log = shard_log
-        self.state = ShardState.LOADING
-        self._scheduler = scheduler
         self._compression = compression
         self._linger_ms = linger_ms
         self._on_lost = on_lost
-        self._timers = Timers(scheduler, self._fire)
-        self._waiting = WaitingDecisions(scheduler)
         self._batch: list[NewRecord] = []
         self._batch_bytes = 0
         # Where the batch begins and the next record goes; what lies before the batch is in the log, or on its way.
         self._batch_offset = -1
         self._next_offset = -1
         self._flush_scheduled = False
-        # Who waits for what lies before it is told, now or in one of the next turns.
-        self._committed_offset = -1
-        self._answering = False
 
     # ---- life ---------------------------------------------------------------------------------------------
 
@@ -212,11 +174,11 @@ class Shard(Generic[M]):
         self._wait(Result(None), pending, timeout_ms)
         return pending
 
-    def apply(self, effects: Iterable[Effect]) -> None:
-        """Effects that rest on no decision of their own."""
-        effects = list(effects)
-        self._apply_timers(effects)
-        self._apply_answers(effects)
+    def _wait(self, result: Result[Any], pending: Pending[Any], timeout_ms: float) -> None:
+        if not self._waiting and not self._batch and self._next_offset <= self.log.high_watermark:
+            self._release(result, pending)
+            return
+        self._waiting.add(self._next_offset, timeout_ms, result, pending)
 
     def _fire(self, operation: Callable[[int], Result[Any]]) -> Pending[Any]:
         """A timer's operation is a decision like any other; the machine is bound to it already."""
@@ -398,99 +360,6 @@ class Shard(Generic[M]):
         for entry in self._waiting.take_behind(offset):
             self._tell_failure(entry, error)
 
-    # ---- committing ---------------------------------------------------------------------------------------
-
-    def _wait(self, result: Result[Any], pending: Pending[Any], timeout_ms: float) -> None:
-        if not self._waiting and not self._batch and self._next_offset <= self.log.high_watermark:
-            self._release(result, pending)
-            return
-        self._waiting.add(self._next_offset, timeout_ms, result, pending)
-
-    def _committed(self) -> None:
-        """The high watermark has moved, or the partition is gone: look which."""
-        if self.state is not ShardState.ACTIVE:
-            return
-        self._committed_offset = high_watermark = self.log.high_watermark
-        self.timeline.commit(high_watermark)
-        if not self._answering:
-            self._answer_some()
-
-    def _answer_some(self) -> None:
-        """In portions: a thousand members that all wait for one batch would hold the loop."""
-        self._answering = True
-        try:
-            for _ in range(ANSWERED_AT_ONCE):
-                if not self._answer_next():
-                    return
-        finally:
-            self._answering = False
-        if self._waiting.has_committed(self._committed_offset):
-            self._answering = True
-            self._scheduler.call_soon(self._answer_more)
-
-    def _answer_more(self) -> None:
-        self._answering = False
-        if self.state is ShardState.ACTIVE:
-            self._answer_some()
-
-    def _answer_next(self) -> bool:
-        entry = self._waiting.take_committed(self._committed_offset)
-        if entry is None:
-            return False
-        self._release(entry.result, entry.pending)
-        return True
-
-    def _release(self, result: Result[Any], pending: Pending[Any]) -> None:
-        if result.effects:
-            self._apply_answers(result.effects)
-        response = result.response
-        if isinstance(response, Pending):
-            response.then(lambda parked: _pass_on(parked, pending))
-        elif not pending.done:
-            pending.resolve(response)
-
-    def _tell_failure(self, entry: Decision, error: KafkaError) -> None:
-        result = entry.result
-        unanswered: Iterable[Effect] = result.effects
-        if result.on_failure is not None:
-            effects = result.on_failure(error)
-            if self.state is ShardState.ACTIVE:
-                self.apply(effects)
-            else:
-                # Whoever was to be answered by them is known to nobody else any more.
-                unanswered = [*unanswered, *effects]
-        for effect in unanswered:
-            if isinstance(effect, Answer) and not effect.pending.done:
-                effect.pending.fail(error)
-        if not entry.pending.done:
-            entry.pending.fail(error)
-
-    # ---- effects ------------------------------------------------------------------------------------------
-
-    def _apply_timers(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, StartTimer):
-                self._timers.start(effect.key, effect.delay_ms, effect.operation)
-            elif isinstance(effect, CancelTimer):
-                self._timers.cancel(effect.key)
-
-    def _apply_answers(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Answer):
-                if not effect.pending.done:
-                    effect.pending.resolve(effect.response)
-            elif isinstance(effect, After):
-                effect.call()
-
 
 def _size_bound(key: bytes, value: bytes | None) -> int:
     return RECORD_OVERHEAD + len(key) + (0 if value is None else len(value))
-
-
-def _pass_on(parked: Pending[Any], pending: Pending[Any]) -> None:
-    if pending.done:
-        return
-    if parked.error is not None:
-        pending.fail(parked.error)
-    else:
-        pending.resolve(parked.result())

@@ -18,6 +18,7 @@ from ottla.model.pending import Pending
 log = logging.getLogger("ottla.coordinator")
 
 Operation = Callable[[int], Result[Any]]
+Fire = Callable[[Operation], Pending[Any]]
 
 # A timer whose decision could not be written is tried again.
 RETRY_MS: Final = 500
@@ -36,7 +37,7 @@ class _Timer:
 class Timers:
     """See the module."""
 
-    def __init__(self, scheduler: Scheduler, fire: Callable[[Operation], Pending[Any]]) -> None:
+    def __init__(self, scheduler: Scheduler, fire: Fire) -> None:
         self._scheduler = scheduler
         self._fire = fire
         self._timers: dict[Hashable, _Timer] = {}

@@ -22,7 +22,8 @@ from ottla.coordinator.group.record_types import GROUP_RECORDS
 from ottla.coordinator.loading import replay_batches
 from ottla.coordinator.ports import Handle
 from ottla.coordinator.runtime import CoordinatorRuntime
-from ottla.coordinator.shard import Shard, ShardState
+from ottla.coordinator.shard import Shard
+from ottla.coordinator.shard_state import ShardState
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage, ResourceType

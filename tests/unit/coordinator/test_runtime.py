@@ -10,7 +10,8 @@ from ottla.coordinator.group.record_types import GROUP_RECORDS
 from ottla.coordinator.partitioning import java_hash_code, partition_for
 from ottla.coordinator.result import Result
 from ottla.coordinator.runtime import CoordinatorRuntime
-from ottla.coordinator.shard import Producer, ShardState
+from ottla.coordinator.shard import Producer
+from ottla.coordinator.shard_state import ShardState
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage

@@ -6,7 +6,9 @@ from tests.unit.coordinator.toy import ToyWorld, number, put
 
 from ottla.coordinator.log_errors import translate
 from ottla.coordinator.result import After, Answer, CancelTimer, Result, StartTimer
-from ottla.coordinator.shard import ANSWERED_AT_ONCE, TRANSITIONS, Producer, ShardState
+from ottla.coordinator.shard import Producer
+from ottla.coordinator.shard_answers import ANSWERED_AT_ONCE
+from ottla.coordinator.shard_state import TRANSITIONS, ShardState
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
