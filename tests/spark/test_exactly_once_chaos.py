@@ -83,8 +83,8 @@ class Chaos:
         deadline = time.monotonic() + START_S
         while self.job.is_running and self.job.batches_done() <= self._done_at_start:
             assert time.monotonic() < deadline, f"no batch gets done\n{self.job.log_text()[-5_000:]}"
-            time.sleep(0.02)
-        time.sleep(self.rng.uniform(0, 1.5))
+            time.sleep(0.02)  # polls what another process does
+        time.sleep(self.rng.uniform(0, 1.5))  # any moment: in a task, in a commit, between two batches
         return self.job.is_running
 
     def _kill_driver(self) -> bool:

@@ -78,6 +78,7 @@ def ottla(broker: Broker, tmp_path: Path) -> Iterator[Ottla]:
 
 
 def until(condition: Callable[[], Any], ottla: Ottla) -> Any:
+    """Polls until there is something: what is waited for happens in other processes."""
     deadline = time.monotonic() + WAIT_S
     while not (found := condition()):
         assert time.monotonic() < deadline, ottla.logs()

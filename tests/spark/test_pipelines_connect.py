@@ -59,6 +59,7 @@ def connect_server(tmp_path: Path) -> Iterator[str]:
 
 
 def _await_port(port: int, server: subprocess.Popen[bytes]) -> None:
+    """Polls until the server listens; it says so nowhere else."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while server.poll() is None and time.monotonic() < deadline:
         with socket.socket() as probe:

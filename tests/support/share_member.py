@@ -53,7 +53,7 @@ class ShareMember:
                 assigned = (answer["assignment"] or {}).get("topic_partitions") or []
                 if sum(len(entry["partitions"]) for entry in assigned) == self.partitions:
                     return self
-            time.sleep(0.05)
+            time.sleep(0.05)  # until the next heartbeat, as a member waits
         raise AssertionError(f"not assigned: {answer}")
 
     def fetch(

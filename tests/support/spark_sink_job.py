@@ -87,7 +87,7 @@ def install() -> None:
 
     def sent(self: Any, producer: Any, batches: Any) -> None:
         send(self, producer, batches)
-        time.sleep(random.uniform(0, float(os.environ.get(DAWDLE, "0"))))
+        time.sleep(random.uniform(0, float(os.environ.get(DAWDLE, "0"))))  # see DAWDLE
         _at("in a task")
 
     sink_cluster.SinkCluster.perform = watched  # type: ignore[method-assign]

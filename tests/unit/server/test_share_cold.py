@@ -54,7 +54,7 @@ def run(world: ShareWorld, ask: Callable[[], Asked]) -> Asked:
                 world.scheduler.settle()
                 if answer.done:
                     return answer
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.001)  # for the thread
         raise AssertionError("no answer")
 
     return asyncio.run(asked())
@@ -108,15 +108,19 @@ def test_a_disk_that_cannot_be_read_is_told(world: ShareWorld, monkeypatch: pyte
 def test_a_client_that_leaves_meanwhile_acquires_nothing(
     world: ShareWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ColdDisk(monkeypatch, times=1)
+    disk = ColdDisk(monkeypatch, times=1)
 
     async def leave() -> Asked:
         with ThreadPoolExecutor(1) as executor:
             world.service._executor = executor
             answer = world.fetch(0, partitions=[0])
             world.connection.lose()
-        await asyncio.sleep(0.01)
+        # The thread is done: these turns are the ones in which the fetch would go on.
+        for _ in range(10):
+            await asyncio.sleep(0)
+            world.scheduler.settle()
         return answer
 
     assert not asyncio.run(leave()).done
+    assert disk.left == 0
     assert run(world, lambda: world.fetch(0, member="b", partitions=[0])).acquired() == [(0, 19, 1)]
