@@ -162,11 +162,12 @@ class ProduceAnswer:
     def _late(self, topics: Outcomes) -> Outcomes:
         """What is appended but not committed in time is told as timed out."""
         late = {
-            p.topic_partition.partition for p, offset in self._waiting_for if p.log.high_watermark < offset
+            id(partition) for partition, offset in self._waiting_for if partition.log.high_watermark < offset
         }
         code = int(ErrorCode.REQUEST_TIMED_OUT)
+        hosted = self._services.replicas.hosted
         return [
-            (topic, [(o[0], code, *o[2:]) if o[0] in late else o for o in outcomes])
+            (topic, [(o[0], code, *o[2:]) if id(hosted(topic, o[0])) in late else o for o in outcomes])
             for topic, outcomes in topics
         ]
 
