@@ -8,13 +8,11 @@ Owner: the manager of consumer or streams groups in a shard.
 import logging
 from collections.abc import Callable, Hashable, Mapping
 from enum import StrEnum
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
-from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.group.of_kind import G, GroupsOfKind
-from ottla.coordinator.group.streams.member import StreamsGroupMember
 from ottla.coordinator.result import CancelTimer, Result, StartTimer
 
 
@@ -25,6 +23,17 @@ class Wait(StrEnum):
     REBALANCE = "rebalance"
     JOIN = "join"
     SYNC = "sync"
+
+
+class Rebalancing(Protocol):
+    """A member that was asked to give something up."""
+
+    @property
+    def member_id(self) -> str: ...
+    @property
+    def member_epoch(self) -> int: ...
+    @property
+    def rebalance_timeout_ms(self) -> int: ...
 
 
 class ModernTimers(Generic[G]):
@@ -56,9 +65,7 @@ class ModernTimers(Generic[G]):
             self._sessions[group_id, member_id] = known
         return known
 
-    def start_rebalance(
-        self, turn: Turn, group_id: str, member: ConsumerGroupMember | StreamsGroupMember
-    ) -> None:
+    def start_rebalance(self, turn: Turn, group_id: str, member: Rebalancing) -> None:
         """The member has to leave this epoch in time."""
         timer = self._timer(
             Wait.REBALANCE, group_id, member.member_id, member.rebalance_timeout_ms, member.member_epoch
