@@ -13,7 +13,7 @@ from tests.interop.apache import ApacheKafka
 from tests.spark import test_sink_protocol as protocol
 from tests.spark.test_sink_kills import ALL, SHORT
 from tests.spark.test_sink_protocol import *  # noqa: F403  (its tests are collected here, with our broker)
-from tests.support.sink_world import values
+from tests.support.sink_world import final_values
 from tests.support.spark_jobs import SparkJob
 from tests.support.spark_world import Broker
 
@@ -51,4 +51,4 @@ def test_a_stream_from_spark_killed_at_each_point_of_its_commit(broker: ApacheBr
         assert job.run(kill_at=point) == "killed", job.log_text()
     job.feed(300)
     assert job.run() == "done", job.log_text()
-    assert values(broker.bootstrap, topic) == job.expected()
+    assert final_values(broker.bootstrap, topic) == job.expected()

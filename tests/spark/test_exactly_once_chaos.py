@@ -15,9 +15,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.support.sink_world import Sink, is_stable, values
+from tests.support.sink_world import final_values
 from tests.support.spark_jobs import SparkJob
-from tests.support.spark_world import Broker, wait_for
+from tests.support.spark_world import Broker
 
 KILLS = int(os.environ.get("OTTLA_CHAOS") or 5)
 IS_LONG = KILLS >= 20
@@ -120,6 +120,4 @@ def test_each_row_once_however_often_who_dies(own_broker: Broker, tmp_path: Path
     finally:
         job.reap()
     print(f"{dict(chaos.kills)} killed in {chaos.lives} lives, {len(job.expected())} rows")
-    assert values(own_broker.bootstrap, topic) == job.expected()
-    client = Sink(own_broker.bootstrap, topic, "reader").client
-    wait_for(lambda: is_stable(client, topic), what="the last stable offset")
+    assert final_values(own_broker.bootstrap, topic) == job.expected()

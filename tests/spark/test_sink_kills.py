@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.support.sink_world import values
+from tests.support.sink_world import final_values
 from tests.support.spark_jobs import SparkJob
 from tests.support.spark_world import Broker
 
@@ -34,4 +34,4 @@ def test_each_row_once_wherever_the_driver_dies(broker: Broker, tmp_path: Path) 
         assert job.run(kill_at=point) == "killed", job.log_text()
     job.feed(300)
     assert job.run() == "done", job.log_text()
-    assert values(broker.bootstrap, topic) == job.expected()
+    assert final_values(broker.bootstrap, topic) == job.expected()

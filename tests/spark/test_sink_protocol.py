@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
-from tests.support.sink_world import Sink, Stopped, is_stable, values
+from tests.support.sink_world import Sink, Stopped, final_values, is_stable, values
 from tests.support.spark_world import Broker
 
 from ottla.client.transactions_by_id import init_producer_id
@@ -27,8 +27,7 @@ def sink(broker: Broker) -> Sink:
 
 
 def check(broker: Broker, sink: Sink, expected: list[str]) -> None:
-    assert values(broker.bootstrap, sink.topic) == sorted(expected)
-    assert is_stable(sink.client, sink.topic)
+    assert final_values(broker.bootstrap, sink.topic) == sorted(expected)
 
 
 def timed_out(sink: Sink, report: Any) -> None:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.sink_world import Sink, is_stable, read_committed, values
+from tests.support.sink_world import final_values, read_committed, values
 from tests.support.spark_world import Broker, wait_for
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
-
-
-@pytest.fixture
-def client_of() -> Callable[[str, str], Any]:
-    return lambda bootstrap, topic: Sink(bootstrap, topic, "reader").client
 
 
 def numbers(spark: Any, count: int, slices: int = 2) -> Any:
@@ -90,15 +84,12 @@ def test_writes_without_an_id_add_up(spark: Any, broker: Broker, delivery: str) 
     assert values(broker.bootstrap, topic) == sorted(texts(20) * 2)
 
 
-def test_a_job_that_fails_leaves_nothing(
-    spark: Any, broker: Broker, client_of: Callable[[str, str], Any]
-) -> None:
+def test_a_job_that_fails_leaves_nothing(spark: Any, broker: Broker) -> None:
     topic = broker.topic(2)
     rows = numbers(spark, 1_000, 3).selectExpr("key", "if(key = '999', raise_error('no'), value) as value")
     with pytest.raises(Exception, match="no"):
         write(rows, broker, topic=topic)
-    wait_for(lambda: is_stable(client_of(broker.bootstrap, topic), topic), what="the last stable offset")
-    assert values(broker.bootstrap, topic) == []
+    assert final_values(broker.bootstrap, topic) == []
 
 
 # -- what is refused, and when --------------------------------------------------------------------------------
@@ -184,7 +175,6 @@ def test_a_stream_over_several_runs(
     tmp_path: Path,
     delivery: str,
     queries: None,
-    client_of: Callable[[str, str], Any],
 ) -> None:
     topic, place = broker.topic(3), tmp_path / "in"
     rows = files(spark, place).selectExpr("cast(number as string) key", "cast(number as string) value")
@@ -194,8 +184,7 @@ def test_a_stream_over_several_runs(
             start(rows, broker, tmp_path, topic, ottla__delivery=delivery).trigger(availableNow=True).start()
         )
         query.awaitTermination()
-    assert values(broker.bootstrap, topic) == texts(60)
-    assert is_stable(client_of(broker.bootstrap, topic), topic)
+    assert final_values(broker.bootstrap, topic) == texts(60)
 
 
 def test_complete_mode_appends_each_result(spark: Any, broker: Broker, tmp_path: Path, queries: None) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
+from tests.support.spark_world import wait_for
 
 from ottla.client.inline import InlineClient
 from ottla.client.offsets import LATEST
@@ -65,6 +66,13 @@ def _until_the_ends(consumer: Consumer, partitions: int) -> Iterator[Seen]:
 def values(bootstrap: str, topic: str) -> list[str]:
     """The values that readers see, sorted."""
     return sorted((seen.value or b"").decode() for seen in read_committed(bootstrap, topic))
+
+
+def final_values(bootstrap: str, topic: str) -> list[str]:
+    """The same when all transactions have ended: who commits has its answer before every partition has its marker."""
+    client = Sink(bootstrap, topic, "reader").client
+    wait_for(lambda: is_stable(client, topic), what="the last stable offset")
+    return values(bootstrap, topic)
 
 
 def is_stable(client: InlineClient, topic: str) -> bool:
