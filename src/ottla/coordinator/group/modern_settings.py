@@ -1,10 +1,10 @@
 """The settings of a consumer, share or streams group, looked up once and kept until some configuration changes."""
 
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ottla.coordinator.group.context import GroupContext
-from ottla.coordinator.group.group import GroupType
 
 S = TypeVar("S")
 
@@ -20,13 +20,10 @@ class GroupSettings(NamedTuple):
     assignment_interval_ms: int
 
 
-def read_settings(kind: GroupType, values: Mapping[str, Any]) -> GroupSettings:
-    """From keys such as `consumer.session.timeout.ms` and `share.session.timeout.ms`."""
-    return GroupSettings(
-        values[f"{kind}.session.timeout.ms"],
-        values[f"{kind}.heartbeat.interval.ms"],
-        values[f"{kind}.assignment.interval.ms"],
-    )
+def settings_reader(*keys: str) -> Callable[[Mapping[str, Any]], GroupSettings]:
+    """What reads them by the keys that a kind of group has for them, in the order of GroupSettings."""
+    pick = itemgetter(*keys)
+    return lambda values: GroupSettings(*pick(values))
 
 
 class SettingsCache(Generic[S]):

@@ -5,7 +5,6 @@ Owner: the ConsumerManager of a shard.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from ottla.coordinator.group.assignors.api import Assignment, PartitionAssignor
@@ -18,10 +17,9 @@ from ottla.coordinator.group.consumer.subscriptions import subscription_type
 from ottla.coordinator.group.consumer.target import TargetPlan, topic_ids
 from ottla.coordinator.group.consumer.timers import Fence, MemberTimers
 from ottla.coordinator.group.context import GroupContext
-from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.metadata_hash import TopicHashes
 from ottla.coordinator.group.modern_member import JOIN_EPOCH, STATIC_LEAVE_EPOCH
-from ottla.coordinator.group.modern_settings import SettingsCache, read_settings
+from ottla.coordinator.group.modern_settings import SettingsCache, settings_reader
 from ottla.coordinator.group.modern_timers import Wait
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.model.errors import ErrorCode, KafkaError
@@ -29,6 +27,9 @@ from ottla.model.ids import Uuid
 
 Owned = Mapping[Uuid, frozenset[int]]
 MAX_SIZE: Final = "group.consumer.max.size"
+_SETTINGS: Final = settings_reader(
+    "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms", "consumer.assignment.interval.ms"
+)
 
 
 class ConsumerGroups:
@@ -37,7 +38,7 @@ class ConsumerGroups:
     def __init__(self, context: GroupContext, fence: Fence) -> None:
         self.context = context
         self.hashes = TopicHashes()
-        self.settings = SettingsCache(context, partial(read_settings, GroupType.CONSUMER))
+        self.settings = SettingsCache(context, _SETTINGS)
         self.regexes = RegularExpressions(context, self.hashes)
         self.timers = MemberTimers(context, fence)
 

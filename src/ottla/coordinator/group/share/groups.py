@@ -4,13 +4,12 @@ Owner: the ShareManager of a shard.
 """
 
 from collections.abc import Collection, Mapping, Set
-from functools import partial
 from typing import Final
 
 from ottla.coordinator.group.context import GroupContext
-from ottla.coordinator.group.group import Group, GroupType
+from ottla.coordinator.group.group import Group
 from ottla.coordinator.group.metadata_hash import TopicHashes
-from ottla.coordinator.group.modern_settings import SettingsCache, read_settings
+from ottla.coordinator.group.modern_settings import SettingsCache, settings_reader
 from ottla.coordinator.group.share import records
 from ottla.coordinator.group.share.group import ShareGroup
 from ottla.coordinator.group.share.topic_states import UNKNOWN_NAME, ShareTopic, Topics, TopicStates
@@ -20,6 +19,9 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
 
 RETRY_INTERVAL: Final = "group.share.initialize.retry.interval.ms"
+_SETTINGS: Final = settings_reader(
+    "share.session.timeout.ms", "share.heartbeat.interval.ms", "share.assignment.interval.ms"
+)
 
 
 class ShareGroups:
@@ -29,7 +31,7 @@ class ShareGroups:
         self.context = context
         self.hashes = TopicHashes()
         self.states: TimelineDict[str, TopicStates] = TimelineDict(context.timeline)
-        self.settings = SettingsCache(context, partial(read_settings, GroupType.SHARE))
+        self.settings = SettingsCache(context, _SETTINGS)
         # Soft: since when the state of a topic is being set up; without an entry (after a failover) it is tried again.
         self._began_ms: dict[tuple[str, Uuid], int] = {}
 
