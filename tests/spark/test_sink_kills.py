@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,9 @@ from tests.support.spark_world import Broker
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
-# A start of Spark costs seconds: a test run takes the point that leaves most behind, the long one all. Every
-# point is tried on a real broker in test_sink_protocol.py, without Spark.
-SHORT = ["after EndDecision"]
-ALL = [
-    *SHORT,
+# The first leaves most behind. Every point is tried without Spark, too: test_sink_protocol.py.
+POINTS = [
+    "after EndDecision",
     "in a task",
     "after End",
     "before TakeOver",
@@ -29,7 +26,7 @@ ALL = [
 def test_each_row_once_wherever_the_driver_dies(broker: Broker, tmp_path: Path) -> None:
     topic = broker.topic(3)
     job = SparkJob(tmp_path, broker.bootstrap, topic)
-    for point in ALL if os.environ.get("OTTLA_CHAOS") else SHORT:
+    for point in POINTS:
         job.feed(300)
         assert job.run(kill_at=point) == "killed", job.log_text()
     job.feed(300)
