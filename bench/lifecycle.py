@@ -98,7 +98,7 @@ def partitions(report: Report, where: Path, quick: bool = False, with_apache: bo
         try:
             time.sleep(3)  # let the start settle; what is measured next is idleness
             before = cpu_ns(server.pid)
-            time.sleep(IDLE_SECONDS)
+            time.sleep(IDLE_SECONDS)  # what is measured: nothing happens
             idle = (cpu_ns(server.pid) - before) / 1e9 / IDLE_SECONDS
             each = (server.rss_bytes() - empty) / PARTITIONS / 1024
         finally:

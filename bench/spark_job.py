@@ -88,7 +88,7 @@ class Job:
         self._query = self._begin(frame, sink, {**options, **({} if out is None else self._to(out))})
         while not self._query.recentProgress:  # its first look at the topic is done
             _check(self._query)
-            time.sleep(0.02)
+            time.sleep(0.02)  # Spark has no call that waits for a query's progress
         return {}
 
     def seen(self) -> dict[str, int]:
