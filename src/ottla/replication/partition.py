@@ -51,11 +51,11 @@ class Partition:
         "log",
         "min_insync_replicas",
         "partition_epoch",
-        "recompresses",
         "replicas",
         "topic_id",
         "topic_partition",
         "watchers",
+        "works_on_append",
     )
 
     def __init__(self, topic_partition: TopicPartition, topic_id: Uuid, log: Log, node_id: NodeId) -> None:
@@ -80,8 +80,9 @@ class Partition:
         config = self.log.config
         self.min_insync_replicas = config.min_insync_replicas
         self._count_in_sync()
-        self.recompresses = config.compression_type != "producer"
         self.flushes_on_append = config.flush_messages < NEVER_FLUSH
+        # Does an append take more than a write: another codec, or a flush?
+        self.works_on_append = self.flushes_on_append or config.compression_type != "producer"
 
     def become(self, registration: PartitionRegistration) -> None:
         """Take the state that the metadata log gives this replica."""
@@ -125,16 +126,10 @@ class Partition:
             raise self._too_few_in_sync()
         log = self.log
         result = log.append_as_leader(
-            records,
-            self.leader_epoch,
-            now_ms,
-            origin=origin,
-            transaction_version=transaction_version,
-            inspected=inspected,
-            verification=verification,
+            records, self.leader_epoch, now_ms, origin, transaction_version, inspected, verification
         )
         if self._follows_end and commits:
-            self.maybe_advance_high_watermark(log.log_end_offset)  # nobody flushes for this caller
+            self._commit_up_to(log.log_end_offset)  # nobody flushes for this caller
         return result
 
     def _too_few_in_sync(self) -> KafkaError:
@@ -151,6 +146,10 @@ class Partition:
         log = self.log
         if end is None:
             end = self._flushed_end() if self.flushes_on_append else log.log_end_offset
+        self._commit_up_to(end)
+
+    def _commit_up_to(self, end: int) -> None:
+        log = self.log
         if end <= log.high_watermark:
             return
         log.update_high_watermark(end)

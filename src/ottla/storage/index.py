@@ -71,11 +71,9 @@ class SparseIndex:
         return self._written + len(self._pending) // self.ENTRY.size
 
     @property
-    def full(self) -> bool:
-        if self._written < 0:
-            self._load()
-        size = self.ENTRY.size
-        return self._written + len(self._pending) // size >= self.max_bytes // size - self.RESERVED
+    def room(self) -> int:
+        """How many entries may be added before it is full; none or fewer if it is."""
+        return self.max_bytes // self.ENTRY.size - self.RESERVED - self.entries
 
     def entry(self, slot: int) -> tuple[int, int]:
         """The raw entry in that slot."""

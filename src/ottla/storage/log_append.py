@@ -80,8 +80,6 @@ class AppendableLog(WritableLog):
         records: bytearray | memoryview,
         leader_epoch: int,
         now_ms: int,
-        *,
-        required_acks: int = 1,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         transaction_version: int = 0,
         inspected: Inspection | None = None,

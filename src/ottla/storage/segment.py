@@ -52,6 +52,7 @@ class LogSegment(SegmentFiles):
         "_boundaries",
         "_bytes_since_index",
         "_first_timestamp",
+        "_index_room",
         "_max_timestamp",
         "_offset_of_max",
         "_positions",
@@ -83,6 +84,8 @@ class LogSegment(SegmentFiles):
         self.roll_jitter_ms = config.random_segment_jitter_ms()
         self._bytes_since_index = 0
         self.must_roll = False  # an index is full
+        # So many entries fit into both indexes at least; at 0 it is looked how many.
+        self._index_room = 0
         self._max_timestamp: int | None = None
         self._offset_of_max = base_offset
         self._first_timestamp: int | None = None
@@ -136,7 +139,7 @@ class LogSegment(SegmentFiles):
         self._indexes = indexes = self._new_indexes()
         for index in indexes:
             index.reset()
-        self._bytes_since_index = 0
+        self._bytes_since_index = self._index_room = 0
         self._forget_positions()
         return indexes
 
@@ -219,23 +222,35 @@ class LogSegment(SegmentFiles):
         if self._first_timestamp is None and position == 0:
             self._first_timestamp = max_timestamp
         if self._bytes_since_index > self.index_interval_bytes:
-            self.offset_index.append(last_offset, position)
-            assert self._max_timestamp is not None
-            self.time_index.maybe_append(self._max_timestamp, self._offset_of_max)
-            self._bytes_since_index = 0
+            self._index_batch(position, last_offset)
+            self._bytes_since_index = size
+        else:
+            self._bytes_since_index += size
+
+    def _index_batch(self, position: int, last_offset: int) -> None:
+        """An entry in each index, which may be the last that fits."""
+        offset_index, time_index = self._indexes or self._open_indexes()
+        offset_index.append(last_offset, position)
+        largest = self._max_timestamp
+        assert largest is not None
+        if largest > time_index.last_timestamp:
+            time_index.maybe_append(largest, self._offset_of_max)
+        self._index_room -= 1
+        if self._index_room <= 0:
+            self._index_room = min(offset_index.room, time_index.room)
             self.must_roll = self.indexes_full
-        self._bytes_since_index += size
 
     @property
     def indexes_full(self) -> bool:
         """Neither may grow beyond segment.index.bytes: then the segment is rolled."""
-        return self.offset_index.full or self.time_index.full
+        return self.offset_index.room <= 0 or self.time_index.room <= 0
 
     def can_hold_offset(self, offset: int) -> bool:
         return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def finish_indexes(self) -> None:
         """What a segment needs when nothing more is appended: the last time index entry, and all written out."""
+        self._index_room = 0  # if it is appended to after all
         self.time_index.maybe_append(self.max_timestamp_so_far, self._offset_of_max)
         self.offset_index.write_out()
         self.time_index.write_out()
@@ -344,7 +359,7 @@ class LogSegment(SegmentFiles):
         if self.size_bytes == 0:
             self.created_ms = now_ms
             self._first_timestamp = None
-        self._bytes_since_index = 0
+        self._bytes_since_index = self._index_room = 0
         self._max_timestamp, self._offset_of_max = self._read_largest_timestamp()
         return removed
 

@@ -83,11 +83,11 @@ def test_an_index_is_full_at_its_maximum(tmp_path: Path) -> None:
     time_index = TimeIndex(tmp_path / "t", 0, 3 * 12 + 5)
     time_index.reset()
     for i in range(1, 4):
-        assert not index.full
+        assert index.room == 4 - i
         index.append(i, i)
         time_index.maybe_append(i, i)
-        assert time_index.full is (i >= 2)  # one slot stays free for the entry made on a roll
-    assert index.full
+        assert time_index.room == 2 - i  # one slot stays free for the entry made on a roll
+    assert index.room == 0
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ class _Produce(ProduceAnswer):
                 partition = hosted(topic, index)
                 if partition is None:
                     continue
-                if partition.recompresses or partition.flushes_on_append:
+                if partition.works_on_append:
                     return True
                 if compressed and not self._look_inside(partition, view, start, stop):
                     return True
@@ -227,15 +227,14 @@ class _Produce(ProduceAnswer):
         proof: Verification | None = NOT_CHECKED,
     ) -> Outcome:
         try:
-            partition = self._leader(view, topic, index)
-            records = self._records(view, start, stop)
+            partition = self._services.replicas.leader(topic, index)
+            if partition.is_internal:
+                self._require_admin(view)
+            whole = stop > start and self._version >= ZSTD_VERSION
+            records = view[start:stop] if whole else self._records(view, start, stop)
+            inspected = self._inspected.get(start)
             result = partition.append(
-                records,
-                self._request.acks,
-                now_ms,
-                AppendOrigin.CLIENT,
-                self._inspected.get(start),
-                verification=proof,
+                records, self._request.acks, now_ms, AppendOrigin.CLIENT, inspected, 0, proof
             )
         except KafkaError as error:
             return self._failed(topic, index, error)
@@ -244,10 +243,13 @@ class _Produce(ProduceAnswer):
     def _leader(self, view: memoryview, topic: TopicKey, index: int) -> Partition:
         partition = self._services.replicas.leader(topic, index)
         if partition.is_internal:
-            header, _ = decode_request_header(view, self._start, len(view))
-            if header.client_id != _ADMIN_CLIENT:
-                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+            self._require_admin(view)
         return partition
+
+    def _require_admin(self, view: memoryview) -> None:
+        header, _ = decode_request_header(view, self._start, len(view))
+        if header.client_id != _ADMIN_CLIENT:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
 
     def _records(self, view: memoryview, start: int, stop: int) -> memoryview:
         if stop <= start:
