@@ -39,13 +39,15 @@ def free_ports(count: int) -> list[int]:
         return [sock.getsockname()[1] for sock in sockets]
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+def wait_until(
+    condition: Callable[[], bool], timeout_s: float, what: str, poll_s: float = POLL_INTERVAL_S
+) -> None:
     """Poll until the condition holds; a test never waits a fixed time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {timeout_s} s")
-        time.sleep(POLL_INTERVAL_S)
+        time.sleep(poll_s)
 
 
 def receive_exactly(sock: socket.socket, size: int) -> bytes:
