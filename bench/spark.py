@@ -41,7 +41,7 @@ class Sizes:
     latency_s: float
 
 
-FULL = Sizes(read_rows=3_000_000, write_rows=1_000_000, rounds=5, latency_s=8.0)
+FULL = Sizes(read_rows=3_000_000, write_rows=3_000_000, rounds=5, latency_s=8.0)
 QUICK = Sizes(read_rows=500_000, write_rows=200_000, rounds=1, latency_s=2.0)
 
 

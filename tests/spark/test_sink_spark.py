@@ -47,6 +47,23 @@ def test_a_batch_with_every_column(spark: Any, broker: Broker) -> None:
     assert [seen.value for seen in read_committed(broker.bootstrap, two)] == [b""]
 
 
+@pytest.mark.long  # a gigabyte there and back
+def test_rows_of_nearly_a_megabyte_in_the_batches_that_the_session_sets(
+    spark: Any, own_broker: Broker
+) -> None:
+    rows, size = 1000, 900_000
+    topic = own_broker.topic(2)
+    large = spark.range(0, rows, 1, 2).selectExpr("cast(id as string) key", f"repeat('x', {size}) value")
+    write(large, own_broker, topic=topic)
+    source = spark.read.format("ottla").option("kafka.bootstrap.servers", own_broker.bootstrap)
+    found = source.option("subscribe", topic).load()
+    assert found.selectExpr("count(distinct key)", "count(1)", "sum(length(value))").first() == (
+        rows,
+        rows,
+        rows * size,
+    )
+
+
 def _hashable(seen: Any) -> Any:
     return seen._replace(headers=None if seen.headers is None else tuple(seen.headers))
 

@@ -30,6 +30,12 @@ LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystem
 # The first Java that warns of what Spark's libraries do (JEP 472, JEP 498), and that knows the options against it.
 WARNING_JAVA = 24
 MAX_NAME_CHARS = 60
+# Rows go to Python in Arrow batches. Spark ends one at a number of rows or of bytes, and measures the bytes after every
+# row, which takes a third of the JVM's time for a write; the largest number of bytes means "do not measure".
+ROWS_A_BATCH = 500
+UNMEASURED_BYTES = 2**31 - 1
+# What so many rows of a megabyte take while the batch grows, for each task that runs at once. A limit, not a size.
+DIRECT_MB_A_TASK = 1024
 # For a session of minutes, given as spark.driver.extraJavaOptions: without the optimising compiler, Java takes half the
 # CPU until the first micro-batches are through. A session that stays wants that compiler.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
@@ -106,7 +112,7 @@ def settings_for(master: str, java: Java, log_file: Path) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.ui.showConsoleProgress": "false",
         # "default": what the caller gives as extraJavaOptions comes after it, and wins.
-        "spark.driver.defaultJavaOptions": _java_options(java, log_file),
+        "spark.driver.defaultJavaOptions": _java_options(master, java, log_file),
         **local,
     }
 
@@ -129,17 +135,29 @@ def _local_settings(master: str) -> dict[str, str]:
         "spark.sql.streaming.checkpointFileManagerClass": LOCAL_FILES,
         # Hadoop's local file system writes and checks a checksum of its own.
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_A_BATCH),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(UNMEASURED_BYTES),
     }
 
 
-def _java_options(java: Java, log_file: Path) -> str:
-    options = [
+def _java_options(master: str, java: Java, log_file: Path) -> str:
+    options = _local_java_options(master) if is_local(master) else []
+    options += [
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
         f"-Dottla.spark.log={log_file.absolute()}",
     ]
     if java.version >= WARNING_JAVA:
         options += ["--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow"]
     return " ".join(map(quoted_option, options))
+
+
+def _local_java_options(master: str) -> list[str]:
+    return [
+        f"-XX:MaxDirectMemorySize={DIRECT_MB_A_TASK * threads_of(master)}m",
+        # Spark asks whether a value is null before it takes it, and stays within the batch that it reads.
+        "-Darrow.enable_null_check_for_get=false",
+        "-Darrow.enable_unsafe_memory_access=true",
+    ]
 
 
 def quoted_option(option: str) -> str:

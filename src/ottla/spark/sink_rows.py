@@ -50,7 +50,7 @@ def gather(batches: Iterable[Any], chunk_bytes: int = CHUNK_BYTES) -> Iterator[A
         if not batch.num_rows:
             continue
         held.append(batch)
-        size += batch.nbytes
+        size += batch.get_total_buffer_size()  # `nbytes` looks into every column, 30 times as long
         rows += batch.num_rows
         if size >= chunk_bytes or rows >= MAX_CHUNK_ROWS:
             yield _one(held)

@@ -21,12 +21,22 @@ def test_a_local_master_gets_what_is_right_on_one_machine() -> None:
     )
 
 
+def test_batches_for_python_are_bounded_by_rows_and_have_the_memory_for_large_ones() -> None:
+    settings = settings_for("local[3]", JAVA, LOG)
+    assert settings["spark.sql.execution.arrow.maxBytesPerBatch"] == "2147483647"
+    rows = int(settings["spark.sql.execution.arrow.maxRecordsPerBatch"])
+    assert "-XX:MaxDirectMemorySize=3072m" in settings["spark.driver.defaultJavaOptions"].split()
+    assert 2 * rows <= 1024, "a buffer of a batch of 1 MB rows grows to 512 MB, beside the one it grows from"
+
+
 def test_a_cluster_does_not() -> None:
     settings = settings_for("spark://host:7077", JAVA, LOG)
     assert settings["spark.sql.session.timeZone"] == "UTC"
     assert settings["spark.sql.streaming.stateStore.providerClass"].endswith(".RocksDBStateStoreProvider")
     for name in ("spark.driver.host", "spark.driver.bindAddress", "spark.sql.shuffle.partitions"):
         assert name not in settings
+    assert not any("arrow" in name for name in settings)
+    assert "MaxDirectMemorySize" not in settings["spark.driver.defaultJavaOptions"]
     assert "spark.sql.streaming.checkpointFileManagerClass" not in settings
 
 
