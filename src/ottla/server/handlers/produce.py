@@ -227,11 +227,12 @@ class _Produce(ProduceAnswer):
         proof: Verification | None = NOT_CHECKED,
     ) -> Outcome:
         try:
+            # What _leader and _records do, without a call where there is nothing unusual.
             partition = self._services.replicas.leader(topic, index)
             if partition.is_internal:
                 self._require_admin(view)
-            whole = stop > start and self._version >= ZSTD_VERSION
-            records = view[start:stop] if whole else self._records(view, start, stop)
+            usual = stop > start and self._version >= ZSTD_VERSION
+            records = view[start:stop] if usual else self._records(view, start, stop)
             inspected = self._inspected.get(start)
             result = partition.append(
                 records, self._request.acks, now_ms, AppendOrigin.CLIENT, inspected, 0, proof
