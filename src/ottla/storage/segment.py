@@ -238,12 +238,12 @@ class LogSegment(SegmentFiles):
         self._index_room -= 1
         if self._index_room <= 0:
             self._index_room = min(offset_index.room, time_index.room)
-            self.must_roll = self.indexes_full
+            self.must_roll = self._index_room <= 0
 
     @property
     def indexes_full(self) -> bool:
         """Neither may grow beyond segment.index.bytes: then the segment is rolled."""
-        return self.offset_index.room <= 0 or self.time_index.room <= 0
+        return min(self.offset_index.room, self.time_index.room) <= 0
 
     def can_hold_offset(self, offset: int) -> bool:
         return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
