@@ -177,8 +177,7 @@ def test_everything_is_read_once_while_members_come_and_go(group: Group) -> None
             group.until(lambda: group.balanced(3, 3), "two share")
         if begin == 400:
             group.until(lambda: len(group.read) >= 400, "the first records")
-            for consumer in group.consumers.values():
-                consumer.commit(asynchronous=False)
+            group.commit()
             group.stop("a")
     group.until(lambda: len(set(group.read)) == 600, "everything is read")
     assert len(group.read) == 600
