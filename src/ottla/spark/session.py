@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ottla.spark.arrow_batches import UNMEASURED_BYTES, direct_mb, memory_mb, rows_a_batch
 from ottla.spark.java import Java, cache_dir, find_java
 from ottla.spark.worker_python import worker_python
 
@@ -30,12 +31,6 @@ LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystem
 # The first Java that warns of what Spark's libraries do (JEP 472, JEP 498), and that knows the options against it.
 WARNING_JAVA = 24
 MAX_NAME_CHARS = 60
-# Rows go to Python in Arrow batches. Spark ends one at a number of rows or of bytes, and measures the bytes after every
-# row, which takes a third of the JVM's time for a write; the largest number of bytes means "do not measure".
-ROWS_A_BATCH = 500
-UNMEASURED_BYTES = 2**31 - 1
-# What so many rows of a megabyte take while the batch grows, for each task that runs at once. A limit, not a size.
-DIRECT_MB_A_TASK = 1024
 # For a session of minutes, given as spark.driver.extraJavaOptions: without the optimising compiler, Java takes half the
 # CPU until the first micro-batches are through. A session that stays wants that compiler.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
@@ -135,9 +130,13 @@ def _local_settings(master: str) -> dict[str, str]:
         "spark.sql.streaming.checkpointFileManagerClass": LOCAL_FILES,
         # Hadoop's local file system writes and checks a checksum of its own.
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_A_BATCH),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(_rows_a_batch(master)),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(UNMEASURED_BYTES),
     }
+
+
+def _rows_a_batch(master: str) -> int:
+    return rows_a_batch(memory_mb(), threads_of(master))
 
 
 def _java_options(master: str, java: Java, log_file: Path) -> str:
@@ -153,7 +152,7 @@ def _java_options(master: str, java: Java, log_file: Path) -> str:
 
 def _local_java_options(master: str) -> list[str]:
     return [
-        f"-XX:MaxDirectMemorySize={DIRECT_MB_A_TASK * threads_of(master)}m",
+        f"-XX:MaxDirectMemorySize={direct_mb(_rows_a_batch(master), threads_of(master))}m",
         # Spark asks whether a value is null before it takes it, and stays within the batch that it reads.
         "-Darrow.enable_null_check_for_get=false",
         "-Darrow.enable_unsafe_memory_access=true",

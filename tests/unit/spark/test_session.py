@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.spark.arrow_batches import direct_mb, memory_mb, rows_a_batch
 from ottla.spark.java import Java
 from ottla.spark.session import default_log_file, is_local, settings_for, threads_of
 
@@ -25,8 +26,9 @@ def test_batches_for_python_are_bounded_by_rows_and_have_the_memory_for_large_on
     settings = settings_for("local[3]", JAVA, LOG)
     assert settings["spark.sql.execution.arrow.maxBytesPerBatch"] == "2147483647"
     rows = int(settings["spark.sql.execution.arrow.maxRecordsPerBatch"])
-    assert "-XX:MaxDirectMemorySize=3072m" in settings["spark.driver.defaultJavaOptions"].split()
-    assert 2 * rows <= 1024, "a buffer of a batch of 1 MB rows grows to 512 MB, beside the one it grows from"
+    assert rows == rows_a_batch(memory_mb(), 3)
+    options = settings["spark.driver.defaultJavaOptions"].split()
+    assert f"-XX:MaxDirectMemorySize={direct_mb(rows, 3)}m" in options
 
 
 def test_a_cluster_does_not() -> None:
