@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,15 @@ class Sizes:
     read_rows: int
     write_rows: int
     rounds: int
+    # Streams of a few rows each before the large ones: Java takes a hundred micro-batches to compile what plans them,
+    # and does so beside the tasks on the same cores.
+    warming_streams: int
     latency_s: float
 
 
-# Java still compiles what plans a micro-batch in the sixth round, for either connector.
-FULL = Sizes(read_rows=3_000_000, write_rows=3_000_000, rounds=9, latency_s=8.0)
-QUICK = Sizes(read_rows=500_000, write_rows=200_000, rounds=1, latency_s=2.0)
+SMALL_ROWS = 8_000
+FULL = Sizes(read_rows=3_000_000, write_rows=3_000_000, rounds=9, warming_streams=40, latency_s=8.0)
+QUICK = Sizes(read_rows=500_000, write_rows=200_000, rounds=1, warming_streams=1, latency_s=2.0)
 
 
 @dataclass
@@ -88,13 +91,16 @@ class World:
         for number in range(self.sizes.rounds + 1):
             yield {**compared, "newest": self.newest} if number < NEWEST_ROUNDS else compared
 
-    def written(self, process: SparkProcess, order: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def written(
+        self, process: SparkProcess, order: str, arguments: dict[str, Any], rows: int | None = None
+    ) -> dict[str, Any]:
         """One write into a topic of its own, whose rows are counted before the topic goes."""
+        rows = rows or self.sizes.write_rows
         topic = f"out-{next(self._names)}"
         create_topic(self.server, topic, PARTITIONS)
         said: dict[str, Any] = process.do(order, topic=topic, **arguments)
         found = count_rows(self.server, topic, PARTITIONS)
-        assert found == self.sizes.write_rows, f"{found} rows of {self.sizes.write_rows} are in the topic"
+        assert found == rows, f"{found} rows of {rows} are in the topic"
         delete_topic(self.server, topic)
         return said
 
@@ -136,15 +142,35 @@ def write(world: World) -> None:
     rows, place = world.sizes.write_rows, str(world.where / "files")
     world.ours.do("make_files", rows=rows, files=FILES, place=place)
     writes(world, "Spark batch write", "write", {"rows": rows})
-    writes(world, "Spark stream write", "write_stream", {"place": place, "files_a_batch": FILES // 4})
+    writes(
+        world, "Spark stream write", "write_stream", {"place": place, "files_a_batch": FILES // 4}, warm_up
+    )
 
 
-def writes(world: World, name: str, order: str, arguments: dict[str, Any]) -> None:
+def warm_up(world: World) -> None:
+    """Streams of a few rows, by either connector."""
+    rows, place = SMALL_ROWS, str(world.where / "small-files")
+    world.ours.do("make_files", rows=rows, files=FILES, place=place)
+    arguments = {"place": place, "files_a_batch": FILES // 4, "options": {}}
+    for _ in range(world.sizes.warming_streams):
+        for process in (world.theirs, world.ours):
+            world.written(process, "write_stream", arguments, rows)
+
+
+def writes(
+    world: World,
+    name: str,
+    order: str,
+    arguments: dict[str, Any],
+    after_the_first: Callable[[World], None] = lambda _: None,
+) -> None:
     """All who write, in turn; the first round is the cold one."""
     rows = world.sizes.write_rows
     exactly: dict[str, Best] = defaultdict(lambda: Best(rows))
     at_least = Best(rows)
-    for turn in world.turns():
+    for number, turn in enumerate(world.turns()):
+        if number == 1:
+            after_the_first(world)
         for who, process in turn.items():
             # Spark's connector has no such option: what it gives is at least once.
             exactly[who].add(world.written(process, order, {**arguments, "options": {}}))
