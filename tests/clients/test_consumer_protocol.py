@@ -19,10 +19,10 @@ from confluent_kafka import (
     ConsumerGroupState,
     ConsumerGroupType,
     KafkaError,
-    KafkaException,
     Producer,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.clients.adapters.members import commit_read
 from tests.interop.ottla_node import OttlaNode
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "custom-assignors.md"
@@ -92,13 +92,9 @@ class Group:
         self.consumers.pop(name).close()
 
     def commit(self, *names: str) -> None:
-        """What these have read, or all; who has read nothing since its partitions came has nothing to commit."""
+        """What these have read, or all."""
         for name in names or self.consumers:
-            try:
-                self.consumers[name].commit(asynchronous=False)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError._NO_OFFSET:
-                    raise
+            commit_read(self.consumers[name])
 
     def poll(self) -> None:
         for consumer in self.consumers.values():

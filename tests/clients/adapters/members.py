@@ -117,6 +117,15 @@ class Member(ABC):
     def shut(self) -> None: ...
 
 
+def commit_read(consumer: confluent_kafka.Consumer) -> None:
+    """What it has read; to one that has read nothing since its partitions came, librdkafka says so as an error."""
+    try:
+        consumer.commit(asynchronous=False)
+    except confluent_kafka.KafkaException as error:
+        if error.args[0].code() != confluent_kafka.KafkaError._NO_OFFSET:
+            raise
+
+
 class Librdkafka(Member):
     """confluent-kafka."""
 
@@ -165,7 +174,7 @@ class Librdkafka(Member):
         return {place.partition for place in self._consumer.assignment()}
 
     def commit_all(self) -> None:
-        self._consumer.commit(asynchronous=False)
+        commit_read(self._consumer)
 
     def shut(self) -> None:
         self._consumer.close()
