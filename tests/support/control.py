@@ -7,6 +7,7 @@ test, raised where the test leaves the `with` block or asks for more round trips
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from types import TracebackType
 from typing import Self
@@ -16,6 +17,8 @@ from tests.support.raw_client import RawClient
 
 PATIENCE_S = 60.0
 PAUSE_S = 0.005
+# Whatever others do to a broker, somebody who behaves has each answer within this (docs/operations.md).
+PROMPT_S = 1.0
 
 
 class ControlClient:
@@ -29,12 +32,16 @@ class ControlClient:
         self._turned = threading.Condition()
         self._count = 0
         self._failure: BaseException | None = None
+        self._slowest_s = 0.0
+        self._overslept_s = 0.0
         self._thread = threading.Thread(target=self._run, name="control-client")
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(PAUSE_S):
+            while not self._pause():
+                begin = time.monotonic()
                 self._round_trip(self._count)
+                self._slowest_s = max(self._slowest_s, time.monotonic() - begin)
                 with self._turned:
                     self._count += 1
                     self._turned.notify_all()
@@ -42,6 +49,13 @@ class ControlClient:
             with self._turned:
                 self._failure = failure
                 self._turned.notify_all()
+
+    def _pause(self) -> bool:
+        """Waits a little; how much longer than asked for is the doing of the machine, not of the broker."""
+        begin = time.monotonic()
+        stopped = self._stop.wait(PAUSE_S)
+        self._overslept_s = max(self._overslept_s, time.monotonic() - begin - PAUSE_S)
+        return stopped
 
     def _round_trip(self, number: int) -> None:
         value = b"%d" % number + self._body
@@ -57,6 +71,13 @@ class ControlClient:
         if self._failure is not None:
             raise AssertionError("the control client was disturbed") from self._failure
         assert done, f"the control client has not made {turns} round trips within {PATIENCE_S} s"
+
+    def was_served_promptly(self, turns: int = 3) -> None:
+        """Wait for more round trips; none since the start took longer than a client has to bear."""
+        self.still_works(turns)
+        assert self._slowest_s < PROMPT_S + self._overslept_s, (
+            f"a round trip took {self._slowest_s:.2f} s; the machine itself was {self._overslept_s:.2f} s late"
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
