@@ -10,7 +10,7 @@ from tests.interop.process import ServerProcess, is_serving, wait_until
 from tests.interop.scripts.entities import encode_request
 
 from bench.frames import batch_of, produce_error, produce_frame
-from bench.load import connection, cpu_ns
+from bench.load import Cpu, connection
 from bench.report import Report, Row
 from bench.servers import apache, create_topic, now_ms, ottla
 
@@ -99,9 +99,9 @@ def partitions(report: Report, where: Path, quick: bool = False, with_apache: bo
         restart = started_seconds(server)
         try:
             time.sleep(3)  # let the start settle; what is measured next is idleness
-            before = cpu_ns(server.pid)
+            before = Cpu.of(server.pid)
             time.sleep(IDLE_SECONDS)  # what is measured: nothing happens
-            idle = (cpu_ns(server.pid) - before) / 1e9 / IDLE_SECONDS
+            idle = (Cpu.of(server.pid).total_ns - before.total_ns) / 1e9 / IDLE_SECONDS
             each = (server.rss_bytes() - empty) / PARTITIONS / 1024
         finally:
             server.stop()

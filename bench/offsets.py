@@ -14,7 +14,7 @@ from tests.interop.process import ServerProcess, running, wait_until
 from tests.interop.scripts.entities import decode_response, encode_request
 
 from bench.load import Connection, connection
-from bench.raw import Load, measure
+from bench.raw import WARM_UP, Load, measure
 from bench.report import Report, Row
 from bench.servers import apache, both, create_topic, ottla
 
@@ -29,12 +29,12 @@ AIM_S, AIM_STALL_MS = 10.0, 20.0
 LOADING = "coordinator_load_in_progress"
 
 COMMITS = [
-    Load("commit 1 offset", 1, 0, 0, 8000, 40000, 1.0),
-    Load("commit 10 offsets", 10, 0, 0, 4000, 20000, 1.5),
+    Load("commit 1 offset", 1, 0, 0, 8000, WARM_UP, 1.0),
+    Load("commit 10 offsets", 10, 0, 0, 4000, WARM_UP, 1.5),
 ]
 FETCHES = [
-    Load("fetch 1 offset", 1, 0, 0, 8000, 40000, 1.5),
-    Load("fetch 10 offsets", 10, 0, 0, 4000, 20000, 1.5),
+    Load("fetch 1 offset", 1, 0, 0, 8000, WARM_UP, 1.5),
+    Load("fetch 10 offsets", 10, 0, 0, 4000, WARM_UP, 1.5),
 ]
 
 

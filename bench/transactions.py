@@ -6,7 +6,6 @@ turns, as the markers of one transaction are still being written when the client
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,19 @@ from typing import Any
 from tests.interop.process import ServerProcess, wait_until
 from tests.interop.scripts.entities import decode_response, encode_request
 
-from bench.load import Connection, Cost, connection, cpu_ns
-from bench.report import Report, Row
+from bench.load import Connection, Cost, connection, costs_of
+from bench.raw import add
+from bench.report import Report
+from bench.rounds import in_rounds
 from bench.servers import both, create_topic, now_ms
 from ottla.records.record import build_batch
 
 PRODUCE, FIND_COORDINATOR, INIT, ADD_PARTITIONS, END, COMMIT_OFFSETS = 0, 10, 22, 24, 26, 28
 TOPIC = "transactions"
 PRODUCERS = 20
-ROUNDS = 8
+RECORD_BYTES = 100
+# The generator takes a millisecond for each: fewer than of single requests, and still until nothing is gained.
+WARM_UP = 30_000
 BUSY = "concurrent_transactions"
 SETTINGS: dict[str, object] = {
     "offsets.topic.num.partitions": 10,
@@ -122,7 +125,7 @@ def announce(link: Connection, producer: Producer, kind: Kind) -> None:
 
 def write(link: Connection, producer: Producer, kind: Kind) -> None:
     records = build_batch(
-        [(now_ms(), b"key", b"x" * 100, ())],
+        [(now_ms(), b"key", b"x" * RECORD_BYTES, ())],
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         base_sequence=producer.sequence,
@@ -162,12 +165,10 @@ def commit_offsets(link: Connection, producer: Producer) -> None:
 
 def run(server: ServerProcess, producers: list[Producer], kind: Kind, count: int) -> Cost:
     """So many transactions, by the producers in turn; what they cost the broker."""
-    with connection(server) as link:
-        cpu_before, before = cpu_ns(server.pid), time.perf_counter()
+    with connection(server) as link, costs_of(server, count, count * kind.partitions * RECORD_BYTES) as found:
         for number in range(count):
             transact(link, producers[number % len(producers)], kind)
-        seconds, cpu = time.perf_counter() - before, cpu_ns(server.pid) - cpu_before
-    return Cost(count, seconds, cpu / 1e9, count)
+    return found[0]
 
 
 def prepare(server: ServerProcess, kind: Kind) -> list[Producer]:
@@ -193,13 +194,10 @@ def transactions(report: Report, where: Path, quick: bool = False) -> None:
             create_topic(server, TOPIC, 8)
         for kind in KINDS:
             producers = {name: prepare(server, kind) for name, server in servers.items()}
-            best: dict[str, Cost] = {}
-            for name, server in servers.items():
-                run(server, producers[name], kind, count * (8 if name == "apache" else 1))
-            for _ in range(4 if quick else ROUNDS):
-                for name, server in servers.items():
-                    cost = run(server, producers[name], kind, count)
-                    if name not in best or cost.cpu_us < best[name].cpu_us:
-                        best[name] = cost
-            costs = best["apache"].cpu_us, best["ottla"].cpu_us
-            report.add(Row(f"{kind.name}: broker CPU", "us", *costs, kind.aim))
+            found = in_rounds(
+                servers,
+                lambda name, k=kind, p=producers: run(servers[name], p[name], k, count),
+                WARM_UP,
+                quick=quick,
+            )
+            add(report, kind.name, found, kind.aim)
