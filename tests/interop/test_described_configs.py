@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.interop.apache import ApacheKafka
@@ -19,6 +20,12 @@ from tests.interop.scripts import configs
 from tests.interop.scripts.compare import compare
 from tests.interop.scripts.script import Script, api_ranges
 from tests.interop.test_side_by_side import symbols_of
+
+from ottla.config.broker import BrokerConfig
+from ottla.config.describe import Described
+from ottla.config.effective import check_protection
+from ottla.config.errors import ConfigError
+from ottla.config.settings import Settings
 
 pytestmark = pytest.mark.interop
 
@@ -37,16 +44,9 @@ STATIC: dict[str, object] = {
     "num.network.threads": "4",
     "min.insync.replicas": 1,
     "max.connections.per.ip.overrides": "127.0.0.1:500,127.0.0.2:7",
-    "ssl.keystore.password": "keystore-secret",
-    "ssl.key.password": "key-secret",
-    "ssl.truststore.password": "truststore-secret",
-    "sasl.jaas.config": 'org.example.Login required username="a" password="b";',
-    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
     "listener.name.plaintext.max.connections": 700,
     "listener.name.plaintext.num.network.threads": 2,
-    "listener.name.plaintext.ssl.truststore.password": "listener-secret",
     "listener.name.plaintext.ssl.endpoint.identification.algorithm": "",
-    "connections.max.reauth.ms": 10,
     "group.consumer.session.timeout.ms": 50000,
     "group.consumer.assignors": "range,uniform",
     "group.share.record.lock.duration.ms": 20000,
@@ -57,6 +57,22 @@ STATIC: dict[str, object] = {
     "broker.rack": "rack-1",
     "remote.log.manager.copier.thread.pool.size": 3,
     "log.dir.failure.timeout.ms": 20000,
+}
+# Ottla does not start with these, so its answer is asked of the configuration alone.
+PROTECTING: dict[str, object] = {
+    "ssl.keystore.password": "keystore-secret",
+    "ssl.key.password": "key-secret",
+    "ssl.truststore.password": "truststore-secret",
+    "sasl.jaas.config": 'org.example.Login required username="a" password="b";',
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+    "sasl.kerberos.service.name": "${nobody:a:b}",
+    "listener.name.plaintext.ssl.truststore.password": "listener-secret",
+    "connections.max.reauth.ms": 10,
+    "delegation.token.secret.key": "token-secret",
+    "super.users": "User:admin",
+    # What nobody knows is described, too.
+    "offsets.topic.min.isr": 1,
+    "zookeeper.connect": "localhost:2181",
 }
 TOPIC_VALUES = {
     "cleanup.policy": "compact",
@@ -142,9 +158,7 @@ def from_elsewhere(where: Path) -> dict[str, object]:
         "config.providers.env.param.allowlist.pattern": "OTTLA_TEST_.*",
         "num.io.threads": f"{keys}:threads}}",
         "broker.rack": f"<{keys}:rack}}/${{dir:{secrets}:zone}}/${{env:OTTLA_TEST_ROW}}/${{env:HOME}}/{keys}:nope}}>",
-        "delegation.token.secret.key": f"{keys}:rack}}",
-        "sasl.kerberos.service.name": "${nobody:a:b}",
-        "sasl.oauthbearer.expected.issuer": f"${{file:{where}/not-allowed:key}}",
+        "remote.log.metadata.manager.class.path": f"${{file:{where}/not-allowed:key}}",
     }
 
 
@@ -227,3 +241,43 @@ def test_every_key_is_described_alike(nodes: tuple[Script, Script]) -> None:
     assert len(broker["results"][0]["configs"]) > 300
     found = compare(reference, subject)
     assert not found, f"{len(found)} differences in {len(reference)} answers\n" + "\n".join(found[:60])
+
+
+def test_settings_that_keep_ottla_from_starting_are_described_alike(tmp_path: Path) -> None:
+    reference = ApacheKafka(tmp_path / "data", PROTECTING)
+    with reference:
+        script = Script(reference, api_ranges(reference), symbols_of(reference))
+        row = {"resource_type": configs.BROKER, "resource_name": "1", "configuration_keys": None}
+        body = {"resources": [row], "include_synonyms": True, "include_documentation": True}
+        answer = script.quiet(32, 4, body)
+        script.close()
+        file = tmp_path / "server.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in reference.settings().items()))
+        ours = BrokerConfig.from_settings(Settings.read(file=file))
+    theirs = {entry["name"]: _of_apache(entry) for entry in answer["results"][0]["configs"]}
+    named = {*PROTECTING, *(name for name in theirs if name.startswith(("ssl.", "sasl.")))}
+    assert {entry.name: _of_ottla(entry) for entry in ours.describe() if entry.name in named} == {
+        name: theirs[name] for name in named
+    }
+    with pytest.raises(ConfigError) as refused:
+        check_protection(ours)
+    for name in PROTECTING.keys() - {"offsets.topic.min.isr", "zookeeper.connect"}:
+        assert name in str(refused.value)
+
+
+def _of_apache(entry: dict[str, Any]) -> tuple[object, ...]:
+    synonyms = [(synonym["name"], synonym["value"], synonym["source"]) for synonym in entry["synonyms"]]
+    kind = (
+        entry["value"],
+        entry["config_type"],
+        entry["config_source"],
+        entry["read_only"],
+        entry["is_sensitive"],
+    )
+    return (*kind, synonyms, bool(entry["documentation"]))
+
+
+def _of_ottla(entry: Described) -> tuple[object, ...]:
+    synonyms = [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms]
+    kind = (entry.value, entry.type, entry.source, entry.read_only, entry.sensitive)
+    return (*kind, synonyms, bool(entry.documentation))

@@ -45,12 +45,17 @@ SETTINGS = argument(
 
 def load_config(args: argparse.Namespace, environ: Mapping[str, str]) -> BrokerConfig:
     """The configuration the user asked for, on the directories they asked for."""
+    return _load(args, environ)[0]
+
+
+def _load(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[BrokerConfig, Settings]:
+    """The same, and what it was made of."""
     from ottla.config.broker import BrokerConfig
 
     settings = read_settings(args.config, args.data_dir, args.overrides, environ)
     for note in settings.notes:
         say(f"ottla: {note}")
-    return BrokerConfig.from_settings(settings, _node_id_of(settings))
+    return BrokerConfig.from_settings(settings, _node_id_of(settings)), settings
 
 
 def read_settings(
@@ -124,7 +129,10 @@ def report_without_effect(config: BrokerConfig) -> None:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    config = load_config(args, os.environ)
+    from ottla.config.effective import check_protection
+
+    config, settings = _load(args, os.environ)
+    check_protection(config, settings.origin)
     report_without_effect(config)
     _require_alone(config)
     cluster_id = _wanted_cluster_id(config, args.cluster_id, os.environ.get("CLUSTER_ID"))

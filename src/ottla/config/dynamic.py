@@ -7,6 +7,7 @@ applies the metadata log. Refusals are KafkaError with Kafka's code and sentence
 from __future__ import annotations
 
 from ottla.config.definitions import BROKER_KEYS, BROKER_QUOTA_KEYS, LISTENER_ONLY_KEYS, Scope
+from ottla.config.effective import unserved_listeners
 from ottla.config.errors import ConfigError
 from ottla.config.settings import LISTENER_PREFIX
 from ottla.config.values import parse_value
@@ -87,12 +88,28 @@ def _changed(config: BrokerConfig, settings: Mapping[str, str], *, per_broker: b
 
 def _check_reconfiguration(before: BrokerConfig, after: BrokerConfig) -> None:
     """What the parts of a running broker would refuse; Kafka tells the client no more than this."""
+    _check_listeners(after)
     for name in (*_POOLS, "log.cleaner.threads"):
         problem = _pool_problem(name, before[name], after[name])
         if problem:
             raise _refused_by_part(name, problem)
     _check_local_retention(after, "ms", after.log_retention_ms)
     _check_local_retention(after, "bytes", after["log.retention.bytes"])
+
+
+def _check_listeners(config: BrokerConfig) -> None:
+    """A listener that promises more than it gives is refused here as it is at start.
+
+    Key stores and SASL settings of other listeners may change: without a listener that uses them they promise nothing,
+    on Kafka neither.
+    """
+    for name, protocol in unserved_listeners(config):
+        raise _refused_by_part("listeners", f"listener {name} asks for {protocol}, which is not served yet")
+    builder = "principal.builder.class"
+    if config[builder] != BROKER_KEYS[builder].default:
+        raise _refused_by_part(
+            builder, f"{config[builder]} cannot be loaded: connections have no principals yet"
+        )
 
 
 def _pool_problem(name: str, old: int, new: int) -> str | None:

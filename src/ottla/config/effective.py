@@ -1,14 +1,18 @@
 """Which broker keys do something here. The others are known, checked and shown, and a node that is given one
-says once at start that it has no effect yet.
+says once at start that it has no effect yet, unless it asks for protection: then the node does not start.
 
 A key is added here by the change that makes it work.
 """
 
 from __future__ import annotations
 
+from ottla.config.errors import ConfigError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from ottla.config.broker import BrokerConfig
 
 EFFECTIVE = frozenset(
     {
@@ -204,9 +208,68 @@ PER_LISTENER = frozenset(
 )
 
 
+# Who sets one of these, or any key of SSL or SASL, counts on clients being known, held to ACLs or out of earshot of
+# others. Quotas are not among them: they share a broker out, they keep nobody out.
+_PROTECTING = frozenset(
+    {
+        "allow.everyone.if.no.acl.found",
+        "authorizer.class.name",
+        "connections.max.reauth.ms",
+        "delegation.token.secret.key",
+        "principal.builder.class",
+        "security.inter.broker.protocol",
+        "super.users",
+    }
+)
+_PROTECTING_PREFIXES = ("sasl.", "ssl.")
+# Values that are not the default and still ask for nothing.
+_OPEN_VALUES = {"allow.everyone.if.no.acl.found": "true"}
+SERVED_PROTOCOLS = ("PLAINTEXT",)
+
+
 def without_effect(names: Iterable[str]) -> list[str]:
-    """Those among the keys somebody set that do nothing yet."""
-    return sorted(name for name in names if not _has_effect(name))
+    """Those among the keys somebody set that do nothing yet; what nobody knows was told of before."""
+    from ottla.config.settings import is_known
+
+    return sorted(name for name in names if is_known(name) and not _has_effect(name))
+
+
+def check_protection(config: BrokerConfig, origin: Callable[[str], str] | None = None) -> None:
+    """ConfigError if the node was told to keep anybody out, which it cannot do yet: it would serve everybody.
+
+    `origin` says where a key was set, for the person who has to look there.
+    """
+    asked = [name for name, text in sorted(config.static.items()) if _asks_for_protection(name, text.strip())]
+    told = [f"{name} ({origin(name)})" if origin is not None else name for name in asked]
+    told += [f"listener {name} ({protocol})" for name, protocol in unserved_listeners(config)]
+    if told:
+        raise ConfigError(
+            "there is no authentication, authorization or encryption yet, and this node was told to protect its "
+            f"data: {', '.join(told)}; take that out to serve everybody who reaches its listeners, or stay with "
+            "Apache Kafka"
+        )
+
+
+def unserved_listeners(config: BrokerConfig) -> list[tuple[str, str]]:
+    """Listeners with a security protocol that is not served, and the protocol."""
+    return [
+        (listener.name, listener.security_protocol)
+        for listener in config.listeners
+        if listener.security_protocol not in SERVED_PROTOCOLS
+    ]
+
+
+def _asks_for_protection(name: str, text: str) -> bool:
+    from ottla.config.settings import base_key
+    from ottla.config.values import parse_value
+
+    key = base_key(name)
+    base = name if key is None else key.name
+    if base not in _PROTECTING and not base.startswith(_PROTECTING_PREFIXES):
+        return False
+    if not text or text.lower() == _OPEN_VALUES.get(base):
+        return False
+    return key is None or parse_value(key, text) != key.default
 
 
 def _has_effect(name: str) -> bool:

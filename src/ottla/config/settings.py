@@ -55,7 +55,7 @@ REMOVED_KEYS = {
     "zookeeper.connection.timeout.ms": _ZOOKEEPER,
     "zookeeper.session.timeout.ms": _ZOOKEEPER,
 }
-# Somebody's KAFKA_SOMETHING may have nothing to do with a broker; one this close to a key is a mistake.
+# Somebody's KAFKA_SOMETHING may have nothing to do with a broker; one this close to a key is meant for it.
 TYPO_CLOSENESS = 0.85
 
 
@@ -119,11 +119,11 @@ class Settings:
             text, missing = providers.resolve(setting.text)
             self.notes += [f"{name} ({setting.origin}): there is no {variable}" for variable in missing]
             # Said as it was written: what a provider gave may be a secret.
-            check_setting(name, text, setting.origin, shown=setting.text)
+            check_value(name, text, setting.origin, shown=setting.text)
             self.by_key[name] = Setting(text, setting.origin)
 
     def read_file(self, file: Path) -> None:
-        """A server.properties."""
+        """A server.properties. It may be another release's, or have a plugin's keys: what nobody knows is told only."""
         if file.stat().st_size > MAX_PROPERTIES_BYTES:
             raise ConfigError(
                 f"{file}: larger than {MAX_PROPERTIES_BYTES} bytes, so hardly a configuration file"
@@ -136,19 +136,19 @@ class Settings:
             except UnicodeDecodeError:
                 text = raw.decode("iso-8859-1")
             for name, value, line in parse_properties(text):
-                self.put(name, value, f"{file}, line {line}")
+                self.put(name, value, f"{file}, line {line}", is_typed=False)
         except ConfigError as error:
             raise error if error.key else ConfigError(f"{file}: {error}") from None
 
     def read_environment(self, environ: Mapping[str, str]) -> None:
-        """KAFKA_* variables: what looks like a mistyped key is an error, what looks like none is ignored."""
+        """KAFKA_* variables; one that is no key is told, with the key it may have been meant for."""
         for name, value, variable in settings_of(environ):
-            if base_key(name) is None and name not in REMOVED_KEYS and not is_plugin_key(name):
-                guess = nearest_key(name, BROKER_KEYS, TYPO_CLOSENESS)
-                if guess is None:
-                    self.notes.append(f"environment variable {variable} is no broker setting; ignored")
-                    continue
-            self.put(name, value, f"environment variable {variable}")
+            origin = f"environment variable {variable}"
+            is_close = nearest_key(name, BROKER_KEYS, TYPO_CLOSENESS) is not None
+            if is_known(name) or name in REMOVED_KEYS or is_close:
+                self.put(name, value, origin, is_typed=False)
+            else:
+                self.notes.append(f"{origin} is no broker setting; ignored")
         listeners = implied_listeners(environ)
         if listeners is not None and "listeners" not in self.by_key:
             self.put("listeners", listeners, "environment variable KAFKA_ADVERTISED_LISTENERS")
@@ -161,12 +161,18 @@ class Settings:
                 raise ConfigError(f"-X {pair}: expected key=value")
             self.put(name.strip(), value, "-X")
 
-    def put(self, name: str, text: str, origin: str) -> None:
-        """Take one setting, after checking that its key exists and its value is one, or will be."""
-        if VARIABLE.search(text):
-            check_key(name, origin)
-        else:
-            check_setting(name, text, origin)
+    def put(self, name: str, text: str, origin: str, *, is_typed: bool = True) -> None:
+        """Take one setting, after checking that its key exists and its value is one, or will be.
+
+        A key nobody knows is a mistake where somebody has just typed it; elsewhere, as in Kafka, it is told and kept.
+        """
+        if not is_known(name):
+            error = unknown_key(name, origin)
+            if is_typed:
+                raise error
+            self.notes.append(f"ignored: {error}")
+        elif not VARIABLE.search(text):
+            check_value(name, text, origin)
         self.by_key[name] = Setting(text, origin)
 
     def text(self, name: str) -> str | None:
@@ -179,23 +185,20 @@ class Settings:
         return self.by_key[name].origin
 
 
-def check_key(name: str, origin: str) -> ConfigKey | None:
-    """The key behind a name, None for a plugin's; one clear line if it is unknown."""
+def check_value(name: str, text: str, origin: str, shown: str | None = None) -> None:
+    """One clear line if the value is none for this key; what a plugin's key may be is the plugin's affair."""
     key = base_key(name)
-    if key is None and not is_plugin_key(name):
-        raise unknown_key(name, origin)
-    return key
-
-
-def check_setting(name: str, text: str, origin: str, shown: str | None = None) -> None:
-    """One clear line if the key is unknown or the value bad."""
-    key = check_key(name, origin)
     if key is None:
         return
     try:
         parse_value(key, text)
     except ConfigError as error:
         raise in_users_words(error, name, text if shown is None else shown, origin) from None
+
+
+def is_known(name: str) -> bool:
+    """Is this a key of Kafka's broker, or of the plugins that come with it?"""
+    return base_key(name) is not None or is_plugin_key(name)
 
 
 def base_key(name: str) -> ConfigKey | None:

@@ -13,6 +13,7 @@ from functools import partial
 from time import monotonic
 
 from ottla.config.broker import BrokerConfig
+from ottla.config.effective import check_protection
 from ottla.config.errors import ConfigError
 from ottla.config.listeners import Listener as ListenerConfig
 from ottla.metadata.cluster import Endpoint
@@ -27,7 +28,6 @@ from ottla.server.registry import Listener
 log = logging.getLogger("ottla.node")
 
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
-SERVED_PROTOCOLS = ("PLAINTEXT",)
 ANY_HOST = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
 _RESERVED_DESCRIPTORS = 1000
@@ -45,12 +45,8 @@ class Sockets:
 
     async def bind(self) -> None:
         """Take every address; ConfigError in one line if one cannot be had."""
+        check_protection(self._config)
         for listener in self._config.listeners:
-            if listener.security_protocol not in SERVED_PROTOCOLS:
-                raise ConfigError(
-                    f"listener {listener.name} asks for {listener.security_protocol}, which this version does not "
-                    f"serve yet (it serves {', '.join(SERVED_PROTOCOLS)})"
-                )
             self._hosts[listener.name] = await self._bind(listener)
 
     async def _bind(self, listener: ListenerConfig) -> ListenerHost:

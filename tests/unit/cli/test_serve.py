@@ -12,6 +12,7 @@ from ottla.cli.args import UsageError, parse
 from ottla.cli.main import main
 from ottla.cli.serve import COMMAND, default_data_dir, load_config, read_settings, report_without_effect
 from ottla.config.broker import BrokerConfig
+from ottla.config.effective import check_protection
 from ottla.config.errors import ConfigError
 from ottla.node.formatting import ensure_formatted
 from ottla.node.listening import Sockets
@@ -70,6 +71,63 @@ def test_keys_without_effect_are_told_of_once(tmp_path: Path, capsys: Capture) -
     assert capsys.readouterr().err == "ottla: known, but without effect yet: num.io.threads\n"
     report_without_effect(_load(["-d", str(tmp_path)]))
     assert capsys.readouterr().err == ""
+
+
+# As the distribution of Apache Kafka 4.3.1 has it in config/server.properties.
+APACHE = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
+num.network.threads=3
+num.io.threads=8
+log.dirs=/tmp/kraft-combined-logs
+num.recovery.threads.per.data.dir=2
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+"""
+
+
+def test_a_file_that_apache_starts_with_is_taken(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(APACHE + "offsets.topic.min.isr=1\nacme.agent=on\n")
+    config = _load(["-c", str(file), "-d", str(tmp_path / "data")], {"KAFKA_NUM_PARTITION": "2"})
+    check_protection(config)
+    report_without_effect(config)
+    assert (config.node_id, len(config.broker_listeners), len(config.controller_listeners)) == (1, 1, 1)
+    warnings = capsys.readouterr().err.splitlines()
+    assert [line.partition(" (")[0] for line in warnings] == [
+        "ottla: ignored: unknown key offsets.topic.min.isr",
+        "ottla: ignored: unknown key acme.agent",
+        "ottla: ignored: unknown key num.partition",
+        "ottla: known, but without effect yet: num.io.threads, num.network.threads",
+    ]
+
+
+def test_settings_that_promise_protection_keep_a_node_from_starting(tmp_path: Path, capsys: Capture) -> None:
+    file, data = tmp_path / "server.properties", tmp_path / "data"
+    file.write_text(
+        APACHE + "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
+    )
+    protocols = "listener.security.protocol.map=PLAINTEXT:SSL,CONTROLLER:PLAINTEXT"
+    words = ["-X", "ssl.keystore.password=geheim", "-X", protocols]
+    assert main(["serve", "-c", str(file), "-d", str(data), *words]) == 2
+    error = capsys.readouterr().err
+    assert (
+        f"authorizer.class.name ({file}, line 19), ssl.keystore.password (-X), listener PLAINTEXT (SSL)"
+        in error
+    )
+    assert "geheim" not in error
+    assert error.count("\n") == 1
+    assert not data.exists()
 
 
 def test_formatting_gives_a_directory_its_ids(tmp_path: Path, capsys: Capture) -> None:

@@ -186,6 +186,18 @@ def test_tiered_storage_is_not_left_without_a_word_on_its_data() -> None:
             "Cannot update these configs at default cluster level, broker id must be specified: [listeners]",
         ),
         (
+            {"listener.security.protocol.map": "PLAINTEXT:SSL,CONTROLLER:PLAINTEXT"},
+            True,
+            "Invalid value org.apache.kafka.common.config.ConfigException: listener PLAINTEXT asks for SSL, which is "
+            "not served yet for configuration Invalid dynamic configuration",
+        ),
+        (
+            {"principal.builder.class": "com.example.Builder"},
+            True,
+            "Invalid value org.apache.kafka.common.config.ConfigException: com.example.Builder cannot be loaded: "
+            "connections have no principals yet for configuration Invalid dynamic configuration",
+        ),
+        (
             {"log.segment.bytes": "1"},
             False,
             "Invalid value 1 for configuration log.segment.bytes: Value must be at least 1048576",

@@ -8,9 +8,13 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import ottla
+from ottla.config.broker import BrokerConfig
 from ottla.config.definitions import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
-from ottla.config.effective import EFFECTIVE, PER_LISTENER, without_effect
+from ottla.config.effective import EFFECTIVE, PER_LISTENER, check_protection, without_effect
+from ottla.config.errors import ConfigError
 from ottla.config.synonyms import synonyms_of
 
 PACKAGE = Path(ottla.__file__).parent
@@ -82,3 +86,71 @@ def _read_for_listener(key: str, text: str) -> bool:
 
 def test_what_does_nothing_is_named() -> None:
     assert without_effect(["log.preallocate", "socket.send.buffer.bytes"]) == ["log.preallocate"]
+
+
+def test_what_nobody_knows_is_not_called_known() -> None:
+    assert without_effect(["acme.agent.url", "num.io.threads"]) == ["num.io.threads"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+        ("super.users", "User:admin"),
+        ("allow.everyone.if.no.acl.found", "false"),
+        ("security.inter.broker.protocol", "SSL"),
+        ("sasl.enabled.mechanisms", "PLAIN"),
+        ("sasl.jaas.config", "x required;"),
+        ("ssl.keystore.location", "/etc/kafka/keys.jks"),
+        ("ssl.client.auth", "required"),
+        ("listener.name.plaintext.ssl.truststore.location", "/etc/kafka/trust.jks"),
+        ("listener.name.plaintext.scram-sha-256.sasl.jaas.config", "x required;"),
+        ("connections.max.reauth.ms", "1000"),
+        ("delegation.token.secret.key", "s"),
+        ("principal.builder.class", "com.example.Builder"),
+    ],
+)
+def test_a_node_that_is_to_protect_its_data_is_refused(name: str, value: str) -> None:
+    listeners = {} if name != "security.inter.broker.protocol" else {"listeners": "SSL://127.0.0.1:0"}
+    config = BrokerConfig.of({"log.dirs": "/d", **listeners, name: value})
+    with pytest.raises(ConfigError) as refused:
+        check_protection(config, lambda key: f"where {key} was set")
+    assert f"{name} (where {name} was set)" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"listeners": "SSL://127.0.0.1:0"},
+        {"listeners": "IN://127.0.0.1:0", "listener.security.protocol.map": "IN:SASL_PLAINTEXT"},
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_SSL",
+        },
+    ],
+)
+def test_a_listener_that_is_to_be_secured_is_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"listener \w+ \((SSL|SASL_PLAINTEXT|SASL_SSL)\)"):
+        check_protection(BrokerConfig.of({"log.dirs": "/d", **settings}))
+
+
+def test_what_asks_for_nothing_is_taken() -> None:
+    check_protection(
+        BrokerConfig.of(
+            {
+                "log.dirs": "/d",
+                "authorizer.class.name": "",
+                "super.users": "",
+                "allow.everyone.if.no.acl.found": "true",
+                "security.inter.broker.protocol": "PLAINTEXT",
+                "sasl.enabled.mechanisms": "GSSAPI",
+                "sasl.mechanism.inter.broker.protocol": "GSSAPI",
+                "ssl.client.auth": "none",
+                "ssl.endpoint.identification.algorithm": "",
+                "ssl.protocol": "TLSv1.3",
+                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL",
+                "quota.window.num": 12,
+            }
+        )
+    )

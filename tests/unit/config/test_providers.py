@@ -99,7 +99,6 @@ def test_without_its_provider_a_variable_stays(tmp_path: Path) -> None:
         ),
         ({**_provider("v", "Vault"), "broker.rack": "${v:a:b}"}, "no such provider"),
         ({"background.threads": "${env:KEY}"}, "bad value '${env:KEY}' for background.threads"),
-        ({"no.such.key": "${env:KEY}"}, "unknown key no.such.key"),
     ],
 )
 def test_what_cannot_be_is_one_line(lines: dict[str, str], message: str, tmp_path: Path) -> None:

@@ -78,9 +78,13 @@ def test_a_variable_that_resembles_no_key_is_noted_and_left_alone() -> None:
     assert settings.notes == ["environment variable KAFKA_XYZZY_PLUGH is no broker setting; ignored"]
 
 
-def test_a_variable_that_is_nearly_a_key_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match=r"KAFKA_NUM_PARTITION\); did you mean num.partitions\?"):
-        Settings.read(environ={"KAFKA_NUM_PARTITION": "1"})
+def test_a_variable_that_is_nearly_a_key_is_told_with_that_key() -> None:
+    settings = Settings.read(environ={"KAFKA_NUM_PARTITION": "1", "KAFKA_ZOOKEEPER_CONNECT": "z:2181"})
+    assert settings.notes == [
+        "ignored: unknown key num.partition (environment variable KAFKA_NUM_PARTITION); did you mean num.partitions?",
+        "ignored: zookeeper.connect (environment variable KAFKA_ZOOKEEPER_CONNECT) is no longer a key: ZooKeeper is "
+        "gone since Kafka 4.0",
+    ]
 
 
 def test_what_is_advertised_is_listened_for_everywhere_as_in_the_image() -> None:
@@ -140,9 +144,32 @@ def test_a_mistake_is_one_line_that_names_the_key_and_the_cure(override: str, me
 
 
 def test_a_mistake_in_a_file_names_the_line(properties: Path) -> None:
-    properties.write_text("node.id=1\nnum.partitons=3\n")
-    with pytest.raises(ConfigError, match=r"server.properties, line 2\); did you mean num.partitions\?"):
+    properties.write_text("node.id=1\nnum.partitions=none\n")
+    with pytest.raises(
+        ConfigError, match=r"bad value 'none' for num.partitions \(.*server.properties, line 2\)"
+    ):
         Settings.read(file=properties)
+
+
+def test_what_nobody_knows_in_a_file_is_told_and_kept_as_in_kafka(properties: Path) -> None:
+    properties.write_text(
+        "offsets.topic.min.isr=1\nzookeeper.connect=z:2181\nacme.agent.url=${env:URL}\nnum.partitions=3\n"
+        "listener.name.internal.ssl.keystor.location=x\n"
+    )
+    settings = Settings.read(file=properties)
+    assert settings.notes == [
+        f"ignored: unknown key offsets.topic.min.isr ({properties}, line 1); did you mean "
+        "offsets.topic.num.partitions?",
+        f"ignored: zookeeper.connect ({properties}, line 2) is no longer a key: ZooKeeper is gone since Kafka 4.0",
+        f"ignored: unknown key acme.agent.url ({properties}, line 3); it is none of Kafka 4.3's broker keys",
+        f"ignored: unknown key listener.name.internal.ssl.keystor.location ({properties}, line 5); did you mean "
+        "listener.name.internal.ssl.keystore.location?",
+        f"acme.agent.url ({properties}, line 3): there is no ${{env:URL}}",
+    ]
+    assert settings.text("offsets.topic.min.isr") == "1"
+    assert settings.text("num.partitions") == "3"
+    with pytest.raises(ConfigError, match=r"unknown key offsets.topic.min.isr \(-X\)"):
+        Settings.read(file=properties, overrides=["offsets.topic.min.isr=2"])
 
 
 def test_a_file_that_is_not_utf_8_is_latin_1_as_in_java(properties: Path) -> None:
