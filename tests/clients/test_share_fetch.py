@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.clients.test_ottla_client_cli import Cli
 from tests.interop.ottla_node import OttlaNode
 from tests.support.raw_client import RawClient
 from tests.support.share_member import ACCEPT, RELEASE, ShareMember, configure
@@ -89,3 +91,30 @@ def test_a_killed_broker_forgets_who_held_what_and_nothing_else(tmp_path: Path) 
     with again:
         member = ShareMember(again, "g", "q", topic_id).join()
         assert member.take()[0][0] == [(1, 1, 2), (3, 3, 1)]
+
+
+def test_the_lag_of_a_group_is_what_nobody_is_done_with(node: OttlaNode, queue: Any) -> None:
+    client, group, topic, topic_id = queue
+    client.write(topic, 0, [b"a", b"b", b"c"])
+    member = ShareMember(node, group, topic, topic_id).join()
+    member.take()
+    assert member.acknowledge({0: [(1, 2, ACCEPT)]}) == {0: "none"}
+    # The first is still open, so the group starts there; the two behind it are done with.
+    described, lag = told_of(node, group)
+    assert described[topic][:3] == [0, 3, 1]
+    assert described[topic][3] is not None
+    assert lag[topic] == 1
+    assert member.acknowledge({0: [(0, 0, ACCEPT)]}) == {0: "none"}
+    described, lag = told_of(node, group)
+    assert described[topic][2:] == [0, 0.0]
+    assert lag[topic] == 0
+
+
+def told_of(node: OttlaNode, group: str) -> tuple[dict[str, list[Any]], dict[str, int]]:
+    """What `ottla group describe` and `ottla group lag` say."""
+    cli = Cli(node.address)
+    columns = ("current_offset", "end_offset", "lag", "lag_seconds")
+    described = json.loads(cli("group", "describe", group, "-o", "json")[0])[0]["partitions"]
+    lags = json.loads(cli("group", "lag", group, "-o", "json")[0])
+    shown = {row["topic"]: [row[column] for column in columns] for row in described}
+    return shown, {row["topic"]: row["lag"] for row in lags}

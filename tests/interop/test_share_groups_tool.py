@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.clients.test_ottla_client_cli import Cli
 from tests.interop.ottla_node import OttlaNode
 from tests.support.raw_client import RawClient
+from tests.support.share_member import ACCEPT, ShareMember, configure
 
 pytestmark = pytest.mark.interop
 
@@ -61,3 +64,21 @@ def test_groups_are_listed_by_state_and_deleted(node: OttlaNode) -> None:
     left = node.tool(SHARE_GROUPS, "--list").stdout.split()
     assert "first" not in left
     assert "second" in left
+
+
+def test_ottlas_own_command_tells_the_same_lag(node: OttlaNode) -> None:
+    with RawClient(node) as client:
+        topic_id = client.create_topic_with_id("queue")
+        configure(client, "workers", auto_offset_reset="earliest")
+        client.write("queue", 0, [b"a", b"b", b"c"])
+        member = ShareMember(node, "workers", "queue", topic_id).join()
+        member.take()
+        for acks in ([(1, 1, ACCEPT)], [(2, 2, ACCEPT)], [(0, 0, ACCEPT)]):
+            assert member.acknowledge({0: acks}) == {0: "none"}
+            told = json.loads(Cli(node.address)("group", "describe", "workers", "-o", "json")[0])[0]
+            ours = {
+                (row["topic"], str(row["partition"])): (str(row["current_offset"]), str(row["lag"]))
+                for row in told["partitions"]
+            }
+            assert ours == shown(node, "workers")
+        assert ours["queue", "0"][1] == "0"

@@ -6,6 +6,9 @@ Owned by the process that runs one command.
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
+
+from ottla.client.admin_group_types import SHARE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,42 +26,56 @@ _READ_TIMEOUT_MS = 10_000.0
 _POLL_MS = 500.0
 
 
+class _Standing(NamedTuple):
+    """Where a group of one kind or another stands in a partition."""
+
+    offset: int | None = None
+    # What the broker says. Of a share group only it can tell: records after the first one open may be done with.
+    lag: int | None = None
+
+    def behind(self, group: GroupDescription, end: int | None) -> int | None:
+        """The lag in records, if it can be known."""
+        if group.group_type == SHARE:
+            return self.lag
+        return None if self.offset is None or end is None else max(end - self.offset, 0)
+
+
 class Lags:
     """Collects groups, then asks for all their ends and timestamps together."""
 
     def __init__(self, client: Admin, args: argparse.Namespace) -> None:
         self._client = client
         self._args = args
-        self._groups: list[tuple[GroupDescription, dict[TopicPartition, int | None]]] = []
+        self._groups: list[tuple[GroupDescription, dict[TopicPartition, _Standing]]] = []
 
     def add(self, group: GroupDescription) -> None:
-        committed = committed_offsets(self._client, group)
+        standing = _standing(self._client, group)
         for member in group.members:
             for tp in member.assignment:
-                committed.setdefault(tp, None)
-        self._groups.append((group, committed))
+                standing.setdefault(tp, _Standing())
+        self._groups.append((group, standing))
 
     def rows(self) -> list[dict[str, Any]]:
         """One for each group and partition."""
-        partitions = {tp for _, committed in self._groups for tp in committed}
+        partitions = {tp for _, standing in self._groups for tp in standing}
         ends = end_offsets(self._client, partitions)
         ages = self._ages(ends)
         out = []
-        for group, committed in self._groups:
+        for group, standing in self._groups:
             owners = {tp: member for member in group.members for tp in member.assignment}
             out += [
-                _row(group, tp, offset, ends.get(tp), ages.get((tp, offset)), owners.get(tp))
-                for tp, offset in sorted(committed.items())
+                _row(group, tp, at, ends.get(tp), ages.get((tp, at.offset)), owners.get(tp))
+                for tp, at in sorted(standing.items())
             ]
         return out
 
     def _ages(self, ends: Mapping[TopicPartition, int]) -> dict[tuple[TopicPartition, int | None], float]:
         """Seconds since the first unread record, by partition and offset: groups often stand at the same."""
         behind = {
-            (tp, offset)
-            for _, committed in self._groups
-            for tp, offset in committed.items()
-            if offset is not None and tp in ends and offset < ends[tp]
+            (tp, at.offset)
+            for group, standing in self._groups
+            for tp, at in standing.items()
+            if at.offset is not None and tp in ends and at.offset < ends[tp] and at.behind(group, ends[tp])
         }
         if not behind:
             return {}
@@ -70,17 +87,17 @@ class Lags:
 def _row(
     group: GroupDescription,
     tp: TopicPartition,
-    offset: int | None,
+    at: _Standing,
     end: int | None,
     age: float | None,
     member: MemberDescription | None,
 ) -> dict[str, Any]:
-    lag = None if offset is None or end is None else max(end - offset, 0)
+    lag = at.behind(group, end)
     return {
         "group": group.group_id,
         "topic": tp.topic,
         "partition": tp.partition,
-        "current_offset": offset,
+        "current_offset": at.offset,
         "end_offset": end,
         "lag": lag,
         "lag_seconds": 0.0 if lag == 0 else (None if age is None else round(age, 1)),
@@ -91,15 +108,21 @@ def _row(
 
 
 def committed_offsets(client: Admin, group: GroupDescription) -> dict[TopicPartition, int | None]:
-    """Where a group of any kind stands."""
-    from ottla.client.admin_group_types import SHARE
+    """What a group of any kind has committed, or where a share group starts."""
+    return {tp: at.offset for tp, at in _standing(client, group).items()}
+
+
+def _standing(client: Admin, group: GroupDescription) -> dict[TopicPartition, _Standing]:
     from ottla.model.errors import KafkaError
 
     if group.group_type == SHARE:
         found = client.list_share_group_offsets(group.group_id)
-        return {tp: None if isinstance(at, KafkaError) else at.start_offset for tp, at in found.items()}
+        return {
+            tp: _Standing() if isinstance(at, KafkaError) else _Standing(at.start_offset, at.lag)
+            for tp, at in found.items()
+        }
     offsets = client.list_group_offsets(group.group_id)
-    return {tp: None if at is None else at.offset for tp, at in offsets.items()}
+    return {tp: _Standing(None if at is None else at.offset) for tp, at in offsets.items()}
 
 
 def end_offsets(client: Admin, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
