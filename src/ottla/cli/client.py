@@ -50,11 +50,13 @@ def pairs(words: Iterable[str], option: str) -> list[tuple[str, str]]:
 @contextmanager
 def explained() -> Iterator[None]:
     """Client errors as one line that a person can act on."""
-    from ottla.client.errors import ConfigError, NoBrokersAvailable
+    from ottla.client.errors import ConfigError, NoBrokersAvailable, NotABroker
     from ottla.model.errors import KafkaError
 
     try:
         yield
+    except NotABroker as error:
+        raise CliError(f"{error}; name a broker with -b HOST:PORT") from None
     except NoBrokersAvailable as error:
         raise CliError(f"{error}; start one with `ottla serve`, or name another with -b HOST:PORT") from None
     except ConfigError as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from ottla.client.errors import ConnectionLost, ProtocolError
+from ottla.client.errors import ConnectionLost, ProtocolError, UnsupportedVersion, WrongAddress
 from ottla.client.frames import FrameFiller, FrameReader
 from ottla.client.versions import ApiRanges
 from ottla.model.errors import ErrorCode, KafkaError
@@ -20,11 +20,20 @@ from ottla.wire.codec import WireError, decode
 from ottla.wire.framing import request_frame
 from ottla.wire.header import API_VERSIONS, decode_response_header
 from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.registry import response_class
 
 SOFTWARE_NAME = "ottla"
 # Version 5 exists only in the 4.4 sources.
 API_VERSIONS_AT_MOST = 4
+
+# The id of the first request, which a broker only repeats. Two line ends: a web server, which would wait for the rest
+# of a line, answers at once, and is known by what it says.
+FIRST_CORRELATION_ID = 0x0D0A0D0A
+# No broker has more to say before it is ready; what comes as a length may be the first bytes of something else.
+MAX_FIRST_ANSWER_BYTES = 1 << 20
+# Only controllers are asked for their vote (KIP-595).
+_VOTE = 52
 
 # Called with (response, None, now) or (None, error, now).
 OnDone = Callable[[Any, KafkaError | None, float], None]
@@ -94,7 +103,7 @@ class Connection:
         self._software_version = software_version
         self._authenticator = authenticator
         self._max_response_bytes = max_response_bytes
-        self._frames = FrameReader(max_response_bytes)
+        self._frames = FrameReader(min(max_response_bytes, MAX_FIRST_ANSWER_BYTES))
         self._filler: FrameFiller | None = None  # for a driver that reads into our buffers
         self._out: list[bytearray] = []
         self._next_correlation_id = 0
@@ -108,20 +117,28 @@ class Connection:
 
     def receive(self, data: bytes, now: float) -> None:
         """Bytes arrived. Calls back for each response; ProtocolError if they are no Kafka."""
-        for frame in self._frames.feed(data):
-            self._on_frame(frame, now)
+        try:
+            for frame in self._frames.feed(data):
+                self._on_frame(frame, now)
+        except ProtocolError as error:
+            self._refuse_nonsense(error)
+            raise
 
     def buffer(self) -> memoryview:
         """Where the next bytes may be put, for a driver that would rather fill a buffer than hand bytes over."""
         if self._filler is None:
-            self._filler = FrameFiller(self._max_response_bytes)
+            self._filler = FrameFiller(self._frames.max_frame_bytes)
         return self._filler.buffer()
 
     def filled(self, count: int, now: float) -> None:
         """So many bytes were put there: as `receive`."""
         assert self._filler is not None
-        for frame in self._filler.filled(count):
-            self._on_frame(frame, now)
+        try:
+            for frame in self._filler.filled(count):
+                self._on_frame(frame, now)
+        except ProtocolError as error:
+            self._refuse_nonsense(error)
+            raise
 
     def close(self, error: KafkaError, now: float) -> None:
         """The transport is gone, or is to go: everything in flight fails."""
@@ -141,6 +158,8 @@ class Connection:
         self.last_used_ms = now
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        if self.state is State.NEGOTIATING:
+            correlation_id = FIRST_CORRELATION_ID
         self._out.append(request_frame(request, version, correlation_id, self._client_id))
         if on_done is not None:
             deadline = now + timeout_ms
@@ -162,6 +181,15 @@ class Connection:
     def _become(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
         self.state = state
+        if state is State.READY:
+            self._frames.max_frame_bytes = self._max_response_bytes
+            if self._filler is not None:
+                self._filler.max_frame_bytes = self._max_response_bytes
+
+    def _refuse_nonsense(self, error: ProtocolError) -> None:
+        """Nonsense from the beginning is not a broker's: it is told as that."""
+        if self.state is State.NEGOTIATING and not isinstance(error, WrongAddress):
+            raise WrongAddress(f"this is not Kafka: {error.message}") from error
 
     def _on_frame(self, frame: memoryview, now: float) -> None:
         if not self.in_flight:
@@ -208,12 +236,22 @@ class Connection:
         if response.error_code:
             raise ProtocolError(f"ApiVersions was refused with error {response.error_code}")
         self.ranges = ApiRanges.from_response(response)
+        self._check_broker()
         step = self._authenticator.begin(self.ranges) if self._authenticator else None
         if step is None:
             self._become(State.READY)
             return
         self._become(State.AUTHENTICATING)
         self._say(step, now)
+
+    def _check_broker(self) -> None:
+        """Who does not say where topics are is none that a client can use."""
+        try:
+            self.ranges.version_for(MetadataRequest)
+        except UnsupportedVersion as error:
+            if self.ranges.of(_VOTE) is not None and self.ranges.of(MetadataRequest.API_KEY) is None:
+                raise WrongAddress("this is the port of a controller: clients use that of a broker") from None
+            raise WrongAddress(error.message or str(error)) from None
 
     def _say(self, step: tuple[Any, int], now: float) -> None:
         request, version = step

@@ -25,6 +25,10 @@ class NoBrokersAvailable(ClientError):
         super().__init__(ErrorCode.BROKER_NOT_AVAILABLE, message)
 
 
+class NotABroker(NoBrokersAvailable):
+    """What answers at every bootstrap address is no Kafka broker; asking again would not help."""
+
+
 class ConnectionLost(ClientError):
     """The connection went away while a request was waiting for its answer; the outcome is not known."""
 
@@ -37,6 +41,10 @@ class ProtocolError(ClientError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.NETWORK_EXCEPTION, message)
+
+
+class WrongAddress(ProtocolError):
+    """Already its first words show that this is no broker that can be used; it will not be one next time."""
 
 
 class TimedOut(ClientError):

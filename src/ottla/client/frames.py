@@ -12,21 +12,32 @@ _SIZE_BYTES = 4
 _SCRATCH_BYTES = 32 * 1024
 
 
+# How others begin to speak, where four bytes of a length should be.
+_OTHERS = {
+    b"HTTP": "it answers in HTTP",
+    b"<": "it answers in HTML",
+    b"SSH-": "it answers in SSH",
+    b"\x15\x03": "it answers in TLS (if it is a listener with TLS: security.protocol=SSL)",
+}
+
+
 def checked_size(prefix: memoryview, max_frame_bytes: int) -> int:
     """The length that four bytes announce; ProtocolError if no broker would say so."""
     size = int.from_bytes(prefix, "big", signed=True)
     if not 0 <= size <= max_frame_bytes:
-        raise ProtocolError(f"a frame of {size} bytes was announced: not a Kafka broker?")
+        first = bytes(prefix)
+        told = next((words for start, words in _OTHERS.items() if first.startswith(start)), None)
+        raise ProtocolError(told or f"a frame of {size} bytes was announced")
     return size
 
 
 class FrameReader:
     """Owned by one connection; what `feed` returns are views that keep their bytes alive."""
 
-    __slots__ = ("_chunks", "_have", "_max_frame_bytes", "_need")
+    __slots__ = ("_chunks", "_have", "_need", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._chunks: list[bytes | memoryview] = []
         self._have = 0
         self._need = _SIZE_BYTES
@@ -47,7 +58,7 @@ class FrameReader:
             self._need = _SIZE_BYTES
             if end - position < self._need:
                 break
-            size = checked_size(view[position : position + _SIZE_BYTES], self._max_frame_bytes)
+            size = checked_size(view[position : position + _SIZE_BYTES], self.max_frame_bytes)
             self._need = _SIZE_BYTES + size
             if end - position < self._need:
                 break
@@ -63,10 +74,10 @@ class FrameFiller:
     """Owned by one connection. `buffer` says where the next bytes go, `filled` how many came; the frames it
     returns keep their bytes alive."""
 
-    __slots__ = ("_frame", "_have", "_max_frame_bytes", "_scratch")
+    __slots__ = ("_frame", "_have", "_scratch", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._frame: memoryview | None = None  # the frame under way, once its length is known and large
         self._have = 0  # bytes in the frame, or in the scratch buffer if there is none
@@ -89,7 +100,7 @@ class FrameFiller:
         frames: list[memoryview] = []
         scratch, position, end = self._scratch, 0, self._have
         while end - position >= _SIZE_BYTES:
-            size = checked_size(scratch[position : position + _SIZE_BYTES], self._max_frame_bytes)
+            size = checked_size(scratch[position : position + _SIZE_BYTES], self.max_frame_bytes)
             start = position + _SIZE_BYTES
             if end - start < size:
                 self._begin(size, scratch[start:end]) if size > _SCRATCH_BYTES // 2 else self._move(position)

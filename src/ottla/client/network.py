@@ -17,7 +17,14 @@ from ottla.client.calls import STALE_METADATA, Call, ErrorOf, To
 from ottla.client.config import ClientConfig
 from ottla.client.connection import Authenticator, Connection, OnDone, State, lost
 from ottla.client.coordinators import MOVED_COORDINATOR, CoordinatorOf, Coordinators, for_version
-from ottla.client.errors import Closed, NoBrokersAvailable, TimedOut, UnsupportedVersion
+from ottla.client.errors import (
+    Closed,
+    NoBrokersAvailable,
+    NotABroker,
+    TimedOut,
+    UnsupportedVersion,
+    WrongAddress,
+)
 from ottla.client.metadata import ClusterMetadata, error_of
 from ottla.client.peers import MAIN, Peer, Peers
 from ottla.model.errors import ErrorCode, KafkaError
@@ -125,7 +132,8 @@ class NetworkCore:
             # Looked up again: an answer may have handed the connection from a bootstrap peer to a broker.
             peer = self._peers.by_link(link)
             if peer is not None:
-                self._drop(peer, error.message or error.code.name, now)
+                is_no_broker = isinstance(error, WrongAddress)
+                self._drop(peer, error.message or error.code.name, now, is_no_broker=is_no_broker)
             return
         if not was_ready and peer.is_ready:
             self._peers.settled(peer)
@@ -207,6 +215,8 @@ class NetworkCore:
         """Set once every bootstrap address has been tried in vain and nothing was ever learnt."""
         if self.metadata.version or not self._peers.all_bootstrap_failed():
             return None
+        if self._peers.no_bootstrap_is_broker():
+            return NotABroker(self.trouble())
         return NoBrokersAvailable(f"no broker can be reached: {self.trouble()}")
 
     def close(self, now: float) -> list[Action]:
@@ -267,16 +277,16 @@ class NetworkCore:
         link = self._peers.linked(peer, connection, now, self.config.socket_connection_setup_timeout_ms)
         self._actions.append(Connect(link, peer.node.host, peer.node.port))
 
-    def _drop(self, peer: Peer, reason: str, now: float) -> None:
+    def _drop(self, peer: Peer, reason: str, now: float, *, is_no_broker: bool = False) -> None:
         """Hang up on a peer that misbehaves."""
         self._actions.append(Disconnect(peer.link))
-        self._fail(peer, reason, now)
+        self._fail(peer, reason, now, is_no_broker=is_no_broker)
 
-    def _fail(self, peer: Peer, reason: str, now: float) -> None:
+    def _fail(self, peer: Peer, reason: str, now: float, *, is_no_broker: bool = False) -> None:
         # Which broker leads what may have changed with the broker's going.
         self.metadata.invalidate()
         connection = peer.connection
-        self._peers.unlinked(peer, reason, now)
+        self._peers.unlinked(peer, reason, now, is_no_broker=is_no_broker)
         if connection is not None:
             connection.close(lost(peer.node.address, reason), now)
 

@@ -25,6 +25,7 @@ class Peer:
     __slots__ = (
         "connection",
         "failures",
+        "is_no_broker",
         "last_error",
         "link",
         "node",
@@ -40,6 +41,7 @@ class Peer:
         self.retry_at_ms = float("-inf")
         self.setup_deadline_ms = float("inf")
         self.last_error: str | None = None
+        self.is_no_broker = False  # what answered there last was something else
 
     @property
     def is_ready(self) -> bool:
@@ -143,13 +145,14 @@ class Peers:
         self._by_link[link] = peer
         return link
 
-    def unlinked(self, peer: Peer, reason: str | None, now: float) -> None:
+    def unlinked(self, peer: Peer, reason: str | None, now: float, *, is_no_broker: bool = False) -> None:
         """The connection is gone; a reason means that it failed and the next attempt has to wait."""
         self._by_link.pop(peer.link, None)
         peer.connection, peer.link = None, -1
         peer.setup_deadline_ms = float("inf")
         if reason is not None:
             peer.failures += 1
+            peer.is_no_broker = is_no_broker
             peer.last_error = reason
             peer.retry_at_ms = now + self._backoff.delay_ms(peer.failures)
 
@@ -179,6 +182,10 @@ class Peers:
 
     def all_bootstrap_failed(self) -> bool:
         return all(peer.failures for peer in self._bootstrap.values())
+
+    def no_bootstrap_is_broker(self) -> bool:
+        """At every address something answered that is no broker: there is nothing to wait for."""
+        return all(peer.failures and peer.is_no_broker for peer in self._bootstrap.values())
 
     def describe_failures(self) -> str:
         """Who could not be reached and why, for an error message."""

@@ -5,7 +5,7 @@ import ssl
 import time
 
 from ottla.client.config import ClientConfig
-from ottla.client.errors import NoBrokersAvailable
+from ottla.client.errors import NoBrokersAvailable, NotABroker
 from ottla.client.network import NetworkCore
 
 # A turn for nothing costs little, a loop that spins costs a core: no timer is shorter than this.
@@ -35,7 +35,11 @@ class FirstContact:
 
     def is_settled(self) -> bool:
         core = self._core
-        return core.metadata.version > 0 or (self._fail_fast and core.bootstrap_error() is not None)
+        if core.metadata.version > 0:
+            return True
+        error = core.bootstrap_error()
+        # What is no broker will not be one later; a broker that is not there yet may come.
+        return error is not None and (self._fail_fast or isinstance(error, NotABroker))
 
     def check(self) -> None:
         """NoBrokersAvailable, with who was tried and why in vain, if there was none."""

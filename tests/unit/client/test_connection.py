@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from ottla.client.connection import FIRST_CORRELATION_ID as FIRST
 from ottla.client.connection import Connection, State
-from ottla.client.errors import ConnectionLost, ProtocolError, UnsupportedVersion
+from ottla.client.errors import ConnectionLost, ProtocolError, UnsupportedVersion, WrongAddress
 from ottla.client.versions import ApiRanges
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.framing import encode_response
@@ -47,16 +48,16 @@ def sent(connection: Connection) -> list[tuple[int, int, int]]:
 def ready() -> Connection:
     connection = make()
     sent(connection)
-    connection.receive(encode_response(RANGES, 4, 0), 1.0)
+    connection.receive(encode_response(RANGES, 4, FIRST), 1.0)
     assert connection.state is State.READY
     return connection
 
 
 def test_the_first_word_is_api_versions() -> None:
     connection = make()
-    assert sent(connection) == [(18, 4, 0)]
+    assert sent(connection) == [(18, 4, FIRST)]
     assert connection.state is State.NEGOTIATING
-    connection.receive(encode_response(RANGES, 4, 0), 1.0)
+    connection.receive(encode_response(RANGES, 4, FIRST), 1.0)
     assert connection.state is State.READY
     assert connection.ranges.version_for(MetadataRequest) == 12
 
@@ -65,9 +66,9 @@ def test_a_refusal_in_version_0_leads_to_the_version_the_broker_names() -> None:
     connection = make()
     sent(connection)
     refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=RANGES.api_keys)
-    connection.receive(encode_response(refusal, 0, 0), 1.0)
-    assert sent(connection) == [(18, 3, 1)]
-    connection.receive(encode_response(RANGES, 3, 1), 2.0)
+    connection.receive(encode_response(refusal, 0, FIRST), 1.0)
+    assert sent(connection) == [(18, 3, FIRST)]
+    connection.receive(encode_response(RANGES, 3, FIRST), 2.0)
     assert connection.state is State.READY
 
 
@@ -75,8 +76,8 @@ def test_a_refusal_without_ranges_leads_to_version_0() -> None:
     connection = make()
     sent(connection)
     refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[])
-    connection.receive(encode_response(refusal, 0, 0), 1.0)
-    assert sent(connection) == [(18, 0, 1)]
+    connection.receive(encode_response(refusal, 0, FIRST), 1.0)
+    assert sent(connection) == [(18, 0, FIRST)]
 
 
 def test_responses_go_to_their_requests_in_order() -> None:
@@ -146,6 +147,61 @@ def test_versions_without_overlap_are_refused() -> None:
     assert ApiRanges({3: (0, 99)}).version_for(MetadataRequest, at_most=5) == 5
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it answers in HTTP"),
+        (b"<!DOCTYPE HTML>", "it answers in HTML"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "it answers in SSH"),
+        (b"\x15\x03\x03\x00\x02\x02\x28", "it answers in TLS"),
+        (b"-ERR unknown command\r\n", "a frame of 759517778 bytes was announced"),
+        (b"\x00\x00\x00\x04none", "correlation id"),
+    ],
+)
+@pytest.mark.parametrize("into_buffers", [False, True])
+def test_what_is_not_kafka_is_known_by_its_first_words(said: bytes, told: str, into_buffers: bool) -> None:
+    connection = Connection("me", max_response_bytes=1 << 30, request_timeout_ms=1000, software_version="1")
+    connection.connected(0.0)
+    # A line has ended, so that who reads lines answers.
+    assert b"\r\n\r\n" in connection.take_output()[0]
+    with pytest.raises(WrongAddress, match=f"this is not Kafka: .*{told}"):
+        if into_buffers:
+            connection.buffer()[: len(said)] = said
+            connection.filled(len(said), 1.0)
+        else:
+            connection.receive(said, 1.0)
+
+
+@pytest.mark.parametrize("into_buffers", [False, True])
+def test_a_large_answer_is_taken_once_the_broker_is_known(into_buffers: bool) -> None:
+    connection = Connection("me", max_response_bytes=1 << 30, request_timeout_ms=1000, software_version="1")
+    connection.connected(0.0)
+    connection.buffer() if into_buffers else None
+    connection.receive(encode_response(RANGES, 4, FIRST), 1.0)
+    large = ((1 << 20) + 1).to_bytes(4, "big")
+    if into_buffers:
+        connection.buffer()[:4] = large
+        connection.filled(4, 1.0)
+    else:
+        connection.receive(large, 1.0)
+
+
+def test_a_controller_is_told_from_a_broker() -> None:
+    connection = make()
+    votes = ApiVersionsResponse(
+        api_keys=[ApiVersion(api_key=key, min_version=0, max_version=2) for key in (18, 52, 60)]
+    )
+    with pytest.raises(WrongAddress, match="this is the port of a controller"):
+        connection.receive(encode_response(votes, 4, FIRST), 1.0)
+
+
+def test_a_broker_of_another_age_is_told() -> None:
+    connection = make()
+    strange = ApiVersionsResponse(api_keys=[ApiVersion(api_key=3, min_version=90, max_version=91)])
+    with pytest.raises(WrongAddress, match="MetadataRequest: the broker serves versions 90 to 91"):
+        connection.receive(encode_response(strange, 4, FIRST), 1.0)
+
+
 class _Handshake:
     """A conversation of two rounds."""
 
@@ -165,7 +221,7 @@ class _Handshake:
 def test_an_authenticator_has_its_say_before_the_connection_is_ready() -> None:
     connection = make(_Handshake())
     sent(connection)
-    connection.receive(encode_response(RANGES, 4, 0), 1.0)
+    connection.receive(encode_response(RANGES, 4, FIRST), 1.0)
     assert connection.state is State.AUTHENTICATING
     for round_ in (1, 2):
         assert sent(connection) == [(17, 1, round_)]
@@ -175,7 +231,7 @@ def test_an_authenticator_has_its_say_before_the_connection_is_ready() -> None:
 
 def test_a_refused_authentication_ends_the_connection() -> None:
     connection = make(_Handshake())
-    connection.receive(encode_response(RANGES, 4, 0), 1.0)
+    connection.receive(encode_response(RANGES, 4, FIRST), 1.0)
     refusal = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=[])
     with pytest.raises(KafkaError, match="no such mechanism"):
         connection.receive(encode_response(refusal, 1, 1), 1.0)

@@ -25,7 +25,7 @@ def test_frames_come_out_whole_whatever_the_cuts(bodies: list[bytes], cuts: list
 
 @pytest.mark.parametrize("size", [-1, 1001, 0x48545450])
 def test_a_size_out_of_bounds_is_refused_at_once(size: int) -> None:
-    with pytest.raises(ProtocolError, match="not a Kafka broker"):
+    with pytest.raises(ProtocolError, match=r"frame of -?\d+ bytes was announced|HTTP"):
         FrameReader(1000).feed((size & 0xFFFFFFFF).to_bytes(4, "big"))
 
 

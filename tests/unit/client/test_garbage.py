@@ -5,7 +5,7 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.connection import Connection, State
+from ottla.client.connection import FIRST_CORRELATION_ID, Connection, State
 from ottla.client.fetched import Fetched, complete_batches_end
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
@@ -14,13 +14,18 @@ from ottla.wire.framing import encode_response
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.wire.messages.fetch import FetchRequest
 
-RANGES = ApiVersionsResponse(api_keys=[ApiVersion(api_key=1, min_version=4, max_version=18)])
+RANGES = ApiVersionsResponse(
+    api_keys=[
+        ApiVersion(api_key=1, min_version=4, max_version=18),
+        ApiVersion(api_key=3, min_version=0, max_version=12),
+    ]
+)
 
 
 def ready() -> Connection:
     connection = Connection("me", max_response_bytes=100_000, request_timeout_ms=1000, software_version="1")
     connection.connected(0.0)
-    connection.receive(encode_response(RANGES, 4, 0), 0.0)
+    connection.receive(encode_response(RANGES, 4, FIRST_CORRELATION_ID), 0.0)
     assert connection.state is State.READY
     return connection
 
