@@ -282,6 +282,26 @@ def test_consume_in_a_group_commits_what_it_printed_when_it_is_stopped(
     assert [member.group_instance_id for member in members.members] == ["me"], "a static member stays"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_consume_leaves_its_group_whichever_signal_ends_it(
+    broker: Broker, admin: Admin, topic: str, protocol: str, number: signal.Signals
+) -> None:
+    group = f"g-{topic}"
+    words = ("consume", "-t", topic, "-g", group, "-q", "--protocol", protocol)
+    reader = Cli(broker.bootstrap_servers).start(*words)
+    assert reader.stdout is not None
+    for _ in range(20):
+        assert reader.stdout.readline()
+    reader.send_signal(number)
+    assert reader.communicate(timeout=60) == (b"", b"")
+    assert reader.returncode == 128 + number
+    assert committed(admin, group) == {0: 10, 1: 10}
+    found = admin.describe_groups([group])[group]
+    assert not isinstance(found, KafkaError)
+    assert (found.state, found.members) == ("Empty", [])
+
+
 def test_several_topics_and_expressions(cli: InProcess, broker: Broker, topic: str) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
         producer.send(f"{topic}-more", b"more")

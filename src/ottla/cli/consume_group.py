@@ -9,8 +9,9 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from contextlib import contextmanager
 
-from ottla.cli.args import UsageError
+from ottla.cli.args import EXIT_OK, EXIT_SIGNALLED, UsageError
 from ottla.cli.client import explained, line, settings
 from ottla.cli.output import say
 from ottla.client.errors import Wakeup
@@ -20,7 +21,7 @@ from ottla.model.errors import KafkaError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from ottla.cli.record_format import Printer
     from ottla.client.blocking import Consumer
@@ -47,6 +48,7 @@ class GroupReader(RebalanceListener):
         self._was_assigned = False
         self._next_commit_s = time.monotonic() + _COMMIT_INTERVAL_S
         self._is_interrupted = False
+        self.exit_code = EXIT_OK
 
     # -- what the group gives and takes ---------------------------------------------------------------
 
@@ -90,14 +92,16 @@ class GroupReader(RebalanceListener):
                 self._consumer.commit_async(self._written)
         if self._is_interrupted:
             self._try_commit()
-            raise KeyboardInterrupt
-        self._commit()
+        else:
+            self._commit()
 
-    def interrupt(self, *_: object) -> None:
-        """Ctrl-C: what is being written is written, and committed, and then it ends; a second one ends it now."""
+    def interrupt(self, number: int, *_: object) -> None:
+        """Ctrl-C, or a request to end: what is being written is written, and committed, the group is left, and then
+        it ends; a second one ends it now."""
         if self._is_interrupted:
             raise KeyboardInterrupt
         self._is_interrupted = True
+        self.exit_code = EXIT_SIGNALLED + number
         self._consumer.wakeup()
 
     def _try_commit(self) -> None:
@@ -169,9 +173,25 @@ def run(args: argparse.Namespace, printer: Printer) -> int:
     }
     with explained(), Consumer(settings(args, **fixed)) as consumer:
         reader = GroupReader(args, consumer, printer)
-        before = signal.signal(signal.SIGINT, reader.interrupt)
-        try:
+        with _on_signals(reader.interrupt):
             reader.run()
-        finally:
-            signal.signal(signal.SIGINT, before)
-    return 0
+            # Inside, so that no signal comes between the last commit and the word to the group.
+            consumer.close()
+    return reader.exit_code
+
+
+@contextmanager
+def _on_signals(told: Callable[[int, object], None]) -> Iterator[None]:
+    """A member that only vanished would hold its partitions until its session has expired."""
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in before.items():
+        if (
+            handler is not signal.SIG_IGN or number is signal.SIGINT
+        ):  # under nohup a command outlives its terminal
+            signal.signal(number, told)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

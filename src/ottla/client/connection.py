@@ -32,8 +32,8 @@ API_VERSIONS_AT_MOST = 4
 FIRST_CORRELATION_ID = 0x0D0A0D0A
 # No broker has more to say before it is ready; what comes as a length may be the first bytes of something else.
 MAX_FIRST_ANSWER_BYTES = 1 << 20
-# Only controllers are asked for their vote (KIP-595).
-_VOTE = 52
+# Only controllers are asked for their vote (KIP-595), and only brokers for Metadata.
+_VOTE, _METADATA = 52, 3
 
 # Called with (response, None, now) or (None, error, now).
 OnDone = Callable[[Any, KafkaError | None, float], None]
@@ -249,7 +249,7 @@ class Connection:
         try:
             self.ranges.version_for(MetadataRequest)
         except UnsupportedVersion as error:
-            if self.ranges.of(_VOTE) is not None and self.ranges.of(MetadataRequest.API_KEY) is None:
+            if self.ranges.of(_VOTE) is not None and self.ranges.of(_METADATA) is None:
                 raise WrongAddress("this is the port of a controller: clients use that of a broker") from None
             raise WrongAddress(error.message or str(error)) from None
 

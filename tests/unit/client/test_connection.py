@@ -147,6 +147,15 @@ def test_versions_without_overlap_are_refused() -> None:
     assert ApiRanges({3: (0, 99)}).version_for(MetadataRequest, at_most=5) == 5
 
 
+def hear(connection: Connection, said: bytes, into_buffers: bool) -> None:
+    """Give it bytes as one or the other kind of driver does."""
+    if into_buffers:
+        connection.buffer()[: len(said)] = said
+        connection.filled(len(said), 1.0)
+    else:
+        connection.receive(said, 1.0)
+
+
 @pytest.mark.parametrize(
     ("said", "told"),
     [
@@ -165,25 +174,17 @@ def test_what_is_not_kafka_is_known_by_its_first_words(said: bytes, told: str, i
     # A line has ended, so that who reads lines answers.
     assert b"\r\n\r\n" in connection.take_output()[0]
     with pytest.raises(WrongAddress, match=f"this is not Kafka: .*{told}"):
-        if into_buffers:
-            connection.buffer()[: len(said)] = said
-            connection.filled(len(said), 1.0)
-        else:
-            connection.receive(said, 1.0)
+        hear(connection, said, into_buffers)
 
 
 @pytest.mark.parametrize("into_buffers", [False, True])
 def test_a_large_answer_is_taken_once_the_broker_is_known(into_buffers: bool) -> None:
     connection = Connection("me", max_response_bytes=1 << 30, request_timeout_ms=1000, software_version="1")
     connection.connected(0.0)
-    connection.buffer() if into_buffers else None
-    connection.receive(encode_response(RANGES, 4, FIRST), 1.0)
-    large = ((1 << 20) + 1).to_bytes(4, "big")
-    if into_buffers:
-        connection.buffer()[:4] = large
-        connection.filled(4, 1.0)
-    else:
-        connection.receive(large, 1.0)
+    hear(connection, bytes(encode_response(RANGES, 4, FIRST)), into_buffers)
+    hear(connection, ((1 << 20) + 1).to_bytes(4, "big"), into_buffers)
+    with pytest.raises(ProtocolError, match="a frame of"):
+        hear(ready(), (20_000).to_bytes(4, "big"), into_buffers)
 
 
 def test_a_controller_is_told_from_a_broker() -> None:
