@@ -57,7 +57,10 @@ def test_topics(cli: Cli) -> None:
     assert "already exists" in err
     assert "Traceback" not in err
     cli("topic", "create", "orders", "--if-not-exists")
-    cli("topic", "alter", "orders", "-p", "4", "--unset", "retention.ms", "--config", "segment.ms=7200000")
+    _, err = cli(
+        *("topic", "alter", "orders", "-p", "4", "--unset", "retention.ms", "--config", "segment.ms=7200000")
+    )
+    assert err == "orders has 4 partitions now\norders: segment.ms=7200000 set, retention.ms taken back\n"
     document = json.loads(cli("topic", "describe", "orders", "-o", "json")[0])[0]
     assert len(document["partitions"]) == 4
     assert document["configs"] == {"segment.ms": "7200000"}
@@ -73,13 +76,18 @@ def test_topics(cli: Cli) -> None:
 
 def test_configurations(cli: Cli) -> None:
     cli("topic", "create", "configured")
-    cli("config", "set", "topic", "configured", "retention.ms=777", "cleanup.policy=compact")
+    _, err = cli("config", "set", "topic", "configured", "retention.ms=777", "cleanup.policy=compact")
+    assert err == "topic configured: retention.ms=777 set, cleanup.policy=compact set\n"
+    _, err = cli("config", "set", "topic", "configured", "retention.ms=778", "--validate-only")
+    assert err == "topic configured: retention.ms=778 set (only validated, not done)\n"
     assert cli("config", "get", "topic", "configured", "retention.ms") == ("777\n", "")
     rows = json.loads(cli("config", "describe", "topic", "configured", "-o", "json")[0])
     assert {row["name"]: row["value"] for row in rows} == {"retention.ms": "777", "cleanup.policy": "compact"}
-    cli("config", "set", "topic", "configured", "--append", "cleanup.policy=delete")
+    _, err = cli("config", "set", "topic", "configured", "--append", "cleanup.policy=delete")
+    assert err == "topic configured: delete added to cleanup.policy\n"
     assert cli("config", "get", "topic", "configured", "cleanup.policy")[0] == "compact,delete\n"
-    cli("config", "unset", "topic", "configured", "retention.ms")
+    _, err = cli("config", "unset", "topic", "configured", "retention.ms")
+    assert err == "topic configured: retention.ms taken back\n"
     assert cli("config", "get", "topic", "configured", "retention.ms")[0] == "604800000\n"
     _, err = cli("config", "set", "topic", "configured", "retention.ms=soon", code=1)
     assert "retention.ms" in err
@@ -97,7 +105,12 @@ def test_configurations(cli: Cli) -> None:
     assert err.endswith("Unknown topic config name: zzz (INVALID_CONFIG)\n")
     _, err = cli("config", "get", "topic", "configured", "retentionms", code=1)
     assert "did you mean 'retention.ms'" in err
-    cli("config", "set", "cluster", "log.cleaner.threads=2")
+    _, err = cli("config", "set", "cluster", "log.cleaner.threads=2")
+    assert err == "cluster: log.cleaner.threads=2 set\n"
+    name = "listener.name.plaintext.ssl.keystore.password"
+    _, err = cli("config", "set", "broker", "1", f"{name}=geheim")
+    assert err == f"broker 1: {name}=[hidden] set\n"
+    cli("config", "unset", "broker", "1", name)
     assert "log.cleaner.threads" in cli("config", "describe", "cluster")[0]
     cli("config", "unset", "cluster", "log.cleaner.threads")
     assert "num.io.threads" in cli("config", "describe", "broker", "1", "--all")[0]
@@ -210,6 +223,36 @@ def test_errors_are_one_line_that_helps(cli: Cli) -> None:
     )
 
 
+def test_settings_of_the_client_come_from_a_file_and_the_command_line(
+    cli: Cli, broker: Broker, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("client") / "client.properties"
+    file.write_text(
+        f"bootstrap.servers={broker.bootstrap_servers}\nrequest.timeout.ms=20000\nlinger.ms=3\ngroup.id=x\n"
+        "security.protocol=PLAINTEXT\nacme.interceptor=y\n"
+    )
+    elsewhere = Cli("127.0.0.1:1")  # the file says where the broker is
+    for words in (
+        *(("topic", "list"), ("topic", "create", "from-a-file", "--if-not-exists"), ("group", "list")),
+        *(("config", "describe", "cluster"), ("txn", "list"), ("consume", "-t", "from-a-file", "-e")),
+        ("produce", "-t", "from-a-file"),
+    ):
+        _, err = elsewhere(*words, "--command-config", str(file))
+        assert f"ottla: ignored: acme.interceptor ({file}, line 6) is no setting of this client\n" in err
+        assert "linger" not in err
+    # Each wins over the one before: the variable, the file, -X, -b.
+    named = ("-X", f"bootstrap.servers={broker.bootstrap_servers}")
+    elsewhere("topic", "list", *named)
+    _, err = elsewhere("topic", "list", *named, "-b", "127.0.0.1:2", code=1)
+    assert "127.0.0.1:2: connection refused" in err
+    assert "'request.timeout.ms'" in cli("topic", "list", "-X", "request.timeout=1", code=2)[1]
+    file.write_text("sasl.mechanism=PLAIN\n")
+    _, err = cli("topic", "list", "--command-config", str(file), code=2)
+    assert err == f"ottla: sasl.mechanism ({file}, line 1) is not supported by this client yet\n"
+    _, err = cli("topic", "list", "--command-config", "/no/such/file", code=1)
+    assert err == "ottla: /no/such/file: No such file or directory\n"
+
+
 def test_a_broker_that_is_not_there_is_not_waited_for(cli: Cli) -> None:
     for words in (("describe", "broker", "77"), ("set", "broker", "77", "log.cleaner.threads=2")):
         _, err = cli("config", *words, code=1)
@@ -229,3 +272,18 @@ def test_a_closed_stream_is_nobody_elses(cli: Cli, closed: str) -> None:
     words = f"{sys.executable} -m ottla.cli.main topic list {closed}"
     done = subprocess.run(["sh", "-c", words], env=cli.environment, timeout=60, capture_output=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_samples_of_the_pipelines_say_what_they_sent(cli: Cli, broker: Broker) -> None:
+    def samples(address: str) -> subprocess.CompletedProcess[str]:
+        words = ("-m", "ottla.spark.pipelines.samples", "enrichment", "-n", "10", "-b", address)
+        return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+
+    done = samples(broker.bootstrap_servers)
+    sent = {row.split()[-1]: int(row.split()[0]) for row in done.stderr.splitlines()}
+    assert (done.returncode, set(sent)) == (0, {"customers", "orders", "order.payments"})
+    for topic, count in sent.items():
+        assert len(cli("consume", "-t", topic, "-e", "-q")[0].splitlines()) == count
+    closed = samples("127.0.0.1:1")
+    assert closed.returncode == 1
+    assert closed.stderr == "samples: no broker can be reached: 127.0.0.1:1: connection refused\n"

@@ -124,6 +124,11 @@ def test_list_describe_delete(cli: InProcess, admin: Admin, broker: Broker, topi
         assert (state["type"], state["state"], state["members"]) == ("classic", "Stable", 1)
         _, err = cli("group", "delete", group, code=1)
         assert err == f"ottla: group {group!r}: still has members (NON_EMPTY_GROUP)\n"
+        _, err = cli("group", "delete", group, "-t", topic, code=1)
+        assert err == (
+            f"ottla: {group}: offsets of {topic}:0,1 not deleted: group {group!r}: is subscribed to the topic "
+            "(GROUP_SUBSCRIBED_TO_TOPIC)\n"
+        )
         _, err = cli("group", "reset", group, "--to-latest", "--all-topics", "--execute", code=1)
         assert "is Stable with 1 member: stop them first" in err
         _, err = cli("group", "reset", group, "--to-latest", "--all-topics")
@@ -134,9 +139,7 @@ def test_list_describe_delete(cli: InProcess, admin: Admin, broker: Broker, topi
     assert rows(out)[0][:6] == [group, topic, "0", "4", "10", "6"]
     _, err = cli("group", "describe", group + "x", code=1)
     assert err == (f"ottla: group '{group}x': does not exist; did you mean {group!r}? (GROUP_ID_NOT_FOUND)\n")
-    assert (
-        cli("group", "delete", group, "-t", f"{topic}:0")[1] == f"{group}: offsets of 1 partition deleted\n"
-    )
+    assert cli("group", "delete", group, "-t", f"{topic}:0")[1] == f"{group}: offsets of {topic}:0 deleted\n"
     assert committed(admin, group) == {}
     assert cli("group", "delete", group)[1] == f"{group} deleted\n"
     assert group not in cli("group", "list")[0]

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from ottla.cli.args import CliError, UsageError, argument, bootstrap_servers, nearest
+from ottla.cli.args import BOOTSTRAP, CliError, UsageError, argument, bootstrap_servers, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
+    from ottla.client.admin_types import ConfigChange
     from ottla.client.blocking import Admin
+    from ottla.client.config import ClientConfig
     from ottla.model.errors import KafkaError
 
 PROPERTY = argument(
@@ -27,13 +29,59 @@ PROPERTY = argument(
 )
 
 
-def settings(args: argparse.Namespace, **fixed: object) -> dict[str, object]:
-    """The client's settings: what the command wants, then what -X says, then where the broker is."""
+COMMAND_CONFIG = argument(
+    "--command-config",
+    metavar="FILE",
+    complete="file",
+    help="a properties file with settings of the client, as Kafka's tools take it; -X wins over it",
+)
+# What every command that talks to a cluster takes.
+CLUSTER = (COMMAND_CONFIG, PROPERTY, BOOTSTRAP)
+
+
+def settings(
+    args: argparse.Namespace, kind: type[ClientConfig] | None = None, **fixed: object
+) -> dict[str, object]:
+    """The client's settings: what the command wants, then --command-config, then -X; -b says where the broker is.
+
+    `kind` is the configuration of the client they are for (an admin client's without).
+    """
+    from ottla.client.config import AdminConfig
+
     given: dict[str, object] = {"client_id": "ottla-cli", "bootstrap_timeout_ms": 0, **fixed}
-    for name, value in pairs(getattr(args, "property", []), "-X"):
+    if args.command_config is not None:
+        given |= _from_file(args.command_config, kind or AdminConfig)
+    for name, value in pairs(args.property, "-X"):
         given[name] = value
-    given["bootstrap_servers"] = bootstrap_servers(args.bootstrap_server)
+    named = given.pop("bootstrap.servers", None) or given.get("bootstrap_servers")
+    given["bootstrap_servers"] = args.bootstrap_server or named or bootstrap_servers(None)
     return given
+
+
+def _from_file(file: str, kind: type[ClientConfig]) -> dict[str, object]:
+    """The settings in a file that is for Kafka's tools too: what this client has no use for is told, or left alone."""
+    from dataclasses import fields
+    from pathlib import Path
+
+    from ottla.cli.output import say
+    from ottla.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+    from ottla.config.properties import parse_properties
+
+    known = {field.name for field in fields(kind)}
+    anybodys = {
+        field.name for each in (AdminConfig, ConsumerConfig, ProducerConfig) for field in fields(each)
+    }
+    taken: dict[str, object] = {}
+    for name, value, number in parse_properties(Path(file).read_text("utf-8", "replace")):
+        key = name.replace(".", "_")
+        if key in known:
+            taken[key] = value
+        elif name.startswith(("sasl.", "ssl.")):
+            # Not ignored: whoever wrote it counts on being known to the broker, or on its being known.
+            raise UsageError(f"{name} ({file}, line {number}) is not supported by this client yet")
+        elif key not in anybodys:
+            say(f"ottla: ignored: {name} ({file}, line {number}) is no setting of this client")
+    return taken
 
 
 def pairs(words: Iterable[str], option: str) -> list[tuple[str, str]]:
@@ -102,3 +150,24 @@ def report(errors: Iterable[KafkaError | None]) -> int:
     for error in failed:
         say(f"ottla: {line(error)}")
     return 1 if failed else 0
+
+
+def described(changes: Iterable[ConfigChange]) -> str:
+    """What was changed, in few words: `retention.ms=777 set, flush.ms taken back`."""
+    from ottla.client.admin_types import ConfigOperation
+
+    words = {
+        ConfigOperation.SET: "{0}={1} set",
+        ConfigOperation.DELETE: "{0} taken back",
+        ConfigOperation.APPEND: "{1} added to {0}",
+        ConfigOperation.SUBTRACT: "{1} taken from {0}",
+    }
+    return ", ".join(words[op].format(name, _shown(name, value)) for name, value, op in changes)
+
+
+def _shown(name: str, value: str | None) -> str | None:
+    """A password is not repeated on the screen."""
+    from ottla.config.settings import base_key
+
+    key = base_key(name)
+    return "[hidden]" if key is not None and key.sensitive else value

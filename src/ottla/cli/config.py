@@ -5,14 +5,14 @@ Owned by the process that runs one command.
 
 from __future__ import annotations
 
-from ottla.cli.args import BOOTSTRAP, OUTPUT, CliError, Command, UsageError, argument, nearest, switch
-from ottla.cli.client import admin, pairs, report
-from ottla.cli.output import emit, emit_json
+from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, nearest, switch
+from ottla.cli.client import CLUSTER, admin, described, pairs, report
+from ottla.cli.output import emit, emit_json, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from ottla.client.admin_types import ConfigChange, ConfigEntry, ConfigResource
@@ -145,13 +145,15 @@ def _row(entry: ConfigEntry) -> dict[str, object]:
     }
 
 
-def _change(args: argparse.Namespace, resource: ConfigResource, changes: Iterable[ConfigChange]) -> int:
+def _change(args: argparse.Namespace, resource: ConfigResource, changes: Sequence[ConfigChange]) -> int:
     with admin(args) as client:
         _require_broker(client, resource)
-        results = client.incremental_alter_configs(
-            {resource: list(changes)}, validate_only=args.validate_only
-        )
-    return report(results.values())
+        results = client.incremental_alter_configs({resource: changes}, validate_only=args.validate_only)
+    code = report(results.values())
+    if not code:
+        only = " (only validated, not done)" if args.validate_only else ""
+        say(f"{' '.join(filter(None, (args.resource[0], resource.name)))}: {described(changes)}{only}")
+    return code
 
 
 def _set(args: argparse.Namespace) -> int:
@@ -194,7 +196,7 @@ COMMAND = Command(
             "show what is set on a resource, and where from",
             _words("keys, if not all"),
             switch("-a", "--all", help="also what is inherited or a default"),
-            BOOTSTRAP,
+            *CLUSTER,
             OUTPUT,
             run=_describe,
             details=_DETAILS,
@@ -203,7 +205,7 @@ COMMAND = Command(
             "get",
             "print the value in force of a key (the bare value if it is one)",
             _words("one KEY or more"),
-            BOOTSTRAP,
+            *CLUSTER,
             OUTPUT,
             run=_get,
             details=_DETAILS,
@@ -215,7 +217,7 @@ COMMAND = Command(
             switch("--append", help="add to a list instead of replacing it"),
             switch("--subtract", help="take from a list instead of replacing it"),
             _VALIDATE,
-            BOOTSTRAP,
+            *CLUSTER,
             run=_set,
             details=_DETAILS,
         ),
@@ -224,7 +226,7 @@ COMMAND = Command(
             "take back what was set, so that the default holds again",
             _words("one KEY or more"),
             _VALIDATE,
-            BOOTSTRAP,
+            *CLUSTER,
             run=_unset,
             details=_DETAILS,
         ),

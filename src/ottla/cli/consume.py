@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from ottla.cli.args import BOOTSTRAP, CliError, Command, UsageError, argument, switch
-from ottla.cli.client import PROPERTY, explained, settings
+from ottla.cli.args import CliError, Command, UsageError, argument, switch
+from ottla.cli.client import CLUSTER, explained, settings
 from ottla.cli.output import say
 
 TYPE_CHECKING = False
@@ -167,6 +167,7 @@ def _literal(data: bytes) -> str:
 
 def _run(args: argparse.Namespace) -> int:
     from ottla.client.blocking import Consumer
+    from ottla.client.config import ConsumerConfig
 
     if args.group is not None:
         from ottla.cli.consume_group import run
@@ -177,7 +178,7 @@ def _run(args: argparse.Namespace) -> int:
     printer, limits = _printer(args), Range(args.offset)
     reset = "latest" if limits.kind == "end" else "earliest"
     fixed: dict[str, object] = {"allow_auto_create_topics": False, "auto_offset_reset": reset}
-    with explained(), Consumer(settings(args, **fixed)) as consumer:
+    with explained(), Consumer(settings(args, ConsumerConfig, **fixed)) as consumer:
         _Reader(args, consumer, printer, limits).run()
     return 0
 
@@ -241,8 +242,7 @@ COMMAND = Command(
     ),
     switch("-u", "--unbuffered", help="write each record out at once"),
     switch("-q", "--quiet", help="do not say when an end is reached"),
-    PROPERTY,
-    BOOTSTRAP,
+    *CLUSTER,
     run=_run,
     details=r"""formats (-f):
   %t topic  %p partition  %o offset  %T timestamp  %h headers  %% percent

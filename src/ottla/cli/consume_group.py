@@ -157,6 +157,7 @@ class GroupReader(RebalanceListener):
 
 def run(args: argparse.Namespace, printer: Printer) -> int:
     from ottla.client.blocking import Consumer
+    from ottla.client.config import ConsumerConfig
 
     if args.partition:
         raise UsageError("-p and --group exclude each other: the group says which partitions are read")
@@ -171,7 +172,7 @@ def run(args: argparse.Namespace, printer: Printer) -> int:
         "group_protocol": args.protocol,
         "enable_auto_commit": False,
     }
-    with explained(), Consumer(settings(args, **fixed)) as consumer:
+    with explained(), Consumer(settings(args, ConsumerConfig, **fixed)) as consumer:
         reader = GroupReader(args, consumer, printer)
         with _on_signals(reader.interrupt):
             reader.run()

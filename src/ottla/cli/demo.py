@@ -30,12 +30,13 @@ def what_is_missing() -> str:
     """Why the pipeline cannot be shown; nothing if it can."""
     from importlib.util import find_spec
 
+    from ottla.model.install import install
     from ottla.spark.java import JavaMissing, find_java
 
     missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
-        return f"{' and '.join(missing)} {verb} not installed: pip install 'ottla[spark,jre]'"
+        return f"{' and '.join(missing)} {verb} not installed: {install('spark', 'jre')}"
     try:
         find_java()
     except JavaMissing as error:

@@ -5,14 +5,14 @@ Owned by the process that runs one command.
 
 from __future__ import annotations
 
-from ottla.cli.args import BOOTSTRAP, OUTPUT, Command, UsageError, argument, switch
-from ottla.cli.client import PROPERTY, admin, report
-from ottla.cli.output import counted, emit, emit_json, say
+from ottla.cli.args import OUTPUT, Command, UsageError, argument, switch
+from ottla.cli.client import CLUSTER, admin, line, report
+from ottla.cli.output import emit, emit_json, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from ottla.client.admin_group_types import GroupDescription, MemberDescription
@@ -258,21 +258,36 @@ def _delete_offsets(client: Admin, args: argparse.Namespace) -> int:
     from ottla.client.admin_group_types import SHARE
 
     groups, errors = chosen(client, args)
-    failed: list[KafkaError | None] = list(errors)
+    code = report(errors)
     wanted = topic_partitions(client, args.topic)
     for group in groups:
         if group.group_type == SHARE:
-            topics = sorted({tp.topic for tp in wanted})
-            failed += client.delete_share_group_offsets(group.group_id, topics).values()
+            by_name = client.delete_share_group_offsets(group.group_id, sorted({tp.topic for tp in wanted}))
+            results = {tp: by_name.get(tp.topic) for tp in wanted}
         else:
-            failed += client.delete_group_offsets(group.group_id, wanted).values()
-        say(f"{group.group_id}: offsets of {counted(len(wanted), 'partition')} deleted" + _but(failed))
-    return report(failed)
+            results = client.delete_group_offsets(group.group_id, wanted)
+        code |= _tell_deleted(group.group_id, results)
+    return code
 
 
-def _but(errors: Iterable[KafkaError | None]) -> str:
-    failed = sum(error is not None for error in errors)
-    return f", but for {failed}" if failed else ""
+def _tell_deleted(group_id: str, results: Mapping[TopicPartition, KafkaError | None]) -> int:
+    """Whose offsets are gone, and whose are still there and why; the exit code."""
+    deleted = [tp for tp, error in results.items() if error is None]
+    if deleted:
+        say(f"{group_id}: offsets of {_names(deleted)} deleted")
+    kept: dict[str, list[TopicPartition]] = {}
+    for tp, error in results.items():
+        if error is not None:
+            kept.setdefault(line(error), []).append(tp)
+    for why, partitions in kept.items():
+        say(f"ottla: {group_id}: offsets of {_names(partitions)} not deleted: {why}")
+    return 1 if kept else 0
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    """orders:0,1 payments:0, as -t takes them."""
+    named = by_topic(partitions)
+    return " ".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in named.items())
 
 
 # -- the command ----------------------------------------------------------------------------------------------
@@ -316,8 +331,7 @@ COMMAND = Command(
                 metavar="TYPE",
                 help="only those of this type: classic, consumer, share, streams (may be repeated)",
             ),
-            PROPERTY,
-            BOOTSTRAP,
+            *CLUSTER,
             OUTPUT,
             run=_list,
         ),
@@ -330,8 +344,7 @@ COMMAND = Command(
             switch("--state", help="the state, the coordinator, the assignor"),
             switch("--offsets", help="offsets and lag of each partition (the default)"),
             switch("--verbose", help="with --members: which partitions each has"),
-            PROPERTY,
-            BOOTSTRAP,
+            *CLUSTER,
             OUTPUT,
             run=_describe,
         ),
@@ -341,8 +354,7 @@ COMMAND = Command(
             GROUPS,
             ALL_GROUPS,
             switch("--partitions", help="a line for each partition, not for each topic"),
-            PROPERTY,
-            BOOTSTRAP,
+            *CLUSTER,
             OUTPUT,
             run=_lag,
             details="""\
@@ -372,8 +384,7 @@ it is the largest of its partitions.""",
             switch("--export", help="print the new offsets as such a CSV file"),
             switch("--dry-run", help="only show what would be done (the default)"),
             switch("--execute", help="do it; the group must have no members"),
-            PROPERTY,
-            BOOTSTRAP,
+            *CLUSTER,
             OUTPUT,
             run=_reset,
             details="""examples:
@@ -388,8 +399,7 @@ it is the largest of its partitions.""",
             GROUPS,
             ALL_GROUPS,
             TOPIC,
-            PROPERTY,
-            BOOTSTRAP,
+            *CLUSTER,
             run=_delete,
         ),
     ),

@@ -155,6 +155,7 @@ def first_timestamps(
     """The timestamp of the first record at or after each place; nothing where there is none up to the end."""
     from ottla.cli.client import settings
     from ottla.client.blocking import Consumer
+    from ottla.client.config import ConsumerConfig
 
     found: dict[tuple[TopicPartition, int], int] = {}
     fixed: dict[str, object] = {
@@ -163,7 +164,7 @@ def first_timestamps(
         "max_partition_fetch_bytes": 1,  # at least one batch comes all the same (KIP-74)
     }
     left = list(places)
-    with Consumer(settings(args, **fixed)) as consumer:
+    with Consumer(settings(args, ConsumerConfig, **fixed)) as consumer:
         while left:
             # A partition can be read at one place at a time.
             now = dict(reversed(left[:_PARTITIONS_AT_ONCE]))

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ABSENT = "-"
+ELLIPSIS = ".."
+GAP = "  "
+# A column of texts is cut to no less than this.
+NARROWEST = 8
 
 
 def say(message: str) -> None:
@@ -28,10 +32,21 @@ def emit(rows: Sequence[Mapping[str, object]], columns: Sequence[str], output: s
     """Print rows: as an aligned table with these columns, or whole as one JSON array."""
     if output == "json":
         emit_json(list(rows))
-    else:
-        text = table(rows, columns)
-        if text:
-            print(text)
+        return
+    whole, width = table(rows, columns), terminal_columns()
+    shown = whole if width is None else table(rows, columns, width)
+    print(shown)
+    if shown != whole:
+        say(f"({ELLIPSIS} is cut to the width of the terminal; -o json, or a pipe, shows all)")
+
+
+def terminal_columns() -> int | None:
+    """How wide the terminal is; None where the output goes elsewhere and lines may be as long as they are."""
+    if not sys.stdout.isatty():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size().columns
 
 
 def emit_json(document: object) -> None:
@@ -41,20 +56,52 @@ def emit_json(document: object) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
-def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
-    """Columns aligned, numbers to the right, headings in capitals; headings alone if there are no rows."""
+def table(
+    rows: Sequence[Mapping[str, object]], columns: Sequence[str], terminal_width: int | None = None
+) -> str:
+    """Columns aligned, numbers to the right, headings in capitals; headings alone if there are no rows.
+
+    Where the width is bounded the widest texts are cut, so that no line is broken in two.
+    """
     headings = [column.upper().replace("_", " ") for column in columns]
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     numeric = [_is_numeric([row.get(column) for row in rows]) for column in columns]
+    if terminal_width is not None:
+        least = [
+            width if right else min(width, max(len(heading), NARROWEST))
+            for width, right, heading in zip(widths, numeric, headings, strict=True)
+        ]
+        widths = _fitted(widths, least, terminal_width - len(GAP) * (len(columns) - 1))
+        cells = [[_cut(text, width) for text, width in zip(row, widths, strict=True)] for row in cells]
     lines = []
     for line in [headings, *cells]:
         padded = [
             text.rjust(width) if right else text.ljust(width)
             for text, width, right in zip(line, widths, numeric, strict=True)
         ]
-        lines.append("  ".join(padded).rstrip())
+        lines.append(GAP.join(padded).rstrip())
     return "\n".join(lines)
+
+
+def _fitted(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """The widest columns narrowed, as far as they may be, until all have room."""
+    fitted = list(widths)
+    while sum(fitted) > room:
+        index = max(range(len(fitted)), key=lambda i: (fitted[i] > least[i], fitted[i]))
+        if fitted[index] <= least[index]:
+            break
+        fitted[index] -= 1
+    return fitted
+
+
+def _cut(text: str, width: int) -> str:
+    """A text in so many characters; its ends tell it from its like better than its beginning alone."""
+    if len(text) <= width:
+        return text
+    kept = width - len(ELLIPSIS)
+    tail = kept // 2
+    return text[: kept - tail] + ELLIPSIS + text[len(text) - tail :]
 
 
 def _is_numeric(values: list[object]) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from ottla.cli.args import EXIT_INTERRUPTED, CliError, UsageError, bootstrap_servers
 from ottla.cli.client import explained, pairs
 from ottla.cli.output import counted, say
+from ottla.model.install import install
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from ottla.spark.pipeline.runner import Spec
     from ottla.spark.pipeline.state import Home, Run
 
-INSTALL = "pip install 'ottla[spark]'"
 REDRAW_S = 0.5
 PLAIN_EVERY_S = 10.0
 KEEP_LOGS = 20
@@ -78,11 +78,11 @@ def _require_spark(remote: str | None) -> None:
     """One sentence for what is missing, before anything else is tried."""
     for package in ("pyspark", "pyarrow"):
         if not _is_installed(package):
-            raise CliError(f"pipelines need the package {package}: {INSTALL}")
+            raise CliError(f"pipelines need the package {package}: {install('spark')}")
     if remote is not None:
         for package in ("grpc", "grpc_status", "pandas", "google.rpc"):
             if not _is_installed(package):
-                raise CliError(f"--remote needs the package {package}: pip install 'ottla[spark-connect]'")
+                raise CliError(f"--remote needs the package {package}: {install('spark-connect')}")
         return
     from ottla.spark.java import JavaMissing, find_java
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from ottla.cli.args import BOOTSTRAP, CliError, Command, UsageError, argument, switch
-from ottla.cli.client import PROPERTY, explained, line, settings
+from ottla.cli.args import CliError, Command, UsageError, argument, switch
+from ottla.cli.client import CLUSTER, explained, line, settings
 from ottla.cli.output import counted, say
 
 TYPE_CHECKING = False
@@ -131,6 +131,7 @@ def _read(stream: BinaryIO, args: argparse.Namespace) -> Iterable[bytes]:
 
 def _run(args: argparse.Namespace) -> int:
     from ottla.client.blocking import Producer
+    from ottla.client.config import ProducerConfig
 
     if not unescape(args.delimiter):
         raise UsageError("-D must not be empty")
@@ -140,7 +141,7 @@ def _run(args: argparse.Namespace) -> int:
         "acks": args.acks,
         "max_block_ms": 10_000,
     }
-    with explained(), Producer(settings(args, **fixed)) as producer:
+    with explained(), Producer(settings(args, ProducerConfig, **fixed)) as producer:
         sender = _Sender(args, producer)
         for count, message in enumerate(_messages(args), 1):
             sender.send(message)
@@ -181,8 +182,7 @@ COMMAND = Command(
     switch("-Z", "--null", help="an empty key or value is null"),
     switch("-T", "--tee", help="copy what is sent to stdout"),
     switch("-q", "--quiet", help="do not say how many were sent"),
-    PROPERTY,
-    BOOTSTRAP,
+    *CLUSTER,
     run=_run,
     details="""examples:
   echo 'hello' | ottla produce -t greetings

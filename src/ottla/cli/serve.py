@@ -32,6 +32,13 @@ DATA_DIR = argument(
     complete="dir",
     help="where the data is, or is to be: log.dirs (default: $XDG_DATA_HOME/ottla)",
 )
+PORT = argument(
+    "-p",
+    "--port",
+    type=int,
+    metavar="PORT",
+    help="listen there on 127.0.0.1 (0: on any free port): short for -X listeners=PLAINTEXT://127.0.0.1:PORT",
+)
 SETTINGS = argument(
     "-X",
     dest="overrides",
@@ -53,6 +60,8 @@ def _load(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[BrokerC
     from ottla.config.broker import BrokerConfig
 
     settings = read_settings(args.config, args.data_dir, args.overrides, environ)
+    if getattr(args, "port", None) is not None:
+        _listen_on(settings, args.port)
     for note in settings.notes:
         say(f"ottla: {note}")
     return BrokerConfig.from_settings(settings, _node_id_of(settings)), settings
@@ -82,6 +91,18 @@ def read_settings(
     elif settings.text("log.dirs") is None and settings.text("log.dir") is None:
         settings.put("log.dirs", str(default_data_dir(environ)), "the default data directory")
     return settings
+
+
+def _listen_on(settings: Settings, port: int) -> None:
+    """--port is another way to say listeners; who has said where to listen is not overruled by a number."""
+    from ottla.config.listeners import MAX_PORT
+    from ottla.config.standalone import LOOPBACK
+
+    if not 0 <= port <= MAX_PORT:
+        raise UsageError(f"--port {port}: a port is a number from 0 to {MAX_PORT}")
+    if settings.text("listeners") is not None:
+        raise UsageError(f"--port and listeners ({settings.origin('listeners')}): one or the other")
+    settings.put("listeners", f"PLAINTEXT://{LOOPBACK}:{port}", "--port")
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
@@ -128,6 +149,19 @@ def report_without_effect(config: BrokerConfig) -> None:
         say(f"ottla: known, but without effect yet: {', '.join(idle)}")
 
 
+def report_kernel() -> None:
+    """The Python twin of the record kernel is right, but a broker on it is many times slower: nobody should guess."""
+    from ottla.records.kernel import KERNEL
+
+    if KERNEL == "c":
+        return
+    if os.environ.get("OTTLA_KERNEL") == KERNEL:
+        cure = "OTTLA_KERNEL=python asks for it"
+    else:
+        cure = "install a C compiler and Python's headers, and then Ottla again (pip install --force-reinstall .)"
+    say(f"ottla: the record kernel is the slow one, in Python, not the compiled one: {cure}")
+
+
 def _serve(args: argparse.Namespace) -> int:
     from ottla.config.effective import check_protection
 
@@ -135,6 +169,7 @@ def _serve(args: argparse.Namespace) -> int:
     check_protection(config, settings.origin)
     report_without_effect(config)
     _require_alone(config)
+    report_kernel()
     cluster_id = _wanted_cluster_id(config, args.cluster_id, os.environ.get("CLUSTER_ID"))
     from ottla.node.main import serve
 
@@ -181,6 +216,7 @@ cluster id and node id. Without `listeners` the broker is at 127.0.0.1:9092. SIG
 cleanly.
 
   ottla serve
+  ottla serve --port 19092 --data-dir ./data
   ottla serve --data-dir ./data -X listeners=PLAINTEXT://0.0.0.0:9092 -X num.partitions=3
   ottla serve --config /etc/kafka/server.properties"""
 
@@ -189,6 +225,7 @@ COMMAND = Command(
     "run a broker (and its controller) on a data directory",
     CONFIG,
     DATA_DIR,
+    PORT,
     SETTINGS,
     argument(
         "--cluster-id",

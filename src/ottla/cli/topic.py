@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ottla.cli.args import BOOTSTRAP, OUTPUT, Command, UsageError, argument, switch
-from ottla.cli.client import admin, pairs, report
+from ottla.cli.args import OUTPUT, Command, UsageError, argument, switch
+from ottla.cli.client import CLUSTER, admin, described, pairs, report
 from ottla.cli.output import counted, emit, emit_json, say
 
 TYPE_CHECKING = False
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ottla.client.admin_types import ConfigEntry, TopicDescription
     from ottla.client.blocking import Admin
+    from ottla.model.errors import KafkaError
 
 _TOPIC_COLUMNS = ("topic", "topic_id", "partitions", "replication_factor", "configs")
 _PARTITION_COLUMNS = (
@@ -157,15 +158,24 @@ def _alter(args: argparse.Namespace) -> int:
     changes += [ConfigChange(name, None, ConfigOperation.DELETE) for name in args.unset]
     if args.partitions is None and not changes:
         raise UsageError("nothing to alter: give --partitions, --config or --unset")
-    errors = []
+    errors: list[KafkaError | None] = []
     with admin(args) as client:
         if args.partitions is not None:
             grown = client.create_partitions(dict.fromkeys(args.topic, args.partitions))
-            errors += list(grown.values())
+            errors += _tell(grown, f"has {counted(args.partitions, 'partition')} now")
         if changes:
             resources = [ConfigResource(ResourceType.TOPIC, name) for name in args.topic]
-            errors += list(client.incremental_alter_configs(dict.fromkeys(resources, changes)).values())
+            changed = client.incremental_alter_configs(dict.fromkeys(resources, changes))
+            errors += _tell({each.name: error for each, error in changed.items()}, described(changes), ": ")
     return report(errors)
+
+
+def _tell(results: Mapping[str, KafkaError | None], what: str, between: str = " ") -> list[KafkaError | None]:
+    """Say of each topic that it was done; the errors of the others."""
+    for name, error in results.items():
+        if error is None:
+            say(f"{name}{between}{what}")
+    return list(results.values())
 
 
 def _delete(args: argparse.Namespace) -> int:
@@ -200,7 +210,7 @@ COMMAND = Command(
             "list",
             "list the topics",
             switch("--internal", help="with the internal ones"),
-            BOOTSTRAP,
+            *CLUSTER,
             OUTPUT,
             run=_list,
         ),
@@ -208,7 +218,7 @@ COMMAND = Command(
             "describe",
             "show partitions, leaders, in-sync replicas, offsets and settings of topics",
             argument("topic", nargs="*", metavar="TOPIC", help="its name (default: all)"),
-            BOOTSTRAP,
+            *CLUSTER,
             OUTPUT,
             run=_describe,
         ),
@@ -235,7 +245,7 @@ COMMAND = Command(
             _CONFIG,
             switch("--if-not-exists", help="no error if it is there already"),
             switch("--validate-only", help="only say whether it could be created"),
-            BOOTSTRAP,
+            *CLUSTER,
             run=_create,
         ),
         Command(
@@ -252,7 +262,7 @@ COMMAND = Command(
                 complete="topic-key",
                 help="a setting to take back (may be given many times)",
             ),
-            BOOTSTRAP,
+            *CLUSTER,
             run=_alter,
         ),
         Command(
@@ -260,7 +270,7 @@ COMMAND = Command(
             "delete topics and all that is in them",
             _NAMES,
             switch("--if-exists", help="no error if there is none"),
-            BOOTSTRAP,
+            *CLUSTER,
             run=_delete,
         ),
     ),

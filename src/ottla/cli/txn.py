@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 
-from ottla.cli.args import BOOTSTRAP, OUTPUT, CliError, Command, UsageError, argument, switch
-from ottla.cli.client import PROPERTY, admin, report
+from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, switch
+from ottla.cli.client import CLUSTER, admin, report
 from ottla.cli.group import by_topic, words
 from ottla.cli.group_times import parse_duration_ms
 from ottla.cli.group_topics import topic_partitions
@@ -240,8 +240,7 @@ COMMAND = Command(
             ),
             argument("--min-duration", metavar="DURATION", help="only those open for longer, e.g. 15m"),
             argument("--pattern", metavar="REGEX", help="only ids that match this expression (RE2)"),
-            PROPERTY,
-            BOOTSTRAP,
+            *CLUSTER,
             OUTPUT,
             run=_list,
         ),
@@ -249,8 +248,7 @@ COMMAND = Command(
             "describe",
             "show the state, producer and partitions of transactional ids",
             _IDS,
-            PROPERTY,
-            BOOTSTRAP,
+            *CLUSTER,
             OUTPUT,
             run=_describe,
         ),
@@ -269,8 +267,7 @@ COMMAND = Command(
             argument("--producer-id", type=int, metavar="N", help="its producer, for brokers before 3.0"),
             argument("--producer-epoch", type=int, metavar="N", help="its producer's epoch, likewise"),
             argument("--coordinator-epoch", type=int, metavar="N", help="its coordinator's epoch, likewise"),
-            PROPERTY,
-            BOOTSTRAP,
+            *CLUSTER,
             run=_abort,
         ),
         Command(
@@ -292,8 +289,7 @@ COMMAND = Command(
                 help="leave younger ones alone (default: 15m, the brokers' transaction.max.timeout.ms)",
             ),
             switch("--abort", help="abort all that are found"),
-            PROPERTY,
-            BOOTSTRAP,
+            *CLUSTER,
             OUTPUT,
             run=_find_hanging,
         ),
@@ -302,8 +298,7 @@ COMMAND = Command(
             "show the producers a partition remembers",
             _TOPIC,
             _PARTITION,
-            PROPERTY,
-            BOOTSTRAP,
+            *CLUSTER,
             OUTPUT,
             run=_producers,
         ),

@@ -30,6 +30,10 @@ ALONE = {
     "share.coordinator.state.topic.min.isr": "1",
 }
 
+# Kafka's three seconds are there so that the members of a service, started one after the other, are rebalanced once.
+# Who tries things out on a node that was told nothing waits for them each time.
+UNTOLD = {"group.initial.rebalance.delay.ms": "0"}
+
 
 def fill_in(given: Mapping[str, str], directory_node_id: int | None = None) -> dict[str, str]:
     """The settings to add to those given so that a node can start."""
@@ -47,7 +51,8 @@ def fill_in(given: Mapping[str, str], directory_node_id: int | None = None) -> d
     _fill_inter_broker(given, added)
     _fill_quorum(given, added)
     if "broker" in roles and _is_alone(given):
-        added.update({name: text for name, text in ALONE.items() if name not in given})
+        alone = ALONE if "process.roles" in given else ALONE | UNTOLD
+        added.update({name: text for name, text in alone.items() if name not in given})
     return added
 
 

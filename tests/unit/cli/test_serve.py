@@ -10,7 +10,14 @@ import pytest
 
 from ottla.cli.args import UsageError, parse
 from ottla.cli.main import main
-from ottla.cli.serve import COMMAND, default_data_dir, load_config, read_settings, report_without_effect
+from ottla.cli.serve import (
+    COMMAND,
+    default_data_dir,
+    load_config,
+    read_settings,
+    report_kernel,
+    report_without_effect,
+)
 from ottla.config.broker import BrokerConfig
 from ottla.config.effective import check_protection
 from ottla.config.errors import ConfigError
@@ -71,6 +78,42 @@ def test_keys_without_effect_are_told_of_once(tmp_path: Path, capsys: Capture) -
     assert capsys.readouterr().err == "ottla: known, but without effect yet: num.io.threads\n"
     report_without_effect(_load(["-d", str(tmp_path)]))
     assert capsys.readouterr().err == ""
+
+
+def test_a_port_is_another_way_to_say_listeners(tmp_path: Path) -> None:
+    config = _load(["-d", str(tmp_path), "--port", "19092"])
+    assert [str(listener) for listener in config.listeners] == [
+        "PLAINTEXT://127.0.0.1:19092",
+        "CONTROLLER://127.0.0.1:19093",
+    ]
+    with pytest.raises(UsageError, match=r"--port and listeners \(-X\): one or the other"):
+        _load(["-d", str(tmp_path), "--port", "0", "-X", "listeners=PLAINTEXT://:9092"])
+    with pytest.raises(UsageError, match="--port 65536: a port is a number from 0 to 65535"):
+        _load(["-d", str(tmp_path), "-p", "65536"])
+
+
+def test_a_node_that_was_told_nothing_does_not_keep_groups_waiting(tmp_path: Path) -> None:
+    key = "group.initial.rebalance.delay.ms"
+    assert _load(["-d", str(tmp_path)])[key] == 0
+    assert _load(["-d", str(tmp_path), "-X", f"{key}=1000"])[key] == 1000
+    file = tmp_path / "server.properties"
+    file.write_text(APACHE)
+    assert _load(["-c", str(file)])[key] == 3000, (
+        "whoever writes a cluster's configuration gets Kafka's default"
+    )
+
+
+def test_a_broker_on_the_slow_kernel_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr("ottla.records.kernel.KERNEL", "c")
+    report_kernel()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("ottla.records.kernel.KERNEL", "python")
+    monkeypatch.delenv("OTTLA_KERNEL", raising=False)
+    report_kernel()
+    assert "not the compiled one: install a C compiler" in capsys.readouterr().err
+    monkeypatch.setenv("OTTLA_KERNEL", "python")
+    report_kernel()
+    assert capsys.readouterr().err.endswith("not the compiled one: OTTLA_KERNEL=python asks for it\n")
 
 
 # As the distribution of Apache Kafka 4.3.1 has it in config/server.properties.

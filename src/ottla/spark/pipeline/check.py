@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ottla.model.install import install
 from ottla.spark.pipeline.declare import (
     FORMATS,
     MODES,
@@ -185,7 +186,7 @@ def _check_iceberg(sink: Iceberg) -> Iterator[str]:
 
 def _check_package(name: str) -> Iterator[str]:
     if importlib.util.find_spec(name) is None:
-        yield f"needs the package {name}: pip install 'ottla[lake]'"
+        yield f"needs the package {name}: {install('lake')}"
 
 
 def _check_dead_letter(letters: Any) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from ottla.model.install import install
 from ottla.spark.pipeline.check import check
 from ottla.spark.pipeline.declare import Declared, Stream, collecting
 from ottla.spark.pipeline.errors import DeclarationError, PipelineError, Problem, did_you_mean
@@ -23,7 +24,6 @@ MODULE_PREFIX = "ottla_pipeline_"
 MAX_FILE_BYTES = 4_000_000
 _UNEXPECTED = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 _MISSING = re.compile(r"(\w+)\(\) missing \d+ required .*argument")
-INSTALL = "pip install 'ottla[spark]'"
 
 
 def load(path: str | Path) -> Pipeline:
@@ -94,7 +94,7 @@ def _explain(file: Path, error: Exception) -> Problem:
     where = f"{file.name}:{lines[-1]}" if lines else file.name
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
-        remedy = f"; {INSTALL}" if package in ("pyspark", "pyarrow") else ""
+        remedy = f"; {install('spark')}" if package in ("pyspark", "pyarrow") else ""
         return Problem(where, f"the package {package!r} is not installed{remedy}")
     if isinstance(error, DeclarationError):
         return Problem(where, str(error))

@@ -266,7 +266,9 @@ FEEDS: dict[str, dict[str, Callable[..., Iterator[Sample]]]] = {
 
 def main(argv: list[str]) -> int:
     """Produce the samples of one pipeline, the last events about now."""
+    from ottla.client.batch import Delivery
     from ottla.client.blocking import Producer
+    from ottla.model.errors import KafkaError
 
     parser = argparse.ArgumentParser(prog="python -m ottla.spark.pipelines.samples")
     parser.add_argument("pipeline", choices=sorted(FEEDS))
@@ -274,16 +276,25 @@ def main(argv: list[str]) -> int:
     parser.add_argument("-n", "--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
-    with Producer(bootstrap_servers=args.bootstrap_server, client_id="ottla-samples") as producer:
-        feeds = FEEDS[args.pipeline]
-        last_ms = max(
-            sample.timestamp_ms for feed in feeds.values() for sample in feed(args.count, args.seed)
-        )
-        start_ms = START_MS + time.time_ns() // 1_000_000 - last_ms
-        for topic, feed in feeds.items():
-            for sample in feed(args.count, args.seed, start_ms):
-                producer.send(topic, sample.value, sample.key, timestamp_ms=sample.timestamp_ms)
-        producer.flush()
+    feeds = FEEDS[args.pipeline]
+    last_ms = max(sample.timestamp_ms for feed in feeds.values() for sample in feed(args.count, args.seed))
+    start_ms = START_MS + time.time_ns() // 1_000_000 - last_ms
+    sent: dict[str, list[Delivery]] = {topic: [] for topic in feeds}
+    try:
+        with Producer(bootstrap_servers=args.bootstrap_server, client_id="ottla-samples") as producer:
+            for topic, feed in feeds.items():
+                for sample in feed(args.count, args.seed, start_ms):
+                    sent[topic].append(
+                        producer.send(topic, sample.value, sample.key, timestamp_ms=sample.timestamp_ms)
+                    )
+            producer.flush()
+        for topic, deliveries in sent.items():
+            for delivery in deliveries:
+                delivery.metadata()  # raises what went wrong
+            print(f"{len(deliveries)} records sent to {topic}", file=sys.stderr)
+    except KafkaError as error:
+        print(f"samples: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -197,7 +197,7 @@ def test_a_package_that_is_missing_is_said_before_spark_starts(
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else real(name))
     assert problems(tmp_path, stream(out=out)) == [
-        f"clicks.py:2: copy(out): needs the package {package}: pip install 'ottla[lake]'"
+        f"clicks.py:2: copy(out): needs the package {package}: pip install '.[lake]' in Ottla's checkout"
     ]
 
 

@@ -11,6 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ottla.model.install import install
 from ottla.spark.pipeline.errors import DeclarationError
 from ottla.spark.pipeline.values.avro_schema import avro_of, read_schema, spark_columns, without_unknown
 from ottla.spark.pipeline.values.json import differences
@@ -27,9 +28,7 @@ def avro_codec(schema: Any, base_dir: Path, *, writing: bool) -> AvroCodec:
         from fastavro import parse_schema
         from fastavro.schema import SchemaParseException, UnknownType
     except ModuleNotFoundError:
-        raise DeclarationError(
-            "format='avro' needs the package fastavro: pip install 'ottla[spark]'"
-        ) from None
+        raise DeclarationError(f"format='avro' needs the package fastavro: {install('spark')}") from None
     if schema is None:
         if writing:
             return AvroCodec(None, None)

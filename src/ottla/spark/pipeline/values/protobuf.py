@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ottla.model.install import install
 from ottla.spark.pipeline.errors import DeclarationError
 from ottla.spark.pipeline.values.json import differences
 from ottla.spark.pipeline.values.rows import Decode, Encode, decode_column, encode_column
@@ -34,9 +35,7 @@ def protobuf_codec(schema: Any, message: str | None, base_dir: Path) -> Protobuf
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("google"):
             raise
-        raise DeclarationError(
-            "format='protobuf' needs the package protobuf: pip install 'ottla[spark]'"
-        ) from None
+        raise DeclarationError(f"format='protobuf' needs the package protobuf: {install('spark')}") from None
 
 
 class ProtobufCodec:
