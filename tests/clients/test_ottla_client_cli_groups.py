@@ -1,4 +1,5 @@
-"""ottla group, ottla txn and ottla consume --group as a person uses them, against a broker in this process."""
+"""ottla group, txn, topic trim, log dirs, cluster info and consume --group as a person uses them, against a broker in
+this process."""
 
 import asyncio
 import io
@@ -17,6 +18,7 @@ from tests.clients.test_ottla_client_cli import Cli
 from ottla.cli.main import main
 from ottla.client import Admin, AsyncClient, Consumer, NewTopic, Producer, TopicPartition
 from ottla.client.admin_group_types import OpenTransaction
+from ottla.client.offsets import EARLIEST
 from ottla.model.errors import KafkaError
 from ottla.records.record import build_batch
 from ottla.testing.broker import Broker
@@ -417,3 +419,80 @@ def test_hanging_transactions_are_found_and_aborted(
     assert "--abort" in err
     cli("txn", *words[how])
     assert admin.open_transactions([tp]) == []
+
+
+def begins(admin: Admin, topic: str) -> list[int]:
+    found = admin.list_offsets({TopicPartition(topic, p): EARLIEST for p in range(2)})
+    return [found[TopicPartition(topic, p)].offset for p in range(2)]
+
+
+def test_trim_shows_first_and_forgets_when_told(cli: InProcess, admin: Admin, topic: str) -> None:
+    trim = ("topic", "trim")
+    out, err = cli(*trim, topic, "--before-offset", "4")
+    assert rows(out) == [[topic, str(p), "0", "10", "4", "4"] for p in range(2)]
+    assert err == "nothing was deleted: this is what --execute would do\n"
+    assert begins(admin, topic) == [0, 0]
+    out, err = cli(*trim, f"{topic}:1", "--before-offset", "4", "--execute")
+    assert (rows(out), err) == ([[topic, "1", "0", "10", "4", "4"]], "")
+    assert begins(admin, topic) == [0, 4]
+    # Where the beginning is past it already nothing is done.
+    document = json.loads(cli(*trim, topic, "--before-offset", "2", "--execute", "-o", "json")[0])
+    assert [(row["new_begin"], row["records"]) for row in document] == [(2, 2), (4, 0)]
+    cli(*trim, topic, "--all", "--execute")
+    assert begins(admin, topic) == [10, 10]
+    assert cli("consume", "-t", topic, "-e", "-q")[0] == ""
+    for words, code, told in (
+        ((topic,), 2, "give --before-offset N or --all"),
+        ((topic, "--all", "--before-offset", "1"), 2, "give --before-offset N or --all"),
+        ((topic, "--before-offset", "-1"), 2, "an offset is not negative"),
+        ((f"{topic}:x", "--all"), 2, "it is TOPIC or TOPIC:0,1,2"),
+        ((f"{topic}:7", "--all"), 1, "has partitions 0 to 1, not 7"),
+        ((topic, "--before-offset", "11"), 1, f"{topic}:0 ends at 10, before 11"),
+        (("absent", "--all"), 1, "'absent': does not exist"),
+    ):
+        _, err = cli(*trim, *words, code=code)
+        assert told in err
+        assert err.count("\n") == 1
+
+
+def test_a_compacted_topic_is_not_trimmed(cli: InProcess, admin: Admin, topic: str) -> None:
+    cli("config", "set", "topic", topic, "cleanup.policy=compact")
+    out, err = cli("topic", "trim", topic, "--all", "--execute", code=1)
+    assert {row[4] for row in rows(out)} == {"0"}
+    assert "POLICY_VIOLATION" in err
+    assert begins(admin, topic) == [0, 0]
+
+
+def test_log_dirs_add_up(cli: InProcess, admin: Admin, topic: str) -> None:
+    (directory,) = json.loads(cli("log", "dirs", topic, "-o", "json")[0])
+    assert (directory["broker"], directory["state"], directory["partitions"]) == (1, "online", 2)
+    assert [row["partition"] for row in directory["replicas"]] == [0, 1]
+    assert directory["size_bytes"] == sum(row["size_bytes"] for row in directory["replicas"]) > 0
+    assert 0 < directory["free_bytes"] <= directory["total_bytes"]
+    whole = json.loads(cli("log", "dirs", "-o", "json")[0])[0]
+    assert whole["size_bytes"] >= directory["size_bytes"]
+    out, err = cli("log", "dirs", topic)
+    assert err == ""
+    assert [line.split() for line in out.splitlines()][-1][:3] == [topic, "2", "2"]
+    assert out.count(topic) == 1
+    assert cli("log", "dirs", topic, "--partitions", "--broker", "1")[0].count(f"{topic} ") == 2
+    assert cli("log", "dirs", "--broker", "77", code=1)[1] == (
+        "ottla: there is no broker 77 in the cluster; it has 1\n"
+    )
+
+
+def test_cluster_info(cli: InProcess, admin: Admin, broker: Broker, topic: str) -> None:
+    document = json.loads(cli("cluster", "info", "-o", "json")[0])
+    assert document["cluster_id"] == admin.describe_cluster().cluster_id
+    (node,) = document["brokers"]
+    assert f"{node['host']}:{node['port']}" == broker.bootstrap_servers
+    assert (document["under_replicated"], document["without_leader"]) == (0, 0)
+    assert node["leader_of"] == node["replicas"] == document["partitions"] >= 2
+    assert document["topics"] == len(admin.list_topics())
+    assert document["quorum"]["leader"] == 1
+    assert ("leader", 0) in [(row["role"], row["lag"]) for row in document["quorum"]["replicas"]]
+    levels = {row["feature"]: (row["level"], row["release"]) for row in document["features"]}
+    assert levels["metadata.version"] == (30, "4.3-IV0")
+    out, err = cli("cluster", "info")
+    assert out.startswith(f"cluster {document['cluster_id']}, metadata version 4.3-IV0\n1 broker, ")
+    assert err == ""

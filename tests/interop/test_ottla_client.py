@@ -23,6 +23,7 @@ from tests.clients.test_ottla_groups import PARTITIONS, Ours, poll_until, produc
 from tests.interop.apache import ApacheKafka, java_command
 
 from ottla.client import Admin
+from ottla.client.errors import NotABroker
 from ottla.testing.broker import Broker
 
 pytestmark = pytest.mark.interop
@@ -35,6 +36,7 @@ class Apache:
 
     def __init__(self, kafka: ApacheKafka) -> None:
         self.bootstrap_servers = kafka.address
+        self.controller = f"127.0.0.1:{kafka.controller_port}"
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +94,7 @@ class TestTransactions:
 
 
 class TestCommands:
-    """ottla group, ottla txn, ottla consume --group."""
+    """ottla group, txn, topic trim, log dirs, cluster info and consume --group."""
 
     @pytest.fixture
     def cli(
@@ -125,6 +127,22 @@ class TestCommands:
     @pytest.mark.parametrize("protocol", ["classic", "consumer"])
     def test_consume(self, cli: InProcess, admin: Admin, topic: str, protocol: str) -> None:
         commands.test_consume_in_a_group_goes_on_where_it_stopped(cli, admin, topic, protocol)
+
+    def test_trim(self, cli: InProcess, admin: Admin, topic: str) -> None:
+        commands.test_trim_shows_first_and_forgets_when_told(cli, admin, topic)
+
+    def test_a_compacted_topic_is_not_trimmed(self, cli: InProcess, admin: Admin, topic: str) -> None:
+        commands.test_a_compacted_topic_is_not_trimmed(cli, admin, topic)
+
+    def test_log_dirs(self, cli: InProcess, admin: Admin, topic: str) -> None:
+        commands.test_log_dirs_add_up(cli, admin, topic)
+
+    def test_cluster_info(self, cli: InProcess, admin: Admin, broker: Any, topic: str) -> None:
+        commands.test_cluster_info(cli, admin, broker, topic)
+
+    def test_the_controllers_port(self, broker: Apache) -> None:
+        with pytest.raises(NotABroker, match="this is the port of a controller"):
+            Admin(bootstrap_servers=broker.controller)
 
     def test_transactions(self, cli: InProcess, broker: Any, topic: str) -> None:
         commands.test_transactions_are_listed_described_and_aborted(cli, broker, topic)

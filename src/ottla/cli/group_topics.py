@@ -22,7 +22,7 @@ def parse_topic(word: str) -> tuple[str, list[int] | None]:
         return topic, None
     parts = numbers.split(",")
     if not topic or not all(part.isdecimal() for part in parts):
-        raise UsageError(f"-t {word}: it is TOPIC or TOPIC:0,1,2")
+        raise UsageError(f"{word}: it is TOPIC or TOPIC:0,1,2")
     return topic, [int(part) for part in parts]
 
 

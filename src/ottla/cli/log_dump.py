@@ -20,6 +20,7 @@ from ottla.cli.args import (
     switch,
     unknown,
 )
+from ottla.cli.log_dirs import DIRS
 from ottla.cli.output import say
 
 if TYPE_CHECKING:
@@ -270,4 +271,4 @@ DUMP = Command(
     run=_dump,
 )
 
-COMMAND = Command("log", "look into the files of a log", commands=(DUMP,))
+COMMAND = Command("log", "look into the files of a log, or at how large logs are", commands=(DUMP, DIRS))

@@ -54,7 +54,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "ottla.cli.demo",
         "a broker, sample clicks and a pipeline on Spark that counts them, live, in a temporary directory",
     ),
-    "topic": ("ottla.cli.topic", "list, describe, create, alter and delete topics"),
+    "topic": ("ottla.cli.topic", "list, describe, create, alter, trim and delete topics"),
+    "cluster": ("ottla.cli.cluster", "say what a cluster is made of"),
     "config": ("ottla.cli.config", "show and change the configuration of topics and brokers"),
     "produce": ("ottla.cli.produce", "send records from files or standard input"),
     "consume": ("ottla.cli.consume", "print the records of a topic"),
@@ -62,7 +63,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "txn": ("ottla.cli.txn", "list, describe and abort transactions; find those that hang"),
     "pipeline": ("ottla.cli.pipeline", "start, watch and stop data pipelines on Spark"),
     "storage": ("ottla.cli.storage", "format a data directory, or say what is in one"),
-    "log": ("ottla.cli.log_dump", "look into the files of a log"),
+    "log": ("ottla.cli.log_dump", "look into the files of a log, or at how large logs are"),
     "completion": ("ottla.cli.completion", "print the completion script of a shell"),
 }
 

@@ -28,6 +28,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def size_text(size_bytes: int) -> str:
+    """`512 B`, `1.5 MiB`."""
+    size, unit = float(size_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
 def emit(rows: Sequence[Mapping[str, object]], columns: Sequence[str], output: str) -> None:
     """Print rows: as an aligned table with these columns, or whole as one JSON array."""
     if output == "json":

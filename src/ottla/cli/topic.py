@@ -1,4 +1,4 @@
-"""`ottla topic`: list, describe, create, alter and delete topics. Owned by the process that runs one command."""
+"""`ottla topic`: list, describe, create, alter, trim and delete topics. Owned by the process that runs one command."""
 
 from __future__ import annotations
 
@@ -192,6 +192,12 @@ def _delete(args: argparse.Namespace) -> int:
     return report(errors)
 
 
+def _trim(args: argparse.Namespace) -> int:
+    from ottla.cli.topic_trim import run
+
+    return run(args)
+
+
 _NAMES = argument("topic", nargs="+", metavar="TOPIC", help="its name")
 _CONFIG = argument(
     "--config",
@@ -204,7 +210,7 @@ _CONFIG = argument(
 
 COMMAND = Command(
     "topic",
-    "list, describe, create, alter and delete topics",
+    "list, describe, create, alter, trim and delete topics",
     commands=(
         Command(
             "list",
@@ -264,6 +270,20 @@ COMMAND = Command(
             ),
             *CLUSTER,
             run=_alter,
+        ),
+        Command(
+            "trim",
+            "forget the records before an offset (only shown, unless --execute is given)",
+            argument("topic", nargs="+", metavar="TOPIC[:P,P]", help="the topic, or some of its partitions"),
+            argument("--before-offset", type=int, metavar="N", help="keep what is at this offset and after"),
+            switch("--all", help="keep nothing of what is there now"),
+            switch("--execute", help="do it: what is gone does not come back"),
+            *CLUSTER,
+            OUTPUT,
+            run=_trim,
+            details="""examples:
+  ottla topic trim orders:0 --before-offset 4711      what would happen
+  ottla topic trim orders --all --execute             an empty topic, whose offsets go on where they were""",
         ),
         Command(
             "delete",

@@ -20,6 +20,8 @@ from ottla.client.admin_types import (
     CreatedTopic,
     LogDirDescription,
     NewTopic,
+    QuorumDescription,
+    QuorumReplica,
     ReplicaInfo,
     ResourceType,
     TopicDescription,
@@ -42,6 +44,11 @@ from ottla.wire.messages.configs import (
 )
 from ottla.wire.messages.log_dirs import DescribeLogDirsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.wire.messages.raft import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+)
 from ottla.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -54,6 +61,7 @@ from ottla.wire.messages.topics import (
 
 # Up to this version topics are deleted by name, which every broker understands.
 _DELETE_TOPICS_BY_NAME = 5
+_METADATA_TOPIC = "__cluster_metadata"
 # Only a broker itself knows its loggers and its own settings (KIP-412).
 _ON_ONE_BROKER = (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
 
@@ -239,6 +247,26 @@ class AsyncAdmin(TransactionAdmin):
         nodes = [Node(b.broker_id, b.host, b.port, b.rack) for b in response.brokers]
         return ClusterDescription(response.cluster_id, response.controller_id, sorted(nodes))
 
+    async def describe_quorum(self) -> QuorumDescription:
+        """Who votes on the metadata log, who leads and how far each has come (KIP-595)."""
+        asked = DescribeQuorumRequestTopicData(
+            topic_name=_METADATA_TOPIC, partitions=[DescribeQuorumRequestPartitionData(partition_index=0)]
+        )
+        response = await self.request(DescribeQuorumRequest(topics=[asked]))
+        answers = [response, *(p for topic in response.topics for p in topic.partitions)]
+        for answer in answers:
+            error = failure(answer, "the quorum cannot be described")
+            if error is not None:
+                raise error
+        quorum = answers[1]
+        voters, observers = (
+            [QuorumReplica(each.replica_id, each.log_end_offset) for each in replicas]
+            for replicas in (quorum.current_voters, quorum.observers)
+        )
+        return QuorumDescription(
+            quorum.leader_id, quorum.leader_epoch, quorum.high_watermark, voters, observers
+        )
+
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None
     ) -> dict[int, list[LogDirDescription] | KafkaError]:
@@ -308,15 +336,13 @@ def _config_entry(config: Any) -> ConfigEntry:
 
 
 def _log_dir(result: Any) -> LogDirDescription:
-    error = failure(result, result.log_dir)
-    if error is not None:
-        raise error
     replicas = {
         (topic.name, p.partition_index): ReplicaInfo(p.partition_size, p.offset_lag, p.is_future_key)
         for topic in result.topics
         for p in topic.partitions
     }
-    return LogDirDescription(result.log_dir, result.total_bytes, result.usable_bytes, replicas)
+    error = failure(result, result.log_dir)
+    return LogDirDescription(result.log_dir, result.total_bytes, result.usable_bytes, replicas, error)
 
 
 def _partition_index(partition: Any) -> int:

@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ottla.client.metadata import Node, PartitionInfo
+from ottla.model.errors import KafkaError
 from ottla.model.ids import Uuid
 
 
@@ -148,12 +149,30 @@ class ReplicaInfo(NamedTuple):
 
 
 class LogDirDescription(NamedTuple):
-    """One log directory of one broker."""
+    """One log directory of one broker; sizes of -1 are not known, and an error means that it is offline."""
 
     path: str
     total_bytes: int
     usable_bytes: int
     replicas: dict[tuple[str, int], ReplicaInfo]
+    error: KafkaError | None = None
+
+
+class QuorumReplica(NamedTuple):
+    """How far a controller or a broker has come in the metadata log."""
+
+    replica_id: int
+    log_end_offset: int
+
+
+class QuorumDescription(NamedTuple):
+    """The quorum of controllers, and who follows it."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: list[QuorumReplica]
+    observers: list[QuorumReplica]
 
 
 class ActiveProducer(NamedTuple):

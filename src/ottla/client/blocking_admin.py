@@ -22,6 +22,7 @@ from ottla.client.admin_types import (
     CreatedTopic,
     LogDirDescription,
     NewTopic,
+    QuorumDescription,
     ResourceType,
     TopicDescription,
     TopicListing,
@@ -71,6 +72,9 @@ class Admin(Blocking):
 
     def describe_cluster(self) -> ClusterDescription:
         return self._run(self._twin.describe_cluster())
+
+    def describe_quorum(self) -> QuorumDescription:
+        return self._run(self._twin.describe_quorum())
 
     def describe_log_dirs(
         self, brokers: Iterable[int] | None = None

@@ -20,7 +20,7 @@ from ottla.cli.args import (
     switch,
 )
 from ottla.cli.main import COMMANDS, load, main, run_command
-from ottla.cli.output import emit, table
+from ottla.cli.output import emit, size_text, table
 from ottla.config.errors import ConfigError
 from ottla.model.errors import ErrorCode, KafkaError
 
@@ -197,6 +197,14 @@ def test_an_empty_table_keeps_its_headings(capsys: Capture) -> None:
     assert capsys.readouterr().out == "NODE ID  HOST\n"
     emit([], ("node_id", "host"), "json")
     assert capsys.readouterr().out == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB"), (1 << 62, "4096.0 PiB")],
+)
+def test_sizes_are_told_in_units(size: int, text: str) -> None:
+    assert size_text(size) == text
 
 
 WIDE = [
