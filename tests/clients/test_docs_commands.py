@@ -128,6 +128,7 @@ class Shell:
         """One command, as it stands in a document."""
         for there, here in self._moved.items():
             line = line.replace(there, here)
+        line = line.replace("bootstrap.servers=127.0.0.1:9092", f"bootstrap.servers={self.address}")
         if line.startswith("ottla serve"):
             self._serve(line)
         elif re.search(r"\bottla consume\b", line) and not re.search(r" -(e|c)\b", line):

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -287,3 +289,63 @@ def test_the_samples_of_the_pipelines_say_what_they_sent(cli: Cli, broker: Broke
     closed = samples("127.0.0.1:1")
     assert closed.returncode == 1
     assert closed.stderr == "samples: no broker can be reached: 127.0.0.1:1: connection refused\n"
+
+
+def test_a_misspelt_topic_is_guessed_at(cli: Cli) -> None:
+    cli("topic", "create", "letters-to-milena")
+    for words in (
+        ("topic", "describe", "letters-to-milana"),
+        ("topic", "delete", "letters-to-milana"),
+        ("consume", "-t", "letters-to-milana"),
+        ("consume", "-t", "letters-to-milana", "-g", "readers"),
+    ):
+        _, err = cli(*words, code=1)
+        assert "did you mean 'letters-to-milena'?" in err, words
+    _, err = cli("topic", "describe", "nothing-like-it-at-all", code=1)
+    assert "did you mean" not in err
+
+
+def test_filters_encodings_and_times(cli: Cli) -> None:
+    cli("topic", "create", "filtered")
+    people = b'a:{"age": 17}\nb:{"age": 30}\nc:nothing\n'
+    cli("produce", "-t", "filtered", "-K", ":", stdin=people)
+    shown, _ = cli("consume", "-t", "filtered", "-e", "-K", "=", "--filter", "value.age >= 18")
+    assert shown == 'b={"age": 30}\n'
+    shown, _ = cli("consume", "-t", "filtered", "-c", "1", "-q", "--filter", "key ~ [bc]", "-f", "%k\\n")
+    assert shown == "b\n"
+    assert cli("consume", "-t", "filtered", "-e", "-q", "-o", "@1h", "-f", "%k ")[0] == "a b c "
+    assert cli("consume", "-t", "filtered", "-e", "-q", "-o", "e@1h", "-f", "%k ")[0] == ""
+    cli("produce", "-t", "filtered", "--value-encoding", "hex", stdin=b"00ff\n")
+    shown, _ = cli("consume", "-t", "filtered", "-e", "-q", "-o", "-1", "--value-encoding", "base64")
+    assert shown == "AP8=\n"
+    _, err = cli("produce", "-t", "filtered", "--value-encoding", "hex", stdin=b"0g\n", code=2)
+    assert err == "ottla: '0g' is not hex\n"
+
+
+def test_a_profile_says_where_the_brokers_are(broker: Broker, tmp_path: Path) -> None:
+    cli = Cli("127.0.0.1:1")
+    cli.environment["XDG_CONFIG_HOME"] = str(tmp_path)
+    cli("topic", "list", code=1)
+    del cli.environment["OTTLA_BOOTSTRAP_SERVER"], cli.environment["OTTLA_PROFILE"]
+    cli("profile", "set", "here", f"bootstrap.servers={broker.bootstrap_servers}", "linger.ms=5")
+    cli("topic", "create", "by-profile")
+    cli("produce", "-t", "by-profile", "--profile", "here", stdin=b"hello\n")
+    assert cli("consume", "-t", "by-profile", "-e", "-q")[0] == "hello\n"
+    _, err = cli("topic", "list", "--profile", "their", code=2)
+    assert "did you mean 'here'?" in err
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_shell_completes_names(cli: Cli, tmp_path: Path) -> None:
+    cli("topic", "create", "completed-one", "completed-two")
+    command = tmp_path / "ottla"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ottla.cli.main "$@"\n')
+    command.chmod(0o755)
+    script, _ = cli("completion", "bash")
+    script += f"""
+        COMP_WORDS=('{command}' topic describe completed-o); COMP_CWORD=3
+        for attempt in 1 2 3 4 5 6 7 8 9; do _ottla; [ -n "$COMPREPLY" ] && break; done
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """  # again, because a machine that is busy may take longer than somebody at a keyboard waits
+    done = subprocess.run(["bash"], input=script, capture_output=True, text=True, env=cli.environment)
+    assert (done.stdout.split(), done.stderr) == (["completed-one"], "")

@@ -162,6 +162,18 @@ def test_lag_in_records_and_seconds(cli: InProcess, admin: Admin, topic: str) ->
     assert group in cli("group", "lag", "--all-groups")[0]
 
 
+def test_lag_is_shown_again_and_again(broker: Broker, admin: Admin, topic: str) -> None:
+    group = f"g-{topic}"
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 4})
+    process = Cli(broker.bootstrap_servers).start("group", "lag", group, "--watch", "--interval", "0.01")
+    assert process.stdout is not None
+    shown = [process.stdout.readline().decode() for _ in range(6)]  # a time, the headings, the group: twice
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert [line.split()[:4] for line in shown[2::3]] == [[group, topic, "1", "6"]] * 2
+
+
 @pytest.mark.parametrize(
     ("way", "expected"),
     [

@@ -68,7 +68,7 @@ class Argument:
 
 def argument(*flags: str, help: str, complete: str = "", **kwargs: Any) -> Argument:
     """Declare an argument: names as argparse takes them, `complete` one of "", "file", "dir",
-    "broker-key", "topic-key"."""
+    "broker-key", "topic-key", "topic", "group", "pipeline", "profile"."""
     return Argument(flags, help, complete, kwargs)
 
 

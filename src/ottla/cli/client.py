@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from ottla.cli.args import BOOTSTRAP, CliError, UsageError, argument, bootstrap_servers, nearest
+from ottla.cli.profile import profile_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,22 +36,29 @@ COMMAND_CONFIG = argument(
     complete="file",
     help="a properties file with settings of the client, as Kafka's tools take it; -X wins over it",
 )
+PROFILE = argument(
+    "--profile",
+    metavar="NAME",
+    complete="profile",
+    help="the settings that `ottla profile` keeps under this name (default: $OTTLA_PROFILE or the one in use)",
+)
 # What every command that talks to a cluster takes.
-CLUSTER = (COMMAND_CONFIG, PROPERTY, BOOTSTRAP)
+CLUSTER = (PROFILE, COMMAND_CONFIG, PROPERTY, BOOTSTRAP)
 
 
 def settings(
     args: argparse.Namespace, kind: type[ClientConfig] | None = None, **fixed: object
 ) -> dict[str, object]:
-    """The client's settings: what the command wants, then --command-config, then -X; -b says where the broker is.
+    """The client's settings: what the command wants, the profile, --command-config, -X; -b says where the broker is.
 
     `kind` is the configuration of the client they are for (an admin client's without).
     """
     from ottla.client.config import AdminConfig
 
     given: dict[str, object] = {"client_id": "ottla-cli", "bootstrap_timeout_ms": 0, **fixed}
-    if args.command_config is not None:
-        given |= _from_file(args.command_config, kind or AdminConfig)
+    for file in (profile_file(args.profile), args.command_config):
+        if file is not None:
+            given |= _from_file(file, kind or AdminConfig)
     for name, value in pairs(args.property, "-X"):
         given[name] = value
     named = given.pop("bootstrap.servers", None) or given.get("bootstrap_servers")
@@ -96,8 +104,8 @@ def pairs(words: Iterable[str], option: str) -> list[tuple[str, str]]:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Client errors as one line that a person can act on."""
+def explained(args: argparse.Namespace | None = None) -> Iterator[None]:
+    """Client errors as one line that a person can act on; with `args`, a topic that is misspelt is looked for."""
     from ottla.client.errors import ConfigError, NoBrokersAvailable, NotABroker
     from ottla.model.errors import KafkaError
 
@@ -110,17 +118,18 @@ def explained() -> Iterator[None]:
     except ConfigError as error:
         raise UsageError(str(error)) from None
     except KafkaError as error:
-        raise CliError(line(error)) from None
+        raise CliError(line(error, args)) from None
 
 
-def line(error: KafkaError) -> str:
-    """A broker's error in one line: its words, and its code unless they name it."""
+def line(error: KafkaError, args: argparse.Namespace | None = None) -> str:
+    """A broker's error in one line: its words, its code unless they name it, and what may have been meant."""
     words = (error.message or error.code.name).replace("\n", " ")
     told = words if error.code.name in words else f"{words} ({error.code.name})"
-    return told + _meant(words)
+    guess = _meant_key(words) or (None if args is None else _meant_topic(error, words, args))
+    return told if guess is None else f"{told}; did you mean {guess!r}?"
 
 
-def _meant(words: str) -> str:
+def _meant_key(words: str) -> str | None:
     """The nearest key that there is, where a broker of whatever make says that it does not know one."""
     import re
 
@@ -128,9 +137,27 @@ def _meant(words: str) -> str:
 
     unknown = re.search(r"Unknown (topic|group) config name: (\S+)", words)
     if unknown is None:
-        return ""
-    guess = nearest(unknown[2], list(TOPIC_KEYS if unknown[1] == "topic" else GROUP_KEYS))
-    return f"; did you mean {guess!r}?" if guess else ""
+        return None
+    return nearest(unknown[2], list(TOPIC_KEYS if unknown[1] == "topic" else GROUP_KEYS))
+
+
+def _meant_topic(error: KafkaError, words: str, args: argparse.Namespace) -> str | None:
+    """The nearest topic that there is, where one is not."""
+    import re
+
+    from ottla.client.blocking import Admin
+    from ottla.model.errors import ErrorCode, KafkaError
+
+    unknown = re.search(r"topic '([^']+)'", words)
+    if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or unknown is None:
+        return None
+    try:
+        with Admin(settings(args)) as client:
+            return nearest(
+                unknown[1], [topic.name for topic in client.list_topics() if not topic.is_internal]
+            )
+    except KafkaError:
+        return None  # the error that is told already is the one that counts
 
 
 @contextmanager
@@ -138,17 +165,17 @@ def admin(args: argparse.Namespace) -> Iterator[Admin]:
     """An admin client for one command."""
     from ottla.client.blocking import Admin
 
-    with explained(), Admin(settings(args)) as client:
+    with explained(args), Admin(settings(args)) as client:
         yield client
 
 
-def report(errors: Iterable[KafkaError | None]) -> int:
-    """Print what failed, one line each; the exit code."""
-    from ottla.cli.output import say
+def report(errors: Iterable[KafkaError | None], args: argparse.Namespace | None = None) -> int:
+    """Print what failed, one line each; the exit code. With `args`, topics that are misspelt are looked for."""
+    from ottla.cli.output import complain
 
     failed = [error for error in errors if error is not None]
     for error in failed:
-        say(f"ottla: {line(error)}")
+        complain(line(error, args))
     return 1 if failed else 0
 
 

@@ -1,11 +1,14 @@
-"""`ottla completion bash|zsh|fish`: a script that lets the shell complete commands, options and keys.
+"""`ottla completion bash|zsh|fish`: a script that lets the shell complete commands, options, keys and names.
 
-The scripts come from the declarations of the commands, so a new option is completed without further ado. They
-are whole in themselves: pressing Tab starts no Python.
+The scripts come from the declarations of the commands, so a new option is completed without further ado. Commands,
+options and keys stand in them; for the names of topics, groups, pipelines and profiles they ask `ottla __names KIND`
+with what has been typed so far, so that -b and --profile count. Who does not answer within two seconds has no names.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 from typing import TYPE_CHECKING
 
 from ottla.cli.args import Argument, Command, argument
@@ -73,6 +76,65 @@ def keys(kind: str) -> list[str]:
     return sorted(name for name, key in table.items() if not key.internal)
 
 
+# -- names ----------------------------------------------------------------------------------------------------
+
+NAMES = ("topic", "group", "pipeline", "profile")
+NAMES_COMMAND = "__names"
+_PATIENCE_S = 2.0
+# Options whose values say where the names are.
+_WHERE = {
+    "-b": "bootstrap_server",
+    "--bootstrap-server": "bootstrap_server",
+    "--command-config": "command_config",
+    "--profile": "profile",
+    "--state-dir": "state_dir",
+}
+
+
+def print_names(words: list[str]) -> None:
+    """What `ottla __names KIND WORD...` prints: a name a line, nothing if they cannot be had at once."""
+    import signal
+
+    # A shell waits for this: neither an error nor a broker that hangs is shown to somebody who presses Tab.
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+    signal.setitimer(signal.ITIMER_REAL, _PATIENCE_S)
+    try:
+        found = _names(words[0], _namespace(words[1:]))
+    except Exception:  # noqa: BLE001 - whatever it is, there is nothing to offer
+        return
+    print("\n".join(found))
+
+
+def _namespace(words: list[str]) -> argparse.Namespace:
+    import argparse
+
+    given = argparse.Namespace(property=[], **dict.fromkeys(_WHERE.values()))
+    for flag, value in itertools.pairwise(words):
+        if flag in _WHERE:
+            setattr(given, _WHERE[flag], value)
+        elif flag in ("-X", "--property"):
+            given.property.append(value)
+    return given
+
+
+def _names(kind: str, args: argparse.Namespace) -> list[str]:
+    from ottla.cli.client import admin
+
+    if kind == "pipeline":
+        from ottla.cli.pipeline import state_root
+        from ottla.spark.pipeline.state import homes
+
+        return sorted(home.name for home in homes(state_root(args)))
+    if kind == "profile":
+        from ottla.cli.profile import names
+
+        return names()
+    with admin(args) as client:
+        if kind == "group":
+            return sorted(group.group_id for group in client.list_groups())
+        return sorted(topic.name for topic in client.list_topics() if not topic.is_internal)
+
+
 # -- bash -----------------------------------------------------------------------------------------------------
 
 
@@ -89,6 +151,12 @@ _ottla_groups=" {" ".join("/".join(node.path) for node in root.walk() if node.ch
 _ottla_keys() {{
     COMPREPLY=($(compgen -W "$1" -S = -- "$2"))
     compopt -o nospace 2>/dev/null
+}}
+
+_ottla_names() {{
+    local names IFS=$'\n'
+    names="$("${{COMP_WORDS[0]}}" {NAMES_COMMAND} "$1" "${{COMP_WORDS[@]:1:COMP_CWORD-1}}" 2>/dev/null)"
+    COMPREPLY=($(compgen -W "$names" -- "$2"))
 }}
 
 _ottla() {{
@@ -134,6 +202,8 @@ def _bash_words(declared: Argument) -> str:
         return 'COMPREPLY=($(compgen -d -- "$cur"))'
     if declared.complete in ("broker-key", "topic-key"):
         return f'_ottla_keys "$_ottla_{declared.complete.replace("-", "_")}s" "$cur"'
+    if declared.complete in NAMES:
+        return f'_ottla_names {declared.complete} "$cur"'
     return "COMPREPLY=()"
 
 
@@ -148,10 +218,21 @@ def zsh_script(root: Node) -> str:
 # zsh completion for ottla; made by `ottla completion zsh`
 _ottla_broker_key() {{ compadd -S = -- {" ".join(keys("broker-key"))} }}
 _ottla_topic_key() {{ compadd -S = -- {" ".join(keys("topic-key"))} }}
+_ottla_names() {{
+    local -a names
+    names=("${{(@f)$($_ottla_command {NAMES_COMMAND} $1 ${{(Q)_ottla_typed}} 2>/dev/null)}}")
+    compadd -a names
+}}
 
 {functions}
 
-if [ "$funcstack[1]" = "_ottla" ]; then _ottla "$@"; else compdef _ottla ottla; fi"""
+_ottla_begin() {{
+    local _ottla_command=$words[1]
+    local -a _ottla_typed=("${{(@)words[2,CURRENT-1]}}")
+    _ottla "$@"
+}}
+
+if [ "$funcstack[1]" = "_ottla" ]; then _ottla_begin "$@"; else compdef _ottla_begin ottla; fi"""
 
 
 def _zsh_function(node: Node) -> str:
@@ -196,6 +277,7 @@ def _zsh_action(declared: Argument) -> str:
         "dir": "_files -/",
         "broker-key": "_ottla_broker_key",
         "topic-key": "_ottla_topic_key",
+        **{kind: f"{{_ottla_names {kind}}}" for kind in NAMES},
     }
     return actions.get(declared.complete, " ")
 
@@ -242,6 +324,10 @@ def _fish_argument(declared: Argument) -> str:
         parts.append("-a '(__fish_complete_directories)'")
     elif declared.complete == "file":
         parts.append("-F")
+    elif declared.complete in NAMES:
+        parts.append(
+            f"-a '(ottla {NAMES_COMMAND} {declared.complete} (commandline -opc)[2..-1] 2>/dev/null)'"
+        )
     elif declared.complete:
         parts.append(f"-a {_fish_quote(' '.join(name + '=' for name in keys(declared.complete)))}")
     parts.append(f"-d {_fish_quote(declared.help.replace('%%', '%'))}")

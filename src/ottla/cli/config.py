@@ -149,7 +149,7 @@ def _change(args: argparse.Namespace, resource: ConfigResource, changes: Sequenc
     with admin(args) as client:
         _require_broker(client, resource)
         results = client.incremental_alter_configs({resource: changes}, validate_only=args.validate_only)
-    code = report(results.values())
+    code = report(results.values(), args)
     if not code:
         only = " (only validated, not done)" if args.validate_only else ""
         say(f"{' '.join(filter(None, (args.resource[0], resource.name)))}: {described(changes)}{only}")

@@ -10,7 +10,10 @@ import sys
 
 from ottla.cli.args import CliError, Command, UsageError, argument, switch
 from ottla.cli.client import CLUSTER, explained, settings
+from ottla.cli.group_times import parse_moment_ms
 from ottla.cli.output import say
+from ottla.cli.record_filter import compile_filter
+from ottla.cli.record_format import ENCODINGS, RAW
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,9 +46,9 @@ class Range:
         elif word in ("end", "latest"):
             self.kind = "end"
         elif word.startswith("e@"):
-            self.end_timestamp = _number(word[2:], word)
+            self.end_timestamp = parse_moment_ms(word[2:])
         elif word.startswith(("s@", "@")):
-            self.kind, self.start = "timestamp", _number(word.partition("@")[2], word)
+            self.kind, self.start = "timestamp", parse_moment_ms(word.partition("@")[2])
         elif word.startswith("-"):
             self.kind, self.start = "tail", _number(word[1:], word)
         else:
@@ -54,7 +57,7 @@ class Range:
 
 def _number(text: str, word: str) -> int:
     if not text.isdecimal():
-        raise UsageError(f"-o {word}: it is beginning, end, N, -N, @MS, s@MS or e@MS")
+        raise UsageError(f"-o {word}: it is beginning, end, N, -N, @TIME, s@TIME or e@TIME")
     return int(text)
 
 
@@ -66,6 +69,7 @@ class _Reader:
         self._consumer = consumer
         self._print = printer
         self._limits = limits
+        self._keep = compile_filter(args.filter)
         self._out = sys.stdout.buffer
         self._ends: dict[TopicPartition, int] = {}
         self._left: int | None = args.count or None
@@ -124,6 +128,8 @@ class _Reader:
         for tp, batch in records.items():
             end = self._ends.get(tp)
             wanted = batch if end is None else [record for record in batch if record.offset < end]
+            if self._keep is not None:
+                wanted = list(filter(self._keep, wanted))
             if self._args.unbuffered:
                 for record in wanted:
                     self._out.write(self._print(record))
@@ -150,14 +156,17 @@ class _Reader:
 
 def _printer(args: argparse.Namespace) -> Printer:
     from ottla.cli.produce import unescape
-    from ottla.cli.record_format import compile_format, json_envelope
+    from ottla.cli.record_format import compile_format, encoded, json_envelope
 
+    printer: Printer
     if args.json:
-        return json_envelope
-    if args.format is not None:
-        return compile_format(args.format, args.null.encode())
-    key = "" if args.key_delimiter is None else "%k" + _literal(unescape(args.key_delimiter))
-    return compile_format(key + "%s" + _literal(unescape(args.delimiter)), args.null.encode())
+        printer = json_envelope
+    elif args.format is not None:
+        printer = compile_format(args.format, args.null.encode())
+    else:
+        key = "" if args.key_delimiter is None else "%k" + _literal(unescape(args.key_delimiter))
+        printer = compile_format(key + "%s" + _literal(unescape(args.delimiter)), args.null.encode())
+    return encoded(printer, key=args.key_encoding, value=args.value_encoding)
 
 
 def _literal(data: bytes) -> str:
@@ -178,7 +187,7 @@ def _run(args: argparse.Namespace) -> int:
     printer, limits = _printer(args), Range(args.offset)
     reset = "latest" if limits.kind == "end" else "earliest"
     fixed: dict[str, object] = {"allow_auto_create_topics": False, "auto_offset_reset": reset}
-    with explained(), Consumer(settings(args, ConsumerConfig, **fixed)) as consumer:
+    with explained(args), Consumer(settings(args, ConsumerConfig, **fixed)) as consumer:
         _Reader(args, consumer, printer, limits).run()
     return 0
 
@@ -187,7 +196,13 @@ COMMAND = Command(
     "consume",
     "print the records of a topic",
     argument(
-        "-t", "--topic", action="append", required=True, metavar="TOPIC", help="which (may be repeated)"
+        "-t",
+        "--topic",
+        action="append",
+        required=True,
+        metavar="TOPIC",
+        complete="topic",
+        help="which (may be repeated)",
     ),
     argument(
         "-p",
@@ -204,12 +219,14 @@ COMMAND = Command(
         action="append",
         default=[],
         metavar="OFFSET",
-        help="beginning (default), end, N, -N (the last N), @MS or s@MS (from a time), e@MS (until a time)",
+        help="beginning (default), end, N, -N (the last N), @TIME or s@TIME (from a time), "
+        "e@TIME (until a time); a TIME is milliseconds, 2026-01-31T12:00:00, or 15m, 2h, 7d for so long ago",
     ),
     argument(
         "-g",
         "--group",
         metavar="GROUP",
+        complete="group",
         help="read as a member of this group and commit what is printed (-t '^...': topics that match)",
     ),
     argument("--instance-id", metavar="ID", help="with --group: be a static member under this id"),
@@ -240,6 +257,22 @@ COMMAND = Command(
         metavar="TEXT",
         help="how to print a null key or value (-Z alone: NULL; without: nothing)",
     ),
+    argument(
+        "--filter",
+        action="append",
+        default=[],
+        metavar="EXPRESSION",
+        help="print only records that fit, see below (may be repeated: all must fit)",
+    ),
+    *(
+        argument(
+            f"--{side}-encoding",
+            choices=ENCODINGS,
+            default=RAW,
+            help=f"how to print the {side}: as it is (raw, the default), hex or base64",
+        )
+        for side in ("key", "value")
+    ),
     switch("-u", "--unbuffered", help="write each record out at once"),
     switch("-q", "--quiet", help="do not say when an end is reached"),
     *CLUSTER,
@@ -249,9 +282,16 @@ COMMAND = Command(
   %k key    %K its length  %s value  %S its length (-1: null)  %R the same as 4 bytes
   \n \t \r \0 \\ \xHH
 
+filters (--filter): a field, an operator, a value
+  key  value  value.FIELD.FIELD (of JSON)  header.NAME  partition  offset  timestamp
+  =  !=  <  <=  >  >=  ~ (a regular expression is found in it)  !~
+
 examples:
   ottla consume -t greetings -e                       all there is, then stop
   ottla consume -t users -o -10 -f '%o %k=%s\n'       the last ten of each partition, then what comes
-  ottla consume -t users -J -o @1700000000000         from a time on, as JSON
+  ottla consume -t users -J -o @2026-01-31T12:00      from a time on, as JSON
+  ottla consume -t users -o @15m -o e@5m             what came between 15 and 5 minutes ago
+  ottla consume -t users --filter 'value.age >= 18' --filter 'key ~ ^a'
+  ottla consume -t images --value-encoding hex -c 1   what is not text
   ottla consume -t users -g readers                   what nobody else in the group reads, going on where it stopped""",
 )

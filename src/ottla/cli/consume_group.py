@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from ottla.cli.args import EXIT_OK, EXIT_SIGNALLED, UsageError
 from ottla.cli.client import explained, line, settings
 from ottla.cli.output import say
+from ottla.cli.record_filter import compile_filter
 from ottla.client.errors import Wakeup
 from ottla.client.group.listener import RebalanceListener
 from ottla.model.errors import KafkaError
@@ -41,6 +42,7 @@ class GroupReader(RebalanceListener):
         self._args = args
         self._consumer = consumer
         self._print = printer
+        self._keep = compile_filter(args.filter)
         self._out = sys.stdout.buffer
         self._left: int | None = args.count or None
         self._written: dict[TopicPartition, int] = {}
@@ -132,14 +134,15 @@ class GroupReader(RebalanceListener):
 
     def _write(self, records: Records) -> None:
         for batch in records.values():
+            wanted = batch if self._keep is None else list(filter(self._keep, batch))
             if self._args.unbuffered:
-                for record in batch:
+                for record in wanted:
                     self._out.write(self._print(record))
                     self._out.flush()
             else:
-                self._out.writelines(map(self._print, batch))
+                self._out.writelines(map(self._print, wanted))
             if self._left is not None:
-                self._left -= len(batch)
+                self._left -= len(wanted)
         self._out.flush()
         # Only now: what could not be written is read again, by us or by another member.
         self._written.update({tp: batch[-1].offset + 1 for tp, batch in records.items()})
@@ -172,7 +175,7 @@ def run(args: argparse.Namespace, printer: Printer) -> int:
         "group_protocol": args.protocol,
         "enable_auto_commit": False,
     }
-    with explained(), Consumer(settings(args, ConsumerConfig, **fixed)) as consumer:
+    with explained(args), Consumer(settings(args, ConsumerConfig, **fixed)) as consumer:
         reader = GroupReader(args, consumer, printer)
         with _on_signals(reader.interrupt):
             reader.run()

@@ -5,9 +5,9 @@ Owned by the process that runs one command.
 
 from __future__ import annotations
 
-from ottla.cli.args import OUTPUT, Command, UsageError, argument, switch
+from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, switch
 from ottla.cli.client import CLUSTER, admin, line, report
-from ottla.cli.output import emit, emit_json, say
+from ottla.cli.output import complain, emit, emit_json, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -216,9 +216,37 @@ def _print_offsets(
 
 
 def _lag(args: argparse.Namespace) -> int:
+    require_groups(args)
+    if not args.watch:
+        return _show_lag(args)
+    if args.interval <= 0:
+        raise UsageError("--interval is more than 0 seconds")
+    import time
+
+    while True:
+        _begin_picture()
+        try:
+            _show_lag(args)
+        except UsageError:
+            raise
+        except CliError as error:  # the brokers may be back by the next time
+            complain(str(error))
+        time.sleep(args.interval)
+
+
+def _begin_picture() -> None:
+    """Begin a new picture: on a terminal in the place of the last one."""
+    import sys
+    from datetime import datetime
+
+    if sys.stdout.isatty():
+        print("\x1b[H\x1b[2J", end="")
+    print(datetime.now().astimezone().isoformat(" ", "seconds"), flush=True)
+
+
+def _show_lag(args: argparse.Namespace) -> int:
     from ottla.cli.group_lag import summary
 
-    require_groups(args)
     with admin(args) as client:
         groups, errors = chosen(client, args)
         if not groups and args.output == "table":
@@ -292,7 +320,7 @@ def _names(partitions: Iterable[TopicPartition]) -> str:
 
 # -- the command ----------------------------------------------------------------------------------------------
 
-GROUPS = argument("group", nargs="*", metavar="GROUP", help="its name")
+GROUPS = argument("group", nargs="*", metavar="GROUP", complete="group", help="its name")
 ALL_GROUPS = switch("--all-groups", help="every group there is")
 TOPIC = argument(
     "-t",
@@ -354,6 +382,14 @@ COMMAND = Command(
             GROUPS,
             ALL_GROUPS,
             switch("--partitions", help="a line for each partition, not for each topic"),
+            switch("-w", "--watch", help="show it again and again, until Ctrl-C"),
+            argument(
+                "--interval",
+                type=float,
+                default=2.0,
+                metavar="S",
+                help="with --watch: how often (default: 2)",
+            ),
             *CLUSTER,
             OUTPUT,
             run=_lag,

@@ -39,3 +39,25 @@ def parse_duration_ms(text: str) -> int:
     if short:
         return int(short[1]) * _UNITS_MS[short[2]]
     raise UsageError(f"{text!r} is no duration like PT1H30M, P2D, 90s, 15m, 2h")
+
+
+def parse_moment_ms(text: str) -> int:
+    """Milliseconds since 1970, a time as above, `now`, or a duration before it (15m and -15m are the same)."""
+    import time
+
+    if text.isdecimal():
+        return int(text)
+    now_ms = time.time_ns() // 1_000_000
+    if text == "now":
+        return now_ms
+    try:
+        return max(now_ms - parse_duration_ms(text.removeprefix("-")), 0)
+    except UsageError:
+        pass  # then it is a time
+    try:
+        return parse_datetime_ms(text)
+    except UsageError:
+        raise UsageError(
+            f"{text!r} is no time: milliseconds, 2026-01-31T12:00:00 (UTC, or with a zone), "
+            "or 15m, 2h, 7d for so long ago"
+        ) from None

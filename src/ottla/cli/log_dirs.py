@@ -122,7 +122,7 @@ def _in_units(row: dict[str, Any]) -> dict[str, Any]:
 DIRS = Command(
     "dirs",
     "show the log directories of brokers, and how much each topic takes in them",
-    argument("topic", nargs="*", metavar="TOPIC", help="only this topic (default: all)"),
+    argument("topic", nargs="*", metavar="TOPIC", complete="topic", help="only this topic (default: all)"),
     argument(
         "--broker",
         type=int,

@@ -64,6 +64,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pipeline": ("ottla.cli.pipeline", "start, watch and stop data pipelines on Spark"),
     "storage": ("ottla.cli.storage", "format a data directory, or say what is in one"),
     "log": ("ottla.cli.log_dump", "look into the files of a log, or at how large logs are"),
+    "profile": ("ottla.cli.profile", "keep the settings of clusters under names"),
     "completion": ("ottla.cli.completion", "print the completion script of a shell"),
 }
 
@@ -119,6 +120,11 @@ def _dispatch(words: list[str]) -> int:
 
         print(version_line())
         return arguments.EXIT_OK
+    if words[0] == "__names":  # asked by the completion scripts, not by people
+        from ottla.cli.completion import print_names
+
+        print_names(words[1:])
+        return arguments.EXIT_OK
     if words[0] not in COMMANDS:
         kind = "option" if words[0].startswith("-") else "command"
         known = ["--help", "--version"] if kind == "option" else list(COMMANDS)
@@ -157,7 +163,9 @@ def run_command(command: Command, words: Sequence[str], prog: str) -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    print(f"ottla: {message}", file=sys.stderr)
+    from ottla.cli.output import complain
+
+    complain(message)
     return exit_code
 
 

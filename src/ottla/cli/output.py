@@ -5,12 +5,15 @@ Owned by the process that runs one command.
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import TextIO
 
+BOLD, RED = "1", "31"
 ABSENT = "-"
 ELLIPSIS = ".."
 GAP = "  "
@@ -21,6 +24,18 @@ NARROWEST = 8
 def say(message: str) -> None:
     """Talk to the person: never mixed with the data."""
     print(message, file=sys.stderr, flush=True)
+
+
+def complain(message: str) -> None:
+    """Say what went wrong."""
+    say(f"{styled('ottla:', RED, sys.stderr)} {message}")
+
+
+def styled(text: str, style: str, stream: TextIO) -> str:
+    """In colour or bold on a terminal that shows it; NO_COLOR (no-color.org) and TERM=dumb turn it off."""
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{style}m{text}\x1b[0m"
 
 
 def counted(number: int, noun: str) -> str:
@@ -45,7 +60,8 @@ def emit(rows: Sequence[Mapping[str, object]], columns: Sequence[str], output: s
         return
     whole, width = table(rows, columns), terminal_columns()
     shown = whole if width is None else table(rows, columns, width)
-    print(shown)
+    headings, newline, lines = shown.partition("\n")
+    print(styled(headings, BOLD, sys.stdout) + newline + lines)
     if shown != whole:
         say(f"({ELLIPSIS} is cut to the width of the terminal; -o json, or a pipe, shows all)")
 

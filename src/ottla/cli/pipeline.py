@@ -26,7 +26,7 @@ STATE_DIR = argument(
     complete="dir",
     help="where checkpoints, logs and progress are kept (default: $OTTLA_STATE_DIR or $XDG_STATE_HOME/ottla/pipelines)",
 )
-NAME = argument("name", help="the pipeline's name, as `ottla pipeline list` shows it")
+NAME = argument("name", complete="pipeline", help="the pipeline's name, as `ottla pipeline list` shows it")
 _POLL_S = 0.1
 
 

@@ -10,6 +10,7 @@ import sys
 from ottla.cli.args import CliError, Command, UsageError, argument, switch
 from ottla.cli.client import CLUSTER, explained, line, settings
 from ottla.cli.output import counted, say
+from ottla.cli.record_format import ENCODINGS, RAW, decode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class _Sender:
         self._key: bytes | None = None if args.key is None else args.key.encode()
         self._key_delimiter = unescape(args.key_delimiter) if args.key_delimiter else b""
         self._null_empty: bool = args.null
+        self._key_encoding: str = args.key_encoding
+        self._value_encoding: str = args.value_encoding
         self._headers = [_header(word) for word in args.header]
         self._tee = sys.stdout.buffer if args.tee else None
         self._delimiter = unescape(args.delimiter)
@@ -90,8 +93,8 @@ class _Sender:
         empty = self._null_empty
         self._producer.send(
             self._topic,
-            None if empty and not value else value,
-            None if empty and not key else key,
+            None if empty and not value else decode(value, self._value_encoding),
+            None if key is None or (empty and not key) else decode(key, self._key_encoding),
             partition=self._partition,
             headers=self._headers,
             on_delivery=self._delivered,
@@ -141,7 +144,7 @@ def _run(args: argparse.Namespace) -> int:
         "acks": args.acks,
         "max_block_ms": 10_000,
     }
-    with explained(), Producer(settings(args, ProducerConfig, **fixed)) as producer:
+    with explained(args), Producer(settings(args, ProducerConfig, **fixed)) as producer:
         sender = _Sender(args, producer)
         for count, message in enumerate(_messages(args), 1):
             sender.send(message)
@@ -159,7 +162,7 @@ COMMAND = Command(
     "produce",
     "send records from files or standard input",
     argument("file", nargs="*", metavar="FILE", complete="file", help="what to send (default, and -: stdin)"),
-    argument("-t", "--topic", required=True, metavar="TOPIC", help="where to"),
+    argument("-t", "--topic", required=True, metavar="TOPIC", complete="topic", help="where to"),
     argument("-p", "--partition", type=int, default=-1, metavar="N", help="the partition (default: by key)"),
     argument("-k", "--key", metavar="KEY", help="the key of every record"),
     argument("-K", "--key-delimiter", metavar="DELIM", help="what stands between key and value"),
@@ -178,6 +181,15 @@ COMMAND = Command(
         "--acks", default="all", choices=("all", "-1", "0", "1"), help="who must have it (default: all)"
     ),
     argument("-c", "--count", type=int, default=0, metavar="N", help="stop after so many records"),
+    *(
+        argument(
+            f"--{side}-encoding",
+            choices=ENCODINGS,
+            default=RAW,
+            help=f"how the {side} is written in the input: as it is (raw, the default), hex or base64",
+        )
+        for side in ("key", "value")
+    ),
     switch("--whole", help="each file is one record"),
     switch("-Z", "--null", help="an empty key or value is null"),
     switch("-T", "--tee", help="copy what is sent to stdout"),

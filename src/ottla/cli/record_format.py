@@ -14,6 +14,45 @@ if TYPE_CHECKING:
 
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _HEX_DIGITS = "0123456789abcdefABCDEF"
+RAW = "raw"
+ENCODINGS = (RAW, "hex", "base64")
+
+
+def encode(data: bytes, encoding: str) -> bytes:
+    """Bytes as a terminal can show them."""
+    if encoding == RAW:
+        return data
+    import base64
+
+    return data.hex().encode() if encoding == "hex" else base64.b64encode(data)
+
+
+def decode(text: bytes, encoding: str) -> bytes:
+    """What `encode` made, or a person typed; UsageError where it is not that."""
+    if encoding == RAW:
+        return text
+    import base64
+    import binascii
+
+    try:
+        if encoding == "hex":
+            return bytes.fromhex(text.decode("ascii"))
+        return base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error):
+        raise UsageError(f"{text[:40].decode(errors='replace')!r} is not {encoding}") from None
+
+
+def encoded(printer: Printer, *, key: str, value: str) -> Printer:
+    """The printer, shown keys and values in these encodings; lengths stay those of what is printed."""
+    if key == value == RAW:
+        return printer
+
+    def shown(data: bytes | None, encoding: str) -> bytes | None:
+        return None if data is None else encode(data, encoding)
+
+    return lambda record: printer(
+        record._replace(key=shown(record.key, key), value=shown(record.value, value))
+    )
 
 
 def compile_format(text: str, null: bytes = b"") -> Printer:

@@ -62,7 +62,7 @@ def _describe(args: argparse.Namespace) -> int:
         emit_json(documents)
     elif documents:
         _print_tables(documents)
-    return report(errors)
+    return report(errors, args)
 
 
 def _document(client: Admin, topic: TopicDescription) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _create(args: argparse.Namespace) -> int:
             say(f"{name} {verb} ({partitions}, {counted(result.replication_factor, 'replica')})")
         elif not (args.if_not_exists and result.code is ErrorCode.TOPIC_ALREADY_EXISTS):
             errors.append(result)
-    return report(errors)
+    return report(errors, args)
 
 
 def _alter(args: argparse.Namespace) -> int:
@@ -167,7 +167,7 @@ def _alter(args: argparse.Namespace) -> int:
             resources = [ConfigResource(ResourceType.TOPIC, name) for name in args.topic]
             changed = client.incremental_alter_configs(dict.fromkeys(resources, changes))
             errors += _tell({each.name: error for each, error in changed.items()}, described(changes), ": ")
-    return report(errors)
+    return report(errors, args)
 
 
 def _tell(results: Mapping[str, KafkaError | None], what: str, between: str = " ") -> list[KafkaError | None]:
@@ -189,7 +189,7 @@ def _delete(args: argparse.Namespace) -> int:
             say(f"{name} deleted")
         elif not (args.if_exists and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             errors.append(error)
-    return report(errors)
+    return report(errors, args)
 
 
 def _trim(args: argparse.Namespace) -> int:
@@ -198,7 +198,7 @@ def _trim(args: argparse.Namespace) -> int:
     return run(args)
 
 
-_NAMES = argument("topic", nargs="+", metavar="TOPIC", help="its name")
+_NAMES = argument("topic", nargs="+", metavar="TOPIC", complete="topic", help="its name")
 _CONFIG = argument(
     "--config",
     action="append",
@@ -223,7 +223,7 @@ COMMAND = Command(
         Command(
             "describe",
             "show partitions, leaders, in-sync replicas, offsets and settings of topics",
-            argument("topic", nargs="*", metavar="TOPIC", help="its name (default: all)"),
+            argument("topic", nargs="*", metavar="TOPIC", complete="topic", help="its name (default: all)"),
             *CLUSTER,
             OUTPUT,
             run=_describe,

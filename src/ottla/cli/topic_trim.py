@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     emit(rows, _COLUMNS, args.output)
     if not args.execute:
         say("nothing was deleted: this is what --execute would do")
-    return report(errors)
+    return report(errors, args)
 
 
 def _offsets(client: Admin, partitions: list[TopicPartition], which: int) -> Offsets:

@@ -213,7 +213,7 @@ def _producers(args: argparse.Namespace) -> int:
 
 
 _IDS = argument("transactional_id", nargs="+", metavar="ID", help="the transactional id")
-_TOPIC = argument("-t", "--topic", required=True, metavar="TOPIC", help="the topic")
+_TOPIC = argument("-t", "--topic", required=True, metavar="TOPIC", complete="topic", help="the topic")
 _PARTITION = argument("-p", "--partition", type=int, required=True, metavar="N", help="the partition")
 
 COMMAND = Command(

@@ -233,6 +233,7 @@ def test_a_table_that_is_too_wide_is_cut_in_its_widest_texts() -> None:
 
 def test_only_a_terminal_has_a_width(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setenv("NO_COLOR", "1")
     emit(WIDE, COLUMNS, "table")
     assert capsys.readouterr() == (table(WIDE, COLUMNS) + "\n", "")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -242,3 +243,20 @@ def test_only_a_terminal_has_a_width(monkeypatch: pytest.MonkeyPatch, capsys: Ca
     assert err == "(.. is cut to the width of the terminal; -o json, or a pipe, shows all)\n"
     emit(WIDE, ("group", "lag"), "table")
     assert capsys.readouterr().err == ""
+
+
+def test_only_a_terminal_has_colour(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    emit([{"lag": 1}], ("lag",), "table")
+    assert main(["nonsense"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "\x1b[1mLAG\x1b[0m\n  1\n"
+    assert err.startswith("\x1b[31mottla:\x1b[0m unknown command 'nonsense'")
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as plain:
+            plain.setenv(name, value)
+            emit([{"lag": 1}], ("lag",), "table")
+            assert capsys.readouterr().out == "LAG\n  1\n"
