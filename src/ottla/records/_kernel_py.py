@@ -530,9 +530,7 @@ def rebuild_records(
     return out, _NO_TIMESTAMP if new_base_timestamp is None else new_base_timestamp, highest, retained
 
 
-def renumber_records(
-    buf: Buffer, start: int, end: int, count: int, reserve_bytes: int = 0, /
-) -> bytearray:
+def renumber_records(buf: Buffer, start: int, end: int, count: int, reserve_bytes: int = 0, /) -> bytearray:
     out = bytearray(reserve_bytes)
     for index, p in enumerate(_walk(buf, start, end, count)):
         body = bytearray(1)

@@ -178,7 +178,7 @@ def test_odd_offset_deltas_are_refused_in_a_compressed_batch(log: Log) -> None:
 
 def test_recompression_numbers_records_anew(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig(compression_type="gzip"))
-    records, inspected = log.recompress(with_a_gap(0))
+    records, inspected = log.recompress(with_a_gap(0), NOW)
     log.append_as_leader(records, EPOCH, NOW, inspected=inspected)
     assert [record.offset for view in batches_of(log) for record in read_records(view)] == [0, 1]
 
@@ -260,9 +260,9 @@ def test_lz4_blocks_that_java_cannot_read_are_refused(log: Log) -> None:
 def test_what_decompresses_to_too_much_is_told_to_the_one_who_inspects(log: Log) -> None:
     data = batch(bytes(100_000), compression=4)
     with pytest.raises(KafkaError) as caught:
-        log.inspect(data, 50_000)
+        log.inspect(data, NOW, 50_000)
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
-    assert log.inspect(data, 200_000).problem == Problem.NONE
+    assert log.inspect(data, NOW, 200_000).problem == Problem.NONE
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_recompression_gives_the_topics_codec(tmp_path: Path, compression_type: 
     for source in range(5):
         data = batch(b"x" * 300, b"y", producer_id=source, compression=source)
         assert log.needs_recompression(data) is (source != codec)
-        again, inspected = log.recompress(data)
+        again, inspected = log.recompress(data, NOW)
         assert not log.needs_recompression(again)
         log.append_as_leader(again, EPOCH, NOW, inspected=inspected)
     assert {view.compression for view in batches_of(log)} == {codec}
@@ -285,8 +285,8 @@ def test_recompression_leaves_damage_for_the_append_to_refuse(tmp_path: Path) ->
     log = open_log(tmp_path, LogConfig(compression_type="gzip"))
     data = batch(b"x")
     data[-1] ^= 1
-    assert log.recompress(data).records == data
-    assert refused(log, log.recompress(data).records).code is ErrorCode.CORRUPT_MESSAGE
+    assert log.recompress(data, NOW).records == data
+    assert refused(log, log.recompress(data, NOW).records).code is ErrorCode.CORRUPT_MESSAGE
     assert not open_log(tmp_path / "other").needs_recompression(data)
 
 
