@@ -80,8 +80,12 @@ def recompress(
     batch = BatchView(records, 0)
     section = open_records(batch, max_size)
     found = look_at_records(batch, section, config, now_ms, partition, numbered=False)
-    if section is None or found.problem not in _REWRITABLE or found.refusal is not None:
+    if section is None or found.problem not in _REWRITABLE:
         return Recompressed(records, found)
+    if found.refusal is not None:
+        return Recompressed(
+            records, found._replace(problem=Problem.NONE)
+        )  # its numbers would have been no reason
     if found.min_timestamp < NO_TIMESTAMP:
         raise unreadable(f"A batch with timestamp {found.min_timestamp} cannot be written anew")
     if found.problem == Problem.OFFSET_DELTA:
