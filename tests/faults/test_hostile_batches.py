@@ -29,7 +29,7 @@ POOL_BYTES = 8 * 8 * MIB
 LARGEST_BYTES = 128 * MIB
 OWN_BYTES = 64 * MIB  # frames, and growth of the process that has nothing to do with any of it
 INSPECTION_BYTES = POOL_BYTES + LARGEST_BYTES + OWN_BYTES
-RECOMPRESSION_BYTES = 2 * (POOL_BYTES + LARGEST_BYTES) + OWN_BYTES
+RECOMPRESSION_BYTES = 512 * MIB
 MAX_RECORD_ERRORS = 10
 MILLIONS = 16_000_000
 UNPACKED_BYTES = 120 * MIB
@@ -133,12 +133,12 @@ def test_millions_of_records_that_would_be_numbered_anew(
 
 
 def test_millions_of_records_that_are_numbered_anew(node: OttlaNode, grown: Callable[[], int]) -> None:
-    topic = topic_of(node, "renumbered", compression_type="lz4", max_message_bytes=64 * MIB)
-    count = 4_000_000 if is_compiled(node) else 300_000
+    topic = topic_of(node, "renumbered", compression_type="lz4", max_message_bytes=200 * MIB)
+    count = MILLIONS if is_compiled(node) else 300_000
     record = Rec(None, None, offset_delta=0).encode(0)
     fields: dict[str, Any] = {"base_timestamp": now_ms(), "count": count, "last_offset_delta": count - 1}
     packed = bytes(cramjam.zstd.compress(record * count))
-    with ControlClient(node) as other, RawClient(node) as client:
+    with ControlClient(node) as other, RawClient(node, timeout_s=120) as client:
         other.still_works()
         batch = Batch(codec="zstd", raw_records=packed, **fields).encode()
         assert client.produce(topic, 0, batch)["error_code"] == "none"
