@@ -26,7 +26,8 @@ class ControlClient:
 
     def __init__(self, node: ServerProcess, body_bytes: int = 100) -> None:
         self._client = RawClient(node, PATIENCE_S)
-        self._topic = self._client.create_topic(f"control-{uuid.uuid4().hex[:8]}")
+        # Its records bear a time of long ago, and the first look at retention comes half a minute after the start.
+        self._topic = self._client.create_topic(f"control-{uuid.uuid4().hex[:8]}", retention_ms=-1)
         self._body = b"." * body_bytes
         self._stop = threading.Event()
         self._turned = threading.Condition()

@@ -43,6 +43,7 @@ from ottla.server.internal_topics import SHARE_GROUP_STATE
 from ottla.server.producer_ids import ProducerIdBlock, ProducerIdSource
 from ottla.server.share_service import ShareService
 from ottla.server.stalls import StallMonitor
+from ottla.server.unpacking import Unpacking
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_manager import LogManager
@@ -77,6 +78,7 @@ class Node:
         self.failure: BaseException | None = None
         self._stalls = StallMonitor(stall_report)
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="ottla")
+        self._unpacking = Unpacking(self._executor)
         self._publisher = Publisher(self._fail)
         self._producer_ids = ProducerIdSource(self._allocate_producer_ids)
         # What has been started, as the ways to stop it; the last one is stopped first.
@@ -208,6 +210,7 @@ class Node:
             self.coordinators.share.persister,
             LoopScheduler(self._clock, asyncio.get_running_loop()),
             self._executor,
+            self._unpacking,
             lambda: self.config,
             lambda: self._publisher.image,
         )
@@ -246,6 +249,7 @@ class Node:
             clock=self._clock,
             loop=asyncio.get_running_loop(),
             executor=self._executor,
+            unpacking=self._unpacking,
             config=lambda: self.config,
             image=lambda: self._publisher.image,
             logs=self.logs,

@@ -3,20 +3,21 @@
 Owner: the Node.
 """
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.ports import Scheduler
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
+from ottla.model.tasks import spawn
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.server.share_ports import Persister
 from ottla.server.share_service import ShareService
+from ottla.server.unpacking import Unpacking
 from ottla.storage.log import Log
-from ottla.storage.slices import TimestampOffset
 
 
 def make_share_service(
@@ -24,29 +25,29 @@ def make_share_service(
     persister: Persister,
     scheduler: Scheduler,
     executor: Executor,
+    unpacking: Unpacking,
     config: Callable[[], BrokerConfig],
     image: Callable[[], ClusterImage],
 ) -> ShareService:
     """Put it together; on the running loop."""
-    loop = asyncio.get_running_loop()
 
     def search(log: Log, timestamp: int) -> Pending[int | None]:
         found: Pending[int | None] = Pending()
-        searching = loop.run_in_executor(executor, log.offset_for_timestamp, timestamp)
-        searching.add_done_callback(lambda done: _found(done, found))
+        spawn(
+            _search(unpacking, log, timestamp, found),
+            name=f"search for timestamp {timestamp}",
+            owner=str(log.topic_partition),
+            failed=lambda error: found.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))),
+        )
         return found
 
     return ShareService(replicas, persister, scheduler, executor, search, config, image)
 
 
-def _found(done: "asyncio.Future[TimestampOffset | None]", found: Pending[int | None]) -> None:
-    if done.cancelled():  # the node stops
-        return
-    error = done.exception()
-    if error is None:
-        at = done.result()
-        found.resolve(None if at is None else at.offset)
-    elif isinstance(error, KafkaError):
+async def _search(unpacking: Unpacking, log: Log, timestamp: int, found: Pending[int | None]) -> None:
+    try:
+        at = await unpacking.run(partial(log.offset_for_timestamp, timestamp))
+    except KafkaError as error:
         found.fail(error)
-    else:
-        found.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+        return
+    found.resolve(None if at is None else at.offset)

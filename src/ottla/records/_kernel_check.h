@@ -1,4 +1,4 @@
-/* What a broker asks of batches: check_batch, check_records, summarize_records, crc32c.
+/* What a broker asks of batches: check_batch, summarize_records, judge_records, find_timestamp, crc32c.
  * Included once, by _kernel.c. */
 
 #ifndef OTTLA_KERNEL_CHECK_H
@@ -26,8 +26,9 @@ record_problem(const record_t *r, int64_t index, int require_key)
     return r->offset_delta != index ? OFFSET_DELTA : PROBLEM_NONE;
 }
 
+/* With `numbered` the walk ends at the first record whose delta is not its index, whatever else is wrong. */
 static summary_t
-summarize(walk_t *walk, int64_t base_timestamp, int require_key)
+summarize(walk_t *walk, int64_t base_timestamp, int require_key, int numbered)
 {
     summary_t s = {PROBLEM_NONE, -1, NO_TIMESTAMP, NO_TIMESTAMP};
     record_t r;
@@ -38,9 +39,16 @@ summarize(walk_t *walk, int64_t base_timestamp, int require_key)
             s.highest = timestamp > s.highest ? timestamp : s.highest;
         }
         int problem = record_problem(&r, walk->index - 1, require_key);
+        if (problem == PROBLEM_NONE) {
+            continue;
+        }
+        if (numbered && r.offset_delta != walk->index - 1) {
+            s.problem = OFFSET_DELTA;
+            s.index = walk->index - 1;
+            return s;
+        }
         /* A missing key outranks a wrong delta: it is the one Kafka names. */
-        if (problem != PROBLEM_NONE &&
-            (s.problem == PROBLEM_NONE || (problem == NO_KEY && s.problem != NO_KEY))) {
+        if (s.problem == PROBLEM_NONE || (problem == NO_KEY && s.problem != NO_KEY)) {
             s.problem = problem;
             s.index = walk->index - 1;
         }
@@ -58,78 +66,196 @@ kernel_summarize_records(PyObject *Py_UNUSED(module), PyObject *const *args, Py_
     Py_buffer view;
     walk_t walk;
     int64_t base_timestamp;
-    if (expect_arguments("summarize_records", nargs, 6, 6) < 0 || as_int64(args[4], &base_timestamp) < 0) {
+    if (expect_arguments("summarize_records", nargs, 6, 7) < 0 || as_int64(args[4], &base_timestamp) < 0) {
         return NULL;
     }
     int require_key = PyObject_IsTrue(args[5]);
-    if (require_key < 0 || open_section(args, &view, &walk) < 0) {
+    int numbered = nargs > 6 ? PyObject_IsTrue(args[6]) : 0;
+    if (require_key < 0 || numbered < 0 || open_section(args, &view, &walk) < 0) {
         return NULL;
     }
     summary_t s;
     if (walk.end - walk.p >= LARGE_BYTES) {
         Py_BEGIN_ALLOW_THREADS
-        s = summarize(&walk, base_timestamp, require_key);
+        s = summarize(&walk, base_timestamp, require_key, numbered);
         Py_END_ALLOW_THREADS
     }
     else {
-        s = summarize(&walk, base_timestamp, require_key);
+        s = summarize(&walk, base_timestamp, require_key, numbered);
     }
     PyBuffer_Release(&view);
     return Py_BuildValue("iLLL", s.problem, (long long)s.index, (long long)s.lowest, (long long)s.highest);
 }
 
-static int
-append_problem(PyObject *list, int64_t index, int problem)
+/* ---- which records are refused ---- */
+
+#define MAX_NAMED 1000
+
+typedef struct {
+    int64_t index;
+    int64_t timestamp;
+    int problem;
+} refused_t;
+
+typedef struct {
+    int require_key;
+    int64_t base_timestamp;
+    int64_t log_append_time;
+    int has_log_append_time;
+    int64_t earliest;
+    int64_t latest;
+    int64_t limit; /* of `named` */
+    refused_t *named;
+    int64_t refused;
+    int64_t late; /* those of them that are refused for their timestamp */
+} judge_t;
+
+static void
+judge_all(walk_t *walk, judge_t *j)
 {
-    PyObject *pair = Py_BuildValue("Li", (long long)index, problem);
-    if (pair == NULL) {
-        return -1;
+    record_t r;
+    while (next_record(walk, &r)) {
+        int64_t timestamp =
+            j->has_log_append_time ? j->log_append_time : wrapping_add(j->base_timestamp, r.timestamp_delta);
+        int problem = PROBLEM_NONE;
+        if (j->require_key && r.key_len < 0) {
+            problem = NO_KEY;
+        }
+        else if (timestamp != NO_TIMESTAMP && (timestamp < j->earliest || timestamp > j->latest)) {
+            problem = BAD_TIMESTAMP;
+            j->late++;
+        }
+        if (problem != PROBLEM_NONE) {
+            if (j->refused < j->limit) {
+                j->named[j->refused] = (refused_t){walk->index - 1, timestamp, problem};
+            }
+            j->refused++;
+        }
     }
-    int failed = PyList_Append(list, pair);
-    Py_DECREF(pair);
-    return failed;
 }
 
 static PyObject *
-kernel_check_records(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+judge_result(const judge_t *j)
+{
+    Py_ssize_t named = (Py_ssize_t)(j->refused < j->limit ? j->refused : j->limit);
+    PyObject *list = PyList_New(named);
+    if (list == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < named; i++) {
+        const refused_t *r = &j->named[i];
+        PyObject *item = Py_BuildValue("LiL", (long long)r->index, r->problem, (long long)r->timestamp);
+        if (item == NULL) {
+            Py_DECREF(list);
+            return NULL;
+        }
+        PyList_SET_ITEM(list, i, item);
+    }
+    return Py_BuildValue("LLN", (long long)j->refused, (long long)j->late, list);
+}
+
+static PyObject *
+kernel_judge_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     Py_buffer view;
     walk_t walk;
-    if (expect_arguments("check_records", nargs, 5, 5) < 0) {
+    judge_t j = {0};
+    if (expect_arguments("judge_records", nargs, 10, 10) < 0 || (j.require_key = PyObject_IsTrue(args[4])) < 0 ||
+        as_int64(args[5], &j.base_timestamp) < 0 ||
+        as_optional_int64(args[6], &j.log_append_time, &j.has_log_append_time) < 0 ||
+        as_int64(args[7], &j.earliest) < 0 || as_int64(args[8], &j.latest) < 0 || as_int64(args[9], &j.limit) < 0) {
         return NULL;
     }
-    int require_key = PyObject_IsTrue(args[4]);
-    if (require_key < 0 || open_section(args, &view, &walk) < 0) {
+    if (j.limit < 0 || j.limit > MAX_NAMED) {
+        PyErr_Format(PyExc_ValueError, "0 to %d records can be named, not %lld", MAX_NAMED, (long long)j.limit);
         return NULL;
     }
-    PyObject *list = PyList_New(0);
-    int failed = list == NULL;
-    walk_t again = walk;
-    int large = walk.end - walk.p >= LARGE_BYTES;
-    if (large && !failed) { /* nearly always nothing is wrong: find that out without the GIL */
-        summary_t s;
+    if (open_section(args, &view, &walk) < 0) {
+        return NULL;
+    }
+    j.named = PyMem_RawCalloc((size_t)j.limit + 1, sizeof(refused_t));
+    if (j.named == NULL) {
+        PyBuffer_Release(&view);
+        return PyErr_NoMemory();
+    }
+    if (walk.end - walk.p >= LARGE_BYTES) {
         Py_BEGIN_ALLOW_THREADS
-        s = summarize(&walk, 0, require_key);
+        judge_all(&walk, &j);
         Py_END_ALLOW_THREADS
-        if (s.problem == PROBLEM_NONE) {
-            PyBuffer_Release(&view);
-            return list;
-        }
     }
-    record_t r;
-    while (!failed && next_record(&again, &r)) {
-        int problem = record_problem(&r, again.index - 1, require_key);
-        failed = problem != PROBLEM_NONE && append_problem(list, again.index - 1, problem) < 0;
-    }
-    if (!failed && again.problem != PROBLEM_NONE) {
-        failed = append_problem(list, again.index, again.problem) < 0;
+    else {
+        judge_all(&walk, &j);
     }
     PyBuffer_Release(&view);
-    if (failed) {
-        Py_CLEAR(list);
-    }
-    return list;
+    PyObject *result =
+        walk.problem == PROBLEM_NONE ? judge_result(&j) : raise_invalid(module, walk.problem, walk.index);
+    PyMem_RawFree(j.named);
+    return result;
 }
+
+/* ---- which record is the first of its time ---- */
+
+typedef struct {
+    int64_t base_offset;
+    int64_t base_timestamp;
+    int64_t log_append_time;
+    int has_log_append_time;
+    int64_t timestamp; /* what is looked for, and then what was found */
+    int64_t start_offset;
+    int64_t offset;
+} find_t;
+
+static int
+find_first(walk_t *walk, find_t *f)
+{
+    record_t r;
+    while (next_record(walk, &r)) {
+        int64_t timestamp =
+            f->has_log_append_time ? f->log_append_time : wrapping_add(f->base_timestamp, r.timestamp_delta);
+        int64_t offset = wrapping_add(f->base_offset, r.offset_delta);
+        if (timestamp >= f->timestamp && offset >= f->start_offset) {
+            f->timestamp = timestamp;
+            f->offset = offset;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+kernel_find_timestamp(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer view;
+    walk_t walk;
+    find_t f = {0};
+    if (expect_arguments("find_timestamp", nargs, 9, 9) < 0 || as_int64(args[4], &f.base_offset) < 0 ||
+        as_int64(args[5], &f.base_timestamp) < 0 ||
+        as_optional_int64(args[6], &f.log_append_time, &f.has_log_append_time) < 0 ||
+        as_int64(args[7], &f.timestamp) < 0 || as_int64(args[8], &f.start_offset) < 0 ||
+        open_section(args, &view, &walk) < 0) {
+        return NULL;
+    }
+    int found;
+    if (walk.end - walk.p >= LARGE_BYTES) {
+        Py_BEGIN_ALLOW_THREADS
+        found = find_first(&walk, &f);
+        Py_END_ALLOW_THREADS
+    }
+    else {
+        found = find_first(&walk, &f);
+    }
+    PyBuffer_Release(&view);
+    if (found) {
+        const int64_t fields[2] = {f.offset, f.timestamp};
+        return pack_integers(fields, 2);
+    }
+    if (walk.problem != PROBLEM_NONE) {
+        return raise_invalid(module, walk.problem, walk.index);
+    }
+    Py_RETURN_NONE;
+}
+
+/* ---- a whole batch ---- */
 
 typedef struct {
     int64_t base_offset;
@@ -189,9 +315,9 @@ header_problem(const uint8_t *p, const uint8_t *end)
     return left < LOG_OVERHEAD + (int64_t)length ? TORN : PROBLEM_NONE;
 }
 
-/* What follows the header: the CRC, and the records if they are plain. */
+/* What follows the header: the CRC, and the records if they are plain and nobody has looked at them before. */
 static summary_t
-check_body(const uint8_t *p, const header_t *h, int require_key)
+check_body(const uint8_t *p, const header_t *h, int require_key, int without_records)
 {
     summary_t s = {PROBLEM_NONE, -1, NO_TIMESTAMP, NO_TIMESTAMP};
     const uint8_t *end = p + LOG_OVERHEAD + h->length;
@@ -199,12 +325,12 @@ check_body(const uint8_t *p, const header_t *h, int require_key)
         s.problem = BAD_CRC;
         return s;
     }
-    if ((h->attributes & 0x07) != 0) {
+    if ((h->attributes & 0x07) != 0 || without_records) {
         s.highest = h->max_timestamp;
         return s;
     }
     walk_t walk = walk_begin(p + HEADER_BYTES, end, h->count);
-    s = summarize(&walk, h->base_timestamp, require_key);
+    s = summarize(&walk, h->base_timestamp, require_key, 0);
     if (h->attributes & 0x08) { /* LogAppendTime: one timestamp for all */
         s.lowest = s.highest = h->max_timestamp;
     }
@@ -227,11 +353,12 @@ kernel_check_batch(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_
 {
     Py_buffer view;
     const uint8_t *p, *end;
-    if (expect_arguments("check_batch", nargs, 4, 4) < 0) {
+    if (expect_arguments("check_batch", nargs, 4, 5) < 0) {
         return NULL;
     }
     int require_key = PyObject_IsTrue(args[3]);
-    if (require_key < 0 || open_range(args, &view, &p, &end) < 0) {
+    int without_records = nargs > 4 ? PyObject_IsTrue(args[4]) : 0;
+    if (require_key < 0 || without_records < 0 || open_range(args, &view, &p, &end) < 0) {
         return NULL;
     }
     header_t h = {0};
@@ -242,11 +369,11 @@ kernel_check_batch(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_
     if (s.problem == PROBLEM_NONE) {
         if (h.length >= LARGE_BYTES) {
             Py_BEGIN_ALLOW_THREADS
-            s = check_body(p, &h, require_key);
+            s = check_body(p, &h, require_key, without_records);
             Py_END_ALLOW_THREADS
         }
         else {
-            s = check_body(p, &h, require_key);
+            s = check_body(p, &h, require_key, without_records);
         }
     }
     PyBuffer_Release(&view);

@@ -161,15 +161,19 @@ column_builder_add_records(column_builder_object *self, PyTypeObject *defining_c
     walk_t walk;
     section_t s = {0};
     int status;
-    int64_t before = self->builder.rows;
     if (expect_arguments("add_records", nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0), 9, 9) < 0 ||
         expect_arguments("add_records", nargs, 9, 9) < 0 || as_int64(args[4], &s.base_offset) < 0 ||
         as_int64(args[5], &s.base_timestamp) < 0 ||
         as_optional_int64(args[6], &s.log_append_time, &s.has_log_append_time) < 0 ||
         as_int64(args[7], &s.first_offset) < 0 || as_int64(args[8], &s.end_offset) < 0 ||
-        column_builder_claim(self) < 0 || open_section(args, &view, &walk) < 0) {
+        open_section(args, &view, &walk) < 0) {
         return NULL;
     }
+    if (column_builder_claim(self) < 0) { /* after the arguments, which may have run code of anybody's */
+        PyBuffer_Release(&view);
+        return NULL;
+    }
+    int64_t before = self->builder.rows;
     if (walk.end - walk.p >= LARGE_BYTES) {
         self->busy = 1;
         Py_BEGIN_ALLOW_THREADS
@@ -204,8 +208,11 @@ column_builder_add_batches(column_builder_object *self, PyObject *const *args, P
     if (expect_arguments("add_batches", nargs, 7, 9) < 0 || as_int64(args[3], &limits.first_offset) < 0 ||
         as_int64(args[4], &limits.end_offset) < 0 || as_int64(args[5], &limits.max_rows) < 0 ||
         as_int64(args[6], &limits.max_bytes) < 0 || (nargs > 7 && as_flag(args[7], &limits.check_crcs) < 0) ||
-        (nargs > 8 && as_flag(args[8], &limits.transactional) < 0) || column_builder_claim(self) < 0 ||
-        open_range(args, &view, &p, &end) < 0) {
+        (nargs > 8 && as_flag(args[8], &limits.transactional) < 0) || open_range(args, &view, &p, &end) < 0) {
+        return NULL;
+    }
+    if (column_builder_claim(self) < 0) {
+        PyBuffer_Release(&view);
         return NULL;
     }
     if (end - p >= LARGE_BYTES) {
@@ -227,7 +234,7 @@ column_builder_add_batches(column_builder_object *self, PyObject *const *args, P
 static PyObject *
 pack_named(PyTypeObject *type, PyObject **items, Py_ssize_t count)
 {
-    PyObject *result = type->tp_alloc(type, count);
+    PyObject *result = named_tuple_new(type, count);
     int failed = result == NULL;
     for (Py_ssize_t i = 0; i < count; i++) {
         failed |= items[i] == NULL;

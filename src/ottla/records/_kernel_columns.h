@@ -82,14 +82,13 @@ static int
 bin_reserve(bin_builder_t *bin, int64_t rows, size_t data)
 {
     int fresh = bin->offsets.out.data == NULL;
-    if (grow_to(&bin->offsets, (size_t)(rows + 1) * sizeof(int32_t)) < 0 || grow_to(&bin->data, data) < 0 ||
-        grow_to(&bin->bits, (size_t)(rows + 7) / 8) < 0) {
+    if (grow_to(&bin->offsets, (size_t)(rows + 1) * sizeof(int32_t)) < 0) {
         return -1;
     }
-    if (fresh) {
+    if (fresh) { /* at once: if there is no memory for the rest, the offsets are there all the same */
         bin_offsets(bin)[0] = 0;
     }
-    return 0;
+    return grow_to(&bin->data, data) < 0 || grow_to(&bin->bits, (size_t)(rows + 7) / 8) < 0 ? -1 : 0;
 }
 
 static inline void

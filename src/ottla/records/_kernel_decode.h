@@ -143,8 +143,7 @@ static PyObject *
 make_record(const record_t *r, void *context)
 {
     const decode_t *d = context;
-    /* What tuple's own constructor does for a subclass, without the tuple in between. */
-    PyObject *record = d->type->tp_alloc(d->type, 6);
+    PyObject *record = named_tuple_new(d->type, 6);
     if (record == NULL) {
         return NULL;
     }

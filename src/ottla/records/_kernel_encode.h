@@ -1,4 +1,5 @@
-/* Python objects to records: encode_record, encode_records; and rebuild_records for the cleaner.
+/* Python objects to records: encode_record, encode_records. Records to records: rebuild_records for the cleaner,
+ * renumber_records for recompression.
  * Sequences are taken as tuples, which no code of the caller's can change while they are gone through.
  * Included once, by _kernel.c. */
 
@@ -286,6 +287,20 @@ encode_all(PyObject *records, PyObject *deltas, int64_t base_timestamp, Py_ssize
     return section == NULL ? NULL : Py_BuildValue("NL", section, (long long)highest);
 }
 
+/* How many bytes are to be left for a header. */
+static int
+as_reserve(PyObject *object, Py_ssize_t *reserve)
+{
+    *reserve = PyLong_AsSsize_t(object);
+    if (*reserve < 0) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "negative count");
+        }
+        return -1;
+    }
+    return 0;
+}
+
 static PyObject *
 kernel_encode_records(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
@@ -294,14 +309,8 @@ kernel_encode_records(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssi
     if (expect_arguments("encode_records", nargs, 2, 4) < 0 || as_int64(args[1], &base_timestamp) < 0) {
         return NULL;
     }
-    if (nargs > 3) {
-        reserve = PyLong_AsSsize_t(args[3]);
-        if (reserve < 0) {
-            if (!PyErr_Occurred()) {
-                PyErr_SetString(PyExc_ValueError, "negative count");
-            }
-            return NULL;
-        }
+    if (nargs > 3 && as_reserve(args[3], &reserve) < 0) {
+        return NULL;
     }
     PyObject *records = PySequence_Tuple(args[0]);
     if (records == NULL) {
@@ -423,6 +432,105 @@ kernel_rebuild_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs
     }
     PyBuffer_Release(&view);
     PyBuffer_Release(&mask);
+    return result;
+}
+
+/* ---- giving records the deltas 0..n-1 ---- */
+
+/* The bytes of a record's body with another delta; what lies before and behind the delta stays as it is. */
+static inline int64_t
+renumbered_size(const record_t *r, int64_t index)
+{
+    return 1 + varint_size(r->timestamp_delta) + varint_size(index) + (int64_t)(r->end - r->key_field);
+}
+
+static int64_t
+renumber_measure(walk_t *walk)
+{
+    int64_t size = 0;
+    record_t r;
+    while (next_record(walk, &r)) {
+        int64_t body = renumbered_size(&r, walk->index - 1);
+        size += varint_size(body) + body;
+    }
+    return size;
+}
+
+/* Up to `end`, which is NULL where somebody wrote meanwhile, so that the records are others than were measured. */
+static const uint8_t *
+renumber_write(walk_t *walk, uint8_t *p, const uint8_t *end)
+{
+    record_t r;
+    while (next_record(walk, &r)) {
+        int64_t body = renumbered_size(&r, walk->index - 1);
+        if (varint_size(body) + body > end - p) {
+            return NULL;
+        }
+        p = write_varint(p, body);
+        *p++ = 0; /* attributes */
+        p = write_varint(p, r.timestamp_delta);
+        p = write_varint(p, walk->index - 1);
+        memcpy(p, r.key_field, (size_t)(r.end - r.key_field));
+        p += r.end - r.key_field;
+    }
+    return p == end ? p : NULL;
+}
+
+static PyObject *
+renumber_section(PyObject *module, walk_t walk, Py_ssize_t reserve)
+{
+    walk_t again = walk;
+    int large = walk.end - walk.p >= LARGE_BYTES;
+    int64_t size;
+    if (large) {
+        Py_BEGIN_ALLOW_THREADS
+        size = renumber_measure(&walk);
+        Py_END_ALLOW_THREADS
+    }
+    else {
+        size = renumber_measure(&walk);
+    }
+    if (walk.problem != PROBLEM_NONE) {
+        return raise_invalid(module, walk.problem, walk.index);
+    }
+    if (size > PY_SSIZE_T_MAX - reserve) {
+        return PyErr_NoMemory();
+    }
+    PyObject *section = PyByteArray_FromStringAndSize(NULL, reserve + (Py_ssize_t)size);
+    if (section == NULL) {
+        return NULL;
+    }
+    uint8_t *out = (uint8_t *)PyByteArray_AS_STRING(section);
+    const uint8_t *end = out + reserve + size, *written;
+    memset(out, 0, (size_t)reserve);
+    if (large) {
+        Py_BEGIN_ALLOW_THREADS
+        written = renumber_write(&again, out + reserve, end);
+        Py_END_ALLOW_THREADS
+    }
+    else {
+        written = renumber_write(&again, out + reserve, end);
+    }
+    if (written == NULL) {
+        Py_DECREF(section);
+        PyErr_SetString(PyExc_RuntimeError, "the buffer changed while its records were read");
+        return NULL;
+    }
+    return section;
+}
+
+static PyObject *
+kernel_renumber_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer view;
+    walk_t walk;
+    Py_ssize_t reserve = 0;
+    if (expect_arguments("renumber_records", nargs, 4, 5) < 0 || (nargs > 4 && as_reserve(args[4], &reserve) < 0) ||
+        open_section(args, &view, &walk) < 0) {
+        return NULL;
+    }
+    PyObject *result = renumber_section(module, walk, reserve);
+    PyBuffer_Release(&view);
     return result;
 }
 

@@ -74,7 +74,7 @@ offset_map_put(offset_map_object *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Py_buffer key;
     int64_t offset;
-    if (expect_arguments("put", nargs, 2, 2) < 0 || as_int64(args[1], &offset) < 0 || offset_map_claim(self) < 0) {
+    if (expect_arguments("put", nargs, 2, 2) < 0 || as_int64(args[1], &offset) < 0) {
         return NULL;
     }
     if (offset < 0) {
@@ -82,6 +82,10 @@ offset_map_put(offset_map_object *self, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     if (PyObject_GetBuffer(args[0], &key, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    if (offset_map_claim(self) < 0) { /* after the arguments, which may have run code of anybody's */
+        PyBuffer_Release(&key);
         return NULL;
     }
     int taken = map_put(&self->map, key.buf, (size_t)key.len, offset);
@@ -93,7 +97,11 @@ static PyObject *
 offset_map_get(offset_map_object *self, PyObject *object)
 {
     Py_buffer key;
-    if (offset_map_claim(self) < 0 || PyObject_GetBuffer(object, &key, PyBUF_SIMPLE) < 0) {
+    if (PyObject_GetBuffer(object, &key, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    if (offset_map_claim(self) < 0) {
+        PyBuffer_Release(&key);
         return NULL;
     }
     int64_t offset = map_get(&self->map, key.buf, (size_t)key.len);
@@ -122,7 +130,11 @@ offset_map_put_records(offset_map_object *self, PyTypeObject *defining_class, Py
     if (expect_arguments("put_records", nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0), 7, 7) < 0 ||
         expect_arguments("put_records", nargs, 7, 7) < 0 || as_int64(args[4], &base_offset) < 0 ||
         as_int64(args[5], &start_offset) < 0 || as_int64(args[6], &max_entries) < 0 ||
-        offset_map_claim(self) < 0 || open_section(args, &view, &walk) < 0) {
+        open_section(args, &view, &walk) < 0) {
+        return NULL;
+    }
+    if (offset_map_claim(self) < 0) {
+        PyBuffer_Release(&view);
         return NULL;
     }
     start_offset = start_offset < 0 ? 0 : start_offset;
@@ -192,7 +204,11 @@ offset_map_retain_mask(offset_map_object *self, PyTypeObject *defining_class, Py
         return NULL;
     }
     s.retain_deletes = PyObject_IsTrue(args[6]);
-    if (s.retain_deletes < 0 || offset_map_claim(self) < 0 || open_section(args, &view, &walk) < 0) {
+    if (s.retain_deletes < 0 || open_section(args, &view, &walk) < 0) {
+        return NULL;
+    }
+    if (offset_map_claim(self) < 0) {
+        PyBuffer_Release(&view);
         return NULL;
     }
     PyObject *mask = select_records(self, PyType_GetModule(defining_class), &walk, &s);

@@ -21,6 +21,7 @@ enum problem {
     NEGATIVE_COUNT = 8,
     NO_KEY = 9,
     OFFSET_DELTA = 10,
+    BAD_TIMESTAMP = 11,
     TORN = 20,
     BAD_LENGTH = 21,
     OLD_MAGIC = 22,

@@ -29,6 +29,8 @@ _NO_HEADER = (0,) * 13
 # As plain ints: an enumeration's members are slow to test where it is done for every record.
 _NO_KEY = int(Problem.NO_KEY)
 _OFFSET_DELTA = int(Problem.OFFSET_DELTA)
+_BAD_TIMESTAMP = int(Problem.BAD_TIMESTAMP)
+_MAX_NAMED = 1000
 
 BatchCheck = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 
@@ -196,22 +198,15 @@ def whole_batches(buf: Buffer, start: int, end: int, end_offset: int, /) -> tupl
     return position, _wrap64(next_offset)
 
 
-def check_records(
-    buf: Buffer, start: int, end: int, count: int, require_key: bool, /
-) -> list[tuple[int, int]]:
-    problems: list[tuple[int, int]] = []
-    try:
-        for index, parsed in enumerate(_walk(buf, start, end, count)):
-            problem = _record_problem(parsed, index, require_key)
-            if problem:
-                problems.append((index, problem))
-    except InvalidRecordError as error:
-        problems.append((error.index, int(error.problem)))
-    return problems
-
-
 def summarize_records(
-    buf: Buffer, start: int, end: int, count: int, base_timestamp: int, require_key: bool, /
+    buf: Buffer,
+    start: int,
+    end: int,
+    count: int,
+    base_timestamp: int,
+    require_key: bool,
+    numbered: bool = False,
+    /,
 ) -> tuple[int, int, int, int]:
     found, found_index = 0, -1
     lowest = highest = _NO_TIMESTAMP
@@ -224,12 +219,72 @@ def summarize_records(
                 if timestamp > highest:
                     highest = timestamp
             problem = _record_problem(parsed, index, require_key)
+            if not problem:
+                continue
+            if numbered and parsed.offset_delta != index:
+                return _OFFSET_DELTA, index, lowest, highest
             # A missing key outranks a wrong delta: it is the one Kafka names.
-            if problem and (found == 0 or (problem == _NO_KEY != found)):
+            if found == 0 or (problem == _NO_KEY != found):
                 found, found_index = problem, index
     except InvalidRecordError as error:
         found, found_index = int(error.problem), error.index
     return found, found_index, lowest, highest
+
+
+def judge_records(
+    buf: Buffer,
+    start: int,
+    end: int,
+    count: int,
+    require_key: bool,
+    base_timestamp: int,
+    log_append_time: int | None,
+    earliest: int,
+    latest: int,
+    limit: int,
+    /,
+) -> tuple[int, int, list[tuple[int, int, int]]]:
+    if not 0 <= limit <= _MAX_NAMED:
+        raise ValueError(f"0 to {_MAX_NAMED} records can be named, not {limit}")
+    refused = late = 0
+    named: list[tuple[int, int, int]] = []
+    for index, parsed in enumerate(_walk(buf, start, end, count)):
+        timestamp = (
+            _wrap64(base_timestamp + parsed.timestamp_delta) if log_append_time is None else log_append_time
+        )
+        if require_key and parsed.key_len < 0:
+            problem = _NO_KEY
+        elif timestamp != _NO_TIMESTAMP and not earliest <= timestamp <= latest:
+            problem = _BAD_TIMESTAMP
+            late += 1
+        else:
+            continue
+        if refused < limit:
+            named.append((index, problem, timestamp))
+        refused += 1
+    return refused, late, named
+
+
+def find_timestamp(
+    buf: Buffer,
+    start: int,
+    end: int,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    log_append_time: int | None,
+    timestamp: int,
+    start_offset: int,
+    /,
+) -> tuple[int, int] | None:
+    for parsed in _walk(buf, start, end, count):
+        found = (
+            _wrap64(base_timestamp + parsed.timestamp_delta) if log_append_time is None else log_append_time
+        )
+        offset = _wrap64(base_offset + parsed.offset_delta)
+        if found >= timestamp and offset >= start_offset:
+            return offset, found
+    return None
 
 
 def _header_problem(buf: Buffer, start: int, end: int) -> Problem:
@@ -247,7 +302,9 @@ def _header_problem(buf: Buffer, start: int, end: int) -> Problem:
     return Problem.TORN if left < _LOG_OVERHEAD + length else Problem.NONE
 
 
-def check_batch(buf: Buffer, start: int, end: int, require_key: bool, /) -> BatchCheck:
+def check_batch(
+    buf: Buffer, start: int, end: int, require_key: bool, without_records: bool = False, /
+) -> BatchCheck:
     _require_range(buf, start, end)
     header = _HEADER.unpack_from(buf, start) if end - start >= _HEADER_SIZE else _NO_HEADER
     problem: int = _header_problem(buf, start, end)
@@ -256,7 +313,7 @@ def check_batch(buf: Buffer, start: int, end: int, require_key: bool, /) -> Batc
         stop = start + _LOG_OVERHEAD + header[1]
         if crc32c(memoryview(buf)[start + _CRC_START : stop]) != header[4]:
             problem = Problem.BAD_CRC
-        elif header[5] & 0x07 == 0:
+        elif header[5] & 0x07 == 0 and not without_records:
             problem, lowest, highest = _check_plain_records(
                 buf, start + _HEADER_SIZE, stop, header, require_key
             )
@@ -471,3 +528,15 @@ def rebuild_records(
         highest = max(highest, timestamp)
         retained += 1
     return out, _NO_TIMESTAMP if new_base_timestamp is None else new_base_timestamp, highest, retained
+
+
+def renumber_records(buf: Buffer, start: int, end: int, count: int, reserve_bytes: int = 0, /) -> bytearray:
+    out = bytearray(reserve_bytes)
+    for index, p in enumerate(_walk(buf, start, end, count)):
+        body = bytearray(1)
+        _put_varint(body, p.timestamp_delta)
+        _put_varint(body, index)
+        body += buf[p.key_field : p.end]
+        _put_varint(out, len(body))
+        out += body
+    return out

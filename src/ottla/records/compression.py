@@ -2,12 +2,16 @@
 
 Rules: the output of a decompression is bounded by the caller's `max_size`: a bomb is refused with
 MESSAGE_TOO_LARGE before more than that is allocated, damaged data with CORRUPT_MESSAGE. The codecs release
-the GIL. The codec library is imported when a batch first needs it, because most brokers never do.
+the GIL, and large output goes into memory that is mapped for it: the heap's would be cleared under the GIL first,
+for half a second where it is 128 MB. The codec library is imported when a batch first needs it, because most
+brokers never do.
 """
 
+import mmap
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
@@ -55,8 +59,22 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _FIRST_GUESS_RATIO: Final = 8
 _FIRST_GUESS_BYTES: Final = 64 * 1024
 _GROWTH: Final = 4
+# Output from here on is mapped. Mapped memory costs nothing until it is written to, so there is no guessing at sizes.
+MAPPED_BYTES: Final = 1024 * 1024
+_LARGE_PAGES: Final[int | None] = getattr(mmap, "MADV_HUGEPAGE", None)
+_GZIP_INPUT_BYTES: Final = 64 * 1024
 _INT_BE: Final = struct.Struct(">i")
 _INT_LE: Final = struct.Struct("<I")
+
+
+class DecompressedTooLargeError(KafkaError):
+    """There is more in it than the caller has room for."""
+
+    def __init__(self, codec: int, max_size: int) -> None:
+        super().__init__(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"{CODEC_NAMES[codec]} data decompresses to more than {max_size} bytes",
+        )
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
@@ -75,11 +93,11 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     return _compress_zstd(data, chosen)
 
 
-def decompress(codec: int, data: Buffer, max_size: int) -> bytes | bytearray:
+def decompress(codec: int, data: Buffer, max_size: int) -> Buffer:
     """Decompress a record section to at most `max_size` bytes."""
     if codec == NONE:
         if len(data) > max_size:
-            raise _too_large(codec, max_size)
+            raise DecompressedTooLargeError(codec, max_size)
         return bytes(data)
     if codec == GZIP:
         return _decompress_gzip(data, max_size)
@@ -101,12 +119,6 @@ def unknown_codec(codec: int) -> KafkaError:
     return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown compression type id: {codec}")
 
 
-def _too_large(codec: int, max_size: int) -> KafkaError:
-    return KafkaError(
-        ErrorCode.MESSAGE_TOO_LARGE, f"{CODEC_NAMES[codec]} data decompresses to more than {max_size} bytes"
-    )
-
-
 def _corrupt(codec: int, why: object) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{CODEC_NAMES[codec]} data cannot be decompressed: {why}")
 
@@ -124,25 +136,26 @@ def _compress_gzip(data: Buffer, level: int) -> bytes:
     return b"".join((_GZIP_HEADER, body, _GZIP_TRAILER.pack(zlib.crc32(data), len(data) & 0xFFFFFFFF)))
 
 
-def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
+def _decompress_gzip(data: Buffer, max_size: int) -> Buffer:
     """Concatenated members are one stream, as for Java."""
-    parts: list[bytes] = []
-    left = max_size
-    rest: Buffer = data
-    while rest or not parts:
+    view = memoryview(data)
+    output = _Output(GZIP, max_size)
+    position = 0
+    while True:
         stream = zlib.decompressobj(_GZIP_WBITS)
-        try:
-            part = stream.decompress(rest, left + 1)
-        except zlib.error as error:
-            raise _corrupt(GZIP, error) from None
-        if len(part) > left:
-            raise _too_large(GZIP, max_size)
-        if not stream.eof:
-            raise _corrupt(GZIP, "it is cut short")
-        parts.append(part)
-        left -= len(part)
-        rest = stream.unused_data
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        while not stream.eof:
+            # A little at a time, because the stream gives back copies of what it did not use.
+            piece = view[position : position + _GZIP_INPUT_BYTES]
+            try:
+                part = stream.decompress(piece, MAPPED_BYTES)
+            except zlib.error as error:
+                raise _corrupt(GZIP, error) from None
+            if not part and not piece:
+                raise _corrupt(GZIP, "it is cut short")
+            output.add(part)
+            position += len(piece) - len(stream.unconsumed_tail) - len(stream.unused_data)
+        if position == len(view):
+            return output.whole()
 
 
 def _compress_snappy(data: memoryview) -> bytes:
@@ -155,17 +168,14 @@ def _compress_snappy(data: memoryview) -> bytes:
     return bytes(out)
 
 
-def _decompress_snappy(data: memoryview, max_size: int) -> bytes:
+def _decompress_snappy(data: memoryview, max_size: int) -> Buffer:
     """Xerial framing (Java, and most clients after it), or one raw block."""
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(data, max_size, max_size)
-    parts: list[bytes] = []
-    left = max_size
+    output = _Output(SNAPPY, max_size)
     for block in _xerial_blocks(data):
-        part = _snappy_block(block, left, max_size)
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
+        output.add(_snappy_block(block, max_size - output.size, max_size))
+    return output.whole()
 
 
 def _xerial_blocks(data: memoryview) -> list[memoryview]:
@@ -186,13 +196,14 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
     return blocks
 
 
-def _snappy_block(block: memoryview, left: int, max_size: int) -> bytes:
+def _snappy_block(block: memoryview, left: int, max_size: int) -> Buffer:
     library = _library()
     try:
         size = library.snappy.decompress_raw_len(block)
         if size > left:
-            raise _too_large(SNAPPY, max_size)
-        return bytes(library.snappy.decompress_raw(block))
+            raise DecompressedTooLargeError(SNAPPY, max_size)
+        plain = library.snappy.decompress_raw(block)
+        return bytes(plain) if size < MAPPED_BYTES else memoryview(plain)
     except library.DecompressionError as error:
         raise _corrupt(SNAPPY, error) from None
 
@@ -223,7 +234,7 @@ def _lz4_frame(data: memoryview, compress_block: Callable[..., Any]) -> bytes:
     return bytes(out)
 
 
-def _decompress_lz4(data: memoryview, max_size: int) -> bytearray:
+def _decompress_lz4(data: memoryview, max_size: int) -> Buffer:
     return _decompress_into(LZ4, data, max_size, _lz4_size_bound(data))
 
 
@@ -249,12 +260,12 @@ def _compress_zstd(data: Buffer, level: int) -> bytes:
     return bytes(_library().zstd.compress(data, level=level))
 
 
-def _decompress_zstd(data: memoryview, max_size: int) -> bytearray:
+def _decompress_zstd(data: memoryview, max_size: int) -> Buffer:
     if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
         raise _corrupt(ZSTD, "it does not begin with a frame")
     known = _zstd_content_size(data)
     if known is not None and known > max_size:
-        raise _too_large(ZSTD, max_size)
+        raise DecompressedTooLargeError(ZSTD, max_size)
     guess = max(_FIRST_GUESS_BYTES, _FIRST_GUESS_RATIO * len(data)) if known is None else known
     return _decompress_into(ZSTD, data, max_size, guess)
 
@@ -273,13 +284,15 @@ def _zstd_content_size(data: memoryview) -> int | None:
     return size + 256 if width == 2 else size
 
 
-def _decompress_into(codec: int, data: memoryview, max_size: int, first_guess: int) -> bytearray:
+def _decompress_into(codec: int, data: memoryview, max_size: int, first_guess: int) -> Buffer:
     """Decompress into a buffer of the guessed size, growing it where that was too small, up to `max_size`."""
     library = _library()
     module = library.lz4 if codec == LZ4 else library.zstd
     size = min(first_guess, max_size)
     while True:
-        out = bytearray(size)
+        if size >= MAPPED_BYTES:
+            size = max_size
+        out = bytearray(size) if size < MAPPED_BYTES else _map(size)
         try:
             written = module.decompress_into(data, out)
         except library.DecompressionError as error:
@@ -287,7 +300,51 @@ def _decompress_into(codec: int, data: memoryview, max_size: int, first_guess: i
                 size = min(max(size, _FIRST_GUESS_BYTES) * _GROWTH, max_size)
                 continue
             if "whole buffer" in str(error):
-                raise _too_large(codec, max_size) from None
+                raise DecompressedTooLargeError(codec, max_size) from None
             raise _corrupt(codec, error) from None
+        if isinstance(out, memoryview):
+            return out[:written]
         del out[written:]
         return out
+
+
+def _map(size: int) -> memoryview:
+    """Memory that the system gives, and clears, where it is first written to; it goes with its last reader."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if _LARGE_PAGES is not None:
+        # Half the time to fill it, and none to give it back, which is done under the GIL. It may not be had here.
+        with suppress(OSError):
+            memory.madvise(_LARGE_PAGES)
+    return memoryview(memory)
+
+
+class _Output:
+    """What comes out of a codec piece by piece."""
+
+    __slots__ = ("_codec", "_mapped", "_max_size", "_parts", "size")
+
+    def __init__(self, codec: int, max_size: int) -> None:
+        self._codec = codec
+        self._max_size = max_size
+        self._parts: list[Buffer] = []
+        self._mapped: memoryview | None = None
+        self.size = 0
+
+    def add(self, part: Buffer) -> None:
+        before, self.size = self.size, self.size + len(part)
+        if self.size > self._max_size:
+            raise DecompressedTooLargeError(self._codec, self._max_size)
+        if self._mapped is not None:
+            self._mapped[before : self.size] = part
+            return
+        self._parts.append(part)
+        if len(self._parts) > 1 and self.size >= MAPPED_BYTES:
+            self._mapped, self.size = _map(self._max_size), 0
+            for held in self._parts:
+                self.add(held)
+            self._parts.clear()
+
+    def whole(self) -> Buffer:
+        if self._mapped is not None:
+            return self._mapped[: self.size]
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)

@@ -44,6 +44,7 @@ class Problem(IntEnum):
     # In one record: reported by its index.
     NO_KEY = 9
     OFFSET_DELTA = 10
+    BAD_TIMESTAMP = 11
     # In the header.
     TORN = 20
     BAD_LENGTH = 21
@@ -66,6 +67,7 @@ PROBLEM_TEXT: dict[int, str] = {
     Problem.NEGATIVE_COUNT: "the declared number of records is negative",
     Problem.NO_KEY: "the record has no key, which a compacted topic requires",
     Problem.OFFSET_DELTA: "the record's offset delta is not its index in the batch",
+    Problem.BAD_TIMESTAMP: "the record's timestamp is outside of what the topic takes",
     Problem.TORN: "the batch is cut short",
     Problem.BAD_LENGTH: "the batch's length is less than that of an empty batch",
     Problem.OLD_MAGIC: "batches of magic 0 and 1 are not supported",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ottla.server.share_service import ShareService
     from ottla.server.share_state import LocalShareCoordinator
     from ottla.server.transactions import TransactionService
+    from ottla.server.unpacking import Unpacking
     from ottla.storage.log_manager import LogManager
     from ottla.wire.header import RequestHeader
 
@@ -41,6 +42,7 @@ class Services:
     clock: Clock
     loop: asyncio.AbstractEventLoop
     executor: ThreadPoolExecutor
+    unpacking: "Unpacking"
     config: Callable[[], "BrokerConfig"]
     image: Callable[[], "ClusterImage"]
     logs: "LogManager"

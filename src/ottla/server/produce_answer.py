@@ -8,6 +8,7 @@ Owner: the Produce handler, for one request.
 """
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.tasks import guarded
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.server.answers import Answer, Deferred
 from ottla.server.connection import Connection
@@ -154,10 +155,15 @@ class ProduceAnswer:
             if not deferred.done:
                 deferred.resolve(self._encode(self._late(topics)))
 
-        timer = self._services.loop.call_later(max(self._request.timeout_ms, 0) / 1000, timed_out)
+        late = guarded(timed_out, name="late answer", owner="produce", failed=self._close_unanswered)
+        timer = self._services.loop.call_later(max(self._request.timeout_ms, 0) / 1000, late)
         for partition, offset in self._waiting_for:
             partition.when_committed(offset, committed)
         return deferred
+
+    def _close_unanswered(self, error: Exception) -> None:
+        """A request that cannot be answered is told so in the one way that is left."""
+        self._connection.close(f"a produce request could not be answered: {error}")
 
     def _late(self, topics: Outcomes) -> Outcomes:
         """What is appended but not committed in time is told as timed out."""

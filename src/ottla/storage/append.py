@@ -5,7 +5,10 @@ order in which Kafka finds them. Nothing here touches a log.
 
 The records of a compressed batch are decompressed to be looked at (`inspect_records`), as Apache does; the server
 does that beforehand, in a thread if the batch is large, and hands the findings to the append. Offset deltas that
-are not 0..n-1 are stored as they come in a plain batch and refused in a compressed one: so does Apache.
+are not 0..n-1 are stored as they come in a plain batch and refused in a compressed one: so does Apache, but here the
+first of them ends the look, whatever else is wrong, because a few bytes can be millions of such records.
+
+Nothing is made of a record: the kernel counts those that are refused and names the first few.
 """
 
 from collections.abc import Iterator
@@ -21,19 +24,25 @@ from ottla.records.batch import (
     LOG_APPEND_TIME,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
+    MIN_BATCH_LENGTH,
     TRANSACTIONAL_FLAG,
     BatchView,
 )
 from ottla.records.compression import is_readable_by_java
-from ottla.records.kernel import check_batch, summarize_records
-from ottla.records.record import MAX_DECOMPRESSED_BYTES, read_records, record_section
-from ottla.records.types import PROBLEM_TEXT, Buffer, Problem, Record
+from ottla.records.kernel import check_batch, judge_records, summarize_records
+from ottla.records.record import MAX_DECOMPRESSED_BYTES, record_section
+from ottla.records.types import PROBLEM_TEXT, Buffer, Problem
 from ottla.storage.errors import RecordError, RecordValidationError, UnacceptableRecordsError
 from ottla.storage.log_config import LogConfig
 
 MIN_LEGACY_LENGTH: Final = 14  # less than any batch Kafka ever wrote, of whatever magic
 MAX_CODEC: Final = 4
+# How many of the refused records an answer names. Apache names all of them, which may be millions.
+MAX_RECORD_ERRORS: Final = 10
 SHOWN_RECORD_ERRORS: Final = 3
+_MIN_INT64: Final = -(1 << 63)
+_MAX_INT64: Final = (1 << 63) - 1
+_IN_RECORDS: Final = (Problem.NO_KEY, Problem.OFFSET_DELTA)
 
 # Where plain records are: buffer, start, end.
 Section: TypeAlias = tuple[Buffer, int, int]
@@ -60,11 +69,13 @@ class AppendResult(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """What the kernel found in the records of a compressed batch."""
+    """What the kernel found in the records of a batch."""
 
     problem: int
     min_timestamp: int
     max_timestamp: int
+    # Why single records are refused, if any are.
+    refusal: RecordValidationError | None = None
 
 
 UNREADABLE: Final = Inspection(Problem.BAD_COMPRESSION, NO_TIMESTAMP, NO_TIMESTAMP)
@@ -127,7 +138,7 @@ def check_client_batch(
     end = len(buf)
     if end < LOG_OVERHEAD + MIN_LEGACY_LENGTH:
         raise unacceptable(f"No batch in the records for {partition}")
-    fields = check_batch(buf, 0, end, config.compact)
+    fields = check_batch(buf, 0, end, config.compact, inspected is not None)
     base_offset, length, leader_epoch, _, _, attributes, last_delta = fields[:7]
     producer_id, producer_epoch, base_sequence, count, problem = fields[9:14]
     size_bytes = LOG_OVERHEAD + length
@@ -196,23 +207,25 @@ def _check_client_records(
     inspected: Inspection | None,
 ) -> int:
     """The largest timestamp of the batch once appended; raises what is wrong with the records."""
-    attributes = fields[5]
-    compressed = attributes & COMPRESSION_MASK != 0
-    problem, lowest, highest = fields[13:16]
-    if compressed:
-        problem, lowest, highest = inspected or inspect_records(buf, config.compact)
+    compressed = fields[5] & COMPRESSION_MASK != 0
+    if inspected is None and compressed:
+        inspected = inspect_records(buf, config, now_ms, partition)
+    if inspected is None:
+        problem, lowest, highest = fields[13:16]
+        inspected = Inspection(problem, lowest, highest)
+        batch = BatchView(buf, 0)
+        if not inspected.problem or inspected.problem in _IN_RECORDS:
+            inspected = _judged(inspected, batch, record_section(batch), config, now_ms, partition)
+    problem, _, highest, refusal = inspected
     if problem == Problem.BAD_COMPRESSION:
         raise unreadable(f"In the batch for {partition} {PROBLEM_TEXT[problem]}")
-    if problem and problem not in (Problem.NO_KEY, Problem.OFFSET_DELTA):
-        raise invalid_record(f"Invalid record in the batch for {partition}: {PROBLEM_TEXT[problem]}")
-    suspicious = problem == Problem.NO_KEY or attributes & LOG_APPEND_TIME_FLAG
-    if not suspicious and not config.uses_log_append_time:
-        suspicious = not (_in_range(lowest, config, now_ms) and _in_range(highest, config, now_ms))
-    if suspicious:
-        highest = max((r.timestamp for r in judge_records(buf, config, now_ms, partition)), default=-1)
     if compressed and problem == Problem.OFFSET_DELTA:
         raise unreadable(f"The compressed batch for {partition} is not numbered 0..n-1")
-    return now_ms if config.uses_log_append_time else highest
+    if problem and problem not in _IN_RECORDS:
+        raise invalid_record(f"Invalid record in the batch for {partition}: {PROBLEM_TEXT[problem]}")
+    if refusal is not None:
+        raise refusal
+    return now_ms if config.uses_log_append_time else max(highest, NO_TIMESTAMP)
 
 
 def _in_range(timestamp: int, config: LogConfig, now_ms: int) -> bool:
@@ -224,50 +237,104 @@ def _in_range(timestamp: int, config: LogConfig, now_ms: int) -> bool:
     )
 
 
-def judge_records(buf: Buffer, config: LogConfig, now_ms: int, partition: TopicPartition) -> list[Record]:
-    """Goes through every record of a whole batch; RecordValidationError names those that are refused."""
-    batch = BatchView(buf, 0)
-    records = read_records(batch)
-    errors: list[tuple[ErrorCode, RecordError]] = []
-    for index, record in enumerate(records):
-        if config.compact and record.key is None:
-            no_key = f"A record without key cannot be stored in the compacted topic of {partition}"
-            errors.append((ErrorCode.INVALID_RECORD, RecordError(index, no_key)))
-        elif (text := _timestamp_error(batch, record, config, now_ms)) is not None:
-            errors.append((ErrorCode.INVALID_TIMESTAMP, RecordError(index, text)))
-    if errors:
-        raise _refusal(errors)
-    return records
-
-
-def _timestamp_error(batch: BatchView, record: Record, config: LogConfig, now_ms: int) -> str | None:
-    if not config.uses_log_append_time and record.timestamp != NO_TIMESTAMP:
-        if _in_range(record.timestamp, config, now_ms):
-            return None
-        earliest = now_ms - config.message_timestamp_before_max_ms
-        latest = now_ms + config.message_timestamp_after_max_ms
-        return f"Timestamp {record.timestamp} is not between {earliest} and {latest}"
-    if batch.attributes & LOG_APPEND_TIME_FLAG:
-        return "A producer may not set the timestamp type to LogAppendTime"
-    return None
-
-
-def _refusal(errors: list[tuple[ErrorCode, RecordError]]) -> RecordValidationError:
-    found = [error for _, error in errors]
-    if any(code is ErrorCode.INVALID_TIMESTAMP for code, _ in errors):
-        return RecordValidationError(ErrorCode.INVALID_TIMESTAMP, "Records with invalid timestamps", found)
-    shown = "; ".join(f"{error.batch_index}: {error.message}" for error in found[:SHOWN_RECORD_ERRORS])
-    return RecordValidationError(
-        ErrorCode.INVALID_RECORD, f"{len(found)} records are refused, the first: {shown}", found
-    )
-
-
-def inspect_records(buf: Buffer, require_key: bool, max_size: int = MAX_DECOMPRESSED_BYTES) -> Inspection:
-    """Looks into a compressed batch of any soundness; MESSAGE_TOO_LARGE above `max_size`. Any thread."""
+def inspect_records(
+    buf: Buffer,
+    config: LogConfig,
+    now_ms: int,
+    partition: TopicPartition,
+    max_size: int = MAX_DECOMPRESSED_BYTES,
+) -> Inspection:
+    """Looks at every record of a batch of any soundness; MESSAGE_TOO_LARGE above `max_size`. Any thread."""
     if len(buf) < HEADER_SIZE:
         return UNREADABLE
     batch = BatchView(buf, 0)
-    return summarize(batch, open_records(batch, max_size), require_key)
+    if not has_sound_header(batch, len(buf), config):
+        return UNREADABLE
+    numbered = batch.compression != 0
+    return look_at_records(batch, open_records(batch, max_size), config, now_ms, partition, numbered=numbered)
+
+
+def has_sound_header(batch: BatchView, size: int, config: LogConfig) -> bool:
+    """Is it worth a look at the records? If not, the append refuses the batch before it comes to them."""
+    return (
+        batch.batch_length >= MIN_BATCH_LENGTH
+        and batch.size_bytes <= min(size, config.max_message_bytes)
+        and batch.records_count == batch.last_offset_delta + 1 > 0
+    )
+
+
+def look_at_records(
+    batch: BatchView,
+    section: Section | None,
+    config: LogConfig,
+    now_ms: int,
+    partition: TopicPartition,
+    *,
+    numbered: bool,
+) -> Inspection:
+    """What is wrong with the records, if anything; `numbered` if their offset deltas have to be 0..n-1."""
+    if section is None:
+        return UNREADABLE
+    problem, _, lowest, highest = summarize_records(
+        *section, batch.records_count, batch.base_timestamp, config.compact, numbered
+    )
+    if batch.timestamp_type == LOG_APPEND_TIME:
+        lowest = highest = batch.max_timestamp
+    found = Inspection(problem, lowest, highest)
+    if not problem or problem == Problem.NO_KEY or (problem == Problem.OFFSET_DELTA and not numbered):
+        return _judged(found, batch, section, config, now_ms, partition)
+    return found
+
+
+def _judged(
+    found: Inspection,
+    batch: BatchView,
+    section: Section,
+    config: LogConfig,
+    now_ms: int,
+    partition: TopicPartition,
+) -> Inspection:
+    """Goes through the records once more if any is to be refused, and names the first of them."""
+    flagged = batch.attributes & LOG_APPEND_TIME_FLAG != 0
+    sound = found.problem != Problem.NO_KEY and not flagged
+    if sound and (
+        config.uses_log_append_time
+        or (_in_range(found.min_timestamp, config, now_ms) and _in_range(found.max_timestamp, config, now_ms))
+    ):
+        return found
+    append_time = batch.max_timestamp if flagged else None
+    earliest = max(now_ms - config.message_timestamp_before_max_ms, _MIN_INT64)
+    latest = min(now_ms + config.message_timestamp_after_max_ms, _MAX_INT64)
+    of_wrong_type = flagged and (config.uses_log_append_time or append_time == NO_TIMESTAMP)
+    if of_wrong_type:  # for that each of them is refused, whatever its time
+        append_time, earliest, latest = 0, 1, 1
+    elif config.uses_log_append_time:
+        earliest, latest = _MIN_INT64, _MAX_INT64
+    refused, late, named = judge_records(
+        *section, batch.records_count, config.compact, batch.base_timestamp, append_time, earliest, latest,
+        MAX_RECORD_ERRORS,
+    )  # fmt: skip
+    if not refused:
+        return found
+    errors = []
+    for index, problem, timestamp in named:
+        if problem == Problem.NO_KEY:
+            text = f"A record without key cannot be stored in the compacted topic of {partition}"
+        elif of_wrong_type:
+            text = "A producer may not set the timestamp type to LogAppendTime"
+        else:
+            text = f"Timestamp {timestamp} is not between {earliest} and {latest}"
+        errors.append(RecordError(index, text))
+    return found._replace(refusal=_refusal(errors, refused, late))
+
+
+def _refusal(errors: list[RecordError], refused: int, late: int) -> RecordValidationError:
+    if late:
+        return RecordValidationError(ErrorCode.INVALID_TIMESTAMP, "Records with invalid timestamps", errors)
+    shown = "; ".join(f"{error.batch_index}: {error.message}" for error in errors[:SHOWN_RECORD_ERRORS])
+    return RecordValidationError(
+        ErrorCode.INVALID_RECORD, f"{refused} records are refused, the first: {shown}", errors
+    )
 
 
 def open_records(batch: BatchView, max_size: int = MAX_DECOMPRESSED_BYTES) -> Section | None:
@@ -280,18 +347,6 @@ def open_records(batch: BatchView, max_size: int = MAX_DECOMPRESSED_BYTES) -> Se
         if error.code is ErrorCode.MESSAGE_TOO_LARGE:
             raise
         return None
-
-
-def summarize(batch: BatchView, section: Section | None, require_key: bool) -> Inspection:
-    """What is wrong with the records, if anything, and their lowest and highest timestamps."""
-    if section is None:
-        return UNREADABLE
-    problem, _, lowest, highest = summarize_records(
-        *section, batch.records_count, batch.base_timestamp, require_key
-    )
-    if batch.timestamp_type == LOG_APPEND_TIME:
-        lowest = highest = batch.max_timestamp
-    return Inspection(problem, lowest, highest)
 
 
 def check_trusted_batches(buf: Buffer, partition: TopicPartition) -> Iterator[CheckedBatch]:

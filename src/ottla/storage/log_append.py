@@ -55,13 +55,15 @@ class AppendableLog(WritableLog):
         codec = self._codec
         return codec >= 0 and not recompression.has_codec(records, codec)
 
-    def recompress(self, records: Buffer) -> recompression.Recompressed:
+    def recompress(
+        self, records: bytearray | memoryview, now_ms: int, max_size: int = MAX_DECOMPRESSED_BYTES
+    ) -> recompression.Recompressed:
         """The batch with the topic's codec. Any thread."""
-        return recompression.recompress(records, self.config)
+        return recompression.recompress(records, self.config, now_ms, self.topic_partition, max_size)
 
-    def inspect(self, records: Buffer, max_size: int = MAX_DECOMPRESSED_BYTES) -> Inspection:
-        """Looks at every record of a compressed batch, for the append to judge. Any thread."""
-        return inspect_records(records, self.config.compact, max_size)
+    def inspect(self, records: Buffer, now_ms: int, max_size: int = MAX_DECOMPRESSED_BYTES) -> Inspection:
+        """Looks at every record of a batch and judges them, for the append to know. Any thread."""
+        return inspect_records(records, self.config, now_ms, self.topic_partition, max_size)
 
     # -- appends
 
@@ -110,11 +112,13 @@ class AppendableLog(WritableLog):
         (
             base_offset, length, _, _, _, attributes, last_delta, _, header_max, producer_id, producer_epoch,
             sequence, count, problem, lowest, highest,
-        ) = check_batch(records, 0, size, self._require_key)  # fmt: skip
-        if attributes & COMPRESSION_MASK and not problem:
-            if inspected is None:
-                inspected = self.inspect(records)
-            problem, lowest, highest = inspected
+        ) = check_batch(records, 0, size, self._require_key, inspected is not None)  # fmt: skip
+        if not problem:
+            if inspected is not None:
+                problem, lowest, highest, _ = inspected
+            elif attributes & COMPRESSION_MASK:
+                inspected = self.inspect(records, now_ms)
+                problem, lowest, highest, _ = inspected
         if (
             problem
             or base_offset

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP
+from ottla.records.record import MAX_DECOMPRESSED_BYTES
 from ottla.storage.batch_scan import ColdDataError, Pread, pread_warm
 from ottla.storage.log_state import LogState
 from ottla.storage.segment import LogSegment
@@ -133,21 +134,23 @@ class ReadableLog(LogState):
 
     # -- timestamps
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record at or after a timestamp. May decompress a batch; any thread."""
+    def offset_for_timestamp(
+        self, timestamp: int, max_size: int = MAX_DECOMPRESSED_BYTES
+    ) -> TimestampOffset | None:
+        """The first record at or after a timestamp. May decompress a batch, up to `max_size`; any thread."""
         self._require_online()
         dir = self.dir
         try:
             for segment in tuple(self._segments):
                 if segment.largest_timestamp >= timestamp:
-                    found = find_by_timestamp(segment, timestamp, self.log_start_offset)
+                    found = find_by_timestamp(segment, timestamp, self.log_start_offset, max_size)
                     if found is not None:  # else all of it lies below the log start offset
                         return found
         except OSError as error:
             raise self._search_failed(error, dir) from error
         return None
 
-    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+    def offset_of_max_timestamp(self, max_size: int = MAX_DECOMPRESSED_BYTES) -> TimestampOffset | None:
         """The first record with the largest timestamp of the log (KIP-734). Any thread."""
         self._require_online()
         dir = self.dir
@@ -155,7 +158,7 @@ class ReadableLog(LogState):
             newest = max(self._segments, key=lambda segment: segment.max_timestamp_so_far)
             if newest.max_timestamp_so_far == NO_TIMESTAMP:
                 return None
-            return find_max_timestamp(newest)
+            return find_max_timestamp(newest, max_size)
         except OSError as error:
             raise self._search_failed(error, dir) from error
 

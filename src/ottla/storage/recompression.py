@@ -1,18 +1,27 @@
 """Giving a batch the codec its topic asks for (compression.type other than `producer`).
 
 Pure and thread-safe: the server does it in its pool before the append. The record section is decompressed and
-compressed as a whole; records are decoded only to number them anew.
+compressed as a whole.
 """
 
 from typing import Final, NamedTuple
 
-from ottla.model.ids import NO_TIMESTAMP
-from ottla.records.batch import COMPRESSION_MASK, CONTROL_FLAG, HEADER_SIZE, BatchView
-from ottla.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
-from ottla.records.kernel import check_batch, decode_records, encode_records
-from ottla.records.record import seal_batch
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_TIMESTAMP, TopicPartition
+from ottla.records.batch import COMPRESSION_MASK, CONTROL_FLAG, HEADER_SIZE, BatchView, write_header
+from ottla.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
+from ottla.records.kernel import check_batch, renumber_records
+from ottla.records.record import MAX_DECOMPRESSED_BYTES
 from ottla.records.types import Buffer, Problem
-from ottla.storage.append import Inspection, Section, open_records, summarize, unreadable
+from ottla.storage.append import (
+    UNREADABLE,
+    Inspection,
+    Section,
+    has_sound_header,
+    look_at_records,
+    open_records,
+    unreadable,
+)
 from ottla.storage.log_config import PRODUCER_COMPRESSION, UNCOMPRESSED, LogConfig
 
 KEEP_CODEC: Final = -1
@@ -51,51 +60,57 @@ def has_codec(records: Buffer, codec: int) -> bool:
 
 
 class Recompressed(NamedTuple):
-    """A batch for the append, and what its records are like if somebody has looked."""
+    """A batch for the append, and what its records are like."""
 
-    records: bytearray
-    inspected: Inspection | None
+    records: bytearray | memoryview
+    inspected: Inspection
 
 
-def recompress(records: Buffer, config: LogConfig) -> Recompressed:
+def recompress(
+    records: bytearray | memoryview,
+    config: LogConfig,
+    now_ms: int,
+    partition: TopicPartition,
+    max_size: int = MAX_DECOMPRESSED_BYTES,
+) -> Recompressed:
     """The batch with the topic's codec; one that is not sound comes back as it is, for the append to refuse."""
-    problem = check_batch(records, 0, len(records), False)[13]
-    if problem not in _REWRITABLE or len(records) > config.max_message_bytes:
-        return Recompressed(bytearray(records), None)
+    problem = check_batch(records, 0, len(records), False, True)[13]
+    if problem or not has_sound_header(BatchView(records, 0), len(records), config):
+        return Recompressed(records, UNREADABLE)
     batch = BatchView(records, 0)
-    section = open_records(batch)
-    found = summarize(batch, section, config.compact)
+    section = open_records(batch, max_size)
+    found = look_at_records(batch, section, config, now_ms, partition, numbered=False)
     if section is None or found.problem not in _REWRITABLE:
-        return Recompressed(bytearray(records), found)
+        return Recompressed(records, found)
+    if found.refusal is not None:
+        return Recompressed(
+            records, found._replace(problem=Problem.NONE)
+        )  # its numbers would have been no reason
     if found.min_timestamp < NO_TIMESTAMP:
         raise unreadable(f"A batch with timestamp {found.min_timestamp} cannot be written anew")
-    plain = _numbered(batch, section) if found.problem == Problem.OFFSET_DELTA else _copied(section)
-    return Recompressed(_seal(batch, plain, config), found._replace(problem=Problem.NONE))
+    if found.problem == Problem.OFFSET_DELTA:
+        # Writing a batch anew gives its records new offsets, as in Kafka.
+        renumbered = renumber_records(*section, batch.records_count)
+        section = renumbered, 0, len(renumbered)
+    return Recompressed(_write(batch, section, config, partition), found._replace(problem=Problem.NONE))
 
 
-def _copied(section: Section) -> bytearray:
-    """A record section with room for a header before it."""
-    buf, start, end = section
-    plain = bytearray(HEADER_SIZE)
-    plain += memoryview(buf)[start:end]
-    return plain
-
-
-def _numbered(batch: BatchView, section: Section) -> bytearray:
-    """The same with offset deltas 0..n-1: writing a batch anew gives its records new offsets, as in Kafka."""
-    records = decode_records(*section, batch.records_count, 0, batch.base_timestamp)
-    kept = [(r.timestamp, r.key, r.value, r.headers) for r in records]
-    return encode_records(kept, batch.base_timestamp, None, HEADER_SIZE)[0]
-
-
-def _seal(batch: BatchView, plain: bytearray, config: LogConfig) -> bytearray:
+def _write(batch: BatchView, section: Section, config: LogConfig, partition: TopicPartition) -> bytearray:
     codec = target_codec(config)
-    return seal_batch(
-        plain,
+    buf, start, end = section
+    plain = memoryview(buf)[start:end]
+    if codec == NONE and HEADER_SIZE + len(plain) > config.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"The batch for {partition} has {len(plain)} bytes of records, "
+            f"more than {config.max_message_bytes} with its header",
+        )
+    out = bytearray(HEADER_SIZE)
+    out += plain if codec == NONE else compress(codec, plain, _level(config, codec))
+    write_header(
+        out,
         base_offset=batch.base_offset,
         last_offset_delta=batch.last_offset_delta,
-        compression=codec,
-        level=_level(config, codec),
         attributes=batch.attributes & ~COMPRESSION_MASK | codec,
         base_timestamp=batch.base_timestamp,
         max_timestamp=batch.max_timestamp,
@@ -105,3 +120,4 @@ def _seal(batch: BatchView, plain: bytearray, config: LogConfig) -> bytearray:
         records_count=batch.records_count,
         leader_epoch=batch.partition_leader_epoch,
     )
+    return out

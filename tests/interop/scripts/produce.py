@@ -158,6 +158,13 @@ def produce_batches(s: Script) -> None:
         for v in (3, 7, 8, s.newest(0)):
             s.ask(0, v, produce_body(s, name, mixed.encode()), f"{kind}: a key missing")
         _read_back(s, name, f"log of {kind}")
+    future = BASE_TIMESTAMP + 40_000 * DAY_MS
+    for codec in ("none", "gzip"):
+        for count in (10, 25):
+            many = Batch(records=[Rec()] * count, base_timestamp=future, codec=codec)
+            s.ask(0, 9, produce_body(s, "odd-plain", many.encode()), f"{count} of the far future, {codec}")
+            keyless = Batch(records=[Rec()] * count, codec=codec)
+            s.ask(0, 9, produce_body(s, "odd-compact", keyless.encode()), f"{count} without a key, {codec}")
     huge = Batch(records=[Rec(b"x" * 1_100_000)])
     s.ask(0, 9, produce_body(s, "odd-plain", huge.encode()), "over the default limit")
 

@@ -56,12 +56,47 @@ def agree(name: str, *args: Any) -> Any:
     return ours
 
 
-@given(sections, st.booleans(), INT64)
+@given(sections, st.booleans(), INT64, st.booleans())
 @settings(max_examples=400)
-def test_checks_agree(section: tuple[bytes, int], require_key: bool, base_timestamp: int) -> None:
+def test_checks_agree(
+    section: tuple[bytes, int], require_key: bool, base_timestamp: int, numbered: bool
+) -> None:
     data, count = section
-    agree("check_records", data, 0, len(data), count, require_key)
-    agree("summarize_records", data, 0, len(data), count, base_timestamp, require_key)
+    agree("summarize_records", data, 0, len(data), count, base_timestamp, require_key, numbered)
+
+
+@given(sections, st.booleans(), INT64, st.none() | INT64, INT64, INT64, st.integers(-1, 5))
+@settings(max_examples=400)
+def test_judges_agree(
+    section: tuple[bytes, int],
+    require_key: bool,
+    base: int,
+    append_time: int | None,
+    earliest: int,
+    latest: int,
+    limit: int,
+) -> None:
+    data, count = section
+    agree("judge_records", data, 0, len(data), count, require_key, base, append_time, earliest, latest, limit)
+
+
+@given(sections, INT64, INT64, st.none() | INT64, INT64, INT64)
+@settings(max_examples=200)
+def test_searches_agree(
+    section: tuple[bytes, int], offset: int, base: int, append_time: int | None, wanted: int, start: int
+) -> None:
+    data, count = section
+    agree("find_timestamp", data, 0, len(data), count, offset, base, append_time, wanted, start)
+
+
+@given(sections, st.integers(0, 70))
+@settings(max_examples=200)
+def test_renumbering_agrees(section: tuple[bytes, int], reserve: int) -> None:
+    data, count = section
+    renumbered = agree("renumber_records", data, 0, len(data), count, reserve)
+    if isinstance(renumbered, bytearray):
+        agree("summarize_records", renumbered, reserve, len(renumbered), count, 0, False, True)
+        assert compiled.summarize_records(renumbered, reserve, len(renumbered), count, 0, False)[0] == 0
 
 
 @given(sections, INT64, INT64, st.integers(-1, 2**31 - 1), st.none() | INT64)
@@ -118,11 +153,11 @@ def in_range(records: list[Any]) -> list[Any]:
     return [(abs(record[0]) >> 2, *record[1:]) for record in records]
 
 
-@given(mutated_batches() | st.binary(max_size=130), st.booleans(), st.integers(0, 3))
+@given(mutated_batches() | st.binary(max_size=130), st.booleans(), st.integers(0, 3), st.booleans())
 @settings(max_examples=400)
-def test_batch_checks_agree(data: bytes, require_key: bool, lead: int) -> None:
+def test_batch_checks_agree(data: bytes, require_key: bool, lead: int, without_records: bool) -> None:
     buf = b"\x00" * lead + data + b"\x00" * lead
-    agree("check_batch", buf, lead, lead + len(data), require_key)
+    agree("check_batch", buf, lead, lead + len(data), require_key, without_records)
 
 
 @given(st.binary(max_size=3000), st.integers(0, 3000), st.integers(0, 2**32 - 1))

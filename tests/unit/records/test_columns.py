@@ -1,6 +1,10 @@
 """Records to columns, compiled and not: the rows are right, and pyarrow finds nothing wrong with the buffers."""
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -292,3 +296,34 @@ def test_long_input_is_shared_by_threads(columns: Any) -> None:
         thread.join()
     once = expected(decode_records(one, 61, len(one), 500, 0, 0), 0, False)
     assert found == [once * 12] * 3
+
+
+WITHOUT_MEMORY = """
+import resource
+from ottla.records import _kernel
+from ottla.records.kernel import encode_record
+
+large = bytearray(1 << 28)
+record = bytes(encode_record(0, 0, b"k", b"v" * 100))
+large[: len(record)] = record
+builder = _kernel.ColumnBuilder(True)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 27), -1))
+try:
+    builder.add_records(large, 0, len(large), 1, 0, 0, None, 0, 1)
+except MemoryError:
+    assert builder.size_bytes == 0, builder.size_bytes
+    assert builder.add_records(record, 0, len(record), 1, 0, 0, None, 0, 1) == 1
+    columns = builder.finish()
+    assert bytes(columns.value_data) == b"v" * 100, bytes(columns.value_data)[:10]
+    print("went on")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="a limit on memory is a matter of Linux")
+def test_columns_that_found_no_memory_go_on_with_the_next_section() -> None:
+    pytest.importorskip("ottla.records._kernel")
+    # Fresh memory is filled with something, so that what nobody has written is not zero by chance.
+    env = {**os.environ, "MALLOC_PERTURB_": "90"}
+    done = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY], env=env, capture_output=True, text=True)
+    assert done.stdout == "went on\n", done.stderr

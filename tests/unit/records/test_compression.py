@@ -20,8 +20,10 @@ from ottla.records.compression import (
     GZIP,
     LEVELS,
     LZ4,
+    MAPPED_BYTES,
     SNAPPY,
     ZSTD,
+    DecompressedTooLargeError,
     compress,
     decompress,
 )
@@ -161,6 +163,29 @@ def test_declared_sizes_are_not_believed() -> None:
     assert code_of(SNAPPY, huge_block[:16] + struct.pack(">i", -1)) is ErrorCode.CORRUPT_MESSAGE
     petabyte = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 50) + bytes(10)
     assert code_of(ZSTD, petabyte) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+@pytest.mark.parametrize("size", [MAPPED_BYTES - 1, MAPPED_BYTES, MAPPED_BYTES + 1, 3 * MAPPED_BYTES + 17])
+def test_output_that_is_mapped(codec: int, size: int) -> None:
+    plain = (b"%d " % size) * (size // 4)
+    plain = plain[: size - 300] + RANDOM.randbytes(300)
+    packed = compress(codec, plain)
+    for room in (size, size + 1, 10 * size):
+        assert decompress(codec, packed, room) == plain
+    with pytest.raises(DecompressedTooLargeError):
+        decompress(codec, packed, size - 1)
+    with pytest.raises(KafkaError) as caught:
+        decompress(codec, packed[:-100], 10 * size)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_gzip_members_in_a_row_that_are_large_together() -> None:
+    members = [RANDOM.randbytes(1000) * 500 for _ in range(5)]
+    packed = b"".join(gzip.compress(member) for member in members)
+    assert decompress(GZIP, packed, 1 << 22) == b"".join(members)
+    many = gzip.compress(b"a") * 20_000
+    assert decompress(GZIP, many, 1 << 22) == b"a" * 20_000
 
 
 def test_codecs_that_are_not() -> None:

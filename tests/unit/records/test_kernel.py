@@ -46,6 +46,13 @@ def test_decoded_records_are_records(kernel: ModuleType) -> None:
     assert (first.offset, first.key, first._replace(value=None).value) == (50, b"key", None)
 
 
+def test_decoded_records_hash_like_tuples(kernel: ModuleType) -> None:
+    data = section(kernel)
+    for record in kernel.decode_records(data, 0, len(data), 3, 50, 1000):
+        assert hash(record) == hash(tuple(record))
+        assert record in {tuple(record)}
+
+
 def test_sequences_and_append_time(kernel: ModuleType) -> None:
     data = section(kernel)
     records = kernel.decode_records(data, 0, len(data), 3, 0, 1000, 2**31 - 2, 7777)
@@ -128,28 +135,91 @@ def test_offset_deltas_must_match(kernel: ModuleType) -> None:
         kernel.encode_records(RECORDS, 0, [0, 1, 2**31])
 
 
+NO_TIME_IS_BAD = (-(2**63), 2**63 - 1)
+
+
+def judged(
+    kernel: ModuleType,
+    data: bytes | bytearray,
+    count: int,
+    require_key: bool = False,
+    times: tuple[int, int] = NO_TIME_IS_BAD,
+    limit: int = 10,
+    append_time: int | None = None,
+) -> tuple[int, int, list[tuple[int, int, int]]]:
+    return kernel.judge_records(data, 0, len(data), count, require_key, 1000, append_time, *times, limit)
+
+
 def test_nothing_wrong(kernel: ModuleType) -> None:
     data = section(kernel)
-    assert kernel.check_records(data, 0, len(data), 3, False) == []
+    assert judged(kernel, data, 3) == (0, 0, [])
     assert kernel.summarize_records(data, 0, len(data), 3, 1000, False) == (0, -1, 900, 1100)
     assert kernel.summarize_records(b"", 0, 0, 0, 1000, False) == (0, -1, -1, -1)
 
 
 def test_missing_keys_are_named(kernel: ModuleType) -> None:
     data = section(kernel)
-    assert kernel.check_records(data, 0, len(data), 3, True) == [(1, Problem.NO_KEY)]
+    assert judged(kernel, data, 3, True) == (1, 0, [(1, Problem.NO_KEY, 900)])
     assert kernel.summarize_records(data, 0, len(data), 3, 1000, True)[:2] == (Problem.NO_KEY, 1)
 
 
-def test_wrong_deltas_are_named(kernel: ModuleType) -> None:
+def test_wrong_deltas_are_found(kernel: ModuleType) -> None:
     data = kernel.encode_records(RECORDS, 1000, [0, 2, 2])[0]
-    assert kernel.check_records(data, 0, len(data), 3, False) == [(1, Problem.OFFSET_DELTA)]
+    assert kernel.summarize_records(data, 0, len(data), 3, 1000, False)[:2] == (Problem.OFFSET_DELTA, 1)
     data = kernel.encode_records(RECORDS, 1000, [1, 0, 2])[0]
-    assert kernel.check_records(data, 0, len(data), 3, True) == [
-        (0, Problem.OFFSET_DELTA),
-        (1, Problem.NO_KEY),
-    ]
     assert kernel.summarize_records(data, 0, len(data), 3, 1000, True)[:2] == (Problem.NO_KEY, 1)
+
+
+def test_the_first_wrong_delta_ends_the_look_where_numbers_are_asked_for(kernel: ModuleType) -> None:
+    data = kernel.encode_records(RECORDS, 1000, [0, 2, 2])[0] + b"\x00"  # a broken end, too
+    assert kernel.summarize_records(data, 0, len(data), 3, 1000, False)[0] == Problem.TRAILING_BYTES
+    found = kernel.summarize_records(data, 0, len(data), 3, 1000, True, True)
+    assert found == (Problem.OFFSET_DELTA, 1, 900, 1000)
+    data = section(kernel)
+    assert kernel.summarize_records(data, 0, len(data), 3, 1000, True, True)[:2] == (Problem.NO_KEY, 1)
+
+
+def test_timestamps_out_of_range_are_named(kernel: ModuleType) -> None:
+    data = section(kernel)
+    assert judged(kernel, data, 3, times=(900, 1100)) == (0, 0, [])
+    early, late = (1, Problem.BAD_TIMESTAMP, 900), (2, Problem.BAD_TIMESTAMP, 1100)
+    assert judged(kernel, data, 3, times=(901, 1099)) == (2, 2, [early, late])
+    assert judged(kernel, data, 3, True, times=(901, 1099)) == (2, 1, [(1, Problem.NO_KEY, 900), late])
+    assert judged(kernel, data, 3, times=(901, 1099), limit=1) == (2, 2, [early])
+    assert judged(kernel, data, 3, times=(901, 1099), limit=0) == (2, 2, [])
+    assert judged(kernel, data, 3, times=(901, 1099), append_time=950) == (0, 0, [])
+    assert judged(kernel, data, 3, times=(901, 1099), append_time=900)[:2] == (3, 3)
+    none = section(kernel, [(-1, b"k", b"v", ())])
+    assert judged(kernel, none, 1, times=(901, 1099)) == (0, 0, [])
+
+
+@pytest.mark.parametrize("limit", [-1, 1001])
+def test_no_more_records_are_named_than_there_is_room_for(kernel: ModuleType, limit: int) -> None:
+    with pytest.raises(ValueError, match="0 to 1000"):
+        judged(kernel, b"", 0, limit=limit)
+
+
+def test_the_first_record_at_or_after_a_time_and_an_offset(kernel: ModuleType) -> None:
+    data = section(kernel)
+
+    def find(timestamp: int, start_offset: int = 0, append_time: int | None = None) -> tuple[int, int] | None:
+        return kernel.find_timestamp(data, 0, len(data), 3, 50, 1000, append_time, timestamp, start_offset)
+
+    assert find(0) == (50, 1000)
+    assert find(1001) == (52, 1100)
+    assert find(0, 51) == (51, 900)
+    assert find(1101) is None
+    assert find(0, 53) is None
+    assert find(1101, 51, append_time=1101) == (51, 1101)
+
+
+def test_renumbering(kernel: ModuleType) -> None:
+    odd = [*RECORDS, (1000, b"k", b"v", [(b"\xff", b"not text")])]
+    data = kernel.encode_records(odd, 1000, [7, 7, 0, 2**31 - 1])[0]
+    renumbered = kernel.renumber_records(data, 0, len(data), 4, 61)
+    assert renumbered == bytes(61) + kernel.encode_records(odd, 1000)[0]
+    with pytest.raises(ValueError, match="negative count"):
+        kernel.renumber_records(data, 0, len(data), 4, -1)
 
 
 def record_bytes(*body: int) -> bytes:
@@ -187,11 +257,13 @@ BROKEN = [
 
 @pytest.mark.parametrize(("data", "count", "problem", "index"), BROKEN)
 def test_broken_structure(kernel: ModuleType, data: bytes, count: int, problem: Problem, index: int) -> None:
-    assert kernel.check_records(data, 0, len(data), count, False) == [(index, problem)]
     assert kernel.summarize_records(data, 0, len(data), count, 0, False)[:2] == (problem, index)
     for call in (
         lambda: kernel.scan_records(data, 0, len(data), count),
         lambda: kernel.decode_records(data, 0, len(data), count, 0, 0),
+        lambda: kernel.find_timestamp(data, 0, len(data), count, 0, 0, None, 1, 0),
+        lambda: judged(kernel, data, count),
+        lambda: kernel.renumber_records(data, 0, len(data), count),
     ):
         with pytest.raises(InvalidRecordError) as caught:
             call()
@@ -208,7 +280,9 @@ def test_any_negative_length_is_null_as_in_java(kernel: ModuleType) -> None:
 @pytest.mark.parametrize(("start", "end"), [(-1, 2), (2, 1), (0, 4), (4, 4)])
 def test_ranges_outside_the_buffer_are_errors_of_the_caller(kernel: ModuleType, start: int, end: int) -> None:
     for call in (
-        lambda: kernel.check_records(b"abc", start, end, 1, False),
+        lambda: kernel.judge_records(b"abc", start, end, 1, False, 0, None, 0, 0, 0),
+        lambda: kernel.find_timestamp(b"abc", start, end, 1, 0, 0, None, 0, 0),
+        lambda: kernel.renumber_records(b"abc", start, end, 1),
         lambda: kernel.check_batch(b"abc", start, end, False),
         lambda: kernel.scan_records(b"abc", start, end, 1),
         lambda: kernel.decode_records(b"abc", start, end, 1, 0, 0),
@@ -285,11 +359,18 @@ def test_large_input_is_worked_on_all_the_same(kernel: ModuleType) -> None:
     assert len(data) > 512 * 1024
     check = kernel.check_batch(data, 0, len(data), True)
     assert check[13:] == (0, 0, 149)
-    assert kernel.check_records(data, 61, len(data), 150, True) == []
+    assert kernel.check_batch(data, 0, len(data), True, True)[13:] == (0, -1, 149)
+    assert kernel.find_timestamp(data, 61, len(data), 150, 0, 0, None, 77, 0) == (77, 77)
     assert kernel.summarize_records(data, 61, len(data), 150, 0, True) == (0, -1, 0, 149)
     assert kernel.crc32c(memoryview(data)[21:]) == check[4]
     data = build_batch([(i, None if i == 77 else b"k", b"v" * 5000, ()) for i in range(150)])
-    assert kernel.check_records(data, 61, len(data), 150, True) == [(77, Problem.NO_KEY)]
+    found = kernel.judge_records(data, 61, len(data), 150, True, 0, None, 0, 148, 2)
+    assert found == (2, 1, [(77, Problem.NO_KEY, 77), (149, Problem.BAD_TIMESTAMP, 149)])
+    zeros = build_batch([(i, b"k", b"v" * 5000, ()) for i in range(150)], offset_deltas=[0] * 150)
+    renumbered = kernel.renumber_records(zeros, 61, len(zeros), 150)
+    assert [record.offset for record in kernel.decode_records(renumbered, 0, len(renumbered), 150, 0, 0)] == [
+        *range(150)
+    ]
 
 
 @pytest.mark.parametrize(("data", "crc"), [(b"", 0), (b"123456789", 0xE3069283), (bytes(32), 0x8A9136AA)])

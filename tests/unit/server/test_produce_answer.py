@@ -1,7 +1,10 @@
 """What partitions are told when the time of a produce request is up."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from ottla.model.errors import ErrorCode
 from ottla.server.produce_answer import Outcomes, ProduceAnswer
@@ -27,3 +30,22 @@ def test_only_what_is_not_committed_is_told_as_timed_out_whatever_its_topic() ->
     outcomes: Outcomes = [("one", [done(0), done(1)]), ("two", [done(0), refused])]
     late = (0, int(ErrorCode.REQUEST_TIMED_OUT), *done(0)[2:])
     assert answer._late(outcomes) == [("one", [late, done(1)]), ("two", [done(0), refused])]
+
+
+def test_a_late_answer_that_cannot_be_given_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    timers: list[Callable[[], None]] = []
+    closed: list[str] = []
+    answer = ProduceAnswer()
+    answer._services = SimpleNamespace(  # type: ignore[assignment]
+        loop=SimpleNamespace(call_later=lambda delay, call: timers.append(call)),
+        replicas=SimpleNamespace(hosted=lambda topic, index: 1 / 0),
+    )
+    answer._connection = SimpleNamespace(close=closed.append)  # type: ignore[assignment]
+    answer._request = SimpleNamespace(timeout_ms=5)  # type: ignore[assignment]
+    waits = SimpleNamespace(log=SimpleNamespace(high_watermark=0), when_committed=lambda offset, call: None)
+    answer._waiting_for = [(waits, 1)]  # type: ignore[list-item]
+    deferred = answer._answer_when_committed([("one", [(0, 0, 5, -1, 0, [], None, None)])])
+    timers[0]()
+    assert not deferred.done
+    assert closed == ["a produce request could not be answered: division by zero"]
+    assert "produce: late answer failed: division by zero" in caplog.text

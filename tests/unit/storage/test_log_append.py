@@ -159,6 +159,60 @@ def test_a_compacted_topic_wants_keys(tmp_path: Path) -> None:
     append(log, b"v", key=b"")
 
 
+@pytest.mark.parametrize("compression", [0, 4])
+def test_of_many_refused_records_the_first_are_named(tmp_path: Path, compression: int) -> None:
+    log = open_log(tmp_path, LogConfig(cleanup_policy=frozenset({"compact"})))
+    many = [(NOW, None, None, ())] * 5000
+    error = refused(log, build_batch(many, compression=compression))
+    assert isinstance(error, RecordValidationError)
+    assert [record_error.batch_index for record_error in error.record_errors] == list(range(10))
+    assert error.message is not None
+    assert error.message.startswith("5000 records are refused")
+    # One for its time among them makes the timestamps what is wrong, as in Kafka, even if it is not named.
+    error = refused(log, build_batch([*many, (NOW + DAY_MS, b"k", None, ())], compression=compression))
+    assert isinstance(error, RecordValidationError)
+    assert error.code is ErrorCode.INVALID_TIMESTAMP
+    assert [record_error.batch_index for record_error in error.record_errors] == list(range(10))
+
+
+def test_of_a_compressed_batch_the_first_wrong_number_is_all_that_is_told(tmp_path: Path) -> None:
+    log = open_log(tmp_path, LogConfig(cleanup_policy=frozenset({"compact"})))
+    records = [(NOW + DAY_MS, None, None, ())] * 1000
+    data = build_batch(records, offset_deltas=[0] * 1000, last_offset_delta=999, compression=4)
+    assert refused(log, data).code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("compression", [0, 4])
+def test_records_are_judged_once(tmp_path: Path, compression: int) -> None:
+    """What was found beforehand stands, however long the batch then waited."""
+    log = open_log(tmp_path, LogConfig(message_timestamp_before_max_ms=DAY_MS))
+    taken = batch(b"v", timestamp=NOW, compression=compression)
+    inspected = log.inspect(taken, NOW)
+    log.append_as_leader(taken, EPOCH, NOW + 2 * DAY_MS, inspected=inspected)
+    assert values_of(log) == [b"v"]
+    late = batch(b"v", timestamp=NOW - 2 * DAY_MS, compression=compression)
+    with pytest.raises(RecordValidationError):
+        log.append_as_leader(late, EPOCH, NOW, inspected=log.inspect(late, NOW))
+
+
+@pytest.mark.parametrize(
+    ("position", "form", "value"),
+    [(8, ">i", 10), (8, ">i", 10_000), (8, ">i", -1), (23, ">i", 7), (57, ">i", 0), (57, ">i", 2**31 - 1)],
+)
+@pytest.mark.parametrize("compression", [0, 4])
+def test_a_header_that_is_refused_spares_the_look_at_the_records(
+    log: Log, compression: int, position: int, form: str, value: int
+) -> None:
+    data = changed(batch(b"v", compression=compression), position, form, value)
+    inspected = log.inspect(data, NOW)
+    assert inspected.problem == Problem.BAD_COMPRESSION
+    expected = refused(log, data[:]).code
+    with pytest.raises(KafkaError) as caught:
+        log.append_as_leader(data, EPOCH, NOW, inspected=inspected)
+    assert caught.value.code is expected
+    assert expected is not ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def with_a_gap(compression: int) -> bytearray:
     data = build_batch(
         [(NOW, None, b"a", ()), (NOW, None, b"b", ())], offset_deltas=[0, 3], compression=compression
@@ -178,9 +232,34 @@ def test_odd_offset_deltas_are_refused_in_a_compressed_batch(log: Log) -> None:
 
 def test_recompression_numbers_records_anew(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig(compression_type="gzip"))
-    records, inspected = log.recompress(with_a_gap(0))
+    records, inspected = log.recompress(with_a_gap(0), NOW)
     log.append_as_leader(records, EPOCH, NOW, inspected=inspected)
     assert [record.offset for view in batches_of(log) for record in read_records(view)] == [0, 1]
+
+
+def test_recompression_keeps_what_it_numbers_anew_to_the_byte(tmp_path: Path) -> None:
+    log = open_log(tmp_path, LogConfig(compression_type="uncompressed"))
+    odd = [(NOW, b"k", b"v", [(b"\xff\xfe", b"not text")]), (NOW - 5, None, None, [])]
+    data = build_batch(odd, offset_deltas=[3, 3], last_offset_delta=1, compression=1)
+    records, inspected = log.recompress(data, NOW)
+    assert records[HEADER_SIZE:] == build_batch(odd)[HEADER_SIZE:]
+    log.append_as_leader(records, EPOCH, NOW, inspected=inspected)
+    assert log.log_end_offset == 2
+
+
+def test_recompression_names_refused_records_and_not_their_numbers(tmp_path: Path) -> None:
+    log = open_log(tmp_path, LogConfig(compression_type="gzip", cleanup_policy=frozenset({"compact"})))
+    records, inspected = log.recompress(with_a_gap(4), NOW)
+    with pytest.raises(RecordValidationError) as caught:
+        log.append_as_leader(records, EPOCH, NOW, inspected=inspected)
+    assert [record_error.batch_index for record_error in caught.value.record_errors] == [0, 1]
+
+
+def test_a_batch_that_is_too_large_without_its_codec(tmp_path: Path) -> None:
+    log = open_log(tmp_path, LogConfig(compression_type="uncompressed", max_message_bytes=10_000))
+    with pytest.raises(KafkaError) as caught:
+        log.recompress(batch(bytes(10_000), compression=4), NOW)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("compression", [0, 1])
@@ -260,9 +339,9 @@ def test_lz4_blocks_that_java_cannot_read_are_refused(log: Log) -> None:
 def test_what_decompresses_to_too_much_is_told_to_the_one_who_inspects(log: Log) -> None:
     data = batch(bytes(100_000), compression=4)
     with pytest.raises(KafkaError) as caught:
-        log.inspect(data, 50_000)
+        log.inspect(data, NOW, 50_000)
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
-    assert log.inspect(data, 200_000).problem == Problem.NONE
+    assert log.inspect(data, NOW, 200_000).problem == Problem.NONE
 
 
 @pytest.mark.parametrize(
@@ -273,7 +352,7 @@ def test_recompression_gives_the_topics_codec(tmp_path: Path, compression_type: 
     for source in range(5):
         data = batch(b"x" * 300, b"y", producer_id=source, compression=source)
         assert log.needs_recompression(data) is (source != codec)
-        again, inspected = log.recompress(data)
+        again, inspected = log.recompress(data, NOW)
         assert not log.needs_recompression(again)
         log.append_as_leader(again, EPOCH, NOW, inspected=inspected)
     assert {view.compression for view in batches_of(log)} == {codec}
@@ -285,8 +364,8 @@ def test_recompression_leaves_damage_for_the_append_to_refuse(tmp_path: Path) ->
     log = open_log(tmp_path, LogConfig(compression_type="gzip"))
     data = batch(b"x")
     data[-1] ^= 1
-    assert log.recompress(data).records == data
-    assert refused(log, log.recompress(data).records).code is ErrorCode.CORRUPT_MESSAGE
+    assert log.recompress(data, NOW).records == data
+    assert refused(log, log.recompress(data, NOW).records).code is ErrorCode.CORRUPT_MESSAGE
     assert not open_log(tmp_path / "other").needs_recompression(data)
 
 

@@ -5,6 +5,7 @@ Searches by timestamp read the log, so they run in a thread; everything else is 
 
 from collections import Counter
 from enum import IntEnum
+from functools import partial
 
 from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
@@ -132,9 +133,9 @@ async def _find(
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return TimestampOffset(NO_TIMESTAMP, _bound(partition, request), partition.leader_epoch)
     if timestamp == Special.MAX_TIMESTAMP:
-        found: TimestampOffset | None = await ctx.in_thread(log.offset_of_max_timestamp)
+        found = await ctx.node.unpacking.run(log.offset_of_max_timestamp)
     else:
-        found = await ctx.in_thread(log.offset_for_timestamp, timestamp)
+        found = await ctx.node.unpacking.run(partial(log.offset_for_timestamp, timestamp))
     if found is not None and found.offset < _bound(partition, request):
         return found
     if lagging:

@@ -11,10 +11,14 @@ line, so appends keep the order of arrival.
 What is told of an append, and when, is in server/produce_answer.py.
 """
 
+from functools import partial
+from sys import maxsize
+
 from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import COMPRESSION_MASK, HEADER_SIZE, TRANSACTIONAL_FLAG
 from ottla.records.compression import ZSTD
+from ottla.records.kernel import KERNEL
 from ottla.replication.partition import Partition
 from ottla.server.answers import Answer
 from ottla.server.connection import Connection
@@ -44,9 +48,13 @@ LEGAL_ACKS = (-1, 0, 1)
 # (KIP-110).
 OLDEST_VERSION = 3
 ZSTD_VERSION = 7
-# What is looked into on the loop: compressed, and decompressed. A tenth of a millisecond, more or less.
+# What is looked into on the loop: compressed, and decompressed. A tenth of a millisecond, more or less; the kernel's
+# Python twin takes microseconds for every record, of which seven bytes may be one, so there batches that are not
+# compressed have a limit, too.
+_IS_COMPILED = KERNEL == "c"
 INLINE_COMPRESSED_BYTES = 64 * 1024
-INLINE_PLAIN_BYTES = 256 * 1024
+INLINE_DECOMPRESSED_BYTES = 256 * 1024 if _IS_COMPILED else 16 * 1024
+INLINE_PLAIN_BYTES = maxsize if _IS_COMPILED else 16 * 1024
 # Topics and partitions that are served in one go: a few milliseconds.
 INLINE_PARTITIONS = 500
 _ATTRIBUTES_LOW_BYTE = 22
@@ -81,12 +89,12 @@ def produce(
     try:
         flags = survey(view, request.topics)
         if flags & TRANSACTIONAL_FLAG and call.begin_verification(view):
-            return call.append_verified(bytearray(view[:stop]), flags & COMPRESSION_MASK != 0)
+            return call.append_verified(bytearray(view[:stop]), _needs_look(flags))
     except KafkaError as error:
         return call.refuse_all(error)
     if request.acks not in LEGAL_ACKS:
         return call.refuse_all(KafkaError(ErrorCode.INVALID_REQUIRED_ACKS))
-    if call.must_wait(view, flags & COMPRESSION_MASK != 0):
+    if call.must_wait(view, _needs_look(flags)):
         return call.append_slowly(bytearray(view[:stop]))
     return call.append_now(view)
 
@@ -108,7 +116,7 @@ async def _produce_many(
     try:
         flags = await run(services.executor, survey, view, request.topics)
         if flags & TRANSACTIONAL_FLAG and call.begin_verification(view):
-            return await call.append_verified(frame, flags & COMPRESSION_MASK != 0)
+            return await call.append_verified(frame, _needs_look(flags))
     except KafkaError as error:
         return await call.refuse_many(error)
     if request.acks not in LEGAL_ACKS:
@@ -155,21 +163,22 @@ class _Produce(ProduceAnswer):
         self._verification = verification
         return True
 
-    async def append_verified(self, frame: bytearray, compressed: bool) -> Reply | None:
+    async def append_verified(self, frame: bytearray, needs_look: bool) -> Reply | None:
         assert self._verification is not None
         await self._verification.ask()
         if self._request.acks not in LEGAL_ACKS:
             return await self.refuse_many(KafkaError(ErrorCode.INVALID_REQUIRED_ACKS))
         view = memoryview(frame)
-        if self._many or self.must_wait(view, compressed):
+        if self._many or self.must_wait(view, needs_look):
             return await self.append_slowly(frame)
         return await self._answer_many(self._append_all(view))
 
     # ---- the fast road ------------------------------------------------------------------------------------
 
-    def must_wait(self, view: memoryview, compressed: bool) -> bool:
+    def must_wait(self, view: memoryview, needs_look: bool) -> bool:
         """Must any batch be worked on in a thread, or be flushed before it may be acknowledged?"""
         hosted = self._services.replicas.hosted
+        now_ms = self._services.clock.now_ms() if needs_look else 0
         for topic, partitions in self._request.topics:
             for index, start, stop in partitions:
                 partition = hosted(topic, index)
@@ -177,18 +186,20 @@ class _Produce(ProduceAnswer):
                     continue
                 if partition.works_on_append:
                     return True
-                if compressed and not self._look_inside(partition, view, start, stop):
+                if needs_look and not self._look_inside(partition, view, start, stop, now_ms):
                     return True
         return False
 
-    def _look_inside(self, partition: Partition, view: memoryview, start: int, stop: int) -> bool:
+    def _look_inside(
+        self, partition: Partition, view: memoryview, start: int, stop: int, now_ms: int
+    ) -> bool:
         """Inspect a batch here and now if it is compressed; False if it is too large for that."""
         if not _is_compressed(view, start, stop):
-            return True
+            return stop - start <= INLINE_PLAIN_BYTES
         if stop - start > INLINE_COMPRESSED_BYTES:
             return False
         try:
-            found = partition.log.inspect(view[start:stop], INLINE_PLAIN_BYTES)
+            found = partition.log.inspect(view[start:stop], now_ms, INLINE_DECOMPRESSED_BYTES)
         except KafkaError:
             return False
         if self._inspected is _NOT_INSPECTED:
@@ -280,8 +291,6 @@ class _Produce(ProduceAnswer):
     async def _append_slowly(
         self, view: memoryview, topic: TopicKey, index: int, start: int, stop: int
     ) -> Outcome:
-        run = self._services.loop.run_in_executor
-        executor = self._services.executor
         verification = self._verification
         if verification is not None and (refused := verification.refused.get((topic, index))) is not None:
             return self._unverified(topic, index, refused)
@@ -289,11 +298,16 @@ class _Produce(ProduceAnswer):
             partition = self._leader(view, topic, index)
             records: memoryview | bytearray = self._records(view, start, stop)
             inspected = self._inspected.get(start)
+            now_ms = self._services.clock.now_ms()
+            unpacking = self._services.unpacking
             if partition.log.needs_recompression(records):
-                records, inspected = await run(executor, partition.log.recompress, records)
+                recompress = partial(partition.log.recompress, records, now_ms)
+                records, inspected = await unpacking.run(recompress)
                 partition = self._leader(view, topic, index)
-            elif inspected is None and _is_compressed(view, start, stop):
-                inspected = await run(executor, partition.log.inspect, records)
+            elif inspected is None and (
+                stop - start > INLINE_PLAIN_BYTES or _is_compressed(view, start, stop)
+            ):
+                inspected = await unpacking.run(partial(partition.log.inspect, records, now_ms))
                 partition = self._leader(view, topic, index)
             now_ms = self._services.clock.now_ms()
             result = partition.append(
@@ -309,6 +323,11 @@ class _Produce(ProduceAnswer):
         except KafkaError as error:
             return self._failed(topic, index, error)
         return self._appended(partition, index, result)
+
+
+def _needs_look(flags: int) -> bool:
+    """Given all batches' attributes: may one be too large to be looked into on the loop?"""
+    return flags & COMPRESSION_MASK != 0 or not _IS_COMPILED
 
 
 def _codec(view: memoryview, start: int, stop: int) -> int:
