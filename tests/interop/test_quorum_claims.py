@@ -53,6 +53,8 @@ def test_what_ends_the_reference_does_not_end_ottla(
             assert (answer["error_code"], answer["leader_epoch"]) == ("none", epoch)
         except ConnectionError:
             assert api_key == BEGIN_QUORUM_EPOCH
+        if epoch == LAST_EPOCH - 1:
+            wait_until(lambda: leader_epoch(stranger) == LAST_EPOCH, 30, "it to lead the last epoch")
     if epoch != LAST_EPOCH - 1:
         assert apache.wait(60) != 0
     apache.kill()

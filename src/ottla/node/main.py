@@ -10,6 +10,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.model.tasks import guarded
+
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
 
@@ -95,7 +97,7 @@ def _stop_on_signals(stop: asyncio.Event, interrupt: Callable[[], None]) -> None
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     for number in numbers:
-        loop.add_signal_handler(number, told, number.name)
+        loop.add_signal_handler(number, guarded(told, name="stopping on a signal", owner="node"), number.name)
 
 
 def _stop_at_end_of_input(stop: asyncio.Event, interrupt: Callable[[], None]) -> None:
@@ -108,7 +110,7 @@ def _stop_at_end_of_input(stop: asyncio.Event, interrupt: Callable[[], None]) ->
             stop.set()
             interrupt()
 
-    loop.add_reader(_STDIN, readable)
+    loop.add_reader(_STDIN, guarded(readable, name="reading the standard input", owner="node"))
 
 
 def _raise_file_limit() -> None:
