@@ -32,10 +32,8 @@ from ottla.wire.codec import WireError, decode, encode
 from ottla.wire.header import decode_request_header
 from ottla.wire.registry import request_class
 
-EXTREMES = tuple(sign for bits in (8, 16, 32, 64) for sign in (2 ** (bits - 1) - 1, -(2 ** (bits - 1)))) + (
-    -1,
-    0,
-)
+ENDS = [end for bits in (8, 16, 32, 64) for end in (2 ** (bits - 1) - 1, -(2 ** (bits - 1)))]
+EXTREMES = (*ENDS, -1, 0)
 QUESTION = b"last"
 HELLO = struct.pack(">ihh4sh", 10, API_VERSIONS, 0, QUESTION, -1)
 # Fetch, JoinGroup, SyncGroup and ShareFetch may wait for as long as a number says.
@@ -249,9 +247,8 @@ def test_every_number_of_requests_that_are_right(make_node: MakeNode) -> None:
         with node.start(), RawClient(node) as client:
             client.write(client.create_topic(f"afterwards-{again}"), 0, [b"served"])
             assert client.read("kept") == [b"%d" % n for n in range(20)]
-            committed = {"group_id": "simple", "topics": [{"name": TOPIC, "partition_indexes": [0]}]}
-            wait_until(lambda: client.ask(9, 5, committed)["error_code"] == "none", 30, "the group's shard")
-            wait_until(lambda: _producer(client) == "none", 30, "the transactional id's shard")
+            wait_until(lambda c=client: _group(c) == "none", 30, "the group's shard")  # type: ignore[misc]
+            wait_until(lambda c=client: _producer(c) == "none", 30, "a shard")  # type: ignore[misc]
         assert node.exit_code == 0
         assert "Traceback" not in node.log_text(), node.log_text()
         assert " ERROR " not in node.log_text(), node.log_text()
@@ -264,6 +261,12 @@ def _found(client: RawClient, body: dict[str, Any]) -> bool:
 
 def uuid_text(value: uuid.UUID) -> str:
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def _group(client: RawClient) -> str:
+    wanted = {"group_id": "simple", "topics": [{"name": TOPIC, "partition_indexes": [0]}]}
+    found: str = client.ask(9, 5, wanted)["error_code"]
+    return found
 
 
 def _producer(client: RawClient) -> str:
