@@ -5,8 +5,6 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
-from ottla.model.tasks import report
-
 SLICE_S = 0.005
 
 
@@ -90,13 +88,7 @@ class PacedCalls:
         ends = monotonic() + SLICE_S
         try:
             for _ in range(len(calls)):
-                call = calls.popleft()
-                try:
-                    call()
-                except Exception as error:  # noqa: BLE001 - those behind it are somebody else's
-                    report(
-                        error, name=getattr(call, "__qualname__", repr(call)), owner="calls of the next turn"
-                    )
+                calls.popleft()()
                 if monotonic() > ends:
                     break
         finally:

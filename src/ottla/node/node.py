@@ -284,8 +284,18 @@ class Node:
         self.logs.abandon()
 
     async def _stop_logs(self) -> None:
-        await self.logs.checkpoint_high_watermarks(self.replicas.high_watermarks())
-        await self.logs.shutdown(self._lifecycle.broker_epoch)
+        try:
+            await self.logs.checkpoint_high_watermarks(self.replicas.high_watermarks())
+        finally:
+            await self._shut_down_logs()
+
+    async def _shut_down_logs(self) -> None:
+        try:
+            await self.logs.shutdown(self._lifecycle.broker_epoch)
+        except Exception:
+            # The next start finds no mark of a clean stop and looks; it must not find the directories locked.
+            self.logs.abandon()
+            raise
 
     async def _leave(self) -> None:
         self._stalls.stop()
