@@ -376,6 +376,9 @@ def strike(world: World, gate: Gate, work: Callable[[], None]) -> bool:
         for _ in range(ROUNDS):
             if world.faults.raised is None and not world.has_ended:
                 work()
+    except ConnectionError:
+        if not world.has_ended:
+            raise
     finally:
         world.faults.disarm()
     if world.faults.raised is None:
