@@ -53,6 +53,7 @@ NO_BOUNDARIES: Final = (
     "spawn.",  # closes a coroutine
     "Shard._flush_soon",  # flush() undoes what cannot be built or appended; both have gates
     "Connection._next_turn",  # serves on: dispatch and output have gates
+    "Connection.connection_made",  # admits: that has a gate
     "Turns._begin",  # sets numbers
 )
 
