@@ -45,6 +45,7 @@ from ottla.metadata.records import NoOpRecord
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid, random_uuid
+from ottla.model.tasks import report, spawn, spawn_restarting
 from ottla.raft.driver import RaftDriver
 from ottla.wire.messages import broker_lifecycle as lifecycle
 from ottla.wire.messages import configs as config_messages
@@ -56,6 +57,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+OWNER = "controller"
 TICK_INTERVAL_S = 1.0
 
 
@@ -101,9 +103,7 @@ class Controller:
         await self._activate()
         await self._register_itself()
         self.publisher.subscribe(self._image_published)
-        ticking = asyncio.create_task(self._tick_forever(), name="controller-tick")
-        ticking.add_done_callback(self._ticking_ended)
-        self._tasks = [ticking]
+        self._tasks = [spawn_restarting(self._tick_forever, name="periodic work", owner=OWNER)]
 
     async def stop(self) -> None:
         """Stops deciding, and closes the log with everything in it on disk."""
@@ -113,8 +113,10 @@ class Controller:
         if self._runtime.active and self.raft.is_leader:
             await self._write_snapshot(stopping=True)
         self._runtime.resign()
-        await self.raft.stop()
-        self.settings.policies.close()
+        try:
+            await self.raft.stop()
+        finally:
+            self.settings.policies.close()
 
     async def _activate(self) -> None:
         runtime = self._runtime
@@ -381,7 +383,7 @@ class Controller:
 
     def _image_published(self, image: ClusterImage, delta: Delta) -> None:
         if self._snapshot is None and self.raft.snapshots.due(image):
-            self._snapshot = asyncio.create_task(self._write_snapshot(), name="metadata-snapshot")
+            self._snapshot = spawn(self._write_snapshot(), name="metadata snapshot", owner=OWNER)
 
     async def _write_snapshot(self, *, stopping: bool = False) -> None:
         try:
@@ -389,6 +391,8 @@ class Controller:
         except OSError as error:
             # The log itself is whole: the next snapshot may succeed.
             logger.error("no metadata snapshot: %s", error)
+        except Exception as error:  # noqa: BLE001 - as above
+            report(error, name="metadata snapshot", owner=OWNER)
         finally:
             self._snapshot = None
 
@@ -399,15 +403,6 @@ class Controller:
                 await self.tick()
             except KafkaError as error:
                 logger.warning("periodic work of the controller failed: %s", error)
-
-    def _ticking_ended(self, task: "asyncio.Task[None]") -> None:
-        """Nothing but stop() ends it: a controller that no longer looks after its brokers must not stay."""
-        if task.cancelled() or task.exception() is None:
-            return
-        error = task.exception()
-        assert isinstance(error, Exception)
-        logger.critical("the controller's periodic work has ended", exc_info=error)
-        self.on_failure(error)
 
     def _tick_interval_s(self) -> float:
         idle_ms = self.raft.log.config.max_idle_interval_ms

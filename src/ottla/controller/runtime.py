@@ -160,7 +160,12 @@ class ControllerRuntime:
             pending = self._pending.popleft()
             if pending.image is not None:
                 assert pending.delta is not None
-                self._commit_image(pending.image, pending.delta)
+                try:
+                    self._commit_image(pending.image, pending.delta)
+                except Exception:
+                    # Whoever drives the commits gives up now, and fail() answers everybody who waits, this one too.
+                    self._pending.appendleft(pending)
+                    raise
             if not pending.future.done():
                 pending.future.set_result(pending.response)
 

@@ -38,6 +38,8 @@ def spawn(
     )
     _running.add(task)
     task.add_done_callback(_running.discard)
+    # A task that is cancelled before its first turn has never begun with the work: Python would complain of it.
+    task.add_done_callback(lambda _: work.close())
     return task
 
 

@@ -13,6 +13,7 @@ from ottla.metadata.cluster import Endpoint
 from ottla.metadata.features import SUPPORTED_FEATURES
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, Uuid
+from ottla.model.tasks import spawn, spawn_restarting
 from ottla.wire.messages.broker_lifecycle import (
     AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
@@ -33,6 +34,7 @@ from ottla.wire.messages.broker_lifecycle import (
 
 log = logging.getLogger("ottla.node")
 
+OWNER = "broker"
 # A broker that the controller does not let go stops anyway after a while.
 SHUTDOWN_PATIENCE_S = 10.0
 SHUTDOWN_RETRY_S = 0.02
@@ -61,7 +63,6 @@ class BrokerLifecycle:
         self._metadata_offset = metadata_offset
         self._offline_dirs = offline_dirs
         self._cordoned_dirs = cordoned_dirs
-        self._extra_beats: set[asyncio.Task[None]] = set()
         self._interval_s = interval_ms / 1000
         self._task: asyncio.Task[None] | None = None
         self.broker_epoch = -1
@@ -99,7 +100,7 @@ class BrokerLifecycle:
         """Everything is in place: let clients be sent here."""
         while (await self._heartbeat()).is_fenced:
             await asyncio.sleep(self._interval_s)
-        self._task = asyncio.get_running_loop().create_task(self._beat())
+        self._task = spawn_restarting(self._beat, name="heartbeats", owner=OWNER)
 
     async def leave(self) -> None:
         """Hand over what is led, as far as there is anyone to take it."""
@@ -122,14 +123,17 @@ class BrokerLifecycle:
         request = AssignReplicasToDirsRequest(
             broker_id=self._node_id, broker_epoch=self.broker_epoch, directories=[where]
         )
-        await self._controller.assign_replicas_to_dirs(request, _ASSIGNMENT)
+        response = await self._controller.assign_replicas_to_dirs(request, _ASSIGNMENT)
+        if response.error_code:
+            log.warning(
+                "the controller was not told in which directory a replica is: %s",
+                ErrorCode(response.error_code).name,
+            )
 
     def beat_now(self) -> None:
         """Something has changed that the controller should hear of before the next heartbeat is due."""
         if self._task is not None and not self._task.done():
-            beat = asyncio.get_running_loop().create_task(self._try_heartbeat())
-            self._extra_beats.add(beat)
-            beat.add_done_callback(self._extra_beats.discard)
+            spawn(self._try_heartbeat(), name="heartbeat", owner=OWNER)
 
     async def _beat(self) -> None:
         while True:

@@ -8,7 +8,9 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.model.tasks import guarded
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
@@ -20,6 +22,8 @@ STALL_REPORT_VARIABLE = "OTTLA_STALL_REPORT"
 # however it ends.
 STOP_AT_EOF_VARIABLE = "OTTLA_STOP_AT_EOF"
 _STDIN = 0
+# Of a node that had to give up while it ran: a supervisor starts it again.
+EXIT_GAVE_UP: Final = 70
 
 
 def serve(config: "BrokerConfig", cluster_id: str | None = None) -> int:
@@ -45,7 +49,7 @@ def _run(coroutine: Coroutine[Any, Any, int]) -> int:
 
 async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
     from ottla.node.garbage import ShortCollections
-    from ottla.node.node import Node
+    from ottla.node.node import Node, describe_error
     from ottla.storage.errors import RecoveryAbortedError
 
     stop = asyncio.Event()
@@ -68,7 +72,15 @@ async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
         log.info("stopped before all logs were read; the next start reads them")
     finally:
         await node.stop()
-    return 1 if node.failed else 0
+    if node.failure is None:
+        return 0
+    # The last line: whatever the stop has said, this is why there was one.
+    print(
+        f"ottla: stopped, because it could not go on: {describe_error(node.failure)}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return EXIT_GAVE_UP
 
 
 def _stop_on_signals(stop: asyncio.Event, interrupt: Callable[[], None]) -> None:
@@ -85,7 +97,7 @@ def _stop_on_signals(stop: asyncio.Event, interrupt: Callable[[], None]) -> None
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     for number in numbers:
-        loop.add_signal_handler(number, told, number.name)
+        loop.add_signal_handler(number, guarded(told, name="stopping on a signal", owner="node"), number.name)
 
 
 def _stop_at_end_of_input(stop: asyncio.Event, interrupt: Callable[[], None]) -> None:
@@ -98,7 +110,7 @@ def _stop_at_end_of_input(stop: asyncio.Event, interrupt: Callable[[], None]) ->
             stop.set()
             interrupt()
 
-    loop.add_reader(_STDIN, readable)
+    loop.add_reader(_STDIN, guarded(readable, name="reading the standard input", owner="node"))
 
 
 def _raise_file_limit() -> None:

@@ -27,6 +27,7 @@ from ottla.metadata.image import CLUSTER_DEFAULT, ClusterImage, ConfigResource, 
 from ottla.model.clock import Clock, SystemClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, Uuid, random_uuid
+from ottla.model.tasks import guarded, spawn, spawn_restarting
 from ottla.node.broker_lifecycle import BrokerLifecycle
 from ottla.node.coordinators import Coordinators, LoopScheduler
 from ottla.node.formatting import ensure_formatted
@@ -52,6 +53,7 @@ from ottla.wire.messages.producers import AllocateProducerIdsRequest
 
 log = logging.getLogger("ottla.node")
 
+OWNER = "node"
 # Waiting for disks: recompression, flushes before an acknowledgement, cold reads, searches by timestamp.
 THREADS = 8
 # Long enough for whoever waited for the node to be served first.
@@ -83,7 +85,6 @@ class Node:
         self._producer_ids = ProducerIdSource(self._allocate_producer_ids)
         # What has been started, as the ways to stop it; the last one is stopped first.
         self._stops: list[Callable[[], Awaitable[None]]] = []
-        self._directory_reports: set[asyncio.Task[None]] = set()
         self._hw_task: asyncio.Task[None] | None = None
         self._rest: asyncio.TimerHandle | None = None
         self._interrupted = False
@@ -102,8 +103,10 @@ class Node:
         """Bring the node up; on failure everything that was started is stopped again."""
         try:
             await self._start()
-        except BaseException:
+        except BaseException as error:
             await self.stop()
+            if self.failure is not None and isinstance(error, KafkaError):
+                raise self.failure from error  # what came of it says less than what happened
             raise
 
     async def _start(self) -> None:
@@ -155,9 +158,9 @@ class Node:
         )
         self._stops.append(self._abandon_logs)
         self.controller = make_controller(self.config, meta, endpoints, self._clock, self._fail)
+        self._stops.append(self.controller.stop)
         self.controller.publisher.subscribe(self._publisher.publish)
         await self.controller.start()
-        self._stops.append(self.controller.stop)
 
     async def _start_logs(self) -> None:
         image = self.controller.image
@@ -171,7 +174,6 @@ class Node:
         await self.logs.load(topic_config, partial(self._is_stray, image))
         self._loading = False
         self._restore_high_watermarks()
-        self._stops[-2] = self._stop_logs
 
     def _restore_high_watermarks(self) -> None:
         for topic_partition, offset in self.logs.read_high_watermarks().items():
@@ -193,6 +195,8 @@ class Node:
             self._cordoned_directories,
             self.config["broker.heartbeat.interval.ms"],
         )
+        # From here on logs are written: a stop puts them on disk and says so.
+        self._stops[self._stops.index(self._abandon_logs)] = self._stop_logs
         self._publisher.follow(self._follow_config)
         self._publisher.follow(self.replicas.apply)
         self.coordinators = Coordinators(
@@ -235,11 +239,13 @@ class Node:
         await self._lifecycle.unfence()
         await self.caught_up()
         await self.sockets.serve(self._services())
-        self._hw_task = asyncio.get_running_loop().create_task(self._checkpoint_high_watermarks())
-        # What the start did not wait for is imported in a thread, so that no first request has to.
-        self._rest = asyncio.get_running_loop().call_later(
-            LOAD_REST_AFTER_S, self._executor.submit, handlers.load_rest
+        self._hw_task = spawn_restarting(
+            self._checkpoint_high_watermarks, name="checkpoints of high watermarks", owner=OWNER
         )
+        # What the start did not wait for is imported in a thread, so that no first request has to.
+        import_rest = guarded(handlers.load_rest, name="importing handlers", owner=OWNER)
+        submit = guarded(self._executor.submit, name="importing handlers", owner=OWNER)
+        self._rest = asyncio.get_running_loop().call_later(LOAD_REST_AFTER_S, submit, import_rest)
         self._stalls.start()
 
     def _services(self) -> Services:
@@ -282,8 +288,18 @@ class Node:
         self.logs.abandon()
 
     async def _stop_logs(self) -> None:
-        await self.logs.checkpoint_high_watermarks(self.replicas.high_watermarks())
-        await self.logs.shutdown(self._lifecycle.broker_epoch)
+        try:
+            await self.logs.checkpoint_high_watermarks(self.replicas.high_watermarks())
+        finally:
+            await self._shut_down_logs()
+
+    async def _shut_down_logs(self) -> None:
+        try:
+            await self.logs.shutdown(self._lifecycle.broker_epoch)
+        except Exception:
+            # The next start finds no mark of a clean stop and looks; it must not find the directories locked.
+            self.logs.abandon()
+            raise
 
     async def _leave(self) -> None:
         self._stalls.stop()
@@ -297,15 +313,11 @@ class Node:
 
     # ---- failing ------------------------------------------------------------------------------------------
 
-    @property
-    def failed(self) -> bool:
-        return self.failure is not None
-
     def _fail(self, error: BaseException) -> None:
         """Something without which the node must not go on."""
         if self.failure is None:
             self.failure = error
-            log.critical("stopping: %s", error)
+            log.critical("stopping: %s", describe_error(error))
             if self._on_fatal is not None:
                 self._on_fatal(error)
 
@@ -379,12 +391,10 @@ class Node:
     def _replica_moved(self, partition: Partition) -> None:
         directory_id = self.logs.directory_id(partition.log)
         if directory_id is not None:
-            report = self._lifecycle.assign_directory(
+            told = self._lifecycle.assign_directory(
                 partition.topic_id, partition.topic_partition.partition, directory_id
             )
-            task = asyncio.get_running_loop().create_task(report)
-            self._directory_reports.add(task)
-            task.add_done_callback(self._directory_reports.discard)
+            spawn(told, name=f"telling where {partition.topic_partition} is", owner=OWNER)
 
     async def _checkpoint_high_watermarks(self) -> None:
         while True:
@@ -403,3 +413,9 @@ class Node:
     def bootstrap_servers(self) -> str:
         broker = next(iter(self.config.broker_listeners))
         return "{}:{}".format(*self.sockets.address(broker.name))
+
+
+def describe_error(error: BaseException) -> str:
+    """One line: what happened, with its kind where that is not a sentence for users."""
+    text = str(error) or type(error).__name__
+    return text if isinstance(error, KafkaError | OSError) else f"{type(error).__name__}: {text}"

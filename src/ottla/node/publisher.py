@@ -7,14 +7,13 @@ Owner: the node, on its loop.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
-
-log = logging.getLogger("ottla.node")
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.tasks import spawn
 
 Follower = Callable[[Delta], Awaitable[None]]
 
@@ -30,6 +29,7 @@ class Publisher:
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._held = True
+        self._failed = False
 
     def follow(self, follower: Follower) -> None:
         """Followers are called in the order they came."""
@@ -42,39 +42,46 @@ class Publisher:
 
     def publish(self, image: ClusterImage, delta: Delta) -> None:
         """A change is committed; called by the controller."""
-        if delta.empty and not self._queue and self._task is None and not self._held:
+        if delta.empty and not self._queue and self._task is None and not self._held and not self._failed:
             self._show(image)
             return
         self._queue.append(delta)
         self._run()
 
     def _run(self) -> None:
-        if self._task is None and self._queue and not self._held:
-            self._task = asyncio.get_running_loop().create_task(self._drain())
-            self._task.add_done_callback(self._drained)
+        if self._task is None and self._queue and not self._held and not self._failed:
+            self._task = spawn(
+                self._drain(), name="applying the metadata log", owner="node", failed=self._fail
+            )
 
     async def reached(self, offset: int) -> None:
         """Wait until the image shows everything up to `offset`."""
         if self.image.offset >= offset:
             return
+        if self._failed:
+            raise _not_applied()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((offset, future))
         await future
 
     async def _drain(self) -> None:
-        while self._queue:
-            delta = self._queue.popleft()
-            for follower in self._followers:
-                await follower(delta)
-            self._show(delta.after)
+        try:
+            while self._queue:
+                delta = self._queue.popleft()
+                for follower in self._followers:
+                    await follower(delta)
+                self._show(delta.after)
+        finally:
+            self._task = None
 
-    def _drained(self, task: "asyncio.Task[None]") -> None:
-        self._task = None
-        if not task.cancelled() and task.exception() is not None:
-            # Serving on from an image that was not applied would be serving lies.
-            self._on_failure(task.exception() or RuntimeError("unknown"))
-            return
-        self._run()  # something may have come after the last look at the queue
+    def _fail(self, error: Exception) -> None:
+        """Serving on from an image that was not applied would be serving lies: whoever waits for it is told."""
+        self._failed = True
+        waiting, self._waiting = self._waiting, []
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(_not_applied())
+        self._on_failure(error)
 
     def _show(self, image: ClusterImage) -> None:
         self.image = image
@@ -84,3 +91,7 @@ class Publisher:
             for _, future in reached:
                 if not future.done():
                     future.set_result(None)
+
+
+def _not_applied() -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "This node could not apply a change of the metadata")

@@ -9,15 +9,18 @@ before anyone hears of it. Nothing here assumes how many voters there are.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.model.errors import ErrorCode
-from ottla.raft.quorum_state import NONE, ElectionState
+from ottla.raft.quorum_state import MAX_EPOCH, NONE, ElectionState
 from ottla.raft.voters import ReplicaKey, VoterSet
 
 # After this long without a fetch an observer is forgotten.
 OBSERVER_SESSION_TIMEOUT_MS = 300_000
 UNKNOWN_OFFSET = -1
+# An election takes the next epoch, and there are 2^31. Whoever reaches the controller's listener may claim any: one
+# beyond this is believed by nobody, so that whatever is claimed, 16 million elections are left, one for each start.
+MAX_CLAIMED_EPOCH: Final = MAX_EPOCH - (1 << 24)
 
 
 class Role(Enum):
@@ -137,6 +140,7 @@ def to_prospective(state: QuorumState) -> QuorumState:
 
 def to_candidate(state: QuorumState) -> QuorumState:
     """Stands for election: a new epoch, and its own vote is given."""
+    assert state.epoch < MAX_EPOCH, "there is a next epoch"
     return _become(
         state,
         Role.CANDIDATE,
@@ -305,6 +309,8 @@ def voter_request_error(state: QuorumState, remote_id: int, epoch: int) -> Error
     """Why a Vote, BeginQuorumEpoch or EndQuorumEpoch is refused."""
     if epoch < state.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
+    if epoch > max(state.epoch, MAX_CLAIMED_EPOCH):
+        return ErrorCode.INVALID_REQUEST
     return ErrorCode.INVALID_REQUEST if remote_id < 0 else None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ottla.metadata.batches import build_record_batch, read_record_batch
 from ottla.metadata.checkpoint import read_checkpoint
@@ -22,13 +22,14 @@ from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.metadata.loader import MetadataLoader
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.tasks import report, spawn, spawn_restarting
 from ottla.raft import answers, core, voter_answers
 from ottla.raft.answers import Asked
 from ottla.raft.control import QuorumRecords, apply_control_batch, start_of_epoch_batch
 from ottla.raft.core import QuorumState
 from ottla.raft.metadata_log import MetadataLog, MetadataLogConfig
+from ottla.raft.quorum_state import MAX_EPOCH, QuorumStateError, QuorumStateFile
 from ottla.raft.quorum_state import NONE as NO_LEADER
-from ottla.raft.quorum_state import QuorumStateFile
 from ottla.raft.snapshots import SnapshotGenerator
 from ottla.raft.voters import VoterNode, VoterSet
 from ottla.wire.messages import fetch as f
@@ -36,6 +37,9 @@ from ottla.wire.messages import raft as m
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+OWNER = "metadata quorum"
 # Between two looks at whether a snapshot is due or something may be deleted.
 MAINTENANCE_INTERVAL_S = 60.0
 MAX_FETCH_WAIT_MS = 5_000
@@ -110,6 +114,10 @@ class RaftDriver:
                 f"the quorum has {len(voters.ids)} voters {sorted(voters.ids)}; this release runs one",
             )
         self.state = core.initial_state(options.local.key, voters, self._file.read(), self.log.end)
+        if self.state.epoch >= MAX_EPOCH:
+            raise self._file.unusable(
+                f"epoch {self.state.epoch} is the last there is, and a start takes the next"
+            )
         self.snapshots = SnapshotGenerator(self.log, self._clock, self._executor)
         self.snapshots.appended(self._loaded_bytes)
         return loader, delta
@@ -168,8 +176,8 @@ class RaftDriver:
         self._listener = listener
         await self._elect()
         self._tasks = [
-            asyncio.create_task(self._flush_forever(), name="metadata-log-flush"),
-            asyncio.create_task(self._maintain_forever(), name="metadata-log-maintenance"),
+            spawn(self._flush_forever(), name="flushing the log", owner=OWNER, failed=self._fail),
+            spawn_restarting(self._maintain_forever, name="maintenance of the log", owner=OWNER),
         ]
 
     async def stop(self) -> None:
@@ -179,11 +187,14 @@ class RaftDriver:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._fetchers.set()
-        if self._opened and self._failed is None:
-            await self._run(self._flush)
-        self._executor.shutdown()
-        if self._opened:
-            self.log.close()
+        async with self._answering:
+            try:
+                if self._opened and self._failed is None:
+                    await self._run(self._flush)
+            finally:
+                self._executor.shutdown()
+                if self._opened:
+                    self.log.close()
 
     # --- elections
 
@@ -220,6 +231,7 @@ class RaftDriver:
             await self._run(lambda: self._file.write(state.election, self.kraft_version))
         was_leader, self.state = self.state.is_leader, state
         if was_leader and not state.is_leader:
+            logger.info("told of epoch %d of the metadata quorum: stands for election again", state.epoch)
             assert self._listener is not None
             self._listener.on_resigned()
             # Nobody else can lead: it waits for no timeout to stand again.
@@ -268,18 +280,17 @@ class RaftDriver:
         self.log.flush(self._clock.now_ms())
 
     async def _flush_forever(self) -> None:
-        while True:
+        while self._failed is None:
             await self._flush_wanted.wait()
             self._flush_wanted.clear()
-            await self._flush_and_commit()
+            try:
+                await self._flush_and_commit()
+            except (OSError, KafkaError) as error:
+                self._fail(error)  # a disk's reason is one line, not a trace
 
     async def _flush_and_commit(self) -> None:
         end_offset = self.log.end_offset
-        try:
-            await self._run(self._flush)
-        except (OSError, KafkaError) as error:
-            self._fail(error)
-            raise
+        await self._run(self._flush)
         if not self.state.is_leader:
             return
         self.state = core.local_flushed(self.state, end_offset)
@@ -298,7 +309,7 @@ class RaftDriver:
         if self._failed is not None:
             return
         self._failed = error
-        logger.critical("the metadata log cannot be written: %s", error)
+        logger.critical("the metadata log cannot go on: %s", str(error) or type(error).__name__)
         if self._listener is not None:
             self._listener.on_failure(error)
 
@@ -337,27 +348,43 @@ class RaftDriver:
     def _quorum(self) -> answers.Quorum:
         return answers.Quorum(self._options.cluster_id, self.log)
 
-    async def vote(self, request: m.VoteRequest, how: Asked) -> m.VoteResponse:
-        async with self._answering:
-            state, response = answers.vote(self.state, self._quorum, request, how)
-            await self._after_answer(state)
+    async def _settle(self, answer: Callable[[], tuple[QuorumState, T]]) -> T:
+        """Answers one after the other, each to its end: whoever asked may be gone, the vote is on disk all the same."""
+        # Half of an election would leave a quorum without a leader: a failure there is final.
+        settling = spawn(self._answer(answer), name="answering a voter", owner=OWNER, failed=self._fail)
+        response = await asyncio.shield(settling)
+        if response is None:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The quorum's state could not be changed")
         return response
+
+    async def _answer(self, answer: Callable[[], tuple[QuorumState, T]]) -> T | None:
+        async with self._answering:
+            if self._stopping or self._failed is not None:
+                return None
+            try:
+                state, response = answer()
+            except Exception as error:  # noqa: BLE001 - nothing has changed: it concerns this request alone
+                report(error, name="answering a voter", owner=OWNER)
+                return None
+            try:
+                await self._after_answer(state)
+            except (OSError, KafkaError, QuorumStateError) as error:
+                self._fail(error)  # a disk's reason is one line, not a trace
+                return None
+        return response
+
+    async def vote(self, request: m.VoteRequest, how: Asked) -> m.VoteResponse:
+        return await self._settle(lambda: answers.vote(self.state, self._quorum, request, how))
 
     async def begin_quorum_epoch(
         self, request: m.BeginQuorumEpochRequest, how: Asked
     ) -> m.BeginQuorumEpochResponse:
-        async with self._answering:
-            state, response = answers.begin_quorum_epoch(self.state, self._quorum, request, how)
-            await self._after_answer(state)
-        return response
+        return await self._settle(lambda: answers.begin_quorum_epoch(self.state, self._quorum, request, how))
 
     async def end_quorum_epoch(
         self, request: m.EndQuorumEpochRequest, how: Asked
     ) -> m.EndQuorumEpochResponse:
-        async with self._answering:
-            state, response = answers.end_quorum_epoch(self.state, self._quorum, request, how)
-            await self._after_answer(state)
-        return response
+        return await self._settle(lambda: answers.end_quorum_epoch(self.state, self._quorum, request, how))
 
     def describe_quorum(self, request: m.DescribeQuorumRequest, version: int) -> m.DescribeQuorumResponse:
         return answers.describe_quorum(self.state, request, self._clock.now_ms(), version)

@@ -1,13 +1,15 @@
 """The `quorum-state` file: the epoch, the leader and the vote, which must survive whatever happens.
 
 Rules: the file is on disk before anyone is told what it says; it is replaced, never rewritten. The format is
-Kafka's: one line of JSON, data_version 0 with static voters and 1 with voters in the log.
+Kafka's: one line of JSON, data_version 0 with static voters and 1 with voters in the log. Nothing is written that
+could not be read again.
 """
 
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from ottla.metadata.checkpoint import fsync_directory
 from ottla.model.ids import ZERO_UUID, uuid_from_str, uuid_to_str
@@ -16,6 +18,14 @@ from ottla.raft.voters import ReplicaKey
 FILE_NAME = "quorum-state"
 MAX_FILE_BYTES = 1 << 20
 NONE = -1
+# Epochs and node ids are 32 bits wide, here, on the wire and in every batch of the log.
+MIN_INT32: Final = -(1 << 31)
+MAX_INT32: Final = (1 << 31) - 1
+MAX_EPOCH: Final = MAX_INT32
+# What a sole voter may do about a file that it cannot use: it has voted for nobody but itself.
+REMEDY: Final = (
+    "the only voter of a quorum finds its epoch in the log as well: move the file away and start again"
+)
 
 
 class QuorumStateError(Exception):
@@ -60,7 +70,7 @@ class ElectionState:
         try:
             return cls._from_json(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise QuorumStateError(f"not a quorum-state: {error!r}") from None
+            raise QuorumStateError(f"not a quorum-state: {_reason(error)}") from None
 
     @classmethod
     def _from_json(cls, text: str) -> "ElectionState":
@@ -70,14 +80,26 @@ class ElectionState:
             raise ValueError(
                 f"data_version ({version}) is not within the min (0) and max (1) supported version"
             )
-        voted_id = int(state["votedId"])
+        voted_id = _number(state, "votedId", NONE)
         directory = uuid_from_str(state["votedDirectoryId"]) if version == 1 else ZERO_UUID
         return cls(
-            epoch=int(state["leaderEpoch"]),
-            leader_id=int(state["leaderId"]),
+            # Apache's counter goes round at its end, and what it then wrote is older than any log.
+            epoch=_number(state, "leaderEpoch", MIN_INT32),
+            leader_id=_number(state, "leaderId", NONE),
             voted=None if voted_id == NONE else ReplicaKey(voted_id, directory),
-            voters=frozenset(int(v["voterId"]) for v in state.get("currentVoters") or ()),
+            voters=frozenset(_number(v, "voterId", 0) for v in state.get("currentVoters") or ()),
         )
+
+
+def _number(fields: Any, name: str, least: int) -> int:
+    value = fields[name]
+    if type(value) is not int or not least <= value <= MAX_INT32:
+        raise ValueError(f"{name} is {value!r:.40}, allowed are {least} to {MAX_INT32}")
+    return value
+
+
+def _reason(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 class QuorumStateFile:
@@ -94,14 +116,22 @@ class QuorumStateFile:
         except FileNotFoundError:
             return None
         if len(text) > MAX_FILE_BYTES:
-            raise QuorumStateError(f"{self.path} is too large to be a quorum-state")
+            raise self.unusable("too large to be a quorum-state")
         try:
             return ElectionState.from_json(text.decode("utf-8"))
         except (QuorumStateError, UnicodeDecodeError) as error:
-            raise QuorumStateError(f"{self.path}: {error}") from None
+            raise self.unusable(str(error)) from None
+
+    def unusable(self, why: str) -> QuorumStateError:
+        """One line for the operator: which file, what is wrong with it, what to do."""
+        return QuorumStateError(f"{self.path}: {why}; {REMEDY}")
 
     def write(self, state: ElectionState, kraft_version: int) -> None:
         """Puts the state on disk; when this returns, it will be read after a crash."""
+        if not 0 <= state.epoch <= MAX_EPOCH:
+            raise QuorumStateError(
+                f"{self.path}: epoch {state.epoch} cannot be written: the last is {MAX_EPOCH}"
+            )
         temporary = self.path.with_name(FILE_NAME + ".tmp")
         with temporary.open("wb") as file:
             file.write(state.to_json(kraft_version).encode("utf-8"))

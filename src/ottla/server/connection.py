@@ -29,6 +29,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Protocol, cast
 
 from ottla.model.errors import KafkaError
+from ottla.model.tasks import report
 from ottla.server.answers import Answer, Deferred, memory_bytes
 from ottla.server.frame_pool import FramePool
 from ottla.server.output import Output, Reply, SocketOutput, TransportOutput
@@ -112,7 +113,12 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.peer = (str(peer[0]), int(peer[1])) if peer else ("", 0)
-        if not self.host.opened(self):
+        try:
+            is_admitted = self.host.opened(self)
+        except Exception as error:  # noqa: BLE001 - it concerns this connection alone, which must not be left open
+            report(error, name="admitting a connection", owner=f"listener {self.host.listener_name}")
+            is_admitted = False
+        if not is_admitted:
             self._closing = True
             transport.abort()
             return

@@ -14,6 +14,7 @@ from typing import Any
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
+from ottla.model.tasks import report
 from ottla.server.answers import Answer, Deferred
 from ottla.server.connection import Connection
 from ottla.server.context import Context, Services
@@ -95,7 +96,7 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - a broker never dies of a request
             return _failed(route, request, header, error)
         if isinstance(result, Pending):
-            return _answered(route, request, header, result)
+            return _answered(connection, route, request, header, result)
         if iscoroutine(result):
             return _awaited(route, request, header, result)
         return _encode(result, header)
@@ -145,12 +146,27 @@ async def _awaited(
     return _encode(result, header)
 
 
-def _answered(route: Route, request: Any, header: RequestHeader, pending: Pending[Any]) -> Answer:
+def _answered(
+    connection: Connection, route: Route, request: Any, header: RequestHeader, pending: Pending[Any]
+) -> Answer:
     """A coordinator's answer: it may be there already, and otherwise does not hold the connection's line."""
     if pending.done:
         return _reply(route, request, header, pending)
     deferred = Deferred()
-    pending.then(lambda done: deferred.resolve(_reply(route, request, header, done)))
+
+    def answer(done: Pending[Any]) -> None:
+        try:
+            reply = _reply(route, request, header, done)
+        except KafkaError as error:
+            # Some requests have no way to be told of an error, and whoever waits must not do so for ever.
+            connection.close(f"{error.code.name}: {error}")
+        except Exception as error:  # noqa: BLE001 - whoever resolves it has nothing to do with it
+            report(error, name=f"answering a {route.request.__name__}", owner="connection")
+            connection.close("its answer could not be encoded")
+        else:
+            deferred.resolve(reply)
+
+    pending.then(answer)
     return deferred
 
 

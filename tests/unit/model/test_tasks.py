@@ -115,3 +115,14 @@ def test_a_guarded_callback_never_raises(caplog: pytest.LogCaptureFixture) -> No
     guarded(call, name="timer", owner="a shard", failed=told.append)(5)
     assert [str(error) for error in told] == ["no 5"]
     assert caplog.records[0].getMessage() == "a shard: timer failed: no 5"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_task_that_is_cancelled_before_its_first_turn_leaves_nothing_behind() -> None:
+    async def run() -> None:
+        task = spawn(fail(RuntimeError("never begun")), name="n", owner="o")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    gc.collect()

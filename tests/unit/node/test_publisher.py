@@ -2,8 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
+from ottla.model.errors import KafkaError
 from ottla.node.publisher import Publisher
 
 
@@ -32,3 +35,27 @@ async def publish_when_just_done() -> list[int]:
 
 def test_a_change_that_comes_when_the_last_one_is_just_applied_is_not_left_lying() -> None:
     assert asyncio.run(publish_when_just_done()) == [1, 2]
+
+
+def test_a_follower_that_fails_leaves_nobody_waiting() -> None:
+    """A start waits for the image too: it must end with the reason rather than never."""
+
+    async def main() -> None:
+        async def follow(delta: Delta) -> None:
+            raise RuntimeError("a bug")
+
+        failures: list[BaseException] = []
+        publisher = Publisher(failures.append)
+        publisher.follow(follow)
+        publisher.publish(*change(1))
+        waiting = asyncio.ensure_future(publisher.reached(1))
+        publisher.begin()
+        with pytest.raises(KafkaError):
+            await asyncio.wait_for(waiting, 20)
+        assert [str(error) for error in failures] == ["a bug"]
+        publisher.publish(*change(2))
+        with pytest.raises(KafkaError):
+            await asyncio.wait_for(publisher.reached(2), 20)
+        assert publisher.image.offset < 1, "an image that was not applied is not shown"
+
+    asyncio.run(main())

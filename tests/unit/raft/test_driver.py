@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.raft.support import (
@@ -24,8 +25,10 @@ from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID
 from ottla.raft.answers import Asked
+from ottla.raft.core import MAX_CLAIMED_EPOCH
 from ottla.raft.driver import RaftDriver
 from ottla.raft.metadata_log import MetadataLogConfig
+from ottla.raft.quorum_state import MAX_EPOCH, ElectionState, QuorumStateError, QuorumStateFile
 from ottla.raft.voters import ReplicaKey
 from ottla.wire.codec import encode
 from ottla.wire.messages import fetch as f
@@ -431,6 +434,153 @@ def test_a_higher_epoch_makes_the_sole_voter_stand_again(tmp_path: Path) -> None
 
     run(with_driver(tmp_path, work))
     run(with_driver(tmp_path, again))
+
+
+def begin_request(epoch: int) -> m.BeginQuorumEpochRequest:
+    claim = m.BeginQuorumEpochRequestPartitionData(partition_index=0, leader_id=2, leader_epoch=epoch)
+    topic = m.BeginQuorumEpochRequestTopicData(topic_name="__cluster_metadata", partitions=[claim])
+    return m.BeginQuorumEpochRequest(topics=[topic])
+
+
+def end_request(epoch: int) -> m.EndQuorumEpochRequest:
+    claim = m.EndQuorumEpochRequestPartitionData(partition_index=0, leader_id=2, leader_epoch=epoch)
+    topic = m.EndQuorumEpochRequestTopicData(topic_name="__cluster_metadata", partitions=[claim])
+    return m.EndQuorumEpochRequest(topics=[topic])
+
+
+CLAIMS: dict[str, Callable[[RaftDriver, int], Awaitable[object]]] = {
+    "Vote": lambda raft, epoch: raft.vote(vote_request(epoch), NEW),
+    "pre-vote": lambda raft, epoch: raft.vote(vote_request(epoch, pre_vote=True), NEW),
+    "BeginQuorumEpoch": lambda raft, epoch: raft.begin_quorum_epoch(begin_request(epoch), NEW),
+    "EndQuorumEpoch": lambda raft, epoch: raft.end_quorum_epoch(end_request(epoch), NEW),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_no_claim_takes_the_last_epochs(tmp_path: Path, name: str) -> None:
+    """Whatever epochs are claimed, the node leads on, and every later start finds an epoch for itself."""
+    format_directory(tmp_path)
+
+    async def attacked(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        for epoch in (MAX_EPOCH, MAX_EPOCH - 1, MAX_CLAIMED_EPOCH + 1):
+            before = raft.epoch
+            answer: Any = await CLAIMS[name](raft, epoch)
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_REQUEST
+            assert (raft.epoch, raft.is_leader) == (before, True)
+        for epoch in (MAX_CLAIMED_EPOCH, MAX_CLAIMED_EPOCH + 1, MAX_EPOCH):
+            await CLAIMS[name](raft, epoch)
+            assert (raft.epoch, raft.is_leader) == (MAX_CLAIMED_EPOCH + 1, True)
+        await committed(raft, listener, raft.append(frames(MV, topic("a"))))
+
+    async def again(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        assert set(image.topics) == {"a"}
+        assert raft.epoch == MAX_CLAIMED_EPOCH + 2
+
+    run(with_driver(tmp_path, attacked))
+    run(with_driver(tmp_path, again))
+
+
+def test_a_state_without_a_next_epoch_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    format_directory(tmp_path)
+    file = QuorumStateFile(tmp_path / "__cluster_metadata-0")
+    file.write(ElectionState(MAX_EPOCH, 1), 1)
+    with pytest.raises(QuorumStateError, match=r"is the last there is.*move the file away and start again"):
+        driver(tmp_path).load()
+    file.path.unlink()
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        assert listener.epochs == [1]
+
+    run(with_driver(tmp_path, work))
+
+
+def test_who_asks_may_leave_before_the_answer(tmp_path: Path) -> None:
+    """The vote is on disk and the node leads again, though nobody waits for the answer any more."""
+    format_directory(tmp_path)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        asking = asyncio.ensure_future(raft.vote(vote_request(7), NEW))
+        while listener.resigned == 0:
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        while len(listener.epochs) < 2:
+            await asyncio.sleep(0)
+        assert (raft.is_leader, raft.epoch) == (True, 8)
+        await committed(raft, listener, raft.append(frames(MV)))
+
+    run(with_driver(tmp_path, work))
+
+
+def test_an_election_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the node would lead no more, and nobody would know."""
+    format_directory(tmp_path)
+
+    async def main() -> None:
+        raft, listener = driver(tmp_path), Listener()
+        raft.load()
+        await raft.start(listener)
+
+        def failing(state: ElectionState, kraft_version: int) -> None:
+            raise OSError("disk is gone")
+
+        monkeypatch.setattr(raft._file, "write", failing)
+        with pytest.raises(KafkaError):
+            await raft.vote(vote_request(7), NEW)
+        assert [str(error) for error in listener.failures] == ["disk is gone"]
+        await raft.stop()
+
+    asyncio.run(main())
+
+
+def test_a_flush_that_fails_for_any_reason_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    format_directory(tmp_path)
+
+    async def main() -> None:
+        raft, listener = driver(tmp_path), Listener()
+        raft.load()
+        await raft.start(listener)
+
+        def failing(high_watermark: int) -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(listener, "on_commit", failing)
+        raft.append(frames(MV))
+        while not listener.failures:
+            await asyncio.sleep(0)
+        assert not raft.is_leader
+        await raft.stop()
+
+    asyncio.run(main())
+
+
+def test_maintenance_that_fails_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    format_directory(tmp_path)
+    monkeypatch.setattr("ottla.raft.driver.MAINTENANCE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("ottla.model.tasks.FIRST_PAUSE_S", 0.0)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        cleaned = asyncio.Event()
+        outcomes = [RuntimeError("a bug"), OSError("disk is gone")]
+
+        def clean(now_ms: int) -> list[Callable[[], None]]:
+            if outcomes:
+                raise outcomes.pop()
+            cleaned.set()
+            return []
+
+        monkeypatch.setattr(raft.log, "clean", clean)
+        await asyncio.wait_for(cleaned.wait(), 20)
+        assert raft.is_leader
+        await committed(raft, listener, raft.append(frames(MV)))
+
+    run(with_driver(tmp_path, work))
+    assert [r.getMessage() for r in caplog.records if r.name == "ottla.tasks"] == [
+        "metadata quorum: maintenance of the log failed: disk is gone",
+        "metadata quorum: maintenance of the log failed: a bug",
+    ]
 
 
 def test_who_claims_to_lead_a_past_epoch_is_fenced(tmp_path: Path) -> None:

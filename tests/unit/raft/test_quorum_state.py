@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.raft.quorum_state import ElectionState, QuorumStateError, QuorumStateFile
-from ottla.raft.voters import ReplicaKey
+from ottla.raft.core import OffsetAndEpoch, Role, initial_state
+from ottla.raft.quorum_state import MAX_EPOCH, ElectionState, QuorumStateError, QuorumStateFile
+from ottla.raft.voters import ReplicaKey, VoterSet
 
 # As a 4.3.1 broker left them.
 STATIC = (
@@ -42,12 +43,55 @@ def test_a_vote_is_remembered_with_its_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "{}", STATIC.replace('_version":0', '_version":7'), DYNAMIC.replace('"votedId":-1,', "")],
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        STATIC.replace('_version":0', '_version":7'),
+        DYNAMIC.replace('"votedId":-1,', ""),
+        DYNAMIC.replace('Epoch":1', 'Epoch":2147483648'),
+        DYNAMIC.replace('Epoch":1', 'Epoch":-2147483649'),
+        DYNAMIC.replace('Epoch":1', 'Epoch":true'),
+        DYNAMIC.replace('leaderId":1', 'leaderId":4294967296'),
+        DYNAMIC.replace('votedId":-1', 'votedId":-2'),
+        STATIC.replace('voterId":1', 'voterId":2147483648'),
+    ],
 )
 def test_what_is_no_quorum_state_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "quorum-state").write_text(text)
     with pytest.raises(QuorumStateError, match="quorum-state"):
         QuorumStateFile(tmp_path).read()
+
+
+def test_the_line_says_which_file_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "quorum-state").write_text(DYNAMIC.replace('Epoch":1', 'Epoch":2147483648'))
+    with pytest.raises(QuorumStateError) as error:
+        QuorumStateFile(tmp_path).read()
+    text = str(error.value)
+    assert text.startswith(str(tmp_path / "quorum-state"))
+    assert "leaderEpoch is 2147483648, allowed are -2147483648 to 2147483647" in text
+    assert "move the file away and start again" in text
+    assert "\n" not in text
+
+
+def test_an_epoch_that_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    file = QuorumStateFile(tmp_path)
+    file.write(ElectionState(MAX_EPOCH, 1), 1)
+    assert file.read() == ElectionState(MAX_EPOCH, 1)
+    for epoch in (MAX_EPOCH + 1, -1):
+        with pytest.raises(QuorumStateError, match="cannot be written"):
+            file.write(ElectionState(epoch, 1), 1)
+    assert file.read() == ElectionState(MAX_EPOCH, 1)
+
+
+def test_an_epoch_of_apaches_that_went_round_is_older_than_any_log(tmp_path: Path) -> None:
+    """As 4.3.1 leaves the file when the counter has reached its end; it starts on it, and so does Ottla."""
+    (tmp_path / "quorum-state").write_text(DYNAMIC.replace('Epoch":1', 'Epoch":-2147483648'))
+    found = QuorumStateFile(tmp_path).read()
+    assert found is not None
+    state = initial_state(ReplicaKey(1), VoterSet.static({1: ()}), found, OffsetAndEpoch(20, 3))
+    assert (state.epoch, state.role) == (3, Role.UNATTACHED)
 
 
 JSON = st.recursive(

@@ -33,6 +33,7 @@ from ottla.wire.messages.transactions import (
 )
 
 DEFAULT_RETENTION_MS = -1
+MAX_TIMESTAMP_MS = (1 << 63) - 1
 # The version of OffsetCommit that tells a group's absence from a stale generation (KIP-848).
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 9
 # Versions of the record: with an expiry of its own, and the newest, with the topic's id.
@@ -65,7 +66,8 @@ class OffsetCommits:
             return Result(OffsetCommitResponse(topics=answers), (), effects, bulk=bulk)
         expire_ms = NO_EXPIRE_TIMESTAMP
         if request.retention_time_ms != DEFAULT_RETENTION_MS:
-            expire_ms = now_ms + request.retention_time_ms
+            # Who asks for longer than time can tell means for ever.
+            expire_ms = min(now_ms + request.retention_time_ms, MAX_TIMESTAMP_MS)
         limit = self._context.config()["offset.metadata.max.bytes"]
         records: list[CoordinatorRecord] = []
         topics = [
