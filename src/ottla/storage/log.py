@@ -15,8 +15,9 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.storage import partition_metadata, segment_deletion
 from ottla.storage.append import AppendOrigin, AppendResult
@@ -44,6 +45,8 @@ __all__ = [
     "LogSlice",
     "TimestampOffset",
 ]
+
+REST_BYTES: Final = 1 << 20
 
 
 class Log(AppendableLog):
@@ -323,6 +326,19 @@ class Log(AppendableLog):
         self.log_start_offset = offset if log_start_offset is None else log_start_offset
         self.high_watermark = offset
         self._update_first_unstable()
+
+    # -- another copy
+
+    def append_rest_of(self, other: "Log", now_ms: int) -> None:
+        """Takes what another log of the partition has beyond our end, also if its disk has failed since."""
+        while self.log_end_offset < other.log_end_offset:
+            piece = other._read(self.log_end_offset, REST_BYTES, other.log_end_offset, True, os.pread)
+            records = piece.read()
+            if not records:
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE, f"{other.dir} has no offset {self.log_end_offset}"
+                )
+            self.append_as_follower(records, now_ms)
 
     # -- the directory
 

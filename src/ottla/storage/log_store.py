@@ -71,6 +71,9 @@ class LogStore(LogRegistry):
         self._loop: asyncio.AbstractEventLoop | None = None
         # Deleted, but still under their own names: whoever wants such a name renames them first.
         self._retiring: dict[str, Log] = {}
+        # Logs whose copies took their places and are not on the disk yet: until then they keep their names.
+        self._replaced: dict[TopicPartition, Log] = {}
+        self._finishing: set[asyncio.Task[OSError | KafkaError | None]] = set()
         self.pool = ThreadPoolExecutor(self.settings.background_threads, thread_name_prefix="storage")
         self.deletions = Deletions(clock, self.pool)
         self.cleaner = CleanerManager(self)
@@ -253,7 +256,10 @@ class LogStore(LogRegistry):
                     touched.add(self.dir_of(log))
                     self._remove(logs, tp)
                     doomed.append(log)
-                    self._retiring[str(log.dir)] = log
+            replaced = self._replaced.pop(tp, None)
+            if replaced is not None:
+                doomed.append(replaced)
+        self._retiring.update((str(log.dir), log) for log in doomed)
         await in_slices(doomed, self._retire)
         await self.background.checkpoint_dirs(touched)
 
