@@ -83,6 +83,12 @@ class SparseIndex:
     def all_entries(self) -> list[tuple[int, int]]:
         return [self.entry(slot) for slot in range(self.entries)]
 
+    def content(self) -> bytes:
+        """The bytes of every entry."""
+        with self._lock:
+            written = bytes(self._view()) if self._written > 0 else b""
+            return written + self._pending
+
     def _entry(self, slot: int) -> tuple[int, int]:
         size = self.ENTRY.size
         if slot >= self._written:
@@ -294,3 +300,20 @@ class OffsetIndex(SparseIndex):
 
     def _remember(self, last: tuple[int, int] | None) -> None:
         self.last_offset = self.base_offset + (last[0] if last else 0)
+
+
+def last_position(path: str) -> int:
+    """The position that the last entry of an offset index file names: 0 if it is empty, -1 if there is none."""
+    entry = OffsetIndex.ENTRY
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return -1
+    try:
+        size_bytes = os.lseek(fd, 0, os.SEEK_END)
+        if size_bytes < entry.size:
+            return 0
+        position: int = entry.unpack(os.pread(fd, entry.size, size_bytes - entry.size))[1]
+        return position
+    finally:
+        os.close(fd)

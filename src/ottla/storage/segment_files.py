@@ -12,7 +12,6 @@ Owned by a Log, as part of a LogSegment, on the event loop; what threads may cal
 import os
 from pathlib import Path
 from threading import RLock
-from typing import Final
 
 from ottla.storage.files import (
     INDEX_SUFFIX,
@@ -28,8 +27,6 @@ from ottla.storage.slices import SegmentFile
 from ottla.storage.timeindex import TimeIndex
 from ottla.storage.txnindex import TxnIndex
 
-opening: Final = RLock()
-
 
 class SegmentFiles:
     """The files of the segment that begins at an offset, in a directory that may change its name."""
@@ -38,6 +35,7 @@ class SegmentFiles:
         "_dir",
         "_file",
         "_indexes",
+        "_opening",
         "_txn_index",
         "base_offset",
         "index_max_bytes",
@@ -53,6 +51,8 @@ class SegmentFiles:
         self.suffix = suffix
         self.size_bytes = size_bytes
         self.index_max_bytes = index_max_bytes
+        # Its own: while the indexes of one segment are made anew nobody waits who wants another.
+        self._opening = RLock()
         self._file: SegmentFile | None = None
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._txn_index: TxnIndex | None = None
@@ -73,7 +73,7 @@ class SegmentFiles:
 
     def _open_file(self) -> SegmentFile:
         """Under a lock: of two that open at once, the first would see its descriptor closed by the second."""
-        with opening:
+        with self._opening:
             while (file := self._file) is None:
                 path = self.path
                 try:
@@ -109,7 +109,7 @@ class SegmentFiles:
 
         The lock keeps a thread that searches and the loop from each having their own.
         """
-        with opening:
+        with self._opening:
             if self._indexes is not None:
                 return self._indexes
             offsets, times = indexes = self._new_indexes()
