@@ -25,6 +25,7 @@ from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import DELETE_SUFFIX, LogDir, dir_name, open_log_dirs
 from ottla.storage.log_registry import LogRegistry
+from ottla.storage.open_files import FILES_A_CONNECTION, open_files
 from ottla.storage.settings import LogManagerSettings
 from ottla.storage.ticks import in_slices, in_thread
 
@@ -60,6 +61,8 @@ class LogStore(LogRegistry):
 
         DirLockedError or MetaPropertiesError if they are not ours.
         """
+        open_files.use_limit_of_process()
+        open_files.wanted = self._files_wanted
         super().__init__(open_log_dirs(dirs))
         self.clock = clock
         self.settings = settings or LogManagerSettings()
@@ -78,6 +81,11 @@ class LogStore(LogRegistry):
         self.deletions = Deletions(clock, self.pool)
         self.cleaner = CleanerManager(self)
         self.background = BackgroundWork(self)
+
+    def _files_wanted(self) -> int:
+        """How many files there would be if none was ever closed: a log file and an index a segment, connections too."""
+        segments = sum(len(log.segments) for log in list(self.all_logs()))
+        return 2 * segments + FILES_A_CONNECTION * open_files.max_connections
 
     # -- coming --
 
@@ -178,6 +186,7 @@ class LogStore(LogRegistry):
         config: LogConfig | None,
         candidates: Iterable[LogDir],
     ) -> Log:
+        for_want_of_files: Exception | None = None
         for log_dir in candidates:
             path = log_dir.path / name
             predecessor = self._retiring.get(str(path))
@@ -188,10 +197,13 @@ class LogStore(LogRegistry):
                 log = self._open_new(path, tp, topic_id, config)
             except (OSError, StorageError, OutOfFilesError) as error:
                 self.fail_dir(log_dir, error)
+                for_want_of_files = error if is_out_of_files(error) else for_want_of_files
                 continue
             self._add(logs, tp, log, log_dir)
             logger.debug("created log for partition %s in %s", tp, path)
             return log
+        if for_want_of_files is not None:
+            raise OutOfFilesError(f"Cannot create log for {tp}: {for_want_of_files}")
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"No log directory is available for {tp}")
 
     def _open_new(

@@ -39,6 +39,7 @@ from ottla.storage.files import (
 )
 from ottla.storage.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex, last_position
 from ottla.storage.log_config import LogConfig
+from ottla.storage.open_files import open_file
 from ottla.storage.segment_files import SegmentFiles
 from ottla.storage.timeindex import TimeIndex
 
@@ -406,7 +407,7 @@ class LogSegment(SegmentFiles):
         position = last_position(stem + INDEX_SUFFIX) if size_bytes > SCAN_BYTES else 0
         if not 0 <= position < size_bytes:
             return False
-        fd, found = os.open(stem + LOG_SUFFIX, os.O_RDONLY), -1
+        fd, found = open_file(stem + LOG_SUFFIX, os.O_RDONLY), -1
         try:
             for start, header in scan_headers(fd, position, size_bytes):
                 position = start + LOG_OVERHEAD + header[LENGTH]

@@ -3,7 +3,8 @@
 How they are called, when they are opened, and what becomes of them: flushed, renamed, moved, deleted. What is in them
 is the business of the LogSegment (segment.py).
 
-Rules: files are opened at the first use. The descriptor belongs to a SegmentFile, which closes it when the last
+Rules: files are opened at the first use, and may be closed for others until the next (open_files.py). The descriptor
+belongs to a SegmentFile, which closes it when the last
 reference goes: a slice that is being sent keeps it open however the segment is renamed, deleted or closed meanwhile.
 
 Owned by a Log, as part of a LogSegment, on the event loop; what threads may call says so.
@@ -23,6 +24,7 @@ from ottla.storage.files import (
     file_size,
 )
 from ottla.storage.index import CorruptIndexError, OffsetIndex
+from ottla.storage.open_files import open_file, open_files
 from ottla.storage.slices import SegmentFile
 from ottla.storage.timeindex import TimeIndex
 from ottla.storage.txnindex import TxnIndex
@@ -32,6 +34,7 @@ class SegmentFiles:
     """The files of the segment that begins at an offset, in a directory that may change its name."""
 
     __slots__ = (
+        "__weakref__",
         "_dir",
         "_file",
         "_indexes",
@@ -77,12 +80,18 @@ class SegmentFiles:
             while (file := self._file) is None:
                 path = self.path
                 try:
-                    file = self._file = SegmentFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+                    file = SegmentFile(open_file(path, os.O_RDWR | os.O_CLOEXEC))
+                    open_files.opened(self, file.fd)
+                    self._file = file
                     break
                 except FileNotFoundError:
                     if path == self.path:
                         raise
             return file
+
+    def release(self) -> None:
+        """Lets the log file go; whoever uses it holds it. Any thread, and without the lock."""
+        self._file = None
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -146,15 +155,16 @@ class SegmentFiles:
 
     def change_suffix(self, suffix: str) -> None:
         """Renames the files; who has the log file open keeps it."""
-        self.file()  # a flush in another thread must not look for it under a name that is going
-        for kind in SEGMENT_SUFFIXES:
-            old, new = self._path(kind), self._dir / (file_name(self.base_offset, kind) + suffix)
-            try:
-                os.replace(old, new)
-            except FileNotFoundError:
-                if kind == LOG_SUFFIX:
-                    raise
-        self.suffix = suffix
+        self.file()  # so that nothing is renamed for want of a descriptor that is needed afterwards
+        with self._opening:  # a flush in another thread must not look for them under a name that is going
+            for kind in SEGMENT_SUFFIXES:
+                old, new = self._path(kind), self._dir / (file_name(self.base_offset, kind) + suffix)
+                try:
+                    os.replace(old, new)
+                except FileNotFoundError:
+                    if kind == LOG_SUFFIX:
+                        raise
+            self.suffix = suffix
         self._repath()
 
     def move(self, dir: Path) -> None:
@@ -172,6 +182,7 @@ class SegmentFiles:
     def close_handlers(self) -> None:
         """Lets go of the files without writing."""
         self._file = None
+        open_files.closed(self)
         for index in self._indexes or ():
             index.close_handler()
 
