@@ -22,6 +22,7 @@ from tests.unit.storage.manager_support import (
 )
 
 from ottla.model.clock import ManualClock
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.storage.checkpoints import parse_offsets
 from ottla.storage.deletion import Deletions
@@ -328,7 +329,10 @@ def test_slices_give_the_loop_back() -> None:
     run(test)
 
 
-def test_a_tick_that_fails_runs_again() -> None:
+@pytest.mark.parametrize(
+    "error", [OSError("disk"), KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR), KeyError("a bug")]
+)
+def test_a_tick_that_fails_runs_again(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         ticker = Ticker()
         calls = asyncio.Queue[int]()
@@ -338,10 +342,11 @@ def test_a_tick_that_fails_runs_again() -> None:
             nonlocal count
             count += 1
             calls.put_nowait(count)
-            raise OSError("disk")
+            raise error
 
         ticker.every("test", lambda: 0, 0, tick)
         assert [await calls.get(), await calls.get()] == [1, 2]
+        assert caplog.messages[0].startswith("log manager: test failed")
         await ticker.stop()
 
     run(test)
