@@ -146,22 +146,22 @@ class Log(AppendableLog):
         except OSError as error:
             raise self._fail("flush", error) from error
         with self._lock:
-            if target > self.recovery_point and truncations == self._truncations:
+            if target > self.recovery_point and truncations == self._truncations and dir == self.dir:
                 self.recovery_point = target
         self.last_flush_ms = now_ms
 
     def _flush_small_files(self) -> None:
-        """Epochs, topic id and snapshots."""
+        """Epochs, topic id and snapshots. Each stays noted until it is on the disk: another flush waits for it too."""
         with self._lock:
-            unsynced, self._unsynced = self._unsynced, []
-        try:
-            for path in unsynced:
-                fsync_file(path)
-            self._epochs.flush()
-        except OSError:
-            with self._lock:
-                self._unsynced += unsynced  # the next flush tries again
-            raise
+            unsynced = dict(self._unsynced)
+        for path in unsynced:
+            fsync_file(path)
+        if self._epochs.flush():
+            fsync_dir(self.dir)  # the file took the place of another
+        with self._lock:
+            for path, noted in unsynced.items():
+                if self._unsynced.get(path) == noted:
+                    del self._unsynced[path]
 
     def _flush_segments(self, start: int, target: int) -> None:
         segments = tuple(self._segments)
@@ -175,6 +175,8 @@ class Log(AppendableLog):
                     raise
             if segment.base_offset >= start:
                 fsync_dir(self.dir)
+                if segment is segments[0]:
+                    fsync_dir(self.dir.parent)  # the log may be new
 
     def take_producer_snapshot(self) -> None:
         """Writes a producer snapshot at the log end offset, on the disk."""
@@ -349,7 +351,7 @@ class Log(AppendableLog):
                 os.replace(self.dir, new_dir)
             except OSError as error:
                 raise self._fail("rename the directory of", error) from error
-            self._unsynced = [new_dir / path.name for path in self._unsynced]
+            self._unsynced = {new_dir / path.name: noted for path, noted in self._unsynced.items()}
             self.dir = new_dir
         self._epochs.move(new_dir)
         self._producers.move(new_dir)

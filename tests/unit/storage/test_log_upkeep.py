@@ -20,6 +20,8 @@ from tests.unit.storage.log_support import (
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.record import build_batch
+from ottla.storage import leader_epochs
+from ottla.storage import log as log_module
 from ottla.storage.errors import StorageError
 from ottla.storage.index import MAX_RELATIVE_OFFSET
 from ottla.storage.log import Log, LogSegment
@@ -395,3 +397,54 @@ def test_segments_are_replaced_as_the_cleaner_does(log: Log) -> None:
     survivors = [b"%02d" % i for i in range(old[1].base_offset, 20)]
     assert values_of(log) == survivors
     assert values_of(reopen(log)) == survivors
+
+
+def test_no_flush_moves_the_recovery_point_before_another_has_the_small_files_on_the_disk(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two flushes at once: the first waits for the disk with the small files, the second must not overtake it."""
+    log.roll(NOW)
+    append(log, b"more")
+    on_disk: set[str] = set()
+    waiting, go_on = threading.Event(), threading.Event()
+    real = log_module.fsync_file
+
+    def slowly(path: Path) -> None:
+        if threading.current_thread() is first and not go_on.is_set():
+            waiting.set()
+            assert go_on.wait(30)
+        real(path)
+        on_disk.add(path.name)
+
+    monkeypatch.setattr(log_module, "fsync_file", slowly)
+    monkeypatch.setattr(leader_epochs, "fsync_file", slowly)
+    small = {path.name for path in log._unsynced} | {leader_epochs.FILE_NAME}
+    assert any(name.endswith(".snapshot") for name in small)
+    first = threading.Thread(target=lambda: log.flush(now_ms=NOW))
+    first.start()
+    try:
+        assert waiting.wait(30)
+        log.flush(now_ms=NOW)
+        assert log.recovery_point == log.log_end_offset
+        assert small <= on_disk
+    finally:
+        go_on.set()
+        first.join()
+    assert not log._unsynced
+
+
+def test_a_small_file_written_during_a_flush_waits_for_the_next(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.roll(NOW)
+    (path,) = [path for path in log._unsynced if path.name.endswith(".snapshot")][-1:]
+    real = log_module.fsync_file
+
+    def written_again(synced: Path) -> None:
+        real(synced)
+        if synced == path:
+            log._sync_later(path)
+
+    monkeypatch.setattr(log_module, "fsync_file", written_again)
+    log.flush(now_ms=NOW)
+    assert set(log._unsynced) == {path}
