@@ -11,6 +11,7 @@ failed for good: nothing more is appended, read or acknowledged, and `on_failure
 batch costs one look by the kernel and one write.
 """
 
+import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -45,6 +46,8 @@ __all__ = [
     "LogSlice",
     "TimestampOffset",
 ]
+
+logger = logging.getLogger(__name__)
 
 REST_BYTES: Final = 1 << 20
 
@@ -201,19 +204,23 @@ class Log(AppendableLog):
             raise self._fail("delete segments of", error) from error
 
     def _delete_old_segments(self, now_ms: int, limit: int) -> list[LogSegment]:
-        gone = self._delete_those(segment_deletion.before_log_start(self.log_start_offset), now_ms, limit)
-        if not self.config.delete:
+        config, start = self.config, self.log_start_offset
+        below = segment_deletion.before_log_start(start)
+        gone = self._delete_those(below, now_ms, limit, f"all of it lies below the log start offset {start}")
+        if not config.delete:
             return gone
-        by_size = segment_deletion.beyond_size(self._segments, self.config)
+        by_size = segment_deletion.beyond_size(self._segments, config)
         if by_size is not None:
-            gone += self._delete_those(by_size, now_ms, limit)
-        by_age = segment_deletion.too_old(self.config, now_ms)
+            reason = f"the log has more than retention.bytes={config.retention_bytes}"
+            gone += self._delete_those(by_size, now_ms, limit, reason)
+        by_age = segment_deletion.too_old(config, now_ms)
         if by_age is not None:
-            gone += self._delete_those(by_age, now_ms, limit)
+            reason = f"the newest record is older than retention.ms={config.retention_ms}"
+            gone += self._delete_those(by_age, now_ms, limit, reason)
         return gone
 
     def _delete_those(
-        self, condition: segment_deletion.Condition, now_ms: int, limit: int
+        self, condition: segment_deletion.Condition, now_ms: int, limit: int, reason: str
     ) -> list[LogSegment]:
         chosen = segment_deletion.deletable(
             self._segments, self.high_watermark, self.log_end_offset, condition
@@ -225,6 +232,16 @@ class Log(AppendableLog):
             self._roll(self.log_end_offset, now_ms)  # there is always a segment to append to
         self.maybe_increment_log_start_offset(self._bases[len(chosen)], "segment deletion")
         self._remove(chosen)
+        logger.info(
+            "%s: deleting %d segment%s (base offsets %d to %d, %d bytes): %s",
+            self.topic_partition,
+            len(chosen),
+            "" if len(chosen) == 1 else "s",
+            chosen[0].base_offset,
+            chosen[-1].base_offset,
+            sum(segment.size_bytes for segment in chosen),
+            reason,
+        )
         return chosen
 
     def _remove(self, segments: Sequence[LogSegment]) -> None:

@@ -83,6 +83,38 @@ def test_segments_below_the_log_start_offset_go(dir: Path) -> None:
     run(test)
 
 
+def test_what_retention_deletes_is_logged_with_the_reason(
+    dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ottla.storage.log")
+
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        async with running(dir, clock=clock) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small(retention_ms=-1))
+            fill(log, 10, roll_every=1)
+            size_bytes = log.segments[0].size_bytes
+            await manager.background.retention_tick()
+            assert caplog.messages == []
+            log.maybe_increment_log_start_offset(2, "DeleteRecords")
+            await manager.background.retention_tick()
+            manager.update_config(TP, small(retention_ms=-1, retention_bytes=7 * size_bytes))
+            await manager.background.retention_tick()
+            manager.update_config(TP, small(retention_ms=1_000))
+            clock.advance(1_001)
+            await manager.background.retention_tick()
+            assert caplog.messages == [
+                f"orders-0: deleting 2 segments (base offsets 0 to 1, {2 * size_bytes} bytes): "
+                "all of it lies below the log start offset 2",
+                f"orders-0: deleting 1 segment (base offsets 2 to 2, {size_bytes} bytes): "
+                f"the log has more than retention.bytes={7 * size_bytes}",
+                f"orders-0: deleting 7 segments (base offsets 3 to 9, {7 * size_bytes} bytes): "
+                "the newest record is older than retention.ms=1000",
+            ]
+
+    run(test)
+
+
 def test_many_old_segments_go_in_one_tick_but_not_in_one_piece(dir: Path) -> None:
     async def test() -> None:
         clock = ManualClock(NOW_MS)
