@@ -90,7 +90,10 @@ def test_more_partitions_than_files_are_written_and_read(make_node: MakeNode) ->
         assert "offline" not in node.log_text()
         assert "cannot be hosted" not in node.log_text()
     assert limited.exit_code == 0
-    with limited, RawClient(limited) as client:
+    limited.start()
+    limited.kill()
+    with limited.start(), RawClient(limited) as client:
+        assert "with recovery" in limited.log_text()
         assert [client.end_offset(topic, index) for index in range(0, PARTITIONS, 50)] == [5] * 12
 
 

@@ -186,10 +186,11 @@ class ProduceAnswer:
         try:
             self._services.replicas.leader(topic, index)
         except KafkaError as error:
+            if error.code == ErrorCode.UNKNOWN_TOPIC_ID:  # Kafka looks by the name, whatever the request had
+                return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return error
-        return KafkaError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER
-        )  # deleted and made again, or led again: another's records
+        # Deleted and made again, or led again: what is there now are another's records.
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _encode(self, topics: Outcomes) -> bytes:
         if not self._leaders:

@@ -54,3 +54,8 @@ def test_what_is_committed_is_told_as_it_was() -> None:
     answer = answer_waiting_for([(partition("one", ONE, 0, 6), 6)], KafkaError(ErrorCode.NONE))
     outcomes: Outcomes = [("one", [done(0)])]
     assert answer._told_uncommitted(outcomes, answer._why_lost) is outcomes
+
+
+def test_a_topic_that_is_gone_is_unknown_by_its_name() -> None:
+    answer = answer_waiting_for([], KafkaError(ErrorCode.UNKNOWN_TOPIC_ID))
+    assert answer._why_lost(ONE, 0).code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
