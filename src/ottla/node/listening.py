@@ -6,7 +6,6 @@ Owner: the node, on its loop.
 import errno
 import logging
 import os
-import resource
 import socket
 from collections.abc import Iterable
 from functools import partial
@@ -24,14 +23,13 @@ from ottla.server.dispatch import Dispatcher
 from ottla.server.frame_pool import GIANT_BUDGET_BYTES, ORDINARY_BUDGET_BYTES, FramePool
 from ottla.server.listeners import BACKLOG, ConnectionLimits, Connections, ListenerHost, shared_buffer
 from ottla.server.registry import Listener
+from ottla.storage.open_files import open_files
 
 log = logging.getLogger("ottla.node")
 
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 ANY_HOST = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
-_RESERVED_DESCRIPTORS = 1000
-_UNLIMITED = 2**31 - 1
 
 
 class Sockets:
@@ -136,6 +134,7 @@ class Sockets:
 
 
 def limits_of(config: BrokerConfig) -> ConnectionLimits:
+    open_files.use_limit_of_process()
     return ConnectionLimits(
         max_connections=config["max.connections"],
         per_listener={
@@ -145,7 +144,7 @@ def limits_of(config: BrokerConfig) -> ConnectionLimits:
         max_per_ip=config["max.connections.per.ip"],
         per_ip_overrides=config.max_connections_per_ip_overrides,
         max_idle_ms=config["connections.max.idle.ms"],
-        max_descriptor=_highest_descriptor(),
+        max_for_files=open_files.max_connections,
     )
 
 
@@ -155,12 +154,6 @@ def _protected_listener(config: BrokerConfig) -> str | None:
     brokers = [listener.name for listener in config.listeners if listener.name not in controllers]
     wanted = config.inter_broker_listener_name
     return wanted if len(brokers) > 1 and wanted in brokers else None
-
-
-def _highest_descriptor() -> int:
-    """Up to where connections may use descriptors up: a quarter, 1000 at most, is left to logs and the rest."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _UNLIMITED if soft == resource.RLIM_INFINITY else soft - min(soft // 4, _RESERVED_DESCRIPTORS)
 
 
 def pool_of(config: BrokerConfig) -> FramePool:

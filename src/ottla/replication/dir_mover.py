@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.model.tasks import spawn_restarting
 from ottla.replication.partition import Partition
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
@@ -23,6 +24,8 @@ from ottla.storage.log_manager import LogManager
 log = logging.getLogger("ottla.replication")
 
 PIECE_BYTES = 512 * 1024
+# How often a copy is flushed before the swap, if the log has grown each time.
+MAX_FLUSHES = 8
 MAX_DIR_NAME_LENGTH = 255
 # What is added to the name of a partition's directory while it is a copy: a dot, 32 hex digits, "-future".
 _FUTURE_SUFFIX_LENGTH = 1 + 32 + len("-future")
@@ -68,7 +71,11 @@ class DirMover:
         topic_partition = partition.topic_partition
         if topic_partition in self._moves or self._logs.get_future(topic_partition) is None:
             return
-        task = asyncio.get_running_loop().create_task(self._fill(partition))
+        task = spawn_restarting(
+            lambda: self._fill(partition),
+            name=f"move {topic_partition} to another directory",
+            owner="replicas",
+        )
         self._moves[topic_partition] = task
         task.add_done_callback(lambda done: self._ended(topic_partition, done))
 
@@ -88,18 +95,24 @@ class DirMover:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _fill(self, partition: Partition) -> None:
+        """Copies until nothing is left to copy and everything copied is on the disk, then swaps.
+
+        With a log that grows as fast as it is flushed the last of it is flushed after the swap.
+        """
         topic_partition = partition.topic_partition
-        while True:
-            copy = self._logs.get_future(topic_partition)
-            if copy is None:
-                return
+        flushes = 0
+        while (copy := self._logs.get_future(topic_partition)) is not None and not partition.log.failed:
             source = partition.log
             if copy.log_end_offset < source.log_start_offset:
                 copy.truncate_fully_and_start_at(source.log_start_offset, self._clock.now_ms())
-            if copy.log_end_offset >= source.log_end_offset:
-                break
-            await self._copy_piece(source, copy)
-        await self._promote(partition, copy)
+            if copy.log_end_offset < source.log_end_offset:
+                await self._copy_piece(source, copy)
+            elif not flushes or (copy.unflushed_messages and flushes < MAX_FLUSHES):
+                flushes += 1
+                await self._logs.flush_future(topic_partition)
+            else:
+                await self._promote(partition, copy)
+                return
 
     async def _copy_piece(self, source: Log, copy: Log) -> None:
         found = source.read(copy.log_end_offset, PIECE_BYTES, source.log_end_offset)
@@ -110,11 +123,11 @@ class DirMover:
 
     async def _promote(self, partition: Partition, copy: Log) -> None:
         """Nothing has been awaited since the copy was found complete, so nothing was appended in between."""
-        source, partition.log = partition.log, copy
+        partition.log = copy
         try:
             await self._logs.promote_future(partition.topic_partition)
-        except KafkaError:
-            partition.log = source
+        except (KafkaError, OSError):
+            partition.log = self._logs.get(partition.topic_partition) or copy
             raise
         partition.config_changed()
         log.info("moved %s to %s", partition.topic_partition, copy.dir)
@@ -123,5 +136,3 @@ class DirMover:
     def _ended(self, topic_partition: TopicPartition, task: "asyncio.Task[None]") -> None:
         if self._moves.get(topic_partition) is task:
             del self._moves[topic_partition]
-        if not task.cancelled() and task.exception() is not None:
-            log.error("moving %s failed: %s", topic_partition, task.exception())

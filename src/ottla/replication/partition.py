@@ -100,7 +100,9 @@ class Partition:
         if self.is_leader:
             # What a new leader finds in its log counts, whether or not a checkpoint knows that it was flushed.
             self.maybe_advance_high_watermark(self.log.log_end_offset if new_epoch else None)
-        self._tell_watchers()
+            self._tell_watchers()
+        else:
+            self.gone()
 
     def _count_in_sync(self) -> None:
         # More than there are replicas can never be asked for.
@@ -166,14 +168,15 @@ class Partition:
         return log.recovery_point if unflushed >= log.config.flush_messages else log.log_end_offset
 
     def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
-        """Call back when everything below `offset` is committed; at once if it is."""
+        """Call back when everything below `offset` is committed, at once if it is; also if this replica does not
+        lead any more. Whoever is called looks at the high watermark to know which."""
         if self.log.high_watermark >= offset:
             callback()
         else:
             self._awaiting_high_watermark.append((offset, callback))
 
     def gone(self) -> None:
-        """This replica is hosted no more: whoever waits for it finds that out by asking again."""
+        """This replica leads no more, or is not even hosted: whoever waits for it finds that out by asking again."""
         self._tell_watchers()
         while self._awaiting_high_watermark:
             self._awaiting_high_watermark.popleft()[1]()

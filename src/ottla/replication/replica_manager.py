@@ -7,6 +7,7 @@ retries on.
 Owner: the node, on the broker's loop.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
@@ -18,8 +19,10 @@ from ottla.model.breath import Breath
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, TopicPartition, Uuid
+from ottla.model.tasks import spawn_restarting
 from ottla.replication.dir_mover import DirMover
 from ottla.replication.partition import Partition
+from ottla.storage.errors import is_out_of_files
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_manager import LogManager
 from ottla.storage.log_store import NewLog
@@ -27,6 +30,9 @@ from ottla.storage.log_store import NewLog
 log = logging.getLogger("ottla.replication")
 
 TopicKey = str | bytes
+
+# How long after a descriptor was missing another try is made to open a log.
+HOST_AGAIN_S = 1.0
 
 
 class ReplicaManager:
@@ -47,6 +53,9 @@ class ReplicaManager:
         # The same inner tables under the topic's name and its id: produce and fetch come with either.
         self._topics: dict[TopicKey, dict[int, Partition]] = {}
         self._offline: dict[TopicPartition, str] = {}
+        # Partitions for which there was no descriptor, and whether each is new.
+        self._unhosted: dict[TopicPartition, bool] = {}
+        self._hosting: asyncio.Task[None] | None = None
         self._mover = DirMover(logs, clock, executor, on_moved)
         self._image = ClusterImage()
         self._first = True  # the first delta tells of partitions that were here before
@@ -185,7 +194,10 @@ class ReplicaManager:
             if topic_partition not in self._offline:
                 log.error("%s cannot be hosted: %s", topic_partition, error)
             self._offline[topic_partition] = str(error)
+            if is_out_of_files(error):
+                self._host_later(topic_partition, is_new)
             return None
+        self._offline.pop(topic_partition, None)
         partition = Partition(topic_partition, topic_id, opened, self._node_id)
         partitions = self._topics.get(topic_id)
         if partitions is None:
@@ -193,6 +205,31 @@ class ReplicaManager:
         partitions[topic_partition.partition] = partition
         self._mover.resume(partition)
         return partition
+
+    def _host_later(self, topic_partition: TopicPartition, is_new: bool) -> None:
+        """There was no descriptor left; nothing is wrong with the disk."""
+        self._unhosted[topic_partition] = is_new
+        if self._hosting is None or self._hosting.done():
+            self._hosting = spawn_restarting(
+                self._host_unhosted, name="host what found no descriptor", owner="replicas"
+            )
+
+    async def _host_unhosted(self) -> None:
+        while self._unhosted:
+            await asyncio.sleep(HOST_AGAIN_S)
+            unhosted, self._unhosted = self._unhosted, {}
+            for topic_partition, is_new in unhosted.items():
+                name, index = topic_partition
+                topic = self._image.topic(name)
+                registration = None if topic is None else topic.partitions.get(index)
+                if topic is None or registration is None or self.hosted(name, index) is not None:
+                    continue
+                if self._node_id in registration.replicas:
+                    config = self._log_config(self._image, name)
+                    partition = self._host(topic_partition, topic.id, config, registration, is_new)
+                    if partition is not None:
+                        log.info("%s is hosted now", topic_partition)
+                        partition.become(registration)
 
     def _remove_topic(self, change: TopicChange) -> list[TopicPartition]:
         before = change.before
@@ -206,6 +243,7 @@ class ReplicaManager:
     def _remove(self, topic_partition: TopicPartition, topic_id: Uuid) -> list[TopicPartition]:
         """Host it no more; the partition if there is a log to delete."""
         self._offline.pop(topic_partition, None)
+        self._unhosted.pop(topic_partition, None)
         partitions = self._topics.get(topic_id, {})
         partition = partitions.pop(topic_partition.partition, None)
         if partition is None:
@@ -254,6 +292,8 @@ class ReplicaManager:
         await self._mover.move(partition, target)
 
     async def stop(self) -> None:
+        if self._hosting is not None:
+            self._hosting.cancel()
         await self._mover.stop()
 
     # ---- watermarks ---------------------------------------------------------------------------------------

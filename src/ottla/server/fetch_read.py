@@ -14,6 +14,8 @@ from typing import NamedTuple
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.storage.errors import OutOfFilesError
+from ottla.storage.open_files import open_files
 from ottla.storage.slices import ColdSliceError, LogSlice
 from ottla.storage.txnindex import AbortedTransaction
 from ottla.wire.fast_fetch import Wanted
@@ -81,6 +83,7 @@ def read_partitions(
     """
     reads: list[PartitionRead] = []
     cold: list[LogSlice] = []
+    files = 0
     for item in wanted:
         try:
             read = read_partition(
@@ -91,6 +94,12 @@ def read_partitions(
             continue
         reads.append(read)
         total += read.size_bytes
+        if read.slice is not None:
+            files += 1
+            if files >= open_files.files_a_fetch:
+                total = max(
+                    total, max_bytes
+                )  # as if that was all: the others' turn comes with the next fetch
     if cold:
         raise ColdReadError(cold)
     return reads, total
@@ -138,8 +147,13 @@ def _read(
     size = min(wanted.max_bytes, budget_bytes)
     found: LogSlice | None = None
     if diverging is None and offset < bound and (size > 0 or at_least_one):
-        found = log.read(offset, max(size, 0), bound, min_one_message=at_least_one, wait=wait)
-        if found.length == 0:
+        try:
+            found = log.read(offset, max(size, 0), bound, min_one_message=at_least_one, wait=wait)
+        except OutOfFilesError:
+            if at_least_one:
+                raise
+            found = None  # what is being sent holds the descriptors: its turn comes with another fetch
+        if found is not None and found.length == 0:
             found = None
     aborted: list[AbortedTransaction] | None = None
     if read_committed:

@@ -15,6 +15,7 @@ from ottla.server.connection import SHARED_BUFFER_BYTES, Connection, Dispatch
 from ottla.server.frame_pool import FramePool
 from ottla.server.registry import Listener
 from ottla.server.turns import Turns
+from ottla.storage.open_files import open_files
 
 log = logging.getLogger("ottla.server")
 
@@ -38,9 +39,8 @@ class ConnectionLimits:
     max_per_ip: int = 2**31 - 1
     per_ip_overrides: dict[str, int] = field(default_factory=dict)
     max_idle_ms: int = 600_000
-    # Connections whose descriptor is higher are refused: the system gives the lowest that is free, and the logs need
-    # some too.
-    max_descriptor: int = 2**31 - 1
+    # So many for want of descriptors (ulimit -n), of which the logs need some too.
+    max_for_files: int = 2**31 - 1
 
     def for_listener(self, name: str) -> int:
         return self.per_listener.get(name, self.max_connections)
@@ -81,8 +81,10 @@ class Connections:
             )
         if self._per_ip[address] >= self.limits.for_ip(address):
             return self._refuse(connection, f"max.connections.per.ip is {self.limits.for_ip(address)}")
-        if connection.descriptor > self.limits.max_descriptor:
-            return self._refuse(connection, "too few files may be open (ulimit -n)")
+        if len(self._open) >= limits.max_for_files:
+            why = f"too few files may be open (ulimit -n): {limits.max_for_files} connections with these"
+            return self._refuse(connection, why)
+        open_files.room_for_connection(connection.descriptor)
         self._open.add(connection)
         self._per_ip[address] += 1
         self._per_listener[listener] += 1

@@ -1,11 +1,13 @@
 """The answer to a produce request: what each partition is told, and when.
 
 With acks=0 nobody is told anything. With acks=all the answer waits until the high watermark has passed what was
-appended, or the request's time is up. An error names the log's start where Kafka's does, and has words only where
-single records are refused.
+appended, the partition is led here no more, or the request's time is up. An error names the log's start where Kafka's
+does, and has words only where single records are refused.
 
 Owner: the Produce handler, for one request.
 """
+
+from collections.abc import Callable
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.tasks import guarded
@@ -144,38 +146,57 @@ class ProduceAnswer:
         deferred = Deferred()
         left = len(self._waiting_for)
 
-        def committed() -> None:
+        def committed_or_lost() -> None:
             nonlocal left
             left -= 1
             if left == 0 and not deferred.done:
                 timer.cancel()
-                deferred.resolve(self._encode(topics))
+                deferred.resolve(self._encode(self._told_uncommitted(topics, self._why_lost)))
 
         def timed_out() -> None:
             if not deferred.done:
-                deferred.resolve(self._encode(self._late(topics)))
+                late = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+                deferred.resolve(self._encode(self._told_uncommitted(topics, lambda topic, index: late)))
 
         late = guarded(timed_out, name="late answer", owner="produce", failed=self._close_unanswered)
         timer = self._services.loop.call_later(max(self._request.timeout_ms, 0) / 1000, late)
         for partition, offset in self._waiting_for:
-            partition.when_committed(offset, committed)
+            partition.when_committed(offset, committed_or_lost)
         return deferred
 
     def _close_unanswered(self, error: Exception) -> None:
         """A request that cannot be answered is told so in the one way that is left."""
         self._connection.close(f"a produce request could not be answered: {error}")
 
-    def _late(self, topics: Outcomes) -> Outcomes:
-        """What is appended but not committed in time is told as timed out."""
-        late = {
-            id(partition) for partition, offset in self._waiting_for if partition.log.high_watermark < offset
+    def _told_uncommitted(self, topics: Outcomes, why: Callable[[TopicKey, int], KafkaError]) -> Outcomes:
+        """What is appended but was not committed is told with an error; its offsets stay in the answer, as in Kafka."""
+        uncommitted = {
+            (topic, partition.topic_partition.partition)
+            for partition, offset in self._waiting_for
+            if partition.log.high_watermark < offset
+            for topic in (partition.topic_partition.topic, partition.topic_id)
         }
-        code = int(ErrorCode.REQUEST_TIMED_OUT)
-        hosted = self._services.replicas.hosted
-        return [
-            (topic, [(o[0], code, *o[2:]) if id(hosted(topic, o[0])) in late else o for o in outcomes])
-            for topic, outcomes in topics
-        ]
+        if not uncommitted:
+            return topics
+
+        def told(topic: TopicKey, outcome: Outcome) -> Outcome:
+            if (topic, outcome[0]) not in uncommitted:
+                return outcome
+            failed = self._failed(topic, outcome[0], why(topic, outcome[0]))
+            return (outcome[0], failed[1], *outcome[2:7], failed[7])
+
+        return [(topic, [told(topic, outcome) for outcome in outcomes]) for topic, outcomes in topics]
+
+    def _why_lost(self, topic: TopicKey, index: int) -> KafkaError:
+        """The partition was taken away, or is led by another, before its high watermark passed what was appended."""
+        try:
+            self._services.replicas.leader(topic, index)
+        except KafkaError as error:
+            if error.code == ErrorCode.UNKNOWN_TOPIC_ID:  # Kafka looks by the name, whatever the request had
+                return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return error
+        # Deleted and made again, or led again: what is there now are another's records.
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _encode(self, topics: Outcomes) -> bytes:
         if not self._leaders:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.model.tasks import spawn
 from ottla.storage.checkpoints import OffsetCheckpoint
 from ottla.storage.log import Log
 from ottla.storage.log_config import MAX_LONG
 from ottla.storage.log_dir import LogDir
 from ottla.storage.retention import Retention
-from ottla.storage.ticks import Ticker, in_slices, in_thread
+from ottla.storage.ticks import OWNER, Ticker, in_slices, in_thread
 
 if TYPE_CHECKING:
     from ottla.storage.log_store import LogStore
@@ -143,20 +144,22 @@ class BackgroundWork:
         waiting = log in self._flush_due
         self._flush_due[log] = upto
         if not waiting:
-            task = asyncio.get_running_loop().create_task(self._flush_rolled(log), name="flush-after-roll")
+            task = spawn(
+                self._flush_rolled(log), name=f"flush {log.topic_partition} after a roll", owner=OWNER
+            )
             self._flushing.add(task)
             task.add_done_callback(self._flushing.discard)
 
     async def _flush_rolled(self, log: Log) -> None:
         upto = -1
-        while self._flush_due[log] > upto:
-            upto = self._flush_due[log]
-            try:
+        try:
+            while self._flush_due[log] > upto:
+                upto = self._flush_due[log]
                 await self.flush(log, upto)
-            except KafkaError as error:
-                logger.error("flush of %s after a roll failed: %s", log.topic_partition, error)
-                break
-        del self._flush_due[log]
+        except KafkaError as error:
+            logger.error("flush of %s after a roll failed: %s", log.topic_partition, error)
+        finally:
+            del self._flush_due[log]
 
     # -- checkpoints --
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ottla.model.ids import TopicPartition
+from ottla.storage.open_files import open_file
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
@@ -33,7 +34,7 @@ class CheckpointError(OSError):
 
 def fsync_dir(path: Path) -> None:
     """Makes renames and creations inside `path` survive a power cut."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    fd = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:
@@ -43,7 +44,7 @@ def fsync_dir(path: Path) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Replaces `path` with `content`; a reader or a crash sees the whole old file or the whole new one."""
     temporary = path.with_name(path.name + ".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         view = memoryview(content)
         while view:

@@ -7,7 +7,10 @@ that it may run in another process and be dropped at any time. Light to import: 
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from ottla.storage.files import CLEANED_SUFFIX
 
 
 class CleaningAbortedError(Exception):
@@ -73,6 +76,12 @@ class Runner(Protocol):
     ) -> CleaningStats: ...
     def kill(self) -> None: ...
     def close(self) -> None: ...
+
+
+def remove_cleaned_files(dir: Path) -> None:
+    """Rubbish of a cleaning that ended early."""
+    for path in dir.glob(f"*{CLEANED_SUFFIX}"):
+        path.unlink(missing_ok=True)
 
 
 def encode_job(job: CleaningJob) -> bytes:

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.model.tasks import guarded, report, spawn_restarting
 from ottla.storage.checkpoints import fsync_dir
 from ottla.storage.cleanable import LogToClean, make_job, measure
 from ottla.storage.cleaner_job import (
@@ -28,6 +28,7 @@ from ottla.storage.cleaner_job import (
     CleaningFailedError,
     CleaningStats,
     Runner,
+    remove_cleaned_files,
 )
 from ottla.storage.errors import OutOfFilesError, is_out_of_files
 from ottla.storage.files import CLEANED_SUFFIX
@@ -43,8 +44,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A full disk is no reason to give up a directory that still serves reads: the cleaner frees space, later.
-OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+# A full disk is no reason to give up a directory that still serves reads: the cleaner frees space, later. Nor is a
+# worker of an earlier broker that has not ended yet.
+TRY_AGAIN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EWOULDBLOCK})
 
 
 def new_process() -> Runner:
@@ -171,16 +173,15 @@ class CleanerManager:
         """More or fewer log.cleaner.threads: slots are added now, or end with the cleaning they are at."""
         if not self._started:
             return
-        loop = asyncio.get_running_loop()
         for i in range(self._settings.threads):
             if i not in self._slots:
-                self._slots[i] = loop.create_task(self._run_slot(i), name=f"log-cleaner-{i}")
+                self._slots[i] = spawn_restarting(
+                    partial(self._run_slot, i), name=f"log-cleaner-{i}", owner="log cleaner"
+                )
                 self._slots[i].add_done_callback(partial(self._slot_ended, i))
 
     def _slot_ended(self, index: int, task: "asyncio.Task[None]") -> None:
         del self._slots[index]
-        if not task.cancelled() and task.exception() is not None:
-            logger.critical("a log cleaner has died", exc_info=task.exception())
 
     async def stop(self) -> None:
         """Ends every cleaning and its worker, and clears away what they have written."""
@@ -195,6 +196,7 @@ class CleanerManager:
             await self._discard(cleaning)
 
     async def _run_slot(self, index: int) -> None:
+        """Ends when there are fewer slots; one that fails is started again, with a worker of its own."""
         runner = self._new_runner()
         with ThreadPoolExecutor(1, thread_name_prefix=f"log-cleaner-{index}") as thread:
             try:
@@ -206,7 +208,7 @@ class CleanerManager:
                         await in_thread(thread, runner.close)
                         await self._rest()
             finally:
-                runner.close()
+                await in_thread(thread, runner.close)
 
     async def _rest(self) -> None:
         self._wake.clear()
@@ -282,6 +284,10 @@ class CleanerManager:
             logger.warning("%s cannot be cleaned and is left as it is: %s", tp, error)
             self._uncleanable.add(tp)
             await self._discard(cleaning)
+        except Exception as error:  # noqa: BLE001 - the boundary: the other logs are cleaned all the same
+            report(error, name=f"clean {tp}, which is left as it is", owner="log cleaner")
+            self._uncleanable.add(tp)
+            await self._discard(cleaning)
         else:
             await self._done(cleaning, stats)
         finally:
@@ -290,12 +296,15 @@ class CleanerManager:
 
     async def _run(self, cleaning: Cleaning, thread: Executor | None) -> CleaningStats:
         loop = asyncio.get_running_loop()
+        swap = guarded(
+            self._swap, name=f"swap segments of {cleaning.target.topic_partition}", owner="log cleaner"
+        )
         job = make_job(cleaning.target, self._settings, self._manager.clock.now_ms())
 
         def report(group: CleanedGroup) -> None:
             # The loop runs what threads hand it in order: all swaps come before the result.
             cleaning.reported += 1
-            loop.call_soon_threadsafe(self._swap, cleaning, group)
+            loop.call_soon_threadsafe(swap, cleaning, group)
 
         try:
             stats = await in_thread(thread, cleaning.runner.run, job, report, lambda: cleaning.aborted)
@@ -375,9 +384,10 @@ class CleanerManager:
         tp = cleaning.target.topic_partition
         if cleaning.aborted:
             logger.info("cleaning of %s was aborted: %s", tp, error)
-        elif error.errno in OUT_OF_SPACE or is_out_of_files(error):
+        elif error.errno in TRY_AGAIN or is_out_of_files(error):
             logger.error("no room to clean %s; it will be tried again: %s", tp, error)
-            await self._discard(cleaning)
+            if error.errno != errno.EWOULDBLOCK:  # else they are another's
+                await self._discard(cleaning)
         else:
             self._manager.fail_dir(self._manager.dir_of(cleaning.log), error)
 
@@ -389,9 +399,3 @@ class CleanerManager:
             if tp in self._clean_offsets and self._manager.dir_of(log) is log_dir
         }
         await self._manager.background.write(log_dir, log_dir.cleaner_offsets, offsets)
-
-
-def remove_cleaned_files(dir: Path) -> None:
-    """Rubbish of a cleaning that ended early."""
-    for path in dir.glob(f"*{CLEANED_SUFFIX}"):
-        path.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ottla.model.clock import Clock
 from ottla.model.errors import KafkaError
+from ottla.model.tasks import report, spawn_restarting
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class Deletions:
     def start(self) -> None:
         """Begins to delete; needs a running loop."""
         assert self._task is None
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="log-deletions")
+        self._task = spawn_restarting(self._run, name="log-deletions", owner="log manager")
 
     async def stop(self) -> None:
         """Ends the timer and deletes what is pending, for a while: the next start deletes the rest."""
@@ -94,6 +95,8 @@ class Deletions:
             await asyncio.get_running_loop().run_in_executor(self._executor, delete)
         except (OSError, KafkaError) as error:
             logger.error("cannot delete %s: %s", what, error)
+        except Exception as error:  # noqa: BLE001 - the boundary: the others are deleted all the same
+            report(error, name=f"delete {what}", owner="log manager")
         else:
             logger.debug("deleted %s", what)
 

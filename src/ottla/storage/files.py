@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from ottla.storage.open_files import open_file
+
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
@@ -41,7 +43,7 @@ def offset_of(name: str) -> int | None:
 def read_small(path: str) -> bytes | None:
     """A small file's content, None if there is none. Plain calls: a start reads three of them a partition."""
     try:
-        fd = os.open(path, os.O_RDONLY)
+        fd = open_file(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
@@ -77,7 +79,7 @@ def write_fully(fd: int, data: bytes | bytearray | memoryview, position: int) ->
 def write_new(path: Path, content: bytes) -> None:
     """Replaces a small file in one step, without waiting for the disk."""
     temporary = path.with_name(path.name + ".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+    fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
     try:
         write_fully(fd, content, 0)
     finally:
@@ -87,7 +89,7 @@ def write_new(path: Path, content: bytes) -> None:
 
 def write_in_place(path: str, content: bytes) -> None:
     """A small file that nobody has read yet: half the work of replacing one."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+    fd = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
     try:
         write_fully(fd, content, 0)
     finally:
@@ -97,7 +99,7 @@ def write_in_place(path: str, content: bytes) -> None:
 def fsync_file(path: Path) -> None:
     """Waits for a file that may meanwhile be gone: then nobody needs it any more."""
     try:
-        fd = os.open(path, os.O_RDONLY)
+        fd = open_file(path, os.O_RDONLY)
     except FileNotFoundError:
         return
     try:
@@ -108,4 +110,4 @@ def fsync_file(path: Path) -> None:
 
 def create_empty(path: Path) -> None:
     """Makes a file, or empties the one that is there."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE))
+    os.close(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE))

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Final
 
 from ottla.storage.errors import is_out_of_files
 from ottla.storage.files import create_empty, fsync_file, write_fully
+from ottla.storage.open_files import open_file, open_files
 
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 WRITE_OUT_BYTES: Final = 4096  # pending entries are written to the file when they reach this
@@ -35,6 +36,7 @@ class SparseIndex:
     """Entries of two integers, both growing; what the offset index and the time index share."""
 
     __slots__ = (
+        "__weakref__",
         "_fences",
         "_lock",
         "_map",
@@ -83,6 +85,12 @@ class SparseIndex:
     def all_entries(self) -> list[tuple[int, int]]:
         return [self.entry(slot) for slot in range(self.entries)]
 
+    def content(self) -> bytes:
+        """The bytes of every entry."""
+        with self._lock:
+            written = bytes(self._view()) if self._written > 0 else b""
+            return written + self._pending
+
     def _entry(self, slot: int) -> tuple[int, int]:
         size = self.ENTRY.size
         if slot >= self._written:
@@ -93,15 +101,21 @@ class SparseIndex:
 
     def _view(self) -> mmap.mmap:
         """The written entries, mapped again if the file has grown."""
-        if self._map is None or self._mapped < self._written:
-            fd = os.open(self.path, os.O_RDONLY)
+        view = self._map
+        if view is None or self._mapped < self._written:
+            fd = open_file(self.path, os.O_RDONLY)
             try:
+                open_files.opened(self, fd)
                 length = self._written * self.ENTRY.size
-                self._map = mmap.mmap(fd, length, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+                view = self._map = mmap.mmap(fd, length, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
             finally:
                 os.close(fd)
             self._mapped = self._written
-        return self._map
+        return view
+
+    def release(self) -> None:
+        """Lets the mapping go, and the descriptor that Python keeps with it. Any thread, without the lock."""
+        self._map = None
 
     # -- finding
 
@@ -164,7 +178,7 @@ class SparseIndex:
                 self._write_out()
 
     def _write_out(self) -> None:
-        fd = os.open(self.path, os.O_WRONLY)
+        fd = open_file(self.path, os.O_WRONLY)
         try:
             write_fully(fd, self._pending, self._written * self.ENTRY.size)
         finally:
@@ -209,6 +223,7 @@ class SparseIndex:
         with self._lock:
             self._map = None
             self._mapped = 0
+        open_files.closed(self)
 
     # -- loading
 
@@ -227,10 +242,13 @@ class SparseIndex:
 
     def _check_ends(self, entries: int) -> tuple[int, int]:
         """The last entry, where an index that was never trimmed or was overwritten shows it."""
-        with open(self.path, "rb") as file:
-            first = self.ENTRY.unpack(file.read(self.ENTRY.size))
-            file.seek((entries - 1) * self.ENTRY.size)
-            last = self.ENTRY.unpack(file.read(self.ENTRY.size))
+        size = self.ENTRY.size
+        fd = open_file(self.path, os.O_RDONLY)
+        try:
+            first = self.ENTRY.unpack(os.pread(fd, size, 0))
+            last = self.ENTRY.unpack(os.pread(fd, size, (entries - 1) * size))
+        finally:
+            os.close(fd)
         if min(first) < 0 or (entries > 1 and (last[0] <= first[0] or last[1] < first[1])):
             raise CorruptIndexError(f"{self.path}: last entry {last} does not follow the first, {first}")
         return last
@@ -294,3 +312,20 @@ class OffsetIndex(SparseIndex):
 
     def _remember(self, last: tuple[int, int] | None) -> None:
         self.last_offset = self.base_offset + (last[0] if last else 0)
+
+
+def last_position(path: str) -> int:
+    """The position that the last entry of an offset index file names: 0 if it is empty, -1 if there is none."""
+    entry = OffsetIndex.ENTRY
+    try:
+        fd = open_file(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return -1
+    try:
+        size_bytes = os.lseek(fd, 0, os.SEEK_END)
+        if size_bytes < entry.size:
+            return 0
+        position: int = entry.unpack(os.pread(fd, entry.size, size_bytes - entry.size))[1]
+        return position
+    finally:
+        os.close(fd)

@@ -56,12 +56,12 @@ class LeaderEpochs:
     compares its epoch with it, and calls `assign` if they differ.
     """
 
-    __slots__ = ("_dir", "_entries", "_unflushed", "latest", "settled")
+    __slots__ = ("_dir", "_entries", "_flushes", "_writes", "latest", "settled")
 
     def __init__(self, dir: Path, entries: list[EpochEntry] | None = None) -> None:
         self._dir = dir
         self._entries: list[EpochEntry] = []
-        self._unflushed = False
+        self._writes = self._flushes = 0  # how often the file was written, and what of that is on the disk
         self.latest = NO_LEADER_EPOCH
         for entry in entries or ():
             self._put(entry)
@@ -186,17 +186,19 @@ class LeaderEpochs:
     def _write(self) -> None:
         write_new(self._dir / FILE_NAME, format_epochs(self._entries))
         self.settled = self.latest
-        self._unflushed = True
+        self._writes += 1
 
-    def flush(self) -> None:
-        """Waits for the disk if anything changed. Any thread."""
-        if self._unflushed:
-            self._unflushed = False
-            try:
-                fsync_file(self._dir / FILE_NAME)
-            except OSError:
-                self._unflushed = True
-                raise
+    def flush(self) -> bool:
+        """Waits for the disk if anything changed; did it? Any thread.
+
+        Of two at once both wait: neither may go on before the file is on the disk.
+        """
+        writes = self._writes
+        if writes == self._flushes:
+            return False
+        fsync_file(self._dir / FILE_NAME)
+        self._flushes = max(self._flushes, writes)
+        return True
 
     def move(self, dir: Path) -> None:
         """The directory was renamed."""

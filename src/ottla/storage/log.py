@@ -11,12 +11,14 @@ failed for good: nothing more is appended, read or acknowledged, and `on_failure
 batch costs one look by the kernel and one write.
 """
 
+import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.storage import partition_metadata, segment_deletion
 from ottla.storage.append import AppendOrigin, AppendResult
@@ -44,6 +46,10 @@ __all__ = [
     "LogSlice",
     "TimestampOffset",
 ]
+
+logger = logging.getLogger(__name__)
+
+REST_BYTES: Final = 1 << 20
 
 
 class Log(AppendableLog):
@@ -143,22 +149,22 @@ class Log(AppendableLog):
         except OSError as error:
             raise self._fail("flush", error) from error
         with self._lock:
-            if target > self.recovery_point and truncations == self._truncations:
+            if target > self.recovery_point and truncations == self._truncations and dir == self.dir:
                 self.recovery_point = target
         self.last_flush_ms = now_ms
 
     def _flush_small_files(self) -> None:
-        """Epochs, topic id and snapshots."""
+        """Epochs, topic id and snapshots. Each stays noted until it is on the disk: another flush waits for it too."""
         with self._lock:
-            unsynced, self._unsynced = self._unsynced, []
-        try:
-            for path in unsynced:
-                fsync_file(path)
-            self._epochs.flush()
-        except OSError:
-            with self._lock:
-                self._unsynced += unsynced  # the next flush tries again
-            raise
+            unsynced = dict(self._unsynced)
+        for path in unsynced:
+            fsync_file(path)
+        if self._epochs.flush():
+            fsync_dir(self.dir)  # the file took the place of another
+        with self._lock:
+            for path, noted in unsynced.items():
+                if self._unsynced.get(path) == noted:
+                    del self._unsynced[path]
 
     def _flush_segments(self, start: int, target: int) -> None:
         segments = tuple(self._segments)
@@ -172,6 +178,8 @@ class Log(AppendableLog):
                     raise
             if segment.base_offset >= start:
                 fsync_dir(self.dir)
+                if segment is segments[0]:
+                    fsync_dir(self.dir.parent)  # the log may be new
 
     def take_producer_snapshot(self) -> None:
         """Writes a producer snapshot at the log end offset, on the disk."""
@@ -196,19 +204,23 @@ class Log(AppendableLog):
             raise self._fail("delete segments of", error) from error
 
     def _delete_old_segments(self, now_ms: int, limit: int) -> list[LogSegment]:
-        gone = self._delete_those(segment_deletion.before_log_start(self.log_start_offset), now_ms, limit)
-        if not self.config.delete:
+        config, start = self.config, self.log_start_offset
+        below = segment_deletion.before_log_start(start)
+        gone = self._delete_those(below, now_ms, limit, f"all of it lies below the log start offset {start}")
+        if not config.delete:
             return gone
-        by_size = segment_deletion.beyond_size(self._segments, self.config)
+        by_size = segment_deletion.beyond_size(self._segments, config)
         if by_size is not None:
-            gone += self._delete_those(by_size, now_ms, limit)
-        by_age = segment_deletion.too_old(self.config, now_ms)
+            reason = f"the log has more than retention.bytes={config.retention_bytes}"
+            gone += self._delete_those(by_size, now_ms, limit, reason)
+        by_age = segment_deletion.too_old(config, now_ms)
         if by_age is not None:
-            gone += self._delete_those(by_age, now_ms, limit)
+            reason = f"the newest record is older than retention.ms={config.retention_ms}"
+            gone += self._delete_those(by_age, now_ms, limit, reason)
         return gone
 
     def _delete_those(
-        self, condition: segment_deletion.Condition, now_ms: int, limit: int
+        self, condition: segment_deletion.Condition, now_ms: int, limit: int, reason: str
     ) -> list[LogSegment]:
         chosen = segment_deletion.deletable(
             self._segments, self.high_watermark, self.log_end_offset, condition
@@ -220,6 +232,16 @@ class Log(AppendableLog):
             self._roll(self.log_end_offset, now_ms)  # there is always a segment to append to
         self.maybe_increment_log_start_offset(self._bases[len(chosen)], "segment deletion")
         self._remove(chosen)
+        logger.info(
+            "%s: deleting %d segment%s (base offsets %d to %d, %d bytes): %s",
+            self.topic_partition,
+            len(chosen),
+            "" if len(chosen) == 1 else "s",
+            chosen[0].base_offset,
+            chosen[-1].base_offset,
+            sum(segment.size_bytes for segment in chosen),
+            reason,
+        )
         return chosen
 
     def _remove(self, segments: Sequence[LogSegment]) -> None:
@@ -324,6 +346,19 @@ class Log(AppendableLog):
         self.high_watermark = offset
         self._update_first_unstable()
 
+    # -- another copy
+
+    def append_rest_of(self, other: "Log", now_ms: int) -> None:
+        """Takes what another log of the partition has beyond our end, also if its disk has failed since."""
+        while self.log_end_offset < other.log_end_offset:
+            piece = other._read(self.log_end_offset, REST_BYTES, other.log_end_offset, True, os.pread)
+            records = piece.read()
+            if not records:
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE, f"{other.dir} has no offset {self.log_end_offset}"
+                )
+            self.append_as_follower(records, now_ms)
+
     # -- the directory
 
     def rename_dir(self, new_dir: Path) -> None:
@@ -333,7 +368,7 @@ class Log(AppendableLog):
                 os.replace(self.dir, new_dir)
             except OSError as error:
                 raise self._fail("rename the directory of", error) from error
-            self._unsynced = [new_dir / path.name for path in self._unsynced]
+            self._unsynced = {new_dir / path.name: noted for path, noted in self._unsynced.items()}
             self.dir = new_dir
         self._epochs.move(new_dir)
         self._producers.move(new_dir)

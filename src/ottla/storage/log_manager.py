@@ -17,8 +17,9 @@ from pathlib import Path
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
+from ottla.model.tasks import spawn
 from ottla.storage import loading
-from ottla.storage.checkpoints import UNKNOWN_BROKER_EPOCH
+from ottla.storage.checkpoints import UNKNOWN_BROKER_EPOCH, fsync_dir
 from ottla.storage.deletion import remove_tree
 from ottla.storage.describe import LogDirInfo, describe_log_dirs
 from ottla.storage.errors import RecoveryAbortedError, is_out_of_files
@@ -34,6 +35,7 @@ from ottla.storage.log_dir import (
 )
 from ottla.storage.log_store import LogStore
 from ottla.storage.settings import LogManagerSettings
+from ottla.storage.ticks import in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,25 @@ class DuplicateLogError(RuntimeError):
 
 def _never_stray(log: Log) -> bool:
     return False
+
+
+def _progress(log: Log) -> tuple[int, int, int]:
+    """Of two copies of one log the larger has everything the other has."""
+    return log.latest_epoch, log.log_end_offset, log.log_start_offset
+
+
+def _begins_like(longer: Log, shorter: Log) -> bool:
+    """Is the last batch of one log in the other, too? Then everything before it is."""
+    if longer.topic_id != shorter.topic_id:
+        return False
+    last_offset = shorter.log_end_offset - 1
+    if last_offset < shorter.log_start_offset:
+        return True
+    try:
+        ours, theirs = (log.read(last_offset, 1, log.log_end_offset).read() for log in (shorter, longer))
+    except KafkaError:
+        return False  # deleted or damaged: nothing can be said
+    return ours == theirs != b""
 
 
 class LogManager(LogStore):
@@ -68,6 +89,7 @@ class LogManager(LogStore):
             for outcome in await asyncio.gather(*loading_dirs, return_exceptions=True):
                 if outcome is not None:
                     raise outcome
+        self._promote_those_ahead()
 
     def stop_loading(self) -> None:
         """Ends a load that is under way: it raises RecoveryAbortedError, and only `abandon` may follow."""
@@ -132,11 +154,44 @@ class LogManager(LogStore):
         logs = self._future if opened.partition_dir.kind is DirKind.FUTURE else self._current
         other = logs.get(tp)
         if other is not None:
-            raise DuplicateLogError(
-                f"the log of {tp} lies in both {other.dir} and {log.dir}; a directory probably failed "
-                "while the log was moved between them: delete the one in the directory that failed"
-            )
+            if _progress(log) < _progress(other):
+                self._set_aside_copy(log, other)
+                return
+            self._set_aside_copy(other, log)
+            self._remove(logs, tp)
         self._add(logs, tp, log, log_dir)
+
+    def _set_aside_copy(self, shorter: Log, longer: Log) -> None:
+        """The broker stopped, or a directory failed, while a log was moved: the one that goes further is served."""
+        if not _begins_like(longer, shorter):
+            raise DuplicateLogError(
+                f"the log of {longer.topic_partition} lies in both {shorter.dir} and {longer.dir}, and neither "
+                "goes on where the other ends; a directory probably failed while the log was moved between them: "
+                "delete the one in the directory that failed"
+            )
+        old = shorter.dir
+        shorter.rename_dir(old.parent / stray_dir_name(shorter.topic_partition))
+        shorter.close_handlers()
+        logger.warning(
+            "%s lies in two directories since it was moved; %s, which ends at offset %d, is served, and %s, which "
+            "ends at offset %d, is renamed to %s and kept",
+            longer.topic_partition,
+            longer.dir,
+            longer.log_end_offset,
+            old,
+            shorter.log_end_offset,
+            shorter.dir.name,
+        )
+
+    def _promote_those_ahead(self) -> None:
+        """A copy never goes further than its log, unless it had taken its place and a power cut undid the rename."""
+        for tp, copy in list(self._future.items()):
+            source = self._current.get(tp)
+            if source is None or _progress(copy)[:2] <= _progress(source)[:2]:
+                continue
+            if _begins_like(copy, source):
+                self._set_aside_copy(source, copy)
+                self._swap(tp, copy)
 
     def _set_aside(self, log: Log) -> None:
         old = log.dir
@@ -192,13 +247,27 @@ class LogManager(LogStore):
             self._future, tp, future_dir_name(tp), current.topic_id, current.config, [log_dir]
         )
 
+    async def flush_future(self, tp: TopicPartition) -> None:
+        """Brings the copy to the disk, and its directory's name, while the current log goes on serving.
+
+        Before it is promoted, so that what the old log had on the disk the new one has there too.
+        """
+        copy = self._future.get(tp)
+        if copy is not None:
+            await self._bring_to_disk(copy)
+
     async def promote_future(self, tp: TopicPartition) -> Log:
-        """The copy has caught up: it becomes the current log, and the old one is deleted by and by."""
+        """The copy has caught up: it becomes the current log, and the old one is deleted by and by.
+
+        If that cannot be finished the old log is the current one again, with what the copy was given meanwhile, and
+        the error is raised. A caller that is cancelled only stops waiting.
+        """
         source, copy = self._current.get(tp), self._future.get(tp)
         if source is None or copy is None:
             which = "current" if source is None else "future"
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The {which} replica for {tp} is offline")
         copy.update_high_watermark(source.high_watermark)
+        copy.maybe_increment_log_start_offset(source.log_start_offset, "move between directories")
         await self._promote(tp, source, copy)
         return copy
 
@@ -211,22 +280,84 @@ class LogManager(LogStore):
             directory_id = self.directory_id(copy)
             if directory_id is not None and is_assigned(tp, directory_id):
                 logger.info("%s becomes the log of %s", copy.dir, tp)
+                await self._bring_to_disk(copy)
                 await self._promote(tp, self._current.get(tp), copy)
 
     async def _promote(self, tp: TopicPartition, source: Log | None, copy: Log) -> None:
-        """The swap happens before the first await. The source's files go once the copy is on the disk."""
+        """The swap happens before the first await; the source keeps its name until the copy is on the disk.
+
+        A crash in between leaves both under the partition's name: the next load serves the one that goes further.
+        """
+        self._swap(tp, copy)
+        if source is not None:
+            self._replaced[tp] = source
+        finishing = spawn(
+            self._finish_promotion(tp, source, copy), name=f"finish the move of {tp}", owner="log manager"
+        )
+        self._finishing.add(finishing)
+        finishing.add_done_callback(self._finishing.discard)
+        error = await asyncio.shield(finishing)
+        if error is not None:
+            raise error
+
+    def _swap(self, tp: TopicPartition, copy: Log) -> None:
         copy.rename_dir(copy.dir.parent / dir_name(tp))
         copy_dir, clean_offset = self.dir_of(copy), self.cleaner.clean_offset(tp)
         self._remove(self._future, tp)
         self._remove(self._current, tp)
         self._add(self._current, tp, copy, copy_dir)
         self.cleaner.moved(tp, clean_offset)
-        renamed = source is not None and self._rename_away(source)
-        await self.background.flush(copy)
-        if source is not None and renamed:
+
+    async def _finish_promotion(
+        self, tp: TopicPartition, source: Log | None, copy: Log
+    ) -> OSError | KafkaError | None:
+        copy_dir = self.dir_of(copy)
+        try:
+            await self._bring_to_disk(copy)
+        except (OSError, KafkaError) as error:
+            if not copy.failed:
+                # For want of descriptors: the copy is served, and both keep their names until the next load.
+                logger.error(
+                    "%s was moved to %s, but %s stays: %s", tp, copy.dir, source and source.dir, error
+                )
+            elif source is not None and self._replaced.pop(tp, None) is source:
+                self._take_back(tp, source, copy)
+            return error
+        if source is not None and self._replaced.pop(tp, None) is source and self._rename_away(source):
             self._delete_later(source)
             await self.background.checkpoint_dirs([self.dir_of(source)])
         await self.background.checkpoint_dirs([copy_dir])
+        return None
+
+    async def _bring_to_disk(self, log: Log) -> None:
+        """Everything in the log, and the name of its directory."""
+        log_dir = self.dir_of(log)
+        await self.background.flush(log)
+        try:
+            await in_thread(self.pool, fsync_dir, log_dir.path)
+        except OSError as error:
+            self.fail_dir(log_dir, error)
+            raise
+
+    def _take_back(self, tp: TopicPartition, source: Log, copy: Log) -> None:
+        """The copy could not be brought to the disk: the source is the log again, with what came after the swap.
+
+        Nothing is appended to a failed log any more, and what was is still in memory. If it cannot be had, the
+        partition stays offline: the source alone would give offsets away a second time.
+        """
+        source_dir = self.dir_of(source)
+        if source.failed or not source_dir.online:
+            return
+        try:
+            source.append_rest_of(copy, self.clock.now_ms())
+        except (OSError, KafkaError) as error:
+            logger.error("%s stays offline: what was written to %s cannot be read: %s", tp, copy.dir, error)
+            return
+        self._remove(self._current, tp)
+        self._offline.pop(tp, None)
+        source.update_high_watermark(copy.high_watermark)
+        self._add(self._current, tp, source, source_dir)
+        logger.warning("%s is not moved: it goes on in %s", tp, source.dir)
 
     async def cancel_future(self, tp: TopicPartition) -> None:
         """The move is off: the copy is deleted, cleaning goes on."""
@@ -286,6 +417,8 @@ class LogManager(LogStore):
         """Stops cleanly: everything on disk, checkpoints, then the marker with the broker epoch."""
         await self.cleaner.stop()
         await self.background.stop()
+        if self._finishing:
+            await asyncio.gather(*self._finishing)
         for log in list(self._retiring.values()):
             self._retire(log)
         await self.deletions.stop()

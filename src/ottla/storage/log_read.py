@@ -125,11 +125,14 @@ class ReadableLog(LogState):
     def aborted_transactions(self, start_offset: int, upper_bound: int) -> list[AbortedTransaction]:
         """The aborted transactions that overlap [start_offset, upper_bound)."""
         found: list[AbortedTransaction] = []
-        for segment in self._segments[max(self._floor_index(start_offset), 0) :]:
-            transactions, complete = segment.txn_index.collect(start_offset, upper_bound)
-            found += transactions
-            if complete:
-                break
+        try:
+            for segment in self._segments[max(self._floor_index(start_offset), 0) :]:
+                transactions, complete = segment.txn_index.collect(start_offset, upper_bound)
+                found += transactions
+                if complete:
+                    break
+        except OSError as error:
+            raise self._fail("read the aborted transactions of", error) from error
         return found
 
     # -- timestamps

@@ -43,6 +43,7 @@ class LogState:
         "_epochs",
         "_first_unstable",
         "_lock",
+        "_noted",
         "_producers",
         "_roll_after_ms",
         "_roll_after_timestamp",
@@ -92,7 +93,9 @@ class LogState:
         self._producers = producers
         self._lock = Lock()  # guards what a flushing thread changes: recovery point, unsynced files
         self._truncations = 0
-        self._unsynced: list[Path] = []  # small files that go to the disk with the next flush
+        # Small files that go to the disk with the next flush, and how many were noted before each.
+        self._unsynced: dict[Path, int] = {}
+        self._noted = 0
         self._first_unstable: int | None = None
         self._set_segments(loaded.segments)
         self._update_first_unstable()
@@ -263,7 +266,8 @@ class LogState:
     def _sync_later(self, path: Path) -> None:
         """A small file was written; the next flush waits for it."""
         with self._lock:
-            self._unsynced.append(path)
+            self._noted += 1
+            self._unsynced[path] = self._noted
 
     def _was_moved_from(self, dir: Path) -> bool:
         """Has the directory got another name since? A file that is missing there is no failure of the disk."""

@@ -25,6 +25,7 @@ from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import DELETE_SUFFIX, LogDir, dir_name, open_log_dirs
 from ottla.storage.log_registry import LogRegistry
+from ottla.storage.open_files import FILES_A_CONNECTION, open_files
 from ottla.storage.settings import LogManagerSettings
 from ottla.storage.ticks import in_slices, in_thread
 
@@ -60,6 +61,8 @@ class LogStore(LogRegistry):
 
         DirLockedError or MetaPropertiesError if they are not ours.
         """
+        open_files.use_limit_of_process()
+        open_files.wanted = self._files_wanted
         super().__init__(open_log_dirs(dirs))
         self.clock = clock
         self.settings = settings or LogManagerSettings()
@@ -71,10 +74,18 @@ class LogStore(LogRegistry):
         self._loop: asyncio.AbstractEventLoop | None = None
         # Deleted, but still under their own names: whoever wants such a name renames them first.
         self._retiring: dict[str, Log] = {}
+        # Logs whose copies took their places and are not on the disk yet: until then they keep their names.
+        self._replaced: dict[TopicPartition, Log] = {}
+        self._finishing: set[asyncio.Task[OSError | KafkaError | None]] = set()
         self.pool = ThreadPoolExecutor(self.settings.background_threads, thread_name_prefix="storage")
         self.deletions = Deletions(clock, self.pool)
         self.cleaner = CleanerManager(self)
         self.background = BackgroundWork(self)
+
+    def _files_wanted(self) -> int:
+        """How many files there would be if none was ever closed: a log file and an index a segment, connections too."""
+        segments = sum(len(log.segments) for log in list(self.all_logs()))
+        return 2 * segments + FILES_A_CONNECTION * open_files.max_connections
 
     # -- coming --
 
@@ -175,6 +186,7 @@ class LogStore(LogRegistry):
         config: LogConfig | None,
         candidates: Iterable[LogDir],
     ) -> Log:
+        for_want_of_files: Exception | None = None
         for log_dir in candidates:
             path = log_dir.path / name
             predecessor = self._retiring.get(str(path))
@@ -185,10 +197,13 @@ class LogStore(LogRegistry):
                 log = self._open_new(path, tp, topic_id, config)
             except (OSError, StorageError, OutOfFilesError) as error:
                 self.fail_dir(log_dir, error)
+                for_want_of_files = error if is_out_of_files(error) else for_want_of_files
                 continue
             self._add(logs, tp, log, log_dir)
             logger.debug("created log for partition %s in %s", tp, path)
             return log
+        if for_want_of_files is not None:
+            raise OutOfFilesError(f"Cannot create log for {tp}: {for_want_of_files}")
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"No log directory is available for {tp}")
 
     def _open_new(
@@ -253,7 +268,10 @@ class LogStore(LogRegistry):
                     touched.add(self.dir_of(log))
                     self._remove(logs, tp)
                     doomed.append(log)
-                    self._retiring[str(log.dir)] = log
+            replaced = self._replaced.pop(tp, None)
+            if replaced is not None:
+                doomed.append(replaced)
+        self._retiring.update((str(log.dir), log) for log in doomed)
         await in_slices(doomed, self._retire)
         await self.background.checkpoint_dirs(touched)
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from ottla.records.kernel import crc32c
 from ottla.storage.files import FILE_MODE, read_small, write_fully
+from ottla.storage.open_files import open_file
 
 VERSION: Final = 1
 PREFIX: Final = struct.Struct(">hI")
@@ -70,7 +71,7 @@ def read_snapshot(path: Path) -> list[SnapshotEntry]:
 
 def write_snapshot(path: Path, entries: Iterable[SnapshotEntry], *, sync: bool) -> None:
     """Writes a file, with `sync` to the disk; a crash in between is found out by the checksum."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+    fd = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
     try:
         write_fully(fd, encode_snapshot(entries), 0)
         if sync:

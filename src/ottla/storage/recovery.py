@@ -1,9 +1,11 @@
 """Loading a log from its directory: what an interrupted clean-up left is tidied, what a crash left is recovered.
 
-After a clean stop nothing is read but file names, the epochs, and the newest producer snapshot: the recovery
-point is then the end of the log, and a snapshot of that offset says so a second time. After anything else every
-segment from the recovery point on is read: batches are checked, the indexes made anew, and the log ends at the
-first batch that is torn or damaged; what comes after it was never flushed.
+After a clean stop nothing is read but file names, the epochs, the newest producer snapshot and the last batches of the
+last segment: whole batches must lead from its last index entry to the end of the file and to the recovery point, which
+is then the end of the log. If they do not, somebody or the disk has changed the file since, and that segment is
+recovered: what was appended after half a batch could never be read. After anything else every segment from the recovery
+point on is read: batches are checked, the indexes made anew, and the log ends at the first batch that is torn or
+damaged; what comes after it was never flushed.
 
 Suffixes as in Kafka: `.deleted` files only wait to be unlinked; `.cleaned` ones are a compaction that was not
 finished; `.swap` ones a compaction that was, unless a `.cleaned` file at or before them shows that its segments
@@ -196,8 +198,7 @@ class LogLoader:
         base = segment.base_offset
         missing = [kind for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) if file_name(base, kind) not in files]
         if missing:
-            logger.warning("%s: making %s of segment %d anew", self._dir, " and ".join(missing), base)
-            segment.rebuild_indexes()
+            segment.rebuild_indexes(f"no {' and no '.join(missing)}")
         if file_name(base, TXN_INDEX_SUFFIX) in files:
             try:
                 segment.txn_index.transactions()
@@ -313,17 +314,25 @@ class LogLoader:
         return self._log_start_offset
 
     def _log_end_offset(self) -> int:
-        last = self._segments[-1]
-        if last.size_bytes == 0:
+        last, known = self._segments[-1], self._recovery_point
+        if last.size_bytes == 0 and (not self._clean or known <= last.base_offset):
             return last.base_offset
-        known = self._recovery_point
-        if self._clean and known > last.base_offset and known in self._producers.snapshots:
+        if self._clean and known > last.base_offset and last.ends_at(known):
             return known
         next_offset, end = self._read_end(last)
-        if end == last.size_bytes:
+        if end == last.size_bytes > 0 and (not self._clean or next_offset >= known):
             return next_offset
         # The stop was not so clean after all: appending after half a batch would bury it inside the log.
-        logger.warning("%s: segment %d ends in the middle of a batch", self._dir, last.base_offset)
+        logger.warning(
+            "%s: segment %d was changed after the stop: it has %d bytes, whole batches up to position %d and offset "
+            "%d, and should end at offset %d; recovering it",
+            self._dir,
+            last.base_offset,
+            last.size_bytes,
+            end,
+            next_offset,
+            known,
+        )
         self._rebuild_producers(last.base_offset)
         self._recover(last)
         return last.read_end()[0]

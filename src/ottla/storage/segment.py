@@ -8,6 +8,7 @@ are those of segment_files.py.
 Owned by its Log, on the event loop; what threads may call says so.
 """
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from ottla.storage.batch_scan import (
     LAST_DELTA,
     LENGTH,
     MAX_TIMESTAMP,
+    SCAN_BYTES,
     Header,
     Pread,
     read_base_offset,
@@ -35,9 +37,10 @@ from ottla.storage.files import (
     create_empty,
     write_fully,
 )
-from ottla.storage.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex
+from ottla.storage.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex, last_position
 from ottla.storage.log_config import LogConfig
-from ottla.storage.segment_files import SegmentFiles, opening
+from ottla.storage.open_files import open_file
+from ottla.storage.segment_files import SegmentFiles
 from ottla.storage.timeindex import TimeIndex
 
 logger = logging.getLogger(__name__)
@@ -53,6 +56,7 @@ class LogSegment(SegmentFiles):
         "_bytes_since_index",
         "_first_timestamp",
         "_index_room",
+        "_indexes_are_right",
         "_max_timestamp",
         "_offset_of_max",
         "_positions",
@@ -84,6 +88,9 @@ class LogSegment(SegmentFiles):
         self.roll_jitter_ms = config.random_segment_jitter_ms()
         self._bytes_since_index = 0
         self.must_roll = False  # an index is full
+        self._indexes_are_right = (
+            False  # made anew from the log file: whatever does not fit them is damaged itself
+        )
         # So many entries fit into both indexes at least; at 0 it is looked how many.
         self._index_room = 0
         self._max_timestamp: int | None = None
@@ -107,25 +114,55 @@ class LogSegment(SegmentFiles):
 
     def _open_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """As they are, or made anew if one is missing or cannot be right."""
-        with opening:  # until they are made anew: a thread that searches is not to make them, too
+        with self._opening:  # until they are made anew: a thread that searches is not to make them, too
             try:
                 return super()._open_indexes()
             except CorruptIndexError as error:
-                logger.warning("%s; making it anew", error)
-                return self.rebuild_indexes()
+                return self.rebuild_indexes(str(error))
 
-    def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Makes both indexes anew from the batch headers, as the appends would have."""
+    def rebuild_indexes(self, reason: str) -> tuple[OffsetIndex, TimeIndex]:
+        """Makes both indexes anew from the batch headers, as the appends would have.
+
+        Beyond a damaged stretch they go on at the first batch that the old index names rightly.
+        """
+        known = self._indexes[0].content() if self._indexes is not None else b""
         indexes = self.reset_indexes()
         self._max_timestamp, self._offset_of_max = NO_TIMESTAMP, self.base_offset
-        try:
-            for position, header in self.headers():
-                last_offset = header[BASE_OFFSET] + header[LAST_DELTA]
-                self.note_batch(position, LOG_OVERHEAD + header[LENGTH], last_offset, header[MAX_TIMESTAMP])
-        except KafkaError as error:
-            logger.warning("%s: the index ends where the segment is damaged: %s", self.path, error)
+        damaged: list[int] = []
+        position: int | None = 0
+        while position is not None:
+            end = self._index_from(position)
+            position = None
+            if end < self.size_bytes:
+                damaged.append(end)
+                position = self._indexed_after(end, known)
+                self._bytes_since_index = self.index_interval_bytes + 1  # nobody gets there but by an entry
         self.finish_indexes()
+        self._indexes_are_right = True
+        damage = f"; it is damaged at {damaged}, what lies there cannot be read" if damaged else ""
+        logger.warning("%s: %s; its indexes were made anew%s", self.path, reason, damage)
         return indexes
+
+    def _index_from(self, position: int) -> int:
+        """Indexes whole batches from a position on; where they end."""
+        with contextlib.suppress(KafkaError):
+            for start, header in self.headers(position):
+                size = LOG_OVERHEAD + header[LENGTH]
+                self.note_batch(start, size, header[BASE_OFFSET] + header[LAST_DELTA], header[MAX_TIMESTAMP])
+                position = start + size
+        return position
+
+    def _indexed_after(self, position: int, known: bytes) -> int | None:
+        """The first batch beyond a position that entries of an offset index name with its last offset."""
+        for relative, indexed in OffsetIndex.ENTRY.iter_unpack(known):
+            if indexed <= position:
+                continue
+            with contextlib.suppress(KafkaError):
+                for _, header in self.headers(indexed):
+                    if header[BASE_OFFSET] + header[LAST_DELTA] == self.base_offset + relative:
+                        return int(indexed)
+                    break
+        return None
 
     def begin_recovery(self) -> None:
         """Forgets everything but the log file, before it is read batch by batch."""
@@ -140,6 +177,7 @@ class LogSegment(SegmentFiles):
         for index in indexes:
             index.reset()
         self._bytes_since_index = self._index_room = 0
+        self._indexes_are_right = False
         self._forget_positions()
         return indexes
 
@@ -265,8 +303,9 @@ class LogSegment(SegmentFiles):
         try:
             return self._search(offset, pread)
         except KafkaError as error:
-            logger.warning("%s: %s; making its indexes anew", self.path, error)
-            self.rebuild_indexes()
+            if self._indexes_are_right:
+                raise  # it is the segment itself that is damaged
+            self.rebuild_indexes(error.message or error.code.name)
             return self._search(offset, pread)
 
     def _search(self, offset: int, pread: Pread) -> tuple[int, int] | None:
@@ -296,17 +335,30 @@ class LogSegment(SegmentFiles):
         return known
 
     def _find_boundary(self, start: int, limit: int, pread: Pread) -> tuple[int, int]:
-        end, next_offset = start, -1
         indexed = self.offset_index.lookup_position(limit)
-        if indexed > start and (limit - indexed) * 8 <= limit - start:
-            file = self.file()
-            return indexed, read_base_offset(file.fd, indexed, pread)
-        for position, header in self.headers(max(start, indexed), pread):
-            following = position + LOG_OVERHEAD + header[LENGTH]
-            if following > limit:
-                # The indexed batch may be the one that is cut: what lies before it ends where it begins.
-                return (end, next_offset) if end > start or position == start else (position, header[0])
-            end, next_offset = following, header[BASE_OFFSET] + header[LAST_DELTA] + 1
+        if indexed > start:
+            if (limit - indexed) * 8 <= limit - start:
+                file = self.file()
+                return indexed, read_base_offset(file.fd, indexed, pread)
+            try:
+                return self._last_boundary(start, indexed, limit, pread)
+            except KafkaError:
+                pass  # the indexed batch is damaged; there may be whole ones before it
+        return self._last_boundary(start, start, limit, pread)
+
+    def _last_boundary(self, start: int, begin: int, limit: int, pread: Pread) -> tuple[int, int]:
+        """The same, from a batch at or after the start on: up to the limit, or to the first damage after it."""
+        end, next_offset = start, -1
+        try:
+            for position, header in self.headers(begin, pread):
+                following = position + LOG_OVERHEAD + header[LENGTH]
+                if following > limit:
+                    # The indexed batch may be the one that is cut: what lies before it ends where it begins.
+                    return (end, next_offset) if end > start or position == start else (position, header[0])
+                end, next_offset = following, header[BASE_OFFSET] + header[LAST_DELTA] + 1
+        except KafkaError:
+            if end == start:
+                raise
         return end, next_offset
 
     def end_of_batch(self, position: int, pread: Pread = os.pread) -> tuple[int, int]:
@@ -344,6 +396,27 @@ class LogSegment(SegmentFiles):
             next_offset = header[BASE_OFFSET] + header[LAST_DELTA] + 1
             end = position + LOG_OVERHEAD + header[LENGTH]
         return next_offset, end
+
+    def ends_at(self, next_offset: int) -> bool:
+        """Do whole batches lead from the last index entry to the end of the file and to an offset?
+
+        Asked of every log at a start: it opens nothing for good and trusts nothing that it has not read.
+        """
+        stem, size_bytes = f"{self._dir}/{self.base_offset:020d}", self.size_bytes
+        # A small segment is read as quickly as its index.
+        position = last_position(stem + INDEX_SUFFIX) if size_bytes > SCAN_BYTES else 0
+        if not 0 <= position < size_bytes:
+            return False
+        fd, found = open_file(stem + LOG_SUFFIX, os.O_RDONLY), -1
+        try:
+            for start, header in scan_headers(fd, position, size_bytes):
+                position = start + LOG_OVERHEAD + header[LENGTH]
+                found = header[BASE_OFFSET] + header[LAST_DELTA] + 1
+        except KafkaError:
+            return False
+        finally:
+            os.close(fd)
+        return position == size_bytes and found == next_offset
 
     # -- shrinking
 

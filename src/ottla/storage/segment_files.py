@@ -3,7 +3,8 @@
 How they are called, when they are opened, and what becomes of them: flushed, renamed, moved, deleted. What is in them
 is the business of the LogSegment (segment.py).
 
-Rules: files are opened at the first use. The descriptor belongs to a SegmentFile, which closes it when the last
+Rules: files are opened at the first use, and may be closed for others until the next (open_files.py). The descriptor
+belongs to a SegmentFile, which closes it when the last
 reference goes: a slice that is being sent keeps it open however the segment is renamed, deleted or closed meanwhile.
 
 Owned by a Log, as part of a LogSegment, on the event loop; what threads may call says so.
@@ -12,7 +13,6 @@ Owned by a Log, as part of a LogSegment, on the event loop; what threads may cal
 import os
 from pathlib import Path
 from threading import RLock
-from typing import Final
 
 from ottla.storage.files import (
     INDEX_SUFFIX,
@@ -24,20 +24,21 @@ from ottla.storage.files import (
     file_size,
 )
 from ottla.storage.index import CorruptIndexError, OffsetIndex
+from ottla.storage.open_files import open_file, open_files
 from ottla.storage.slices import SegmentFile
 from ottla.storage.timeindex import TimeIndex
 from ottla.storage.txnindex import TxnIndex
-
-opening: Final = RLock()
 
 
 class SegmentFiles:
     """The files of the segment that begins at an offset, in a directory that may change its name."""
 
     __slots__ = (
+        "__weakref__",
         "_dir",
         "_file",
         "_indexes",
+        "_opening",
         "_txn_index",
         "base_offset",
         "index_max_bytes",
@@ -53,6 +54,8 @@ class SegmentFiles:
         self.suffix = suffix
         self.size_bytes = size_bytes
         self.index_max_bytes = index_max_bytes
+        # Its own: while the indexes of one segment are made anew nobody waits who wants another.
+        self._opening = RLock()
         self._file: SegmentFile | None = None
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._txn_index: TxnIndex | None = None
@@ -73,16 +76,22 @@ class SegmentFiles:
 
     def _open_file(self) -> SegmentFile:
         """Under a lock: of two that open at once, the first would see its descriptor closed by the second."""
-        with opening:
+        with self._opening:
             while (file := self._file) is None:
                 path = self.path
                 try:
-                    file = self._file = SegmentFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+                    file = SegmentFile(open_file(path, os.O_RDWR | os.O_CLOEXEC))
+                    open_files.opened(self, file.fd)
+                    self._file = file
                     break
                 except FileNotFoundError:
                     if path == self.path:
                         raise
             return file
+
+    def release(self) -> None:
+        """Lets the log file go; whoever uses it holds it. Any thread, and without the lock."""
+        self._file = None
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -109,7 +118,7 @@ class SegmentFiles:
 
         The lock keeps a thread that searches and the loop from each having their own.
         """
-        with opening:
+        with self._opening:
             if self._indexes is not None:
                 return self._indexes
             offsets, times = indexes = self._new_indexes()
@@ -146,15 +155,16 @@ class SegmentFiles:
 
     def change_suffix(self, suffix: str) -> None:
         """Renames the files; who has the log file open keeps it."""
-        self.file()  # a flush in another thread must not look for it under a name that is going
-        for kind in SEGMENT_SUFFIXES:
-            old, new = self._path(kind), self._dir / (file_name(self.base_offset, kind) + suffix)
-            try:
-                os.replace(old, new)
-            except FileNotFoundError:
-                if kind == LOG_SUFFIX:
-                    raise
-        self.suffix = suffix
+        self.file()  # so that nothing is renamed for want of a descriptor that is needed afterwards
+        with self._opening:  # a flush in another thread must not look for them under a name that is going
+            for kind in SEGMENT_SUFFIXES:
+                old, new = self._path(kind), self._dir / (file_name(self.base_offset, kind) + suffix)
+                try:
+                    os.replace(old, new)
+                except FileNotFoundError:
+                    if kind == LOG_SUFFIX:
+                        raise
+            self.suffix = suffix
         self._repath()
 
     def move(self, dir: Path) -> None:
@@ -172,6 +182,7 @@ class SegmentFiles:
     def close_handlers(self) -> None:
         """Lets go of the files without writing."""
         self._file = None
+        open_files.closed(self)
         for index in self._indexes or ():
             index.close_handler()
 

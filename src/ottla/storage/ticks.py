@@ -6,15 +6,14 @@ each would cost more than the work. Used by the log manager's background work, o
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from time import perf_counter
 from typing import Final, TypeVar
 
-from ottla.model.errors import KafkaError
+from ottla.model.tasks import report, spawn
 
-logger = logging.getLogger(__name__)
+OWNER: Final = "log manager"
 
 SLICE_SECONDS: Final = 0.002
 SLICE_ITEMS: Final = 256
@@ -69,7 +68,7 @@ class Ticker:
         The interval is asked each time: it may be reconfigured.
         """
         run = self._run(name, interval_ms, delay_ms, tick)
-        self._tasks.append(asyncio.get_running_loop().create_task(run, name=name))
+        self._tasks.append(spawn(run, name=name, owner=OWNER))
 
     async def stop(self) -> None:
         """Cancels the tasks and waits for them to end."""
@@ -91,7 +90,7 @@ class Ticker:
         while True:
             try:
                 await tick()
-            except (OSError, KafkaError):
-                # A failed disk has taken its directory offline already; the tick goes on for the others.
-                logger.exception("%s failed", name)
+            except Exception as error:  # noqa: BLE001 - the boundary: whatever went wrong, the tick goes on
+                # A failed disk has taken its directory offline already.
+                report(error, name=name, owner=OWNER)
             await asyncio.sleep(min(interval_ms() / 1000, LONGEST_SLEEP_SECONDS))

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from ottla.storage.files import FILE_MODE, fsync_file, read_small, write_fully
 from ottla.storage.index import CorruptIndexError
+from ottla.storage.open_files import open_file
 
 ENTRY: Final = struct.Struct(">hqqqq")
 VERSION: Final = 0
@@ -40,7 +41,7 @@ class TxnIndex:
 
     def append(self, txn: AbortedTransaction) -> None:
         """Adds an entry at the end of the file."""
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, FILE_MODE)
+        fd = open_file(self.path, os.O_WRONLY | os.O_CREAT, FILE_MODE)
         try:
             end = os.fstat(fd).st_size // ENTRY.size * ENTRY.size
             write_fully(fd, ENTRY.pack(VERSION, *txn), end)

@@ -37,6 +37,28 @@ def test_what_survives_a_slow_collection_is_frozen_and_later_rings_are_still_fou
     assert gc.get_freeze_count() == 0
 
 
+def test_frozen_rings_are_found_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "SLOW_S", -1.0)
+    monkeypatch.setattr(garbage, "LEAST_FULL_S", 0.0)
+    short = ShortCollections()
+    short.install()
+    try:
+        ring = Ring()
+        gone = weakref.ref(ring)
+        gc.collect()
+        assert gc.get_freeze_count() == 0  # thawed: the next visits everything
+        gc.collect()
+        assert gc.get_freeze_count() > 0
+        del ring
+        assert gone() is not None  # frozen
+        short._full_s = 0.0  # as if visiting everything had been quick
+        gc.collect()
+        gc.collect()
+        assert gone() is None
+    finally:
+        short.remove()
+
+
 def test_a_quick_collection_freezes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,21 +15,23 @@ NODE = 1
 TOPIC_ID = Uuid(bytes(range(16)))
 
 
+def registration(leader: int = NODE, epoch: int = 0) -> PartitionRegistration:
+    return PartitionRegistration(
+        (NODE,),
+        (TOPIC_ID,),
+        (NODE,),
+        (),
+        (),
+        leader=leader,
+        leader_recovery_state=0,
+        leader_epoch=epoch,
+        partition_epoch=0,
+    )
+
+
 def led(log: Log, epoch: int = 0) -> Partition:
     partition = Partition(TopicPartition("orders", 0), TOPIC_ID, log, NODE)
-    partition.become(
-        PartitionRegistration(
-            (NODE,),
-            (TOPIC_ID,),
-            (NODE,),
-            (),
-            (),
-            leader=NODE,
-            leader_recovery_state=0,
-            leader_epoch=epoch,
-            partition_epoch=0,
-        )
-    )
+    partition.become(registration(epoch=epoch))
     return partition
 
 
@@ -66,3 +68,19 @@ def test_what_a_start_finds_is_shown(tmp_path: Path) -> None:
     found = open_log(tmp_path, LogConfig(flush_messages=1))
     assert found.recovery_point == 0
     assert led(found, epoch=1).log.high_watermark == 1
+
+
+@pytest.mark.parametrize("how", ["gone", "led by another"])
+def test_who_waits_for_a_commit_hears_when_it_will_not_come(tmp_path: Path, how: str) -> None:
+    partition = led(open_log(tmp_path, LogConfig(flush_messages=1)))
+    end = write(partition)
+    heard: list[int] = []
+    partition.when_committed(end, lambda: heard.append(partition.log.high_watermark))
+    partition.become(registration())
+    assert heard == []
+    if how == "gone":
+        partition.is_leader = False
+        partition.gone()
+    else:
+        partition.become(registration(leader=NODE + 1, epoch=1))
+    assert heard == [0]

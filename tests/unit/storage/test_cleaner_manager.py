@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from tests.unit.storage.manager_support import (
     small,
 )
 
+from ottla.model import tasks
 from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
@@ -446,6 +448,15 @@ asyncio.run(main())
 """
 
 
+def is_gone(worker: int) -> bool:
+    try:
+        os.kill(worker, 0)
+    except ProcessLookupError:
+        return True
+    stat = Path(f"/proc/{worker}/stat")
+    return stat.exists() and stat.read_text().split()[2] == "Z"  # dead, though nobody has reaped it
+
+
 def test_a_worker_does_not_outlive_a_killed_broker(dir: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", BROKER, str(dir)], stdout=subprocess.PIPE, text=True
@@ -455,15 +466,7 @@ def test_a_worker_does_not_outlive_a_killed_broker(dir: Path) -> None:
         os.kill(worker, 0)
         broker.kill()
 
-    def gone() -> bool:
-        try:
-            os.kill(worker, 0)
-        except ProcessLookupError:
-            return True
-        stat = Path(f"/proc/{worker}/stat")
-        return stat.exists() and stat.read_text().split()[2] == "Z"  # dead, though nobody has reaped it
-
-    run(lambda: eventually(gone))
+    run(lambda: eventually(lambda: is_gone(worker)))
 
     async def again() -> None:
         async with running(dir, load={"topic_config": lambda topic: compacted()}) as manager:
@@ -473,6 +476,119 @@ def test_a_worker_does_not_outlive_a_killed_broker(dir: Path) -> None:
             assert list(log.dir.glob("*.cleaned")) == []
 
     run(again)
+
+
+STUCK_BROKER = """
+import sys
+from tests.unit.storage.test_cleaner_manager import decode_job
+from ottla.storage.cleaner_process import CleanerProcess
+
+class Process(CleanerProcess):
+    def _start(self):
+        process = super()._start()
+        print(process.pid, flush=True)
+        return process
+
+Process().run(decode_job(sys.stdin.buffer.readline()), print, lambda: False)
+"""
+
+
+def test_a_worker_that_hangs_in_a_read_does_not_outlive_its_broker(dir: Path, tmp_path: Path) -> None:
+    async def job() -> CleaningJob:
+        async with running(dir) as manager:
+            return make_job(measured(manager, dirty_log(manager)), CleanerSettings(), NOW_MS)
+
+    stuck = tmp_path / "stuck-0"
+    described = replace(run(job), dir=str(stuck))
+    stuck.mkdir()
+    os.mkfifo(stuck / f"{0:020d}.log")  # opening it for reading waits for a writer who never comes
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK_BROKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as broker:
+        assert broker.stdin is not None
+        assert broker.stdout is not None
+        broker.stdin.write(encode_job(described))
+        broker.stdin.flush()
+        worker = int(broker.stdout.readline())
+        run(lambda: eventually(lambda: is_locked(stuck)))
+        broker.kill()
+    run(lambda: eventually(lambda: is_gone(worker)))
+
+
+def is_locked(dir: Path) -> bool:
+    fd = os.open(dir, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def test_two_workers_never_write_the_same_files(dir: Path) -> None:
+    async def test() -> None:
+        async with running(dir) as manager:
+            log = dirty_log(manager)
+            theirs = log.dir / f"{0:020d}.log.cleaned"
+            theirs.write_bytes(b"half")
+            process = CleanerProcess()
+            fd = os.open(log.dir, os.O_RDONLY)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            assert not await manager.cleaner.clean_dirtiest(process)
+            assert theirs.read_bytes() == b"half"
+            assert manager.dirs[0].online
+            os.close(fd)
+            assert await manager.cleaner.clean_dirtiest(process)
+            assert values(log) == CLEANED
+            assert not theirs.exists()
+            process.close()
+
+    run(test)
+
+
+def test_a_slot_whose_worker_cannot_be_closed_goes_on_with_another(
+    dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tasks, "FIRST_PAUSE_S", 0)
+    closed = 0
+
+    class Stubborn(ThreadRunner):
+        def close(self) -> None:
+            nonlocal closed
+            closed += 1
+            if closed <= 4:
+                raise RuntimeError("cannot close")
+
+    async def test() -> None:
+        async with running(dir, settings=quiet(cleaner=CleanerSettings(backoff_ms=1))) as manager:
+            manager.cleaner._new_runner = Stubborn
+            manager.start()
+            await eventually(lambda: closed > 4)
+            log = dirty_log(manager)
+            await eventually(lambda: manager.cleaner.clean_offset(TP) == 30)
+            assert values(log) == CLEANED
+
+    run(test)
+    assert any("log-cleaner-0 failed: cannot close" in message for message in caplog.messages)
+
+
+def test_an_unexpected_error_leaves_one_log_alone_and_is_logged(
+    dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with running(dir) as manager:
+            log = dirty_log(manager)
+            assert await manager.cleaner.clean_dirtiest(Raising(KeyError("a bug")))
+            assert manager.cleaner.is_uncleanable(TP)
+            other = TopicPartition("other", 0)
+            dirty_log(manager, other)
+            assert await manager.cleaner.clean_dirtiest(ThreadRunner())
+            assert manager.cleaner.clean_offset(other) == 30
+            assert log.log_end_offset == 40
+
+    run(test)
+    assert any("clean orders-0" in message for message in caplog.messages)
 
 
 def test_a_stop_ends_the_worker_and_clears_its_files_away(dir: Path) -> None:

@@ -280,16 +280,16 @@ def test_a_directory_formatted_without_id_gets_one(tmp_path: Path) -> None:
 # -- what is found at start
 
 
-def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
+def test_a_partition_with_two_histories_is_refused(tmp_path: Path) -> None:
     one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
 
-    async def create(dir: Path) -> None:
+    async def create(dir: Path, value: bytes) -> None:
         async with running(dir) as manager:
-            manager.get_or_create(TP, TOPIC_ID)
+            fill(manager.get_or_create(TP, TOPIC_ID), 2, value=value)
 
     async def test() -> None:
-        await create(one)
-        await create(two)
+        await create(one, b"one")
+        await create(two, b"two")
         manager = new_manager(one, two)
         with pytest.raises(DuplicateLogError, match="orders-0"):
             await manager.load()

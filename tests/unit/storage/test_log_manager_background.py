@@ -22,6 +22,7 @@ from tests.unit.storage.manager_support import (
 )
 
 from ottla.model.clock import ManualClock
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.storage.checkpoints import parse_offsets
 from ottla.storage.deletion import Deletions
@@ -78,6 +79,38 @@ def test_segments_below_the_log_start_offset_go(dir: Path) -> None:
             log.maybe_increment_log_start_offset(5, "DeleteRecords")
             await manager.background.retention_tick()
             assert [s.base_offset for s in log.segments] == [4, 6]
+
+    run(test)
+
+
+def test_what_retention_deletes_is_logged_with_the_reason(
+    dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ottla.storage.log")
+
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        async with running(dir, clock=clock) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small(retention_ms=-1))
+            fill(log, 10, roll_every=1)
+            size_bytes = log.segments[0].size_bytes
+            await manager.background.retention_tick()
+            assert caplog.messages == []
+            log.maybe_increment_log_start_offset(2, "DeleteRecords")
+            await manager.background.retention_tick()
+            manager.update_config(TP, small(retention_ms=-1, retention_bytes=7 * size_bytes))
+            await manager.background.retention_tick()
+            manager.update_config(TP, small(retention_ms=1_000))
+            clock.advance(1_001)
+            await manager.background.retention_tick()
+            assert caplog.messages == [
+                f"orders-0: deleting 2 segments (base offsets 0 to 1, {2 * size_bytes} bytes): "
+                "all of it lies below the log start offset 2",
+                f"orders-0: deleting 1 segment (base offsets 2 to 2, {size_bytes} bytes): "
+                f"the log has more than retention.bytes={7 * size_bytes}",
+                f"orders-0: deleting 7 segments (base offsets 3 to 9, {7 * size_bytes} bytes): "
+                "the newest record is older than retention.ms=1000",
+            ]
 
     run(test)
 
@@ -328,7 +361,10 @@ def test_slices_give_the_loop_back() -> None:
     run(test)
 
 
-def test_a_tick_that_fails_runs_again() -> None:
+@pytest.mark.parametrize(
+    "error", [OSError("disk"), KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR), KeyError("a bug")]
+)
+def test_a_tick_that_fails_runs_again(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         ticker = Ticker()
         calls = asyncio.Queue[int]()
@@ -338,10 +374,11 @@ def test_a_tick_that_fails_runs_again() -> None:
             nonlocal count
             count += 1
             calls.put_nowait(count)
-            raise OSError("disk")
+            raise error
 
         ticker.every("test", lambda: 0, 0, tick)
         assert [await calls.get(), await calls.get()] == [1, 2]
+        assert caplog.messages[0].startswith("log manager: test failed")
         await ticker.stop()
 
     run(test)

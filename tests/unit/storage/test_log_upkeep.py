@@ -20,6 +20,8 @@ from tests.unit.storage.log_support import (
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.record import build_batch
+from ottla.storage import leader_epochs
+from ottla.storage import log as log_module
 from ottla.storage.errors import StorageError
 from ottla.storage.index import MAX_RELATIVE_OFFSET
 from ottla.storage.log import Log, LogSegment
@@ -345,7 +347,9 @@ def test_a_clean_stop_leaves_what_kafka_leaves(log: Log) -> None:
     assert names(log.dir, "00000000000000000020.snapshot")
 
 
-def test_a_clean_start_opens_and_reads_no_segment(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clean_start_looks_at_nothing_but_the_end_of_the_log(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log.flush(now_ms=NOW)
     log.close()
     opened = []
@@ -354,8 +358,9 @@ def test_a_clean_start_opens_and_reads_no_segment(log: Log, monkeypatch: pytest.
     again = open_log(log.dir, SMALL, recovery_point=20, clean=True)
     assert again.log_end_offset == 20
     small = ("leader-epoch-checkpoint", "partition.metadata", ".snapshot")
-    assert [path for path in opened if not path.endswith(small)] == []
+    assert [path for path in opened if not path.endswith(small)] == [str(log.active_segment.path)]
     monkeypatch.undo()
+    assert all(segment._file is None for segment in again.segments)
     assert values_of(again) == [b"%02d" % i for i in range(20)]
 
 
@@ -392,3 +397,54 @@ def test_segments_are_replaced_as_the_cleaner_does(log: Log) -> None:
     survivors = [b"%02d" % i for i in range(old[1].base_offset, 20)]
     assert values_of(log) == survivors
     assert values_of(reopen(log)) == survivors
+
+
+def test_no_flush_moves_the_recovery_point_before_another_has_the_small_files_on_the_disk(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two flushes at once: the first waits for the disk with the small files, the second must not overtake it."""
+    log.roll(NOW)
+    append(log, b"more")
+    on_disk: set[str] = set()
+    waiting, go_on = threading.Event(), threading.Event()
+    real = log_module.fsync_file
+
+    def slowly(path: Path) -> None:
+        if threading.current_thread() is first and not go_on.is_set():
+            waiting.set()
+            assert go_on.wait(30)
+        real(path)
+        on_disk.add(path.name)
+
+    monkeypatch.setattr(log_module, "fsync_file", slowly)
+    monkeypatch.setattr(leader_epochs, "fsync_file", slowly)
+    small = {path.name for path in log._unsynced} | {leader_epochs.FILE_NAME}
+    assert any(name.endswith(".snapshot") for name in small)
+    first = threading.Thread(target=lambda: log.flush(now_ms=NOW))
+    first.start()
+    try:
+        assert waiting.wait(30)
+        log.flush(now_ms=NOW)
+        assert log.recovery_point == log.log_end_offset
+        assert small <= on_disk
+    finally:
+        go_on.set()
+        first.join()
+    assert not log._unsynced
+
+
+def test_a_small_file_written_during_a_flush_waits_for_the_next(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.roll(NOW)
+    (path,) = [path for path in log._unsynced if path.name.endswith(".snapshot")][-1:]
+    real = log_module.fsync_file
+
+    def written_again(synced: Path) -> None:
+        real(synced)
+        if synced == path:
+            log._sync_later(path)
+
+    monkeypatch.setattr(log_module, "fsync_file", written_again)
+    log.flush(now_ms=NOW)
+    assert set(log._unsynced) == {path}

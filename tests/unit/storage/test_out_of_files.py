@@ -16,6 +16,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.storage.errors import OutOfFilesError
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.open_files import OpenFiles, open_files
 
 SMALL = LogConfig(segment_bytes=300, index_interval_bytes=100, retention_bytes=900)
 
@@ -127,3 +128,79 @@ def test_a_log_that_is_renamed_under_a_thread_has_not_failed(
     assert [error.code for error in raised] == (
         [] if what == "flush" else [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     )
+
+
+# -- near the limit
+
+
+class Held:
+    """Something with a descriptor."""
+
+    def __init__(self) -> None:
+        self.released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def test_those_opened_first_are_closed_first_and_none_is_kept_alive(caplog: pytest.LogCaptureFixture) -> None:
+    files = OpenFiles()
+    files.use_limit(256)
+    assert (files.crowded, files.full, files.max_connections, files.files_a_fetch) == (224, 240, 84, 28)
+    held = [Held() for _ in range(9)]
+    for number, each in enumerate(held):
+        files.opened(each, number)
+    files.closed(held[0])
+    del held[1]
+    assert len(files) == 7
+    last = Held()
+    files.opened(last, 225)
+    assert [each.released for each in held] == [0, 1, 1, 0, 0, 0, 0, 0]
+    assert last.released == 0
+    with pytest.raises(OSError, match="open files") as error:
+        files.opened(Held(), 241)
+    assert error.value.errno == errno.EMFILE
+    files.room_for_connection(230)
+    assert sum(each.released for each in held) == 6
+    assert len(caplog.messages) == 1
+    assert "ulimit -n 1000" in caplog.messages[0]
+
+
+def test_without_a_limit_nothing_is_closed() -> None:
+    files = OpenFiles()
+    held = Held()
+    files.opened(held, 1 << 20)
+    files.room_for_connection(1 << 20)
+    assert held.released == 0
+
+
+def test_a_log_may_be_closed_for_others_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, log = open_log(tmp_path / "expected", SMALL), open_log(tmp_path / "crowded", SMALL)
+    work(expected)
+    monkeypatch.setattr(open_files, "crowded", -1)
+    sent = []
+    for n in range(12):
+        append(log, b"%02d" % n, timestamp=NOW + n)
+        sent.append(log.read(n, 1000, n + 1))
+    assert len({piece.fd for piece in sent}) >= 3
+    assert [piece.read() for piece in sent] == [log.read(n, 1000, n + 1).read() for n in range(12)]
+    log.flush(now_ms=NOW)
+    log.offset_for_timestamp(NOW + 3)
+    log.delete_old_segments(NOW)
+    for n in range(12, 16):
+        append(log, b"%02d" % n, timestamp=NOW + n)
+    assert values_of(log) == values_of(expected)
+    assert any(segment._file is None for segment in log.segments)
+    assert values_of(reopen(log)) == values_of(expected)
+
+
+def test_an_open_that_finds_no_descriptor_takes_one_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path, SMALL)
+    for n in range(12):
+        append(log, b"%02d" % n, timestamp=NOW + n)
+    with failing_opens(monkeypatch, lambda n: n == 1):
+        log.flush(now_ms=NOW)
+    assert not log.failed
+    assert log.recovery_point == 12

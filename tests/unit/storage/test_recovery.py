@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,13 @@ from tests.unit.storage.log_support import (
     values_of,
 )
 
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.kernel import crc32c
-from ottla.storage.log import Log
+from ottla.storage import segment as segment_module
+from ottla.storage.index import OffsetIndex
+from ottla.storage.log import Log, LogSegment, TimestampOffset
 from ottla.storage.log_config import LogConfig
+from ottla.storage.timeindex import TimeIndex
 
 SMALL = LogConfig(segment_bytes=600, index_interval_bytes=100)
 VALUES = [b"%03d" % i for i in range(40)]
@@ -239,6 +245,114 @@ def test_a_wrong_clean_marker_does_not_bury_a_torn_tail(log: Log, recovery_point
     assert values_of(again) == VALUES[:-1]
     append(again, b"on")
     assert values_of(again) == [*VALUES[:-1], b"on"]
+
+
+def cut_by(size: int) -> Callable[[LogSegment], None]:
+    return lambda segment: os.truncate(segment.path, max(segment.size_bytes - size, 0))
+
+
+def with_zeros(size: int) -> Callable[[LogSegment], None]:
+    return lambda segment: os.truncate(segment.path, segment.size_bytes + size)
+
+
+def zero_last_batch(segment: LogSegment) -> None:
+    *_, (position, _) = segment.headers()
+    with segment.path.open("r+b") as file:
+        file.seek(position)
+        file.write(bytes(segment.size_bytes - position))
+
+
+CHANGED: dict[str, tuple[Callable[[LogSegment], None], int]] = {
+    # what happens to the last segment, and how many of its batches are gone then
+    "a byte is cut off": (cut_by(1), 1),
+    "a header is left": (lambda segment: os.truncate(segment.path, start_of_last(segment) + 61), 1),
+    "a part of a header is left": (lambda segment: os.truncate(segment.path, start_of_last(segment) + 20), 1),
+    "the last batch is cut off": (lambda segment: os.truncate(segment.path, start_of_last(segment)), 1),
+    "nothing is left": (cut_by(1 << 20), 100),
+    "a few zeros": (with_zeros(7), 0),
+    "zeros": (with_zeros(5000), 0),
+    "a hole in the place of the last batch": (zero_last_batch, 1),
+}
+
+
+def start_of_last(segment: LogSegment) -> int:
+    *_, (position, _) = segment.headers()
+    return position
+
+
+@pytest.mark.parametrize("case", CHANGED)
+@pytest.mark.parametrize("from_index", [False, True])
+def test_what_is_acknowledged_after_a_clean_stop_and_a_damaged_tail_stays(
+    log: Log, case: str, from_index: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if from_index:
+        monkeypatch.setattr(segment_module, "SCAN_BYTES", 0)
+    log.flush(now_ms=NOW)
+    log.close()
+    damage, gone = CHANGED[case]
+    first = log.active_segment.base_offset
+    damage(log.active_segment)
+    log.active_segment.close_handlers()
+    again = open_log(log.dir, SMALL, recovery_point=40, clean=True)
+    left = VALUES[: max(len(VALUES) - gone, first)]
+    assert values_of(again) == left
+    more = [b"more-%d" % n for n in range(100)]
+    for value in more:
+        append(again, value, timestamp=NOW + 100)
+    assert values_of(again) == [*left, *more]
+    assert values_of(crash(again)) == [*left, *more]
+    after_stop = reopen(open_log(log.dir, SMALL))
+    assert values_of(after_stop) == [*left, *more]
+    assert after_stop.offset_for_timestamp(NOW + 100) == TimestampOffset(NOW + 100, len(left), EPOCH)
+
+
+def test_a_fetch_past_damage_makes_the_indexes_anew_once(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    log = reopen(log)
+    segment = log.segments[1]
+    positions = [position for position, _ in segment.headers()]
+    indexed = segment.offset_index.all_entries()
+    with segment.path.open("r+b") as file:
+        file.seek(positions[2])
+        file.write(bytes(61))
+    first = segment.base_offset
+    resumed = next(offset for offset, position in indexed if position > positions[2]) + first
+    assert first + 2 < resumed < log.segments[2].base_offset
+    caplog.clear()
+    for _ in range(5):
+        for offset in range(first + 2, resumed):
+            with pytest.raises(KafkaError) as error:
+                log.read(offset, 1000, log.log_end_offset)
+            assert error.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert values_of(log, resumed) == VALUES[resumed:]
+    assert len(caplog.messages) == 1
+    assert "damaged" in caplog.messages[0]
+    cut = log.read(first, positions[2] + 30, log.log_end_offset)
+    assert (cut.first_offset, cut.next_offset) == (first, first + 2)
+    assert values_of(log, log.segments[2].base_offset) == VALUES[log.segments[2].base_offset :]
+
+
+def test_nobody_waits_while_the_indexes_of_another_segment_are_made_anew(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = reopen(log)
+    log.segments[1].path.with_suffix(".index").write_bytes(b"odd")
+    entered, go_on = threading.Event(), threading.Event()
+    rebuild = LogSegment.rebuild_indexes
+
+    def slowly(segment: LogSegment, reason: str) -> tuple[OffsetIndex, TimeIndex]:
+        entered.set()
+        assert go_on.wait(30)
+        return rebuild(segment, reason)
+
+    monkeypatch.setattr(LogSegment, "rebuild_indexes", slowly)
+    searching = threading.Thread(target=lambda: log.offset_for_timestamp(NOW + log.segments[1].base_offset))
+    searching.start()
+    try:
+        assert entered.wait(30)
+        assert values_of(log, log.segments[2].base_offset) == VALUES[log.segments[2].base_offset :]
+    finally:
+        go_on.set()
+        searching.join()
 
 
 def test_lost_epochs_above_the_recovery_point_are_found_again(tmp_path: Path) -> None:

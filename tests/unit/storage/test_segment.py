@@ -257,8 +257,8 @@ def test_two_that_open_at_once_share_a_descriptor(
     other = threading.Thread(target=lambda: found.append(segment.file()))
     real_open = os.open
 
-    def slow_open(path: Path, flags: int) -> int:
-        fd = real_open(path, flags)
+    def slow_open(path: Path, flags: int, mode: int) -> int:
+        fd = real_open(path, flags, mode)
         if not other.ident:
             other.start()
             other.join(0.2)  # it has to wait for us, or comes first
