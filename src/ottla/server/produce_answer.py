@@ -8,6 +8,7 @@ Owner: the Produce handler, for one request.
 """
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.tasks import guarded
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.server.answers import Answer, Deferred
 from ottla.server.connection import Connection
@@ -154,9 +155,13 @@ class ProduceAnswer:
             if not deferred.done:
                 deferred.resolve(self._encode(self._late(topics)))
 
-        timer = self._services.loop.call_later(max(self._request.timeout_ms, 0) / 1000, timed_out)
+        # Whoever commits has others to tell: a fault here ends this connection only.
+        owner, fail = self._connection.name, self._connection.fail
+        late = guarded(timed_out, name="a produce that timed out", owner=owner, failed=fail)
+        told = guarded(committed, name="a produce that is committed", owner=owner, failed=fail)
+        timer = self._services.loop.call_later(max(self._request.timeout_ms, 0) / 1000, late)
         for partition, offset in self._waiting_for:
-            partition.when_committed(offset, committed)
+            partition.when_committed(offset, told)
         return deferred
 
     def _late(self, topics: Outcomes) -> Outcomes:
