@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import random
+import socket
+import termios
 import uuid
+from collections.abc import Callable
 
 import pytest
 from tests.interop.ottla_node import OttlaNode
@@ -58,6 +62,39 @@ def test_what_was_appended_can_be_read(
         send_and_vanish(node, produce_frame(topic, 0, batch))
     control.still_works(1)
     wait_until(lambda: client.end_offset(topic) == log_end(node, topic), 30, "everything to be visible")
+
+
+@pytest.mark.parametrize("leave", [lambda sock: sock.close(), reset], ids=["end", "reset"])
+@pytest.mark.parametrize(
+    "configs",
+    [{"compression_type": "gzip"}, {"flush_messages": 1}, {}],
+    ids=["recompressed", "flushed", "plain"],
+)
+def test_what_nobody_waits_for_is_written(
+    node: OttlaNode, client: RawClient, configs: dict[str, object], leave: Callable[[socket.socket], None]
+) -> None:
+    """Writers that ask for no acknowledgement and go at once: all that was received whole is in the log."""
+    topic = client.create_topic(f"unacked-{uuid.uuid4().hex[:8]}", **configs)  # type: ignore[arg-type]
+    chance = random.Random(7)
+    # More than is looked into on the loop, also when it is compressed.
+    batch = Batch([Rec(chance.randbytes(20_000)) for _ in range(5)], codec="zstd").encode()
+    for count in (1, 2, 7):
+        before = client.end_offset(topic)
+        writer = RawClient(node)
+        writer.send(produce_frame(topic, 0, batch, acks=0) * count)
+        settled(writer)
+        leave(writer.sock)
+        wait_until(lambda end=before + 5 * count: client.end_offset(topic) == end, 30, "all records")
+
+
+def settled(writer: RawClient) -> None:
+    """Wait until the broker's system has taken all that was sent: a reset drops what has not left us."""
+    unsent = bytearray(4)
+    wait_until(
+        lambda: fcntl.ioctl(writer.sock, termios.TIOCOUTQ, unsent) == 0 and not any(unsent),
+        30,
+        "the bytes to leave",
+    )
 
 
 def log_end(node: OttlaNode, topic: str) -> int:

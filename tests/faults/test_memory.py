@@ -1,7 +1,7 @@
 """Clients that would have the broker hold their bytes: memory stays within the bound that is stated.
 
 The bound (docs/architecture.md): 128 MiB for frames up to 2 MiB and 256 MiB for larger ones, each overdrawn by
-one frame at most. Beside it there is what the process itself needs.
+one frame, and 1 MiB, at most. Beside it there is what the process itself needs.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ UNPACKED_BYTES = 2 * 128 * MIB  # the largest batch that is unpacked, twice whil
 OWN_BYTES = 32 * MIB  # growth of the process that has nothing to do with frames
 HELLO = struct.pack(">ihhih", 10, API_VERSIONS, 0, 1, -1)
 FILES = 1200
+GIVEN_UP = "while others waited for the memory"
 PRODUCE_HEAD = struct.pack(">hhih", 0, 9, 1, -1) + b"\x00"
 
 
@@ -96,8 +97,12 @@ def push(sockets: list[socket.socket], size: int) -> None:
             epoll.register(sock.fileno(), select.EPOLLOUT)
         while left and (writable := epoll.poll(0.3)):
             for fd, _ in writable:
-                with contextlib.suppress(BlockingIOError):
+                try:
                     left[fd] -= by_fd[fd].send(filling[: min(left[fd], len(filling))])
+                except BlockingIOError:
+                    continue
+                except ConnectionError:  # it was given up for others that waited
+                    left[fd] = 0
                 if not left[fd]:
                     epoll.unregister(fd)
                     del left[fd]
@@ -114,7 +119,7 @@ def test_a_thousand_half_frames(make_node: MakeNode, count: int, frame_bytes: in
             assert node.peak_rss_bytes() - before >= frame_bytes  # otherwise nothing was tried
         # Kept are at most eight buffers of each size up to 2 MiB.
         kept = 8 * 4 * MIB
-        wait_until(lambda: node.rss_bytes() - before <= kept + OWN_BYTES, 20, "the memory to be released")
+        wait_until(lambda: node.rss_bytes() - before <= kept + OWN_BYTES, 60, "the memory to be released")
         control.still_works()
         wait_until(lambda: open_files(node) < 100, 20, "the sockets to be closed")
         with RawClient(node) as client:
@@ -133,16 +138,16 @@ def test_a_smaller_bound_may_be_set(make_node: MakeNode) -> None:
 
 
 def test_frames_that_stand_still_are_given_up_and_others_go_on(make_node: MakeNode) -> None:
-    """While others wait for memory, a frame that brings nothing for five seconds loses its place."""
+    """While others wait for memory, a frame that brings nothing loses its place."""
     with make_node() as node, ControlClient(node) as control:
         with halfway(node, 20, FRAME_BYTES) as stuck:
             patient = RawClient(node, timeout_s=60)
             topic = patient.create_topic("patient", max_message_bytes=10_000_000)
-            wait_until(lambda: "no progress" in node.log_text(), 60, "the first one to be given up")
+            wait_until(lambda: GIVEN_UP in node.log_text(), 60, "the first one to be given up")
             with RawClient(node, timeout_s=60) as late:
                 body = Batch([Rec(b"x" * 5_000_000)]).encode()
                 assert late.produce(topic, 0, body)["error_code"] == "none"
-            given_up = [line for line in node.log_text().splitlines() if "no progress" in line]
+            given_up = [line for line in node.log_text().splitlines() if GIVEN_UP in line]
             ports = {f":{sock.getsockname()[1]} " for sock in stuck}
             assert all(sum(port in line for line in given_up) <= 1 for port in ports)
             patient.close()

@@ -132,6 +132,10 @@ class Sockets:
             host.stop()
         self.connections.close_all()
 
+    async def finish(self) -> None:
+        """After `close`: handlers that run come to their end."""
+        await self.connections.finish()
+
 
 def limits_of(config: BrokerConfig) -> ConnectionLimits:
     open_files.use_limit_of_process()

@@ -309,6 +309,7 @@ class Node:
             self._rest.cancel()
         self.share.leave()
         self.sockets.close()
+        await self.sockets.finish()
         await self._lifecycle.leave()
 
     # ---- failing ------------------------------------------------------------------------------------------

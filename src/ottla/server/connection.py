@@ -9,10 +9,15 @@ and later requests go on: a long poll holds up neither the produce behind it nor
 a coroutine holds the line until it ends, because its effects may come late. Answers leave in the order of the
 requests, always.
 
+Loss. What was received whole is processed, also when the client is gone by then: a handler that runs goes on to its
+end, and so does what waits behind it. Only answers are not waited for any more. What a client sent before we closed
+the connection ourselves, and was not begun, is dropped, as Kafka does.
+
 Back-pressure. While the peer does not take its answers, or too many of them are outstanding, or a handler
 holds the line, nothing more is served and then nothing more is read: the client's socket fills, not our memory.
 A client that sends many requests at once takes turns with the others: its frames wait when its time is up. So do
-those of many clients that all send at once (see turns).
+those of many clients that all send at once (see turns). A frame that a handler works on beside the loop is counted
+in the pool until the handler ends or says that it has decoded it.
 
 A frame is valid until the handler returns or first awaits; what is needed longer is copied by who needs it.
 
@@ -24,14 +29,15 @@ import logging
 import socket
 import ssl
 import struct
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Protocol, cast
 
 from ottla.model.errors import KafkaError
-from ottla.model.tasks import report
+from ottla.model.tasks import guarded, report, spawn
 from ottla.server.answers import Answer, Deferred, memory_bytes
-from ottla.server.frame_pool import FramePool
+from ottla.server.frame_pool import FramePool, Lease
 from ottla.server.output import Output, Reply, SocketOutput, TransportOutput
 from ottla.server.registry import Listener
 from ottla.server.turns import TURN_S, Turns
@@ -51,6 +57,7 @@ UNSENT_BYTES = 256 * 1024
 MIN_FRAME_BYTES = 8
 
 _SIZE = struct.Struct(">i")
+_NOTHING = memoryview(b"")
 _READY = (bytes, bytearray, list)
 
 
@@ -72,6 +79,8 @@ class Host(Protocol):
     dispatch: Dispatch
     monotonic: Callable[[], float]
     turns: Turns
+    # The handlers that run beside the loop, also of connections that are gone.
+    handlers: set[asyncio.Task[None]]
 
     def opened(self, connection: "Connection") -> bool: ...
     def closed(self, connection: "Connection") -> None: ...
@@ -88,22 +97,26 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = host.monotonic()
         self._transport: asyncio.Transport | None = None
         self._output: Output | None = None
-        self._partial: bytearray | None = None  # the frame being gathered, size prefix included
-        self._partial_view = memoryview(b"")
+        self._lease: Lease | None = None  # of the frame being gathered, size prefix included
+        self._partial_view = _NOTHING  # its buffer; empty while it waits for one
         self._filled = 0
+        self._granted = 0  # how far it may be filled now
         self._needed = 0
-        self._waiting_for_buffer = False
+        self._head = b""  # what came of it before there was a buffer
+        self._worked_on: Lease | None = None  # of the frame that a coroutine works on
         self._backlog: bytearray | None = None  # whole frames that may not be served yet
         self._line: deque[Deferred] = deque()
         self._ready_bytes = 0
         self._held = False  # a coroutine holds the line
         self._running: asyncio.Task[None] | None = None
+        self._only_answers = False  # what runs changes nothing any more
         self._serving = False
         self._turn_is_over = False
         self._send_scheduled = False
         self._reading_paused = False
         self._peek = False
-        self._closing = False
+        self._closing = False  # by us: nothing more is begun
+        self._lost = False  # nobody takes answers any more
         self._on_lost: dict[Hashable, Callable[[Connection], None]] | None = None
 
     # ---- life ---------------------------------------------------------------------------------------------
@@ -135,20 +148,46 @@ class Connection(asyncio.BufferedProtocol):
         return SocketOutput(self.host.loop, sock, self._drained, self._send_failed)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._closing = True
-        if self._output is not None:
-            self._output.close()
-        self._give_back()
-        self._backlog = None
+        self.host.closed(self)
+        self._lose()
+        self._go_on()
+
+    def _lose(self) -> None:
+        """Nobody is there to be answered; what is here whole is processed nevertheless, in its turn."""
+        if self._lost:
+            return
+        self._lost = True
+        output, self._output = self._output, None
+        if output is not None:
+            output.close()
+        if self._closing or not self._is_whole:
+            self._give_back()
+        if self._closing:
+            self._backlog = None
         for deferred in self._line:
             deferred.abandon()
         self._line.clear()
-        if self._running is not None:
+        self._ready_bytes = 0
+        if self._running is not None and self._only_answers:
             self._running.cancel()
-        self.host.closed(self)
+
+    def _tell_lost(self) -> None:
+        """All that was received is done: now the client is gone for everybody else too."""
         on_lost, self._on_lost = self._on_lost, None
         for call in (on_lost or {}).values():
-            call(self)
+            guarded(call, name="telling that it is lost", owner=self.name)(self)
+
+    def only_answers(self) -> None:
+        """For the coroutine that runs: what it will still do is for the answer alone, and may be left undone."""
+        self._only_answers = True
+        if self._lost and self._running is not None:
+            self._running.cancel()
+
+    def frame_decoded(self) -> None:
+        """For the coroutine that runs: it does not need the frame any more."""
+        lease, self._worked_on = self._worked_on, None
+        if lease is not None:
+            self.host.pool.end(lease)
 
     def when_lost(self, key: Hashable, call: "Callable[[Connection], None]") -> None:
         """Whom to tell when the connection is gone; once for each key."""
@@ -167,6 +206,11 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     @property
+    def name(self) -> str:
+        """What logs call it."""
+        return f"connection {self.peer[0]}:{self.peer[1]} on {self.host.listener_name}"
+
+    @property
     def descriptor(self) -> int:
         """Of the socket; -1 if it is not known."""
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
@@ -175,20 +219,60 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """Nothing under way: such a connection may be reaped after connections.max.idle.ms."""
-        return not self._line and not self._held
+        return not self._line and not self._held and not self._waits_for_room
 
     @property
     def mid_frame(self) -> bool:
-        return self._partial is not None or self._waiting_for_buffer
+        """Is it for the client to send the rest of a frame?"""
+        return self._lease is not None and not self._waits_for_room and not self._is_whole
+
+    @property
+    def _waits_for_room(self) -> bool:
+        return self._lease is not None and self._lease.is_waiting
+
+    @property
+    def _is_whole(self) -> bool:
+        """Is the frame that is being gathered all here?"""
+        return self._lease is not None and self._filled == self._needed > _SIZE.size
 
     def eof_received(self) -> bool:
         return False
 
+    # ---- gathering (see FramePool) ------------------------------------------------------------------------
+
+    @property
+    def received_bytes(self) -> int:
+        return self._filled
+
+    @property
+    def is_sending(self) -> bool:
+        """Also if it is for the client to take its answers before its next request is served."""
+        return not self._is_whole or not (self._held or self._turn_is_over)
+
+    def room_given(self) -> None:
+        lease = self._lease
+        assert lease is not None
+        assert lease.buffer is not None
+        if not self._partial_view:
+            self._partial_view = memoryview(lease.buffer)
+            self._partial_view[: self._filled] = self._head
+            self._head = b""
+        self._granted = min(self._needed, lease.granted_bytes)
+        if self._reading_paused:
+            # The time in which it waited was not the client's.
+            self.last_active = self.host.monotonic()
+            self._resume_reading()
+
+    def give_up(self, reason: str) -> None:
+        self._lease = None
+        self._partial_view = _NOTHING
+        self.close(reason)
+
     # ---- reading ------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._partial is not None:
-            return self._partial_view[self._filled : self._needed]
+        if self._lease is not None:
+            return self._partial_view[self._filled : self._granted]
         host = self.host
         little = self._peek or host.pool.contended or host.turns.crowded
         return host.shared[:PEEK_BYTES] if little else host.shared
@@ -197,15 +281,17 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = now = self.host.monotonic()
         if self._closing:
             return
-        if self._partial is None:
+        if self._lease is None:
             self._take_turn(now)
             self._take(self.host.shared, 0, nbytes)
             self.host.turns.served()
             return
         self._filled += nbytes
-        if self._filled < self._needed:
+        if self._filled < self._granted:
             return
-        if self._needed == _SIZE.size:
+        if self._granted < self._needed:
+            self._want_room(self._lease)
+        elif self._needed == _SIZE.size:
             self._size_is_known()
         else:
             self._take_turn(now)
@@ -273,6 +359,8 @@ class Connection(asyncio.BufferedProtocol):
             self._backlog = bytearray(view[start:stop])
             self._pause_reading()
             return
+        if self._lost:
+            return  # the rest of this frame will not come
         held = stop - start
         size = _SIZE.unpack_from(view, start)[0] if held >= 4 else 0
         self._gather(4 + size, bytes(view[start:stop]))
@@ -285,43 +373,49 @@ class Connection(asyncio.BufferedProtocol):
             self._gather(4 + size, head)
 
     def _gather(self, needed: int, head: bytes) -> None:
-        """Get a buffer for a frame of `needed` bytes, of which `head` is here already."""
-
-        def proceed(buffer: bytearray) -> None:
-            self._waiting_for_buffer = False
-            self._partial = buffer
-            self._partial_view = memoryview(buffer)
-            self._partial_view[: len(head)] = head
-            self._filled = len(head)
-            self._needed = needed
-            self._resume_reading()
-
+        """Get room for a frame of `needed` bytes, of which `head` is here already."""
         self._peek = needed > LARGE_FRAME_BYTES
-        buffer = self.host.pool.acquire(needed, proceed)
-        if buffer is not None:
-            proceed(buffer)
-            return
-        self._waiting_for_buffer = True
-        self._withdraw = proceed
-        self._pause_reading()
+        self._needed = needed
+        self._filled = len(head)
+        self._head = head
+        self._lease = lease = self.host.pool.begin(needed, len(head), self)
+        if lease.buffer is not None:
+            self.room_given()
+        else:
+            self._pause_reading()
+
+    def _want_room(self, lease: Lease) -> None:
+        """A frame that comes when room is scarce has it in steps."""
+        self.host.pool.extend(lease)
+        if lease.is_waiting:
+            self._pause_reading()
 
     def _serve_partial(self) -> None:
         if self._stalled:
             self._pause_reading()
             return
-        self._serve(self._partial_view, 4, self._needed)
-        self._give_back()
+        serving, self._serving = self._serving, True  # whatever it answers must not lead to this frame again
+        try:
+            self._serve(self._partial_view, 4, self._needed)
+        finally:
+            self._serving = serving
+        lease = self._lease
+        if self._held and lease is not None:
+            # What works on it has copied it: that is what is counted now.
+            self._lease, self._worked_on = None, lease
+            self._partial_view = _NOTHING
+            self.host.pool.detach(lease)
+        else:
+            self._give_back()
         if self._output is not None:
             self._output.flush()
 
     def _give_back(self) -> None:
-        if self._waiting_for_buffer:
-            self.host.pool.withdraw(self._withdraw)
-            self._waiting_for_buffer = False
-        if self._partial is not None:
-            partial, self._partial = self._partial, None
-            self._partial_view = memoryview(b"")
-            self.host.pool.release(partial)
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            self._partial_view = _NOTHING
+            self._head = b""
+            self.host.pool.end(lease)
 
     # ---- serving ------------------------------------------------------------------------------------------
 
@@ -343,6 +437,9 @@ class Connection(asyncio.BufferedProtocol):
         except KafkaError as error:
             self.close(f"{error.code.name}: {error}")
             return
+        except Exception as error:  # noqa: BLE001 - a request ends one connection at most
+            report(error, name="serving a request", owner=self.name, failed=self.fail)
+            return
         if isinstance(answer, _READY):
             self._answer(answer)
         elif isinstance(answer, Deferred):
@@ -362,7 +459,9 @@ class Connection(asyncio.BufferedProtocol):
             self._output.write(reply)
 
     def _wait_for(self, deferred: Deferred) -> None:
-        if not deferred.done:
+        if self._lost:
+            deferred.abandon()
+        elif not deferred.done:
             deferred.then(self._answer_ready)
             self._line.append(deferred)
         elif deferred.reply is not None:
@@ -371,20 +470,46 @@ class Connection(asyncio.BufferedProtocol):
     def _run(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
         deferred = Deferred()
         self._held = True
-        self._line.append(deferred)
-        self._running = self.host.loop.create_task(self._finish(coroutine, deferred))
+        if not self._lost:
+            self._line.append(deferred)
+        self._running = running = spawn(
+            self._finish(coroutine, deferred),
+            name=f"answering a request ({getattr(coroutine, '__qualname__', '')})",
+            owner=self.name,
+            failed=self.fail,
+        )
+        self.host.handlers.add(running)
+        running.add_done_callback(self.host.handlers.discard)
 
     async def _finish(self, coroutine: Coroutine[Any, Any, Reply | None], deferred: Deferred) -> None:
         try:
             reply = await coroutine
         except KafkaError as error:
-            self._running = None
+            self._ended()
             self.close(f"{error.code.name}: {error}")
-            return
+            self._go_on()
+        except CancelledError:  # only the answer was left, and nobody waits for it; or the node stops
+            self._ended()
+            self._go_on()
+            raise
+        else:
+            self._ended()
+            deferred.resolve(reply)
+            self._send_ready()
+
+    def _ended(self) -> None:
+        """Of the coroutine that held the line."""
         self._running = None
         self._held = False
-        deferred.resolve(reply)
-        self._send_ready()
+        self._only_answers = False
+        self.frame_decoded()
+
+    def fail(self, error: Exception) -> None:
+        """A request met with a fault of ours, which is in the log: this connection ends, no other does."""
+        if self._running is not None and self._running is asyncio.current_task():
+            self._ended()
+        self.close()
+        self._go_on()
 
     def _answer_ready(self, reply: Reply | None) -> None:
         """A coordinator answers many requests in one turn: those in the line behind this one go out with it."""
@@ -401,30 +526,36 @@ class Connection(asyncio.BufferedProtocol):
     def _send_ready(self) -> None:
         """Some answer in the line is there: send from the front, then go on with what waited."""
         output = self._output
-        if self._closing or output is None:
-            return
-        line = self._line
-        while line and line[0].done:
-            deferred = line.popleft()
-            self._ready_bytes -= deferred.ready_bytes
-            if deferred.reply is not None:
-                output.write(deferred.reply)
-        output.flush()
+        if output is not None and not self._closing:
+            line = self._line
+            while line and line[0].done:
+                deferred = line.popleft()
+                self._ready_bytes -= deferred.ready_bytes
+                if deferred.reply is not None:
+                    output.write(deferred.reply)
+            output.flush()
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._serving or self._stalled:
+        if self._serving or (self._stalled and not self._closing):
             return
-        self._serving = True  # serving may resolve answers, which lead back here
-        try:
-            if self._backlog is not None:
-                backlog, self._backlog = self._backlog, None
-                self._take(memoryview(backlog), 0, len(backlog))
-            elif self._partial is not None and self._filled == self._needed > _SIZE.size:
-                self._serve_partial()
-        finally:
-            self._serving = False
-        if self._backlog is None and not self._stalled and not self._waiting_for_buffer:
+        if not self._closing:
+            self._serving = True  # serving may resolve answers, which lead back here
+            try:
+                if self._backlog is not None:
+                    backlog, self._backlog = self._backlog, None
+                    self._take(memoryview(backlog), 0, len(backlog))
+                elif self._is_whole:
+                    self._serve_partial()
+            finally:
+                self._serving = False
+        if self._lost:
+            if self._closing:
+                self._backlog = None
+                self._give_back()
+            if not self._held and self._backlog is None and self._lease is None:
+                self._tell_lost()
+        elif self._backlog is None and not self._stalled and not self._waits_for_room:
             self._resume_reading()
 
     # ---- flow ---------------------------------------------------------------------------------------------
@@ -434,7 +565,12 @@ class Connection(asyncio.BufferedProtocol):
         self._send_ready()
 
     def _send_failed(self, error: OSError) -> None:
-        self.close(None if isinstance(error, ConnectionError) else f"sending failed: {error}")
+        if not isinstance(error, ConnectionError):
+            self.close(f"sending failed: {error}")
+            return
+        self._lose()
+        if self._transport is not None:
+            self._transport.abort()
 
     def pause_writing(self) -> None:
         if isinstance(self._output, TransportOutput):
@@ -446,11 +582,11 @@ class Connection(asyncio.BufferedProtocol):
             self._drained()
 
     def _pause_reading(self) -> None:
-        if not self._reading_paused and self._transport is not None and not self._closing:
+        if not self._reading_paused and self._transport is not None and not (self._closing or self._lost):
             self._reading_paused = True
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._reading_paused and self._transport is not None and not self._closing:
+        if self._reading_paused and self._transport is not None and not (self._closing or self._lost):
             self._reading_paused = False
             self._transport.resume_reading()

@@ -11,6 +11,7 @@ from ottla.model.clock import Clock
 from ottla.model.ids import NodeId
 from ottla.server.metadata_encoding import TopicEncoder
 from ottla.server.registry import Listener
+from ottla.server.request_head import ElementBudget
 from ottla.server.streams_topics import StreamsTopics
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class Services:
     share_groups: "ShareGroupService"
     share: "ShareService"
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
-    background: set["asyncio.Task[Any]"] = field(default_factory=set)
+    # What large requests list, all together.
+    elements: ElementBudget = field(default_factory=ElementBudget)
     # Internal topics that the controller has been asked for.
     topics_in_creation: set[str] = field(default_factory=set)
     # Those of streams applications.

@@ -9,6 +9,7 @@ Owner: one Dispatcher per listener, on the broker's loop.
 import logging
 import struct
 from collections.abc import Coroutine
+from functools import partial
 from inspect import iscoroutine
 from typing import Any
 
@@ -18,11 +19,11 @@ from ottla.model.tasks import report
 from ottla.server.answers import Answer, Deferred
 from ottla.server.connection import Connection
 from ottla.server.context import Context, Services
-from ottla.server.errors import error_response
+from ottla.server.errors import error_response, is_told_by_items
 from ottla.server.output import Reply
 from ottla.server.registry import Listener, Route, late_route, routes
-from ottla.server.request_head import check_elements, check_size
-from ottla.wire.codec import decode
+from ottla.server.request_head import check_size
+from ottla.wire.codec import decode, decode_bounded
 from ottla.wire.framing import encode_response
 from ottla.wire.header import RequestHeader, decode_request_header, encode_response_header
 
@@ -82,10 +83,7 @@ class Dispatcher:
         if stop - start <= INLINE_REQUEST_BYTES:
             return self._handle(connection, route, *_parse(route, view, start, stop))
         check_size(stop - start)
-        return self._large(connection, route, memoryview(bytes(view[start:stop])))
-
-    async def _large(self, connection: Connection, route: Route, frame: memoryview) -> Reply | None:
-        return await respond(self._services, connection, route, frame)
+        return respond(self._services, connection, route, memoryview(bytes(view[start:stop])))
 
     def _handle(self, connection: Connection, route: Route, header: RequestHeader, request: Any) -> Answer:
         connection.client_id = header.client_id
@@ -109,17 +107,36 @@ async def respond(
     services: Services, connection: Connection, route: Route, frame: memoryview
 ) -> Reply | None:
     """A request whose decoding and whose answer's encoding would hold the loop: both are done in a thread."""
-    run, executor = services.loop.run_in_executor, services.executor
-    header, request = await run(executor, _parse_large, route, frame)
-    connection.client_id = header.client_id
-    assert route.handler is not None
+    budget, in_thread = services.elements, partial(services.elements.in_thread, services)
+    elements = min(len(frame), route.max_elements)
+    await budget.take(elements)
     try:
-        result = route.handler(Context(services, connection, header, services.clock.now_ms()), request)
-        if iscoroutine(result) or isinstance(result, Pending):
-            result = await result
-    except Exception as error:  # noqa: BLE001 - a broker never dies of a request
-        return await run(executor, _failed, route, request, header, error)
-    return await run(executor, _encode, result, header)
+        header, request, listed = await in_thread(_parse_large, route, frame)
+        del frame
+        connection.frame_decoded()
+        budget.give_back(elements - listed)
+        elements = listed
+        connection.client_id = header.client_id
+        assert route.handler is not None
+        # What an error is told about: the request, or only its kind.
+        told = request if is_told_by_items(request) else route.request
+        try:
+            result = route.handler(Context(services, connection, header, services.clock.now_ms()), request)
+            if isinstance(result, Pending) and not result.done:
+                # It is decided: what happens now happens whoever waits. That may take as long as members of a group
+                # need to come together.
+                del request
+                if told is route.request:
+                    budget.give_back(elements)
+                    elements = 0
+                connection.only_answers()
+            if iscoroutine(result) or isinstance(result, Pending):
+                result = await result
+        except Exception as error:  # noqa: BLE001 - a broker never dies of a request
+            return await in_thread(_failed, route, told, header, error)
+        return await in_thread(_encode, result, header)
+    finally:
+        budget.give_back(elements)
 
 
 def _parse(route: Route, view: memoryview, start: int, stop: int) -> tuple[RequestHeader, Any]:
@@ -130,10 +147,11 @@ def _parse(route: Route, view: memoryview, start: int, stop: int) -> tuple[Reque
     return header, request
 
 
-def _parse_large(route: Route, frame: memoryview) -> tuple[RequestHeader, Any]:
-    header, request = _parse(route, frame, 0, len(frame))
-    check_elements(request, route.max_elements)
-    return header, request
+def _parse_large(route: Route, frame: memoryview) -> tuple[RequestHeader, Any, int]:
+    """Also how many things it lists; WireError, which is an INVALID_REQUEST, if those are too many."""
+    header, offset = decode_request_header(frame, 0, len(frame))
+    request, _, listed = decode_bounded(route.request, frame, header.api_version, offset, route.max_elements)
+    return header, request, listed
 
 
 async def _awaited(
@@ -155,14 +173,14 @@ def _answered(
     deferred = Deferred()
 
     def answer(done: Pending[Any]) -> None:
+        """Never raises: the coordinator, which calls, has others to answer."""
         try:
             reply = _reply(route, request, header, done)
         except KafkaError as error:
-            # Some requests have no way to be told of an error, and whoever waits must not do so for ever.
             connection.close(f"{error.code.name}: {error}")
-        except Exception as error:  # noqa: BLE001 - whoever resolves it has nothing to do with it
-            report(error, name=f"answering a {route.request.__name__}", owner="connection")
-            connection.close("its answer could not be encoded")
+        except Exception as error:  # noqa: BLE001 - a request ends one connection at most
+            what = f"answering a {route.request.__name__}"
+            report(error, name=what, owner=connection.name, failed=connection.fail)
         else:
             deferred.resolve(reply)
 

@@ -47,7 +47,10 @@ from ottla.wire.registry import response_class
 
 
 def error_response(request: Any, version: int, code: ErrorCode, message: str | None) -> Any:
-    """A response that says the error; a request whose response cannot closes the connection instead."""
+    """A response that says the error; a request whose response cannot closes the connection instead.
+
+    Where the response does not tell it by items, the request's class will do for `request`.
+    """
     shape = _SHAPES.get(type(request))
     if shape is not None:
         return shape(request, code)
@@ -58,6 +61,11 @@ def error_response(request: Any, version: int, code: ErrorCode, message: str | N
     if hasattr(response, "error_message"):
         response.error_message = message
     return response
+
+
+def is_told_by_items(request: Any) -> bool:
+    """Does the response say an error at every item of the request?"""
+    return type(request) in _SHAPES
 
 
 def _metadata(request: MetadataRequest, code: ErrorCode) -> MetadataResponse:

@@ -3,14 +3,15 @@
 A full fetch opens a session; each incremental one names the session and the epoch it expects, tells what to
 add, change or forget, and gets back only the partitions that have data, an error, or a moved watermark. When the
 cache is full a session that has been silent long enough makes room, else the new consumer simply gets none. A session
-that grows beyond what one request may name is closed.
+that grows beyond what one request may name is closed, and large ones are opened and grow only while all together stay
+within a bound.
 
 Owner: the broker's loop; one cache serves all listeners.
 """
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +23,9 @@ NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 2**31 - 1
+# From here on a session's partitions count; what all sessions may remember then (about 400 bytes each).
+LARGE_SESSION = 1000
+MAX_REMEMBERED = 5 * MAX_PARTITIONS
 
 
 class Watermarks(NamedTuple):
@@ -125,7 +129,7 @@ class FetchSessionCache:
             return FetchPlan(wanted, session, incremental=False)
         session = self._resume(session_id, epoch, uses_topic_ids)
         session.update(wanted, forgotten)
-        if len(session.partitions) > MAX_PARTITIONS:
+        if len(session.partitions) > LARGE_SESSION and wanted and not self._may_hold(session.partitions):
             del self._sessions[session_id]
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.partitions:
@@ -154,7 +158,9 @@ class FetchSessionCache:
         return session
 
     def _open(self, wanted: list[Wanted], uses_topic_ids: bool, now_ms: int) -> FetchSession | None:
-        if not self._make_room(now_ms):
+        if not self._make_room(now_ms) or (
+            len(wanted) > LARGE_SESSION and not self._may_hold(wanted, new=True)
+        ):
             return None
         session = FetchSession(self._fresh_id(), uses_topic_ids, now_ms)
         session.update(wanted, ())
@@ -171,6 +177,12 @@ class FetchSessionCache:
             return False
         del self._sessions[oldest_id]
         return True
+
+    def _may_hold(self, partitions: Sized, new: bool = False) -> bool:
+        if len(partitions) > MAX_PARTITIONS:
+            return False
+        remembered = sum(len(session.partitions) for session in self._sessions.values())
+        return remembered + (len(partitions) if new else 0) <= MAX_REMEMBERED
 
     def _fresh_id(self) -> int:
         while True:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ottla.controller.result import RequestContext
+from ottla.model.errors import KafkaError
+from ottla.model.tasks import spawn
 from ottla.wire.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -93,9 +95,7 @@ def create(node: "Services", topic: InternalTopic) -> None:
     if topic.name in node.topics_in_creation:
         return
     node.topics_in_creation.add(topic.name)
-    task = node.loop.create_task(_create(node, topic))
-    node.background.add(task)
-    task.add_done_callback(node.background.discard)
+    spawn(_create(node, topic), name=f"creating {topic.name}", owner="internal topics")
 
 
 async def _create(node: "Services", topic: InternalTopic) -> None:
@@ -107,5 +107,7 @@ async def _create(node: "Services", topic: InternalTopic) -> None:
             if result.error_code:
                 log.warning("%s cannot be made: %s", topic.name, result.error_message)
         await node.caught_up()
+    except KafkaError as error:
+        log.warning("%s cannot be made: %s", topic.name, error)
     finally:
         node.topics_in_creation.discard(topic.name)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ottla.model.tasks import spawn_restarting
 from ottla.server.connection import SHARED_BUFFER_BYTES, Connection, Dispatch
 from ottla.server.frame_pool import FramePool
 from ottla.server.registry import Listener
@@ -21,9 +22,12 @@ log = logging.getLogger("ottla.server")
 
 BACKLOG = 1024
 REAP_INTERVAL_S = 1.0
-# A frame that was begun has to go on: one that brings nothing for this long holds memory others wait for.
+# How often it is looked for frames that come too slowly while others wait for their memory (see FramePool).
+RATE_INTERVAL_S = 0.1
+# A frame that was begun has to go on, whoever waits: one that brings nothing for this long is given up.
 FRAME_STALL_S = 30.0
-CONTENDED_FRAME_STALL_S = 5.0
+# What handlers that run when the node stops have to come to their end.
+FINISH_S = 5.0
 
 
 @dataclass(slots=True)
@@ -61,6 +65,7 @@ class Connections:
         self._per_listener: Counter[str] = Counter()
         self._per_kind: Counter[Listener] = Counter()
         self._refused = 0
+        self.handlers: set[asyncio.Task[None]] = set()
         self._reaper: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -123,20 +128,24 @@ class Connections:
             self._per_kind[connection.host.kind] -= 1
 
     def start_reaping(self) -> None:
-        self._reaper = asyncio.get_running_loop().create_task(self._reap_forever())
+        self._reaper = spawn_restarting(self._reap_forever, name="reaping", owner="connections")
 
     async def _reap_forever(self) -> None:
+        reap_at = self._monotonic() + REAP_INTERVAL_S
         while True:
-            await asyncio.sleep(REAP_INTERVAL_S)
-            self.reap(self._monotonic())
+            await asyncio.sleep(RATE_INTERVAL_S)
+            now = self._monotonic()
+            self.pool.give_up_slow(now)
+            if now >= reap_at:
+                reap_at = now + REAP_INTERVAL_S
+                self.reap(now)
 
     def reap(self, now: float) -> None:
         """Close what has been silent for too long, in the middle of a frame or between two."""
-        frame_limit_s = CONTENDED_FRAME_STALL_S if self.pool.waiting else FRAME_STALL_S
         idle_limit_s = self.limits.max_idle_ms / 1000
         for connection in list(self._open):
             silent_s = now - connection.last_active
-            if connection.mid_frame and silent_s > frame_limit_s:
+            if connection.mid_frame and silent_s > FRAME_STALL_S:
                 connection.close(f"no progress within a frame for {silent_s:.0f} s")
             elif connection.is_idle and silent_s > idle_limit_s:
                 connection.close(f"idle for {silent_s:.0f} s (connections.max.idle.ms)")
@@ -146,6 +155,17 @@ class Connections:
             self._reaper.cancel()
         for connection in list(self._open):
             connection.close()
+
+    async def finish(self) -> None:
+        """After `close_all`: what handlers were doing is done, or left when it takes too long."""
+        if not self.handlers:
+            return
+        _, late = await asyncio.wait(self.handlers, timeout=FINISH_S)
+        for task in late:
+            log.warning("%s is left undone: the node stops", task.get_name())
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=FINISH_S)
 
 
 class ListenerHost:
@@ -166,6 +186,7 @@ class ListenerHost:
         self.kind = kind
         self.dispatch = dispatch
         self.pool = connections.pool
+        self.handlers = connections.handlers
         self.shared = shared
         self.max_frame_bytes = max_frame_bytes
         self.monotonic = monotonic

@@ -158,15 +158,14 @@ class ProduceAnswer:
                 late = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
                 deferred.resolve(self._encode(self._told_uncommitted(topics, lambda topic, index: late)))
 
-        late = guarded(timed_out, name="late answer", owner="produce", failed=self._close_unanswered)
+        # Whoever commits has others to tell: a fault here ends this connection only.
+        owner, fail = self._connection.name, self._connection.fail
+        late = guarded(timed_out, name="a produce that timed out", owner=owner, failed=fail)
+        told = guarded(committed_or_lost, name="a produce that is committed", owner=owner, failed=fail)
         timer = self._services.loop.call_later(max(self._request.timeout_ms, 0) / 1000, late)
         for partition, offset in self._waiting_for:
-            partition.when_committed(offset, committed_or_lost)
+            partition.when_committed(offset, told)
         return deferred
-
-    def _close_unanswered(self, error: Exception) -> None:
-        """A request that cannot be answered is told so in the one way that is left."""
-        self._connection.close(f"a produce request could not be answered: {error}")
 
     def _told_uncommitted(self, topics: Outcomes, why: Callable[[TopicKey, int], KafkaError]) -> Outcomes:
         """What is appended but was not committed is told with an error; its offsets stay in the answer, as in Kafka."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ProducerId
+from ottla.model.tasks import spawn
 
 log = logging.getLogger("ottla.server")
 
@@ -32,7 +33,7 @@ class ProducerIdSource:
         self._allocate = allocate
         self._block = ProducerIdBlock(0, 0)
         self._used = 0
-        self._next: asyncio.Task[ProducerIdBlock] | None = None
+        self._next: asyncio.Task[ProducerIdBlock | KafkaError | None] | None = None
         self._filling: asyncio.Task[None] | None = None
 
     async def next_id(self) -> ProducerId:
@@ -63,7 +64,7 @@ class ProducerIdSource:
 
     def _fill_soon(self) -> None:
         if self._filling is None or self._filling.done():
-            self._filling = asyncio.ensure_future(self._try_to_fill())
+            self._filling = spawn(self._try_to_fill(), name="filling", owner="producer ids")
 
     async def _try_to_fill(self) -> None:
         try:
@@ -71,22 +72,25 @@ class ProducerIdSource:
         except KafkaError as error:
             log.info("no producer ids: %s", error)
 
-    def _prefetch(self) -> "asyncio.Task[ProducerIdBlock]":
+    def _prefetch(self) -> "asyncio.Task[ProducerIdBlock | KafkaError | None]":
         if self._next is None:
-            self._next = asyncio.ensure_future(_as_coroutine(self._allocate()))
+            self._next = spawn(self._ask(), name="asking for the next block", owner="producer ids")
         return self._next
+
+    async def _ask(self) -> ProducerIdBlock | KafkaError:
+        try:
+            return await self._allocate()
+        except KafkaError as error:
+            return error
 
     async def _take_block(self) -> None:
         task = self._prefetch()
-        try:
-            block = await asyncio.shield(task)
-        except KafkaError as error:
-            self._next = None
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
+        block = await asyncio.shield(task)
         # Several may have waited for the same block: the first one installs it.
-        if self._next is task:
-            self._block, self._used, self._next = block, 0, None
-
-
-async def _as_coroutine(awaitable: Awaitable[ProducerIdBlock]) -> ProducerIdBlock:
-    return await awaitable
+        is_first = self._next is task
+        if is_first:
+            self._next = None
+        if not isinstance(block, ProducerIdBlock):
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "" if block is None else str(block))
+        if is_first:
+            self._block, self._used = block, 0

@@ -1,10 +1,18 @@
-"""Finding the body of a request without reading its header: what the hand-tuned paths begin with."""
+"""The body of a request without reading its header, which the hand-tuned paths begin with; what requests may list."""
 
+import asyncio
 import struct
-from typing import Any
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.header import decode_request_header
+
+if TYPE_CHECKING:
+    from ottla.server.context import Services
+
+T = TypeVar("T")
 
 # A request becomes objects, twenty times its size if its elements are small: what no client has reason to send is
 # refused. Only Produce, whose records stay bytes, may be as large as socket.request.max.bytes.
@@ -14,6 +22,9 @@ MAX_DECODED_BYTES = 16 * 1024 * 1024
 # to decide in one piece may be as much as Kafka's may (its limit of records an operation).
 MAX_ELEMENTS = 100_000
 MAX_DECIDED_ELEMENTS = 10_000
+# What all requests that are not decoded on the loop may list together, from when they are decoded until they are
+# answered: four of the largest. An element takes 100 to 500 bytes.
+MAX_ELEMENTS_AT_ONCE = 4 * MAX_ELEMENTS
 
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 _CLIENT_ID = 10
@@ -42,18 +53,46 @@ def check_size(size_bytes: int) -> None:
         )
 
 
-def check_elements(request: Any, limit: int) -> None:
-    """INVALID_REQUEST for a request that lists more than any client has reason to."""
-    left = limit
-    waiting = [request]
-    while waiting:
-        message = waiting.pop()
-        for name in message.__slots__:
-            value = getattr(message, name)
-            if not isinstance(value, list) or not value:
-                continue
-            left -= len(value)
-            if left < 0:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"a request lists more than {limit} things")
-            if hasattr(value[0], "__slots__"):
-                waiting += value
+class ElementBudget:
+    """Who decodes a large request waits here until there is room for what it may list; in order of arrival."""
+
+    def __init__(self, limit: int = MAX_ELEMENTS_AT_ONCE) -> None:
+        self._limit = limit
+        self._taken = 0
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def is_half_taken(self) -> bool:
+        return self._taken > self._limit // 2
+
+    async def take(self, elements: int) -> None:
+        """One who comes when nothing is taken may take more than there is."""
+        if not self._waiting and self._fits(elements):
+            self._taken += elements
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((turn, elements))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back(elements)
+            raise
+
+    def give_back(self, elements: int) -> None:
+        self._taken -= elements
+        while self._waiting and (self._waiting[0][0].done() or self._fits(self._waiting[0][1])):
+            turn, wanted = self._waiting.popleft()
+            if not turn.done():  # otherwise it was cancelled while it waited
+                self._taken += wanted
+                turn.set_result(None)
+
+    async def in_thread(self, services: "Services", work: Callable[..., T], *args: Any) -> T:
+        """Decode or encode one of them beside the loop; one at a time, because several threads that compute would keep
+        the loop waiting for each of them."""
+        async with self._one_at_a_time:
+            return await services.loop.run_in_executor(services.executor, work, *args)
+
+    def _fits(self, elements: int) -> bool:
+        return self._taken + elements <= self._limit or not self._taken

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from ottla.coordinator.ports import Handle, Scheduler
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
+from ottla.model.tasks import report
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.share_state import Acquired, ShareKey, Wish
 from ottla.server.fetch_read import is_cold, warm_up
@@ -157,7 +158,13 @@ class ShareFetching:
     # ---- looking ------------------------------------------------------------------------------------------
 
     def _try(self) -> None:
-        """Answer, if there is enough or no time left."""
+        """Answer, if there is enough or no time left; never raises, because others call who have more to do."""
+        try:
+            self._look_and_answer()
+        except Exception as error:  # noqa: BLE001 - the boundary itself
+            report(error, name="looking for records", owner="share fetch", failed=lambda _: self._finish([]))
+
+    def _look_and_answer(self) -> None:
         try:
             looks = self._look()
         except ColdSliceError as error:

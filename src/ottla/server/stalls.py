@@ -16,6 +16,8 @@ import os
 from pathlib import Path
 from time import monotonic
 
+from ottla.model.tasks import spawn_restarting
+
 # Upper bounds in milliseconds; fine where the aim lies (20 ms), coarse above.
 BUCKETS_MS = (0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500, 1000, 5000, float("inf"))
 IDLE_INTERVAL_S = 0.1
@@ -72,7 +74,7 @@ class StallMonitor:
     def start(self) -> None:
         if self._report is not None and os.path.exists(SCHEDSTAT):
             self._schedstat = os.open(SCHEDSTAT, os.O_RDONLY)
-        self._task = asyncio.get_running_loop().create_task(self._beat())
+        self._task = spawn_restarting(self._beat, name="measuring", owner="stalls of the loop")
 
     async def _beat(self) -> None:
         while True:

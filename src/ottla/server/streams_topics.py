@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.controller.result import RequestContext
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.tasks import spawn
 from ottla.wire.messages.topics import CreatableTopicResult, CreateTopicsRequest
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ class StreamsTopics:
         if not wanted:
             return
         self._in_creation.update(topic.name for topic in wanted)
-        task = node.loop.create_task(self._create(node, wanted, retry_ms))
-        node.background.add(task)
-        task.add_done_callback(node.background.discard)
+        spawn(self._create(node, wanted, retry_ms), name="creating topics", owner="streams topics")
 
     def failures(self, names: Iterable[str], now_ms: int) -> dict[str, str]:
         """Why topics could not be made, of those that were refused a while ago at most."""

@@ -15,7 +15,16 @@ from ottla.wire.encoder import compile_encoder
 from ottla.wire.primitives import Buffer, WireError
 from ottla.wire.schema import schema_of
 
-__all__ = ["Buffer", "WireError", "decode", "decoder_for", "encode", "encode_into", "encoder_for"]
+__all__ = [
+    "Buffer",
+    "WireError",
+    "decode",
+    "decode_bounded",
+    "decoder_for",
+    "encode",
+    "encode_into",
+    "encoder_for",
+]
 
 T = TypeVar("T")
 
@@ -46,6 +55,21 @@ def decode(cls: type[T], buf: Buffer, version: int, offset: int = 0, end: int | 
     except (IndexError, StructError) as error:
         raise WireError(f"{cls.__name__} v{version} ends before it is complete") from error
     return result
+
+
+def decode_bounded(
+    cls: type[T], buf: Buffer, version: int, offset: int, max_elements: int
+) -> tuple[T, int, int]:
+    """As `decode`, but of something that lists too much nothing more is made; gives how many elements it has, too."""
+    decoders: dict[int, Any] = cls.BOUNDED_DECODERS  # type: ignore[attr-defined]
+    if version not in decoders:
+        _check(cls, version)
+        decoders[version] = compile_decoder(cls, version, bounded=True)
+    try:
+        message, end, left = decoders[version](buf, offset, len(buf), max_elements)
+    except (IndexError, StructError) as error:
+        raise WireError(f"{cls.__name__} v{version} ends before it is complete") from error
+    return message, end, max_elements - left
 
 
 def encoder_for(cls: Any, version: int) -> Any:

@@ -5,7 +5,9 @@ inline, loops only where the wire has arrays, and a run of fixed-size fields is 
 straight into the message's attributes, together with the length that follows it.
 
 Rules: the buffer is any bytes-like object indexable to ints; a count or a length is compared with the bytes
-left before anything is made of it. Short input surfaces as IndexError or struct.error, which
+left before anything is made of it. A bounded decoder also counts what it makes: `f(buf, p, end, left) -> (message, p,
+left)` may make `left` elements of arrays and tags, all together, and gives back how many it might still have made.
+Short input surfaces as IndexError or struct.error, which
 `ottla.wire.codec` turns into WireError. Owned by `ottla.wire.codec`, which keeps the results.
 """
 
@@ -28,6 +30,7 @@ _HELPERS: dict[str, Any] = {
             "read_tag",
             "skip_tags",
             "string_length_rest",
+            "too_long",
             "too_many",
             "too_short",
             "uvarint_rest",
@@ -37,25 +40,26 @@ _HELPERS: dict[str, Any] = {
 }
 
 
-def compile_decoder(cls: type, version: int) -> Callable[..., Any]:
+def compile_decoder(cls: type, version: int, bounded: bool = False) -> Callable[..., Any]:
     """The decoder of `cls` in `version`."""
     schema = schema_of(cls)
-    compiler = _Decoder(version, schema.is_flexible(version))
+    compiler = _Decoder(version, schema.is_flexible(version), bounded)
     compiler.message(cls)
     return compiler.source.build(f"decoder of {schema.name} v{version}", _HELPERS)
 
 
 class _Decoder:
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, version: int, flexible: bool, bounded: bool) -> None:
         self.version = version
         self.flexible = flexible
-        self.source = Source("buf, p, end")
+        self.bounded = bounded
+        self.source = Source("buf, p, end, left" if bounded else "buf, p, end")
         self._run: list[tuple[str, str, int]] = []  # fixed-size values not read yet: target, format, size
 
     def message(self, cls: type) -> None:
         self.struct(cls, "message")
         self._flush()
-        self.source.add("return message, p")
+        self.source.add("return message, p, left" if self.bounded else "return message, p")
 
     # -- fixed-size runs
 
@@ -191,7 +195,14 @@ class _Decoder:
             smallest = max(1, self._smallest(element))
             with self.source.block(f"if {n} * {smallest} > end - p:"):
                 self.source.add(f"raise too_many({n}, end - p)")
+            self._count(n)
             self._elements(element, n, target, field)
+
+    def _count(self, n: str) -> None:
+        if self.bounded:
+            self.source.add(f"left -= {n}")
+            with self.source.block("if left < 0:"):
+                self.source.add("raise too_long()")
 
     def _elements(self, element: Kind, n: str, target: str, field: Field) -> None:
         if isinstance(element, Primitive) and len(element.format) == 1:
@@ -235,13 +246,14 @@ class _Decoder:
         self._fixed(n, "B", 1)
         self._flush()
         with self.source.block(f"if {n}:"):
-            if not tagged:
+            if not tagged and not self.bounded:
                 self.source.add(f"p = skip_tags(buf, p, {n}, end)")
                 return
             with self.source.block(f"if {n} > 127:"):
                 self.source.add(f"{n}, p = uvarint_rest(buf, p, {n})")
             with self.source.block(f"if {n} * 2 > end - p:"):
                 self.source.add(f"raise too_many({n}, end - p)")
+            self._count(n)
             self._tag_loop(n, tagged, target)
 
     def _tag_loop(self, n: str, tagged: list[Field], target: str) -> None:

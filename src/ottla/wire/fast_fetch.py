@@ -206,6 +206,8 @@ def _compact_topics(buf: Buffer, version: int, p: int, end: int) -> tuple[list[W
             if tags:
                 p = _partition_tags(w, buf, version, p, tags, end)
             wanted.append(w)
+        if len(wanted) > MAX_PARTITIONS:
+            raise too_many(len(wanted), end - p)
         tags = buf[p]
         p += 1
         if tags:
@@ -217,6 +219,7 @@ def _compact_forgotten(
     buf: Buffer, version: int, p: int, end: int
 ) -> tuple[list[tuple[TopicKey, list[int]]], int]:
     forgotten: list[tuple[TopicKey, list[int]]] = []
+    left = MAX_PARTITIONS
     topics, p = _compact_count(buf, p, end, 3)
     for _ in range(topics):
         topic: TopicKey
@@ -226,6 +229,9 @@ def _compact_forgotten(
         else:
             topic, p = _compact_string(buf, p, end)
         count, p = _compact_count(buf, p, end, 4)
+        left -= count
+        if left < 0:
+            raise too_many(count, end - p)
         forgotten.append((topic, list(Struct(f">{count}i").unpack_from(buf, p))))
         p += 4 * count
         tags = buf[p]
@@ -344,15 +350,21 @@ def _old_topics(buf: Buffer, version: int, p: int, end: int) -> tuple[list[Wante
                 w.index, w.fetch_offset, w.max_bytes = _PARTITION_V4(buf, p)
             p += size_bytes
             wanted.append(w)
+        if len(wanted) > MAX_PARTITIONS:
+            raise too_many(len(wanted), end - p)
     return wanted, p
 
 
 def _old_forgotten(buf: Buffer, p: int, end: int) -> tuple[list[tuple[TopicKey, list[int]]], int]:
     forgotten: list[tuple[TopicKey, list[int]]] = []
+    left = MAX_PARTITIONS
     topics, p = _old_count(buf, p, end, 6)
     for _ in range(topics):
         topic, p = _old_string(buf, p, end)
         count, p = _old_count(buf, p, end, 4)
+        left -= count
+        if left < 0:
+            raise too_many(count, end - p)
         forgotten.append((topic, list(Struct(f">{count}i").unpack_from(buf, p))))
         p += 4 * count
     return forgotten, p

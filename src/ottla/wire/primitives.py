@@ -96,6 +96,10 @@ def too_many(count: int, left: int) -> WireError:
     return WireError(f"a collection claims {count} elements, {left} bytes are left")
 
 
+def too_long() -> WireError:
+    return WireError("a request lists more things than it may")
+
+
 def null_field(name: str) -> WireError:
     return WireError(f"{name} may not be null in this version")
 

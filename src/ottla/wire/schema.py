@@ -264,7 +264,7 @@ def _declare(cls: type[T], role: str, api_key: int | None, versions: str, flexib
     made.SCHEMA = schema
     made.NAME, made.API_KEY = schema.name, api_key
     made.VALID_VERSIONS, made.FLEXIBLE_FROM = schema.versions, schema.flexible_from
-    made.ENCODERS, made.DECODERS = {}, {}
+    made.ENCODERS, made.DECODERS, made.BOUNDED_DECODERS = {}, {}, {}
     result: type[T] = made
     return result
 

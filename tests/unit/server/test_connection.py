@@ -1,6 +1,8 @@
 """A connection: frames in any pieces, answers in order, memory bounded, garbage refused."""
 
 import asyncio
+import logging
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -9,8 +11,9 @@ from typing import Any
 import pytest
 import uvloop
 
+from ottla.server import listeners
 from ottla.server.answers import Answer, Deferred
-from ottla.server.frame_pool import FramePool
+from ottla.server.frame_pool import LARGEST_STEP_BYTES, FramePool
 from ottla.server.listeners import ConnectionLimits, Connections, ListenerHost, shared_buffer
 from ottla.server.registry import Listener
 
@@ -197,20 +200,111 @@ def test_half_frames_hold_no_more_than_the_pool_allows() -> None:
             half_sent = []
             for _ in range(20):
                 reader, writer = await server.connect()
-                writer.write(struct.pack(">i", 5_000_000) + b"x" * 100_000)
-                await writer.drain()
+                writer.write(struct.pack(">i", 5_000_000) + b"x" * 2_000_000)
                 half_sent.append((reader, writer))
-            while pool.waiting < 18:
+            while not pool.waiting:
                 await asyncio.sleep(0)
-            assert pool.lent_bytes <= 8_000_000 + 5_000_004
+            for _ in range(200):
+                await asyncio.sleep(0)
+            assert pool.lent_bytes <= 8_000_000 + LARGEST_STEP_BYTES + 5_000_004
             reader, writer = await server.connect()
             writer.write(frame(request(1)))
             assert await read_answer(reader) == request(1)
             for _, other in half_sent:
-                other.close()
+                other.transport.abort()
+            server.connections.close_all()  # who waits for room is not read, so nobody sees that it is gone
             while pool.lent_bytes:
                 await asyncio.sleep(0)
             writer.close()
+
+    run(scenario())
+
+
+def test_more_frames_than_there_is_room_for_all_come_through() -> None:
+    async def scenario() -> None:
+        pool = FramePool(ordinary_bytes=1_000_000)
+        async with serving(echo, pool=pool) as server:
+            body = request(1, 900_000)
+            clients = [await server.connect() for _ in range(12)]
+            for _, writer in clients:
+                writer.write(frame(body))
+            for reader, writer in clients:
+                assert await read_answer(reader) == body
+                writer.close()
+            assert pool.lent_bytes == 0
+
+    run(scenario())
+
+
+def test_frames_that_are_only_announced_take_nothing_from_others() -> None:
+    async def scenario() -> None:
+        pool = FramePool(ordinary_bytes=1_000_000)
+        async with serving(echo, pool=pool) as server:
+            slow = []
+            for _ in range(50):
+                _, writer = await server.connect()
+                writer.write(struct.pack(">i", 1_000_000) + b"x" * 20)
+                slow.append(writer)
+            while len(server.connections) < 50 or not all(each.mid_frame for each in server.connections):
+                await asyncio.sleep(0)
+            reader, writer = await server.connect()
+            writer.write(frame(request(1, 300_000)))
+            assert len(await read_answer(reader)) == 300_000
+            for other in (writer, *slow):
+                other.close()
+
+    run(scenario())
+
+
+def test_who_waits_for_room_is_not_reaped() -> None:
+    async def scenario() -> None:
+        pool = FramePool(ordinary_bytes=1_000_000)
+        async with serving(echo, pool=pool, limits=ConnectionLimits(max_idle_ms=60_000)) as server:
+            reader, writer = await server.connect()
+            writer.write(struct.pack(">i", 1_000_000) + b"x" * 999_999)
+            while pool.lent_bytes < 1_000_000:
+                await asyncio.sleep(0)
+            (sending,) = server.connections
+            waiting = [await server.connect() for _ in range(3)]
+            for _, other in waiting:
+                other.write(frame(request(2, 300_000)))
+            while pool.waiting < 3:
+                await asyncio.sleep(0)
+            assert sending.mid_frame
+            server.connections.reap(asyncio.get_running_loop().time() + 90)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await reader.readexactly(1)
+            for other_reader, other in waiting:
+                assert len(await read_answer(other_reader)) == 300_000
+                other.close()
+            writer.close()
+
+    run(scenario())
+
+
+def test_the_slowest_make_room_for_who_waits() -> None:
+    async def scenario() -> None:
+        pool = FramePool(ordinary_bytes=1_000_000)
+        async with serving(echo, pool=pool) as server:
+            slow = []
+            for _ in range(3):
+                reader, writer = await server.connect()
+                writer.write(struct.pack(">i", 1_000_000) + b"x" * 900_000)
+                slow.append((reader, writer))
+            while not pool.waiting:
+                await asyncio.sleep(0)
+            now = asyncio.get_running_loop().time()
+            body = request(1, 900_000)
+            reader, writer = await server.connect()
+            writer.write(frame(body))
+            answer = asyncio.ensure_future(read_answer(reader))
+            while not answer.done():
+                now += 0.5
+                pool.give_up_slow(now)
+                await asyncio.sleep(0.001)
+            assert await answer == body
+            for _, other in (*slow, (reader, writer)):
+                other.close()
 
     run(scenario())
 
@@ -371,8 +465,8 @@ def test_while_frames_wait_for_memory_little_is_read() -> None:
         pool = FramePool(ordinary_bytes=1_000_000, giant_bytes=3_000_000)
         async with serving(echo, pool=pool) as server:
             _, holding = await server.connect()
-            holding.write(struct.pack(">i", 5_000_000) + b"x" * 1000)
-            while pool.lent_bytes < 5_000_000:
+            holding.write(struct.pack(">i", 5_000_000) + b"x" * 4_000_000)
+            while pool.lent_bytes < 3_000_000:
                 await asyncio.sleep(0)
             assert not pool.contended
             _, waiting = await server.connect()
@@ -417,5 +511,234 @@ def test_who_waits_for_a_client_is_told_when_it_is_gone() -> None:
                 await asyncio.sleep(0)
             assert abandoned == [0, 2]
             waits[0].resolve(frame(b"too late"))  # harmless
+
+    run(scenario())
+
+
+# ---- clients that are gone, and faults of ours --------------------------------------------------------------
+
+
+def abort(writer: asyncio.StreamWriter) -> None:
+    """Reset, not end, the connection."""
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("leave", [lambda writer: writer.close(), abort], ids=["end", "reset"])
+def test_what_was_received_whole_is_processed_when_the_client_is_gone(
+    leave: Callable[[asyncio.StreamWriter], None],
+) -> None:
+    """Also what waited behind a handler that ran at that time."""
+
+    async def scenario() -> None:
+        gate = asyncio.Event()
+        begun: list[int] = []
+        done: list[int] = []
+
+        async def change(number: int) -> bytes | None:
+            begun.append(number)
+            await gate.wait()
+            done.append(number)
+            return None
+
+        async with serving(lambda body: change(int.from_bytes(body[:4], "big"))) as server:
+            _, writer = await server.connect()
+            writer.write(b"".join(frame(request(number)) for number in range(5)))
+            await writer.drain()
+            while not begun:
+                await asyncio.sleep(0)
+            leave(writer)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            gate.set()
+            while len(done) < 5:
+                await asyncio.sleep(0)
+            assert done == [*range(5)]
+            while server.connections.handlers:
+                await asyncio.sleep(0)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("size", [8, 400_000], ids=["small", "gathered"])
+def test_a_handler_that_runs_alone_goes_on_when_the_client_is_gone(size: int) -> None:
+    async def scenario() -> None:
+        gate, done, lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def change() -> bytes:
+            await gate.wait()
+            done.set()
+            return b"nobody takes it"
+
+        pool = FramePool()
+        async with serving(lambda body: change(), pool=pool) as server:
+            _, writer = await server.connect()
+            writer.write(frame(request(1, size)))
+            while not server.connections.handlers:
+                await asyncio.sleep(0)
+            (connection,) = server.connections
+            connection.when_lost("test", lambda _: lost.set())
+            writer.close()
+            while len(server.connections):
+                await asyncio.sleep(0)
+            assert not lost.is_set()  # for others it is gone when all it asked for is done
+            gate.set()
+            await done.wait()
+            await lost.wait()
+            assert pool.lent_bytes == 0
+
+    run(scenario())
+
+
+def test_a_send_that_fails_does_not_drop_what_was_received() -> None:
+    async def scenario() -> None:
+        gate = asyncio.Event()
+        done: list[int] = []
+
+        async def change(body: bytes) -> bytes:
+            await gate.wait()
+            done.append(int.from_bytes(body[:4], "big"))
+            return frame(b"y" * 100_000)
+
+        async with serving(change) as server:
+            _, writer = await server.connect()
+            writer.write(b"".join(frame(request(number)) for number in range(20)))
+            await writer.drain()
+            while not server.connections.handlers:
+                await asyncio.sleep(0)
+            abort(writer)
+            gate.set()
+            while len(done) < 20:
+                await asyncio.sleep(0)
+            assert done == [*range(20)]
+
+    run(scenario())
+
+
+def test_a_frame_that_did_not_come_whole_is_dropped() -> None:
+    async def scenario() -> None:
+        gate = asyncio.Event()
+        seen: list[bytes] = []
+
+        async def change(body: bytes) -> None:
+            seen.append(body)
+            await gate.wait()
+
+        pool = FramePool()
+        async with serving(change, pool=pool) as server:
+            _, writer = await server.connect()
+            writer.write(frame(request(1)) + frame(request(2)) + struct.pack(">i", 100) + b"half")
+            while not seen:
+                await asyncio.sleep(0)
+            writer.close()
+            gate.set()
+            while len(server.connections) or server.connections.handlers or pool.lent_bytes:
+                await asyncio.sleep(0)
+            assert seen == [request(1), request(2)]
+
+    run(scenario())
+
+
+def test_what_only_answers_is_left_when_nobody_waits() -> None:
+    async def scenario() -> None:
+        left = asyncio.Event()
+
+        async def wait_for_ever() -> bytes:
+            (connection,) = server.connections
+            connection.only_answers()
+            try:
+                return await asyncio.get_running_loop().create_future()
+            finally:
+                left.set()
+
+        async with serving(lambda body: wait_for_ever()) as server:
+            _, writer = await server.connect()
+            writer.write(frame(request(1)))
+            while not server.connections.handlers:
+                await asyncio.sleep(0)
+            writer.close()
+            await left.wait()
+
+    run(scenario())
+
+
+async def _fails_later(body: bytes) -> bytes:
+    await asyncio.sleep(0)
+    raise ZeroDivisionError("on purpose")
+
+
+def _fails_now(body: bytes) -> Answer:
+    raise ZeroDivisionError("on purpose")
+
+
+@pytest.mark.parametrize("fail", [_fails_now, _fails_later])
+def test_a_fault_of_ours_ends_one_connection_and_is_logged_once(
+    fail: Handler, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving(lambda body: fail(body) if body[:4] == bytes(4) else echo(body)) as server:
+            other_reader, other = await server.connect()
+            reader, writer = await server.connect()
+            writer.write(frame(request(0)) + frame(request(1)))
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await reader.readexactly(1)
+            other.write(frame(request(2)))
+            assert await read_answer(other_reader) == request(2)
+            assert len(server.connections) == 1
+            writer.close()
+            other.close()
+
+    with caplog.at_level(logging.ERROR):
+        run(scenario())
+    (entry,) = caplog.records
+    assert "on purpose" in entry.getMessage()
+    assert entry.exc_info is not None
+
+
+def test_handlers_are_finished_when_the_node_stops() -> None:
+    async def scenario() -> None:
+        gate = asyncio.Event()
+        done: list[bytes] = []
+
+        async def change(body: bytes) -> None:
+            await gate.wait()
+            done.append(body)
+
+        async with serving(change) as server:
+            _, writer = await server.connect()
+            writer.write(frame(request(1)))
+            while not server.connections.handlers:
+                await asyncio.sleep(0)
+            server.connections.close_all()
+            finishing = asyncio.ensure_future(server.connections.finish())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            gate.set()
+            await finishing
+            assert done == [request(1)]
+            writer.close()
+
+    run(scenario())
+
+
+def test_a_handler_that_does_not_end_does_not_keep_the_node_from_stopping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listeners, "FINISH_S", 0.05)
+
+    async def scenario() -> None:
+        async def hang(body: bytes) -> bytes:
+            return await asyncio.get_running_loop().create_future()
+
+        async with serving(hang) as server:
+            _, writer = await server.connect()
+            writer.write(frame(request(1)))
+            while not server.connections.handlers:
+                await asyncio.sleep(0)
+            server.connections.close_all()
+            await server.connections.finish()
+            assert not server.connections.handlers
+            writer.close()
 
     run(scenario())

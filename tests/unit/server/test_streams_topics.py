@@ -48,7 +48,6 @@ class World:
         self.made = StreamsTopics()
         self.node: Any = SimpleNamespace(
             loop=asyncio.get_running_loop(),
-            background=set(),
             config=lambda: {"request.timeout.ms": 1},
             controller=self.controller,
             clock=self.clock,
@@ -58,8 +57,8 @@ class World:
         self.made.create(self.node, topics(*names), RETRY_MS, self.clock.now_ms())
 
     async def done(self) -> None:
-        while self.node.background:
-            await asyncio.gather(*self.node.background)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.gather(*others)
 
     def failures(self, *names: str) -> dict[str, str]:
         return self.made.failures(names, self.clock.now_ms())

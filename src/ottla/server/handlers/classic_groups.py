@@ -38,6 +38,11 @@ FIRST_BATCHED_LEAVE_VERSION = 3
 FIRST_SYNC_PROTOCOL_VERSION = 5
 FIRST_OPERATIONS_VERSION = 3
 
+# What members of all groups may say of themselves, and from where on one has to ask for room: those who say little
+# are never turned away because others said much.
+MAX_HELD_BYTES = 128 * 1024 * 1024
+LARGE_JOIN_BYTES = 16 * 1024
+
 
 # ---- joining --------------------------------------------------------------------------------------------------
 
@@ -65,7 +70,15 @@ def _join_refusal(ctx: Context, request: JoinGroupRequest) -> ErrorCode | None:
     shortest, longest = config["group.min.session.timeout.ms"], config["group.max.session.timeout.ms"]
     if not shortest <= request.session_timeout_ms <= longest:
         return ErrorCode.INVALID_SESSION_TIMEOUT
+    size_bytes = sum(len(protocol.metadata) for protocol in request.protocols)
+    if size_bytes > LARGE_JOIN_BYTES and _held_bytes(ctx) + size_bytes > MAX_HELD_BYTES:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return None
+
+
+def _held_bytes(ctx: Context) -> int:
+    """What members of classic groups have said of themselves, in all shards."""
+    return sum(shard.machine.classic.protocol_bytes() for shard in ctx.node.groups.active_shards())
 
 
 def _decide_join(

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Coroutine
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.tasks import report
 from ottla.replication.partition import Partition
 from ottla.server.answers import Answer, Deferred
 from ottla.server.connection import Connection
@@ -45,6 +46,8 @@ MAX_WARMINGS = 8
 # Partitions that are read, and bytes that are decoded, in one go: a few milliseconds.
 INLINE_PARTITIONS = 500
 INLINE_REQUEST_BYTES = 64 * 1024
+# What a partition takes in a request, in the version in which that is least.
+SMALLEST_PARTITION_BYTES = 16
 
 
 @handles_raw(FetchRequest)
@@ -63,25 +66,37 @@ def fetch(
     plain = answer_one(services, view, version, correlation_id, offset, stop)
     if plain is not None:
         return plain
-    listener_name = connection.host.listener_name
     if stop - start > INLINE_REQUEST_BYTES:
         frame = memoryview(bytes(view[start:stop]))
-        return _fetch_many(services, listener_name, frame, version, correlation_id, offset - start)
-    return _serve(services, listener_name, decode_fetch(view, version, offset, stop), version, correlation_id)
+        return _fetch_many(services, connection, frame, version, correlation_id, offset - start)
+    return _serve(services, connection, decode_fetch(view, version, offset, stop), version, correlation_id)
 
 
 async def _fetch_many(
-    services: Services, listener_name: str, frame: memoryview, version: int, correlation_id: int, offset: int
+    services: Services,
+    connection: Connection,
+    frame: memoryview,
+    version: int,
+    correlation_id: int,
+    offset: int,
 ) -> Reply | None:
-    request = await services.loop.run_in_executor(
-        services.executor, decode_fetch, frame, version, offset, len(frame)
-    )
-    if len(request.wanted) > MAX_PARTITIONS:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a fetch of {len(request.wanted)} partitions")
-    answer = _serve(services, listener_name, request, version, correlation_id)
-    if isinstance(answer, Deferred):
-        return await _resolved(services, answer)
-    return await answer if isinstance(answer, Coroutine) else answer
+    connection.only_answers()
+    elements = min(len(frame) // SMALLEST_PARTITION_BYTES, MAX_PARTITIONS)
+    await services.elements.take(elements)
+    try:
+        request = await services.elements.in_thread(
+            services, decode_fetch, frame, version, offset, len(frame)
+        )
+        del frame
+        connection.frame_decoded()
+        if services.elements.is_half_taken:
+            request.max_wait_ms = 0  # what it lists is not held for long
+        answer = _serve(services, connection, request, version, correlation_id)
+        if isinstance(answer, Deferred):
+            return await _resolved(services, answer)
+        return await answer if isinstance(answer, Coroutine) else answer
+    finally:
+        services.elements.give_back(elements)
 
 
 async def _resolved(services: Services, deferred: Deferred) -> Reply | None:
@@ -95,16 +110,16 @@ async def _resolved(services: Services, deferred: Deferred) -> Reply | None:
 
 
 def _serve(
-    services: Services, listener_name: str, request: FetchFast, version: int, correlation_id: int
+    services: Services, connection: Connection, request: FetchFast, version: int, correlation_id: int
 ) -> Answer:
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return _refuse(request, version, correlation_id, ErrorCode.UNKNOWN_SERVER_ERROR)
-    call = _Fetch(services, request, version, correlation_id, listener_name)
+    call = _Fetch(services, request, version, correlation_id, connection)
     try:
         partitions = call.make_plan()
     except KafkaError as error:
         return encode_fetch_response(version, correlation_id, error.code, 0, [])
-    return call.answer() if partitions <= INLINE_PARTITIONS else call.answer_in_slices()
+    return call.answer() if partitions <= INLINE_PARTITIONS else call.answer_in_slices(connection)
 
 
 def _refuse(request: FetchFast, version: int, correlation_id: int, code: ErrorCode) -> Reply:
@@ -135,10 +150,15 @@ class _Fetch:
     """One fetch request on its way; a Watcher of its partitions while it waits."""
 
     def __init__(
-        self, services: Services, request: FetchFast, version: int, correlation_id: int, listener_name: str
+        self,
+        services: Services,
+        request: FetchFast,
+        version: int,
+        correlation_id: int,
+        connection: Connection,
     ) -> None:
         self._services = services
-        self._listener_name = listener_name
+        self._connection = connection
         self._request = request
         self._version = version
         self._correlation_id = correlation_id
@@ -184,7 +204,11 @@ class _Fetch:
                 return
             if done.exception() is not None:
                 self._warmings = MAX_WARMINGS  # the read itself will say what is wrong
-            answer = self.answer()
+            try:
+                answer = self.answer()
+            except Exception as error:  # noqa: BLE001 - a request ends one connection at most
+                self._fail(error)
+                return
             if isinstance(answer, Deferred):
                 deferred.on_abandoned = answer.abandon
                 answer.then(deferred.resolve)
@@ -247,13 +271,24 @@ class _Fetch:
         self._woken = False
         if self._deferred is None or self._deferred.done:
             return
-        reads, total = self._read(self._plan.wanted)
-        if self._is_enough(reads, total):
-            self._complete(_after_waiting(reads))
+        try:
+            reads, total = self._read(self._plan.wanted)
+            if self._is_enough(reads, total):
+                self._complete(_after_waiting(reads))
+        except Exception as error:  # noqa: BLE001 - a request ends one connection at most
+            self._fail(error)
 
     def _finish(self) -> None:
         if self._deferred is not None and not self._deferred.done:
-            self._complete(_after_waiting(self._read(self._plan.wanted)[0]))
+            try:
+                self._complete(_after_waiting(self._read(self._plan.wanted)[0]))
+            except Exception as error:  # noqa: BLE001 - a request ends one connection at most
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """What is done when the client waits already can tell it nothing but by closing."""
+        self._stop_waiting()
+        report(error, name="a fetch", owner=self._connection.name, failed=self._connection.fail)
 
     def _complete(self, reads: list[PartitionRead]) -> None:
         deferred = self._deferred
@@ -275,7 +310,8 @@ class _Fetch:
 
     # ---- very many partitions -----------------------------------------------------------------------------
 
-    async def answer_in_slices(self) -> Reply | None:
+    async def answer_in_slices(self, connection: Connection) -> Reply | None:
+        connection.only_answers()
         loop, executor = self._services.loop, self._services.executor
         deadline = loop.time() + self._request.max_wait_ms / 1000
         waited = False
@@ -297,7 +333,7 @@ class _Fetch:
                 await loop.run_in_executor(executor, warm_up, cold)
             except OSError:
                 reads = _unreadable(reads)
-        return await loop.run_in_executor(executor, self._encode_said, reads)
+        return await self._services.elements.in_thread(self._services, self._encode_said, reads)
 
     async def _read_in_slices(self) -> tuple[list[PartitionRead], int]:
         """As `_read`, and nobody waits for it longer than for a slice, nor for the disk."""
@@ -330,9 +366,14 @@ class _Fetch:
         return deferred
 
     def _warmed(self, done: "asyncio.Future[None]", reads: list[PartitionRead], deferred: Deferred) -> None:
-        if done.exception() is not None:
-            reads = _unreadable(reads)
-        deferred.resolve(self._encode(reads))
+        if done.cancelled():  # the node stops
+            return
+        try:
+            reply = self._encode(reads if done.exception() is None else _unreadable(reads))
+        except Exception as error:  # noqa: BLE001 - a request ends one connection at most
+            self._fail(error)
+        else:
+            deferred.resolve(reply)
 
     def _encode(self, reads: list[PartitionRead]) -> Reply:
         return self._encode_said(self._worth_saying(reads))
@@ -379,5 +420,7 @@ class _Fetch:
             ErrorCode.NONE,
             self._plan.session_id,
             told,
-            node_endpoints=[] if to_broker else endpoints(services, self._listener_name, leaders),
+            node_endpoints=[]
+            if to_broker
+            else endpoints(services, self._connection.host.listener_name, leaders),
         )

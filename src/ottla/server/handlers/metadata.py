@@ -4,7 +4,6 @@ An unknown topic may be created by the way (auto-creation), in which case the cl
 does.
 """
 
-import asyncio
 import logging
 from collections.abc import Iterable
 
@@ -12,6 +11,7 @@ from ottla.metadata.partition import PartitionRegistration, TopicImage
 from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
+from ottla.model.tasks import spawn
 from ottla.model.topic_names import INTERNAL_TOPICS, topic_name_problem
 from ottla.server.authorized import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, NOT_ASKED
 from ottla.server.context import Context
@@ -139,15 +139,14 @@ def _auto_create(ctx: Context, names: list[str]) -> None:
         ],
         timeout_ms=AUTO_CREATE_TIMEOUT_MS,
     )
-    task = ctx.node.loop.create_task(ctx.node.controller.create_topics(request, ctx.decision))
-    ctx.node.background.add(task)
-    task.add_done_callback(lambda done: _auto_created(ctx, done))
+    spawn(_create(ctx, request), name="creating topics", owner="auto.create.topics.enable")
 
 
-def _auto_created(ctx: Context, done: "asyncio.Task[object]") -> None:
-    ctx.node.background.discard(done)
-    if not done.cancelled() and done.exception() is not None:
-        log.warning("automatic creation of a topic failed: %s", done.exception())
+async def _create(ctx: Context, request: CreateTopicsRequest) -> None:
+    try:
+        await ctx.node.controller.create_topics(request, ctx.decision)
+    except KafkaError as error:
+        log.warning("automatic creation of a topic failed: %s", error)
 
 
 # ---- DescribeTopicPartitions (KIP-966) ------------------------------------------------------------------------

@@ -11,7 +11,7 @@ Owner: the ClassicManager of a shard.
 from collections.abc import Iterator
 from typing import Final
 
-from ottla.coordinator.group.classic.member import NEVER, Member, Protocols
+from ottla.coordinator.group.classic.member import NEVER, Member, Protocols, size_of
 from ottla.coordinator.group.classic.protocols import CONSUMER_PROTOCOL_TYPE, most_votes, subscribed_topics
 from ottla.coordinator.group.classic.state import (
     COMPLETING_REBALANCE,
@@ -46,6 +46,7 @@ class ClassicGroup:
         "pending_join",
         "pending_sync",
         "previous_state",
+        "protocol_bytes",
         "protocol_name",
         "protocol_type_or_none",
         "state",
@@ -79,6 +80,8 @@ class ClassicGroup:
         self.new_member_added = False
         # How many members know each protocol.
         self._known: dict[str, int] = {}
+        # What the protocols of all members take.
+        self.protocol_bytes = 0
         # When the timer goes off that looks for members which are gone.
         self.expiry_due_ms = NEVER
 
@@ -138,6 +141,7 @@ class ClassicGroup:
         self._count_protocols(member, 1)
 
     def _count_protocols(self, member: Member, by: int) -> None:
+        self.protocol_bytes += by * size_of(member.protocols)
         for name in member.metadata:
             self._known[name] = self._known.get(name, 0) + by
             if not self._known[name]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ottla.coordinator.group.classic.group import ClassicGroup
-from ottla.coordinator.group.classic.member import Member, Protocols
+from ottla.coordinator.group.classic.member import Member, Protocols, size_of
 from ottla.coordinator.group.classic.rebalance import Rebalances, joined
 from ottla.coordinator.group.classic.records import group_record
 from ottla.coordinator.group.classic.state import (
@@ -32,6 +32,9 @@ from ottla.wire.messages.groups import JoinGroupRequest, JoinGroupResponse
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 # Ids that were given out to clients which have not come back yet, in one group.
 MAX_PENDING_JOIN: Final = 100_000
+# What the members of one group may say of themselves, all together: thirty times what its record in __consumer_offsets
+# may have by default, so that a group beyond it could not be stored. Kafka's group.max.size counts heads only.
+MAX_PROTOCOL_BYTES: Final = 32 * 1024 * 1024
 FIRST_MEMBER_ID_REQUIRED_VERSION: Final = 4
 FIRST_SKIP_ASSIGNMENT_VERSION: Final = 9
 
@@ -74,6 +77,8 @@ class Joins:
         if not self._has_room(group, member_id):
             group.remove(member_id)
             self._rebalances.maybe_complete_join(turn, group)
+            return join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+        if not _has_space(group, joining):
             return join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         if not group.supports(request.protocol_type, joining.protocols):
             return join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
@@ -235,6 +240,13 @@ class Joins:
         back = group.rename(new, old.member_id)
         back.deadline_ms = turn.now_ms + back.session_timeout_ms
         return self._rebalances.rearm(group)
+
+
+def _has_space(group: ClassicGroup, joining: Joining) -> bool:
+    """Is there space for what a member says of itself, in the place of what it said before?"""
+    before = group.members.get(joining.request.member_id)
+    held = group.protocol_bytes - (0 if before is None else size_of(before.protocols))
+    return held + size_of(joining.protocols) <= MAX_PROTOCOL_BYTES
 
 
 def _replaced(group: ClassicGroup, version: int, new_id: str, old_leader: str | None) -> JoinGroupResponse:

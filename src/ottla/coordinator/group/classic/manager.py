@@ -79,6 +79,11 @@ class ClassicManager:
         self._newborn: tuple[GroupMetadataValue, ClassicGroup] | None = None
         self.consumer_groups: ClassicMembers | None = None
 
+    def protocol_bytes(self) -> int:
+        """What the members of all groups have said of themselves."""
+        groups = self._context.groups.values()
+        return sum(group.protocol_bytes for group in groups if isinstance(group, ClassicGroup))
+
     # ---- decisions ----------------------------------------------------------------------------------------
 
     def join(self, caller: Caller, request: JoinGroupRequest, now_ms: int) -> Result[JoinGroupResponse]:

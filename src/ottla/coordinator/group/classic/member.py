@@ -15,6 +15,13 @@ NEVER: Final = float("inf")
 
 # The assignors a member knows, the one it likes best first, each with its subscription in that assignor's terms.
 Protocols = tuple[tuple[str, bytes], ...]
+# What holding one of them takes, beside its bytes.
+PROTOCOL_OVERHEAD_BYTES: Final = 200
+
+
+def size_of(protocols: Protocols) -> int:
+    """What holding them takes."""
+    return sum(len(name) + len(metadata) + PROTOCOL_OVERHEAD_BYTES for name, metadata in protocols)
 
 
 @dataclass(slots=True, eq=False)
