@@ -12,6 +12,7 @@ import pytest
 from tests.clients.test_ottla_client_cli import Cli
 from tests.interop.ottla_node import OttlaNode
 from tests.support.raw_client import RawClient
+from tests.support.share_closing import NOTHING, WHILE_CLOSING, close_elsewhere, told, told_while_closing
 from tests.support.share_member import ACCEPT, RELEASE, ShareMember, configure
 
 
@@ -59,6 +60,31 @@ def test_a_member_that_closes_its_session_leaves_its_records_to_others(node: Ott
     first.take()
     first.fetch({0: [(0, 0, ACCEPT)]}, close=True)
     assert second.take()[0][0] == [(1, 1, 2)]
+
+
+def test_what_a_member_is_told_that_closes_when_it_is_assigned(node: OttlaNode) -> None:
+    """As Apache tells it: tests/interop/test_share_consumers.py asks both."""
+    assert told_while_closing(node) == WHILE_CLOSING
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_fetch_that_waits_acquires_nothing_for_a_closed_session(
+    node: OttlaNode, queue: Any, alone: bool
+) -> None:
+    """Else the group would do without the records until their lock ends, as it does with Apache."""
+    client, group, topic, topic_id = queue
+    other = ShareMember(node, group, topic, topic_id)
+    if not alone:
+        other.join().fetch(wait_ms=0)
+    member = ShareMember(node, group, topic, topic_id).join()
+    member.begin_fetch(60_000)
+    assert close_elsewhere(client, member) == "none"
+    # Answered by the close and by nothing else: neither the time nor a record is there yet.
+    assert told(member.end_fetch()) == NOTHING
+    client.write(topic, 0, [b"a"])
+    if alone:
+        other.join()
+    assert other.take()[0][0] == [(0, 0, 1)]
 
 
 def test_a_group_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from tests.interop.process import wait_until
 from tests.interop.scripts.batches import Batch, Rec
 from tests.interop.scripts.entities import encode_request
 from tests.support.raw_client import PRODUCE, RawClient
+from tests.support.transaction_kills import AFTER_A_KILL, told_after_a_kill
+
+from ottla.client import Producer
 
 FIND_COORDINATOR, INIT, ADD_PARTITIONS, END, DESCRIBE = 10, 22, 24, 26, 65
 TRANSACTIONAL = 0x10
@@ -183,6 +186,32 @@ def test_a_clean_restart_keeps_everything(node: OttlaNode) -> None:
         assert open_one.end(committed=True)["error_code"] == "none"
     wait_until(lambda: is_over(node, "open"), 20, "the markers")
     assert read(node.address, "t", PARTITIONS) == [b"done", b"open"] * PARTITIONS
+
+
+def test_what_producers_are_told_after_a_kill(node: OttlaNode) -> None:
+    """As Apache tells them: tests/interop/test_exactly_once.py asks both."""
+    assert told_after_a_kill(node) == AFTER_A_KILL
+
+
+def test_our_client_goes_on_over_kills(node: OttlaNode) -> None:
+    """Whatever was lost with the broker, announced or not, ended one way or the other: none of it is fatal."""
+    committed = []
+    with Producer({"bootstrap.servers": node.address, "transactional.id": "ours"}) as producer:
+        producer.init_transactions()
+        for round_ in range(4):
+            producer.begin_transaction()
+            for partition in range(PARTITIONS):
+                producer.send("t", b"%d" % round_, partition=partition)
+            if round_ < 2:
+                producer.flush()
+            node.kill()
+            node.start()
+            if round_ % 2:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+                committed.append(b"%d" % round_)
+    assert read(node.address, "t", PARTITIONS) == committed * PARTITIONS
 
 
 def test_a_real_client_goes_on_over_kills(node: OttlaNode) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import pytest
-from tests.interop.apache import java_command, run_tool
+from tests.interop.apache import ApacheKafka, java_command, run_tool
 from tests.interop.ottla_node import OttlaNode
 from tests.interop.process import wait_until
+from tests.support.share_closing import WHILE_CLOSING, told_while_closing
 
 pytestmark = pytest.mark.interop
 
@@ -281,3 +282,11 @@ def test_share_groups_are_shown_and_their_offsets_set(node: OttlaNode) -> None:
     )
     with ShareConsumer(node, group, topic) as consumer:
         assert [(r.value, r.count) for r in consumer.poll_until()] == [(f"v{n}", 1) for n in range(5)]
+
+
+@pytest.mark.parametrize("kind", [ApacheKafka, OttlaNode])
+def test_what_a_member_is_told_that_closes_when_it_is_assigned(
+    tmp_path: Path, kind: type[ApacheKafka | OttlaNode]
+) -> None:
+    with kind(tmp_path / "data") as broker:
+        assert told_while_closing(broker) == WHILE_CLOSING

@@ -7,6 +7,7 @@ import uuid
 from typing import Any
 
 from tests.interop.process import ServerProcess
+from tests.interop.scripts.entities import decode_response, encode_request
 from tests.support.raw_client import RawClient, uncompressed_batches
 
 FIND_COORDINATOR, HEARTBEAT, FETCH, ACKNOWLEDGE, ALTER_CONFIGS = 10, 76, 78, 79, 44
@@ -64,41 +65,63 @@ class ShareMember:
         records: int = 500,
         close: bool = False,
     ) -> dict[str, Any]:
-        named = range(self.partitions) if self.epoch == 0 else sorted(acks or {})
-        answer = self.client.ask(
-            FETCH,
-            2,
-            {
-                "group_id": self.group,
-                "member_id": self.member_id,
-                "share_session_epoch": -1 if close else self.epoch,
-                "max_wait": wait_ms,
-                "min_bytes": 1,
-                "max_bytes": 1 << 20,
-                "max_records": records,
-                "batch_size": 500,
-                "share_acquire_mode": 0,
-                "is_renew_ack": False,
-                "topics": [
-                    {
-                        "topic_id": self.topic_id,
-                        "partitions": [
-                            {
-                                "partition_index": p,
-                                "acknowledgement_batches": _batches((acks or {}).get(p, [])),
-                            }
-                            for p in named
-                        ],
-                    }
-                ]
-                if named
-                else [],
-                "forgotten_topics_data": [],
-            },
-        )
+        answer = self.client.ask(FETCH, 2, self.fetch_body(acks, wait_ms, records, close=close))
         assert answer["error_code"] == "none", answer
         self.epoch += 1
         return answer
+
+    def begin_fetch(self, wait_ms: int) -> None:
+        """Send a fetch whose answer is received later."""
+        self.client.send(encode_request(FETCH, 2, self.fetch_body(wait_ms=wait_ms)))
+        self.epoch += 1
+
+    def end_fetch(self) -> dict[str, Any]:
+        return decode_response(FETCH, 2, self.client.receive())
+
+    def fetch_body(
+        self,
+        acks: dict[int, Runs] | None = None,
+        wait_ms: int = 5_000,
+        records: int = 500,
+        *,
+        close: bool = False,
+    ) -> dict[str, Any]:
+        named = range(self.partitions) if self.epoch == 0 and not close else sorted(acks or {})
+        partitions = [
+            {"partition_index": p, "acknowledgement_batches": _batches((acks or {}).get(p, []))}
+            for p in named
+        ]
+        return {
+            "group_id": self.group,
+            "member_id": self.member_id,
+            "share_session_epoch": -1 if close else self.epoch,
+            "max_wait": wait_ms,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "max_records": records,
+            "batch_size": 500,
+            "share_acquire_mode": 0,
+            "is_renew_ack": False,
+            "topics": [{"topic_id": self.topic_id, "partitions": partitions}] if named else [],
+            "forgotten_topics_data": [],
+        }
+
+    def close_body(self) -> dict[str, Any]:
+        """A ShareAcknowledge that acknowledges nothing and closes the session."""
+        return {
+            "group_id": self.group,
+            "member_id": self.member_id,
+            "share_session_epoch": -1,
+            "is_renew_ack": False,
+            "topics": [],
+        }
+
+    def beat(self, client: RawClient, epoch: int) -> str:
+        """A heartbeat on any connection, -1 to leave; its error."""
+        body = {"group_id": self.group, "member_id": self.member_id, "member_epoch": epoch}
+        answer = client.ask(HEARTBEAT, 1, {**body, "rack_id": None, "subscribed_topic_names": None})
+        error: str = answer["error_code"]
+        return error
 
     def take(self, acks: dict[int, Runs] | None = None, **options: Any) -> dict[int, list[Any]]:
         """Fetch until there is something: partition, [(first, last, delivery count), ...] and the values."""

@@ -22,7 +22,7 @@ from ottla.server.fetch_read import is_cold, warm_up
 from ottla.server.share_hosting import HostedShare
 from ottla.server.share_partitions import SharePartitions
 from ottla.server.share_read import Found, aborted_ranges, acquired_part, read
-from ottla.server.share_sessions import SharedPartition
+from ottla.server.share_sessions import SessionKey, SharedPartition
 from ottla.storage.batch_scan import pread_warm
 from ottla.storage.slices import ColdSliceError, LogSlice
 
@@ -131,6 +131,18 @@ class ShareFetching:
         for hosted in self._hosted.values():
             hosted.watch(self)
         self._timer = self._scheduler.call_later(max(self._terms.max_wait_ms, 0), self._expire)
+
+    @property
+    def session_key(self) -> SessionKey:
+        """Whose fetch it is."""
+        return SessionKey(self._terms.group_id, self._terms.wish.member_id)
+
+    def end(self) -> None:
+        """Its session is closed: answer with nothing, and acquire nothing any more."""
+        if not self._stopped:
+            self.stop()
+            found = [ShareRead(partition) for partition in self._hosted if partition not in self._errors]
+            self._answer.resolve(found + self._failures())
 
     def stop(self) -> None:
         """The client is gone, or has its answer."""
@@ -246,12 +258,15 @@ class ShareFetching:
             if answer is not None:
                 taken += sum(acquired.size for acquired in answer.acquired)
                 reads.append(answer)
-        reads += [ShareRead(partition, error.code) for partition, error in self._errors.items()]
+        reads += self._failures()
         cold = [entry.slice for entry in reads if entry.slice is not None and is_cold(entry.slice)]
         if cold:
             self._warm_up(cold, lambda done: self._sendable(done, reads))
         else:
             self._answer.resolve(reads)
+
+    def _failures(self) -> list[ShareRead]:
+        return [ShareRead(partition, error.code) for partition, error in self._errors.items()]
 
     def _sendable(self, done: "asyncio.Future[None]", reads: list[ShareRead]) -> None:
         if done.cancelled():

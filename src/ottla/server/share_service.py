@@ -9,6 +9,7 @@ Owner: the node, on the broker's loop; a follower of the metadata log, after the
 import logging
 from collections.abc import Callable, Hashable
 from concurrent.futures import Executor
+from typing import TypeVar
 
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.ports import Scheduler
@@ -28,6 +29,7 @@ from ottla.server.share_settings import GroupSettings
 log = logging.getLogger("ottla.server")
 
 SHARE_VERSION = "share.version"
+K = TypeVar("K", bound=Hashable)
 
 
 class ShareService:
@@ -51,8 +53,9 @@ class ShareService:
         self.sessions = ShareSessionCache()
         self.partitions = SharePartitions(replicas, persister, self.settings, scheduler, search)
         self._leaving = False
-        # Fetches that wait, by the connection that their answer goes to.
+        # Fetches that wait, by the connection that their answer goes to, and by whose session they belong to.
         self._waiting: dict[Hashable, dict[ShareFetching, None]] = {}
+        self._waiting_of: dict[SessionKey, dict[ShareFetching, None]] = {}
 
     @property
     def enabled(self) -> bool:
@@ -70,16 +73,15 @@ class ShareService:
         )
         answer = fetching.start()
         if not answer.done:
+            key = fetching.session_key
             self._waiting.setdefault(connection, {})[fetching] = None
-            answer.then(lambda _: self._answered(connection, fetching))
+            self._waiting_of.setdefault(key, {})[fetching] = None
+            answer.then(lambda _: self._answered(connection, key, fetching))
         return answer
 
-    def _answered(self, connection: Hashable, fetching: ShareFetching) -> None:
-        waiting = self._waiting.get(connection)
-        if waiting is not None:
-            waiting.pop(fetching, None)
-            if not waiting:
-                del self._waiting[connection]
+    def _answered(self, connection: Hashable, key: SessionKey, fetching: ShareFetching) -> None:
+        _forget(self._waiting, connection, fetching)
+        _forget(self._waiting_of, key, fetching)
 
     def after(self, delay_ms: float) -> Pending[None]:
         """An answer that only takes its time."""
@@ -90,7 +92,13 @@ class ShareService:
     # ---- sessions -----------------------------------------------------------------------------------------
 
     def close_session(self, key: SessionKey) -> None:
-        """A member's session is over: what it held is released, and what nobody needs is forgotten."""
+        """A member's session is over: what it held is released, and what nobody needs is forgotten.
+
+        A fetch of it that still waits is answered at once: what it would acquire now nobody would ever acknowledge
+        or release, and the group would do without until the lock's end.
+        """
+        for fetching in list(self._waiting_of.get(key, ())):
+            fetching.end()
         session = self.sessions.remove(key)
         if session is None:
             log.info("%s has no share session to close", key)
@@ -107,6 +115,7 @@ class ShareService:
         """A connection is closed: nobody waits on it, and its sessions are closed too."""
         for fetching in self._waiting.pop(connection, ()):
             fetching.stop()
+            _forget(self._waiting_of, fetching.session_key, fetching)
         if self._leaving:
             return
         for key in self.sessions.opened_on(connection):
@@ -129,6 +138,14 @@ class ShareService:
 
     async def stop(self) -> None:
         self.partitions.remove_all()
+
+
+def _forget(waiting: dict[K, dict[ShareFetching, None]], key: K, fetching: ShareFetching) -> None:
+    of_one = waiting.get(key)
+    if of_one is not None:
+        of_one.pop(fetching, None)
+        if not of_one:
+            del waiting[key]
 
 
 def _log_failures(key: SessionKey, outcomes: dict[ShareKey, KafkaError | None]) -> None:
