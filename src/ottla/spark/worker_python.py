@@ -5,7 +5,11 @@ each worker compiles PySpark again: a second of CPU, where the same modules in s
 streaming query starts half a dozen processes, and on a busy machine Spark's limit of ten seconds for each is near. So
 the workers' Python is a small script that leaves those files out and becomes the real Python.
 
-Rules: only for workers that run where the driver runs, which has the same PySpark installed. Owned by the driver.
+Spark itself would take the first `python3` on the PATH, which need not have Ottla: a virtual environment is often used
+without being activated. `offer_this_python` sets PYSPARK_PYTHON where that is so and the user has not said anything.
+
+Rules: the script is only for workers that run where the driver runs, which has the same PySpark installed. What the
+user has set stays. Owned by the driver.
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ import hashlib
 import importlib.util
 import os
 import shlex
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from ottla.spark.java import cache_dir, is_ours, write_atomically
@@ -33,6 +39,34 @@ done
 if [ -n "$kept" ]; then export PYTHONPATH="$kept"; else unset PYTHONPATH; fi
 exec {python} "$@"
 """
+
+
+PYSPARK_PYTHON = "PYSPARK_PYTHON"
+# What was set here rather than by the user, for whoever knows better: a session for this machine takes the script.
+_offered: set[str] = set()
+
+
+def offer_this_python(environ: MutableMapping[str, str]) -> None:
+    """Spark's Python is this one, if the user has said none and the one on the PATH is another.
+
+    A cluster whose machines have theirs elsewhere has to be told where; the other one would not have found the source.
+    """
+    if PYSPARK_PYTHON in environ or "PYSPARK_DRIVER_PYTHON" in environ or not sys.executable:
+        return
+    found = python_on_path(environ)
+    if found is None or Path(found).absolute().parent != Path(sys.executable).absolute().parent:
+        environ[PYSPARK_PYTHON] = sys.executable
+        _offered.add(sys.executable)
+
+
+def is_users_choice(environ: Mapping[str, str]) -> bool:
+    """Whether PYSPARK_PYTHON is set, and not by offer_this_python."""
+    return PYSPARK_PYTHON in environ and environ[PYSPARK_PYTHON] not in _offered
+
+
+def python_on_path(environ: Mapping[str, str] | None = None) -> str | None:
+    """What Spark starts where PYSPARK_PYTHON is not set."""
+    return shutil.which("python3", path=(os.environ if environ is None else environ).get("PATH", os.defpath))
 
 
 def worker_python(python: str, environ: Mapping[str, str]) -> str:

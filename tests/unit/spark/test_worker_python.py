@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ottla.spark.worker_python import worker_python
+from ottla.spark.worker_python import is_users_choice, offer_this_python, worker_python
 
 
 def told(python: str, pythonpath: str | None) -> str:
@@ -55,3 +55,37 @@ def test_a_pyspark_that_only_pythonpath_finds_is_left_where_it_is(
 
     monkeypatch.setenv("PYTHONPATH", str(Path(pyspark.__file__).parent.parent))
     assert worker_python("/usr/bin/python3", {"XDG_CACHE_HOME": str(tmp_path)}) == "/usr/bin/python3"
+
+
+def path_with(directory: Path, python: str) -> dict[str, str]:
+    directory.mkdir()
+    (directory / "python3").symlink_to(python)
+    return {"PATH": str(directory)}
+
+
+def test_spark_gets_this_python_where_the_path_has_another(tmp_path: Path) -> None:
+    environ = path_with(tmp_path / "bin", "/bin/sh")
+    offer_this_python(environ)
+    assert environ["PYSPARK_PYTHON"] == sys.executable
+    # A session for this machine still takes its faster script: nobody has chosen this.
+    assert not is_users_choice(environ)
+
+
+def test_spark_gets_this_python_where_the_path_has_none() -> None:
+    environ = {"PATH": "/nowhere"}
+    offer_this_python(environ)
+    assert environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_an_environment_that_is_active_needs_nothing() -> None:
+    environ = {"PATH": str(Path(sys.executable).parent)}
+    offer_this_python(environ)
+    assert "PYSPARK_PYTHON" not in environ
+
+
+@pytest.mark.parametrize("name", ["PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"])
+def test_what_the_user_has_set_stays(name: str) -> None:
+    environ = {"PATH": "/nowhere", name: "/theirs/python"}
+    offer_this_python(environ)
+    assert environ == {"PATH": "/nowhere", name: "/theirs/python"}
+    assert is_users_choice(environ) == (name == "PYSPARK_PYTHON")
