@@ -206,36 +206,32 @@ def _load(load: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def _explained() -> Iterator[None]:
     """Where Spark does not find the source, or its Python lacks a package: what to set."""
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except PySparkException as error:
-        why = _not_found(error)
-        if why is None:
+    except Exception as error:  # PySpark's, or py4j's where it has none of its own for the one in Java
+        what = _NOT_FOUND.search(str(error))
+        if what is None:
             raise
-        raise SourceNotFound(why) from None
+        raise SourceNotFound(f'format("{FORMAT}"): {what[1] or what[2]}. {_advice()}') from None
 
 
-def _not_found(error: Any) -> str | None:
+_NOT_FOUND = re.compile(
+    rf"\[DATA_SOURCE_NOT_FOUND\] (Failed to find the data source: {FORMAT})\b"
+    r"|\[PYTHON_DATA_SOURCE_ERROR\](?s:.*)(No module named '(?:ottla|pyarrow)\b[\w.]*')"
+)
+
+
+def _advice() -> str:
     asked = os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON")
     used = (
         f"PYSPARK_PYTHON={asked}"
         if asked
         else f"the first python3 on the PATH ({python_on_path() or 'none'})"
     )
-    advice = (
+    return (
         f"Spark looks for data sources with {used}. Set PYSPARK_PYTHON, before Spark starts, to a Python that has "
         f"Ottla, PySpark and PyArrow, on every machine of the cluster; here that is {sys.executable}"
     )
-    if error.getCondition() == "DATA_SOURCE_NOT_FOUND":
-        if not is_ours((error.getMessageParameters() or {}).get("provider")):
-            return None
-        return f'format("{FORMAT}") was not found. {advice}'
-    if error.getCondition() == "PYTHON_DATA_SOURCE_ERROR":
-        missing = re.search(r"No module named '(ottla|pyarrow)", str(error))
-        return f'format("{FORMAT}"): No module named {missing[1]!r}. {advice}' if missing else None
-    return None
 
 
 # -- where it is put in -----------------------------------------------------------------------------------------

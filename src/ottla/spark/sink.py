@@ -216,7 +216,8 @@ def _say_no_effect(names: tuple[str, ...]) -> None:
     if not names or names in _told:
         return
     _told.add(names)
-    log.warning("options without an effect here: %s", ", ".join(names))
+    if others := [name for name in names if name != PARTITIONER]:
+        log.warning("options without an effect here: %s", ", ".join(others))
     if PARTITIONER in names:
         log.warning(
             "%s does nothing: a row goes to the partition in its column 'partition', else to that of its key's "
