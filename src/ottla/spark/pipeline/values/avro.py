@@ -28,7 +28,7 @@ def avro_codec(schema: Any, base_dir: Path, *, writing: bool) -> AvroCodec:
         from fastavro.schema import SchemaParseException, UnknownType
     except ModuleNotFoundError:
         raise DeclarationError(
-            "format='avro' needs the package fastavro: pip install 'ottla[spark]'"
+            "format='avro' needs the package fastavro: pip install '.[spark,jre]' in a checkout of Ottla"
         ) from None
     if schema is None:
         if writing:

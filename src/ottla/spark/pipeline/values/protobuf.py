@@ -35,7 +35,7 @@ def protobuf_codec(schema: Any, message: str | None, base_dir: Path) -> Protobuf
         if not (error.name or "").startswith("google"):
             raise
         raise DeclarationError(
-            "format='protobuf' needs the package protobuf: pip install 'ottla[spark]'"
+            "format='protobuf' needs the package protobuf: pip install '.[spark,jre]' in a checkout of Ottla"
         ) from None
 
 
