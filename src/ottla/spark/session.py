@@ -155,12 +155,7 @@ def _java_options(master: str, java: Java, log_file: Path) -> str:
 
 
 def _local_java_options(master: str) -> list[str]:
-    return [
-        f"-XX:MaxDirectMemorySize={direct_mb(_rows_a_batch(master), threads_of(master))}m",
-        # Spark asks whether a value is null before it takes it, and stays within the batch that it reads.
-        "-Darrow.enable_null_check_for_get=false",
-        "-Darrow.enable_unsafe_memory_access=true",
-    ]
+    return [f"-XX:MaxDirectMemorySize={direct_mb(_rows_a_batch(master), threads_of(master))}m"]
 
 
 def quoted_option(option: str) -> str:
