@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.spark.arrow_batches import UNMEASURED_BYTES, direct_mb, memory_mb, rows_a_batch
 from ottla.spark.java import Java, cache_dir, find_java
-from ottla.spark.worker_python import PYSPARK_PYTHON, is_users_choice, offer_this_python, worker_python
+from ottla.spark.worker_python import is_users_choice, offer_this_python, use_worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,7 +134,7 @@ def _local_settings(master: str) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(_rows_a_batch(master)),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(UNMEASURED_BYTES),
         # A reader that stops early (show, limit) is no failure of its workers.
-        "spark.python.daemon.module": "ottla.spark.daemon",
+        **({} if is_users_choice(os.environ) else {"spark.python.daemon.module": "ottla.spark.daemon"}),
     }
 
 
@@ -191,8 +190,7 @@ def _prepare_environment(master: str, java: Java) -> None:
     os.environ["JAVA_HOME"] = str(java.home)
     if is_local(master):
         # Its workers are this Python, with what is installed here, not the first python3 on the PATH.
-        if not is_users_choice(os.environ):
-            os.environ[PYSPARK_PYTHON] = worker_python(sys.executable, os.environ)
+        use_worker_python(os.environ)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     else:
         offer_this_python(os.environ)

@@ -42,7 +42,7 @@ exec {python} "$@"
 
 
 PYSPARK_PYTHON = "PYSPARK_PYTHON"
-# What was set here rather than by the user, for whoever knows better: a session for this machine takes the script.
+# What was set here rather than by the user: a session for this machine takes the script instead.
 _offered: set[str] = set()
 
 
@@ -59,8 +59,15 @@ def offer_this_python(environ: MutableMapping[str, str]) -> None:
         _offered.add(sys.executable)
 
 
+def use_worker_python(environ: MutableMapping[str, str]) -> None:
+    """The script below as PYSPARK_PYTHON, unless the user has chosen one: for workers on this machine."""
+    if not is_users_choice(environ):
+        environ[PYSPARK_PYTHON] = worker_python(sys.executable, environ)
+        _offered.add(environ[PYSPARK_PYTHON])
+
+
 def is_users_choice(environ: Mapping[str, str]) -> bool:
-    """Whether PYSPARK_PYTHON is set, and not by offer_this_python."""
+    """Whether PYSPARK_PYTHON is set, and not by one of the two above: then it need not have Ottla."""
     return PYSPARK_PYTHON in environ and environ[PYSPARK_PYTHON] not in _offered
 
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ottla.spark.worker_python import is_users_choice, offer_this_python, worker_python
+from ottla.spark.worker_python import is_users_choice, offer_this_python, use_worker_python, worker_python
 
 
 def told(python: str, pythonpath: str | None) -> str:
@@ -89,3 +89,15 @@ def test_what_the_user_has_set_stays(name: str) -> None:
     offer_this_python(environ)
     assert environ == {"PATH": "/nowhere", name: "/theirs/python"}
     assert is_users_choice(environ) == (name == "PYSPARK_PYTHON")
+
+
+def test_a_session_for_this_machine_takes_the_script_unless_the_user_has_chosen(tmp_path: Path) -> None:
+    environ = {"PATH": "/nowhere", "XDG_CACHE_HOME": str(tmp_path)}
+    offer_this_python(environ)
+    for _ in range(2):
+        use_worker_python(environ)
+        assert environ["PYSPARK_PYTHON"] == worker_python(sys.executable, environ) != sys.executable
+        assert not is_users_choice(environ)
+    environ["PYSPARK_PYTHON"] = "/theirs/python"
+    use_worker_python(environ)
+    assert environ["PYSPARK_PYTHON"] == "/theirs/python"
