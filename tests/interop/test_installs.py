@@ -48,7 +48,10 @@ class Installed:
         self.bin = place / "venv" / "bin"
         venv.create(place / "venv", with_pip=True)
         wanted = f"{REPO}[{extras}]" if extras else str(REPO)
-        self.python("-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted, timeout_s=1800)
+        pip = [str(self.bin / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        # With this user's settings and cache of packages.
+        subprocess.run([*pip, wanted], check=True, timeout=1800)
+        (place / "data").mkdir()
         self.node = Node(place / "data", self.bin / "ottla")
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
@@ -75,9 +78,7 @@ class Installed:
             **more,
         }
 
-    def run(
-        self, program: str, *words: str, timeout_s: float = COMMAND_TIMEOUT_S, stdin: str = "", **more: str
-    ) -> str:
+    def run(self, program: str, *words: str, stdin: str = "", **more: str) -> str:
         done = subprocess.run(
             [str(self.bin / program), *words],
             env=self.environment(more),
@@ -85,16 +86,15 @@ class Installed:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
         assert done.returncode == 0, f"{program} {words}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
         assert "Traceback" not in done.stderr, done.stderr[-4000:]
         return done.stdout
 
-    def python(self, *words: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-        (self.place / "data").mkdir(parents=True, exist_ok=True)
-        return self.run("python", *words, timeout_s=timeout_s)
+    def python(self, *words: str) -> str:
+        return self.run("python", *words)
 
     def ottla(self, *words: str, stdin: str = "", **more: str) -> str:
         more.setdefault("OTTLA_BOOTSTRAP_SERVER", self.node.address)
