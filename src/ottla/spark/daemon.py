@@ -1,10 +1,11 @@
-"""Spark's daemon that forks Python workers (`spark.python.daemon.module`), quiet when Java has had enough.
+"""PySpark's daemon that forks Python workers, quiet when Java has had enough.
 
 `df.show()`, `limit`, `first` and a query that is stopped read a part of what a task gives, and then Java closes the
-connection. PySpark's daemon takes that for a failure and prints a traceback for each worker, after a job that went
-well. Here such a worker just ends. Whether a job failed is known to Java, which says so itself.
+connection; a program that ends closes those of the workers that wait. PySpark's daemon takes that for a failure and
+prints a traceback for each worker, after a job that went well. Here such a worker just ends. Whether a job failed is
+known to Java, which says so itself.
 
-Set for workers on this machine only (ottla.spark.session): elsewhere Ottla need not be there to be imported.
+For workers on this machine only (ottla.spark.worker_python): elsewhere Ottla need not be there to be imported.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ottla.spark.arrow_batches import UNMEASURED_BYTES, direct_mb, memory_mb, rows_a_batch
 from ottla.spark.java import Java, cache_dir, find_java
-from ottla.spark.worker_python import is_users_choice, offer_this_python, use_worker_python
+from ottla.spark.worker_python import offer_this_python, use_worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,8 +133,6 @@ def _local_settings(master: str) -> dict[str, str]:
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(_rows_a_batch(master)),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(UNMEASURED_BYTES),
-        # A reader that stops early (show, limit) is no failure of its workers.
-        **({} if is_users_choice(os.environ) else {"spark.python.daemon.module": "ottla.spark.daemon"}),
     }
 
 

@@ -3,7 +3,8 @@
 Spark puts its `pyspark.zip` in front of a worker's PYTHONPATH. Python never keeps what it compiles from a zip file, so
 each worker compiles PySpark again: a second of CPU, where the same modules in site-packages take a third of one. A
 streaming query starts half a dozen processes, and on a busy machine Spark's limit of ten seconds for each is near. So
-the workers' Python is a small script that leaves those files out and becomes the real Python.
+the workers' Python is a small script that leaves those files out and becomes the real Python. It starts PySpark's
+daemon by ottla.spark.daemon, too: Spark has a setting for that, but does not use it for the workers that plan.
 
 Spark itself would take the first `python3` on the PATH, which need not have Ottla: a virtual environment is often used
 without being activated. `offer_this_python` sets PYSPARK_PYTHON where that is so and the user has not said anything.
@@ -27,7 +28,12 @@ from ottla.spark.java import cache_dir, is_ours, write_atomically
 
 _SCRIPT = """\
 #!/bin/sh
-# Written by Ottla. Becomes Python, without the archives on PYTHONPATH that hold what is installed anyway.
+# Written by Ottla. Becomes Python, without the archives on PYTHONPATH that hold what is installed anyway, and with
+# Ottla's daemon for PySpark's, which differs in what it says when a reader has gone.
+if [ "$1" = -m ] && [ "$2" = pyspark.daemon ]; then
+  shift 2
+  set -- -m ottla.spark.daemon "$@"
+fi
 kept=
 IFS=:
 for entry in $PYTHONPATH; do

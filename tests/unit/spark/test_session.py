@@ -31,13 +31,6 @@ def test_batches_for_python_are_bounded_by_rows_and_have_the_memory_for_large_on
     assert f"-XX:MaxDirectMemorySize={direct_mb(rows, 3)}m" in options
 
 
-def test_workers_of_a_python_that_the_user_chose_need_not_have_ottla(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    assert settings_for("local", JAVA, LOG)["spark.python.daemon.module"] == "ottla.spark.daemon"
-    monkeypatch.setenv("PYSPARK_PYTHON", "/theirs/python")
-    assert "spark.python.daemon.module" not in settings_for("local", JAVA, LOG)
-
-
 def test_arrow_checks_its_bounds() -> None:
     """Rows of all sources and functions of a session pass through Arrow, not only ours."""
     for master in ("local[3]", "spark://host:7077"):

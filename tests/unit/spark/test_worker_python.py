@@ -36,6 +36,17 @@ def test_it_is_this_python_without_sparks_archives(tmp_path: Path) -> None:
     assert told(python, None) == "None ['an argument', '*']"
 
 
+def test_it_starts_ottlas_daemon_for_pysparks(tmp_path: Path) -> None:
+    echo = worker_python("/bin/echo", {"XDG_CACHE_HOME": str(tmp_path)})
+
+    def started(*words: str) -> str:
+        return subprocess.run([echo, *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    assert started("-m", "pyspark.daemon", "pyspark.worker") == "-m ottla.spark.daemon pyspark.worker"
+    assert started("-m", "pyspark.worker", "pyspark.daemon") == "-m pyspark.worker pyspark.daemon"
+    assert started("-c", "-m") == "-c -m"
+
+
 def test_it_is_made_once_and_again_if_somebody_has_changed_it(tmp_path: Path) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
     python = Path(worker_python(sys.executable, environ))
