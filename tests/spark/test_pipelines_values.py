@@ -82,6 +82,7 @@ def test_what_does_not_parse_goes_to_the_dead_letters_with_its_place_and_the_rea
         "[1]",
         '{"at": null}',
         b"\xff",
+        b'\x00\x00\x00\x00\x07{"n": 1}',
     ]
     broker.produce(source, values, key="k", headers={"trace": b"7"})
     run = pipeline_of(
@@ -95,7 +96,7 @@ def test_what_does_not_parse_goes_to_the_dead_letters_with_its_place_and_the_rea
     run(spark, broker)
     assert [json.loads(record.value())["n"] for record in consume(broker, target)] == [1]
     letters = {dict(record.headers())["ottla.error.offset"]: record for record in consume(broker, bad)}
-    assert sorted(letters) == [b"1", b"2", b"3", b"4", b"5"]
+    assert sorted(letters) == [b"1", b"2", b"3", b"4", b"5", b"6"]
     first = dict(letters[b"1"].headers())
     assert first["trace"] == b"7"
     assert first["ottla.error.topic"] == source.encode()
@@ -108,6 +109,9 @@ def test_what_does_not_parse_goes_to_the_dead_letters_with_its_place_and_the_rea
     assert reasons["3"] == "the value is [1], not an object"
     assert reasons["4"] == "the value field 'n' is missing or null"
     assert reasons["5"] == "the value is not UTF-8 text"
+    assert reasons["6"].startswith(
+        "the value begins like a Confluent-framed value (magic byte 0, schema id 7)"
+    )
 
 
 def test_without_dead_letters_a_bad_value_stops_the_query_by_name_or_is_skipped(
@@ -122,6 +126,13 @@ def test_without_dead_letters_a_bad_value_stops_the_query_by_name_or_is_skipped(
         """
     failing = pipeline_of(tmp_path, text.format(source=source, target=target, mode="fail"), name="failing")
     with pytest.raises(Exception, match=f"{source}-0 at offset 0: the value is not JSON of the schema"):
+        failing(spark, broker)
+    framed = broker.topic()
+    broker.produce(framed, [b"\x00\x00\x00\x01\x02{}"])
+    failing = pipeline_of(tmp_path, text.format(source=framed, target=target, mode="fail"), name="framed")
+    with pytest.raises(
+        Exception, match=r"at offset 0: the value begins like .* schema id 258\): .*format='raw'"
+    ):
         failing(spark, broker)
     skipping = pipeline_of(tmp_path, text.format(source=source, target=target, mode="skip"), name="skipping")
     (query,) = skipping(spark, broker)

@@ -4,15 +4,21 @@
 
 Rules: importing this package imports neither PySpark nor PyArrow; each name is fetched when it is first used,
 so that the command line can say what is missing instead of failing. Spark finds the data source by itself
-(the module `pyspark_ottla`). Nothing here is owned by a broker; a Spark driver and its executors are.
+(the module `pyspark_ottla`). Importing this package in a driver does what is left to do for a job of Spark's Kafka
+connector (ottla.spark.driver), and lets Spark's Python be this one. Nothing here is owned by a broker; a Spark driver
+and its executors are.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from ottla.spark.driver import adapt
+from ottla.spark.worker_python import offer_this_python
 
 if TYPE_CHECKING:
     from ottla.spark import pipeline as pipeline
@@ -52,3 +58,5 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+adapt()
+offer_this_python(os.environ)

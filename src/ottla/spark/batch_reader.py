@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader
 from ottla.spark.cluster import Cluster
 from ottla.spark.filters import Narrowing, narrowed
 from ottla.spark.offsets import AtEarliest, AtLatest, OffsetRange, named
+from ottla.spark.one_line import in_one_line
 from ottla.spark.options import SourceOptions
 from ottla.spark.reading import read_task, tasks_of
 
@@ -22,6 +23,7 @@ class OttlaBatchReader(DataSourceReader):
         self._options = options
         self._narrowing = Narrowing()
 
+    @in_one_line()
     def partitions(self) -> list[Any]:
         """The tasks. An empty list would become one task without a partition, which reads nothing."""
         cluster = Cluster(self._options)

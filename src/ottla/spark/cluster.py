@@ -6,7 +6,6 @@ it yet. One thread: Spark's planner, or a stream's source runner, owns it.
 """
 
 import logging
-import re
 import time
 from collections.abc import Iterable, Mapping
 
@@ -15,6 +14,7 @@ from ottla.client.offsets import EARLIEST, LATEST
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.spark.connection import connect
+from ottla.spark.java_pattern import compile_java
 from ottla.spark.kafka_options import OptionError
 from ottla.spark.offsets import (
     AtEarliest,
@@ -122,11 +122,10 @@ class Cluster:
     def _ask_partitions(self) -> Partitions:
         asked = self._options.subscription
         if asked.pattern is not None:
-            pattern = re.compile(asked.pattern)
+            # Anywhere in the name, as Spark's connector looks for it.
+            matches = compile_java(asked.pattern).search
             topics = self.client.topics(None)
-            wanted = [
-                info for name, info in topics.items() if not info.is_internal and pattern.fullmatch(name)
-            ]
+            wanted = [info for name, info in topics.items() if not info.is_internal and matches(name)]
         else:
             names = asked.topics or sorted({tp.topic for tp in asked.partitions})
             wanted = list(self.client.topics(names).values())

@@ -4,6 +4,9 @@ Spark's connector hands all of them to the Java client, which ignores what it do
 client of Kafka knows is an error with the nearest one that is known, what the Java client knows and Ottla's has no use
 for (metrics reporters, buffers, assignors) is passed over and named in the log, and what would silently weaken
 a connection (SASL, a keystore in Java's own format) is refused.
+
+The names of all other options are here, too, for jobs hand the same ones to their reads and to their writes: each
+passes over, whatever its value, what only the other one has.
 """
 
 import difflib
@@ -15,6 +18,44 @@ from ottla.client.errors import ConfigError
 
 PREFIX = "kafka."
 BOOTSTRAP = "bootstrap.servers"
+STRATEGIES = ("subscribe", "subscribePattern", "assign")
+SOURCE_NAMES = (
+    *STRATEGIES,
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "includeHeaders",
+    "groupIdPrefix",
+    "ottla.group",
+    "ottla.pushdown",
+)
+# Options of Spark's connector for its own consumers and retries: taken, and of no effect.
+SOURCE_NO_MEANING = (
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "partition.metadata.cache.ttl.ms",
+)
+SINK_NAMES = (
+    "topic",
+    "ottla.delivery",
+    "ottla.write.id",
+    "ottla.write.version",
+    "failOnDataLoss",
+)
+# For Spark itself.
+SPARK_NAMES = ("checkpointLocation", "path", "queryName")
+_SPELLING = {name.lower(): name for name in (*SOURCE_NAMES, *SOURCE_NO_MEANING, *SINK_NAMES, *SPARK_NAMES)}
 
 
 class OptionError(ValueError):
@@ -38,19 +79,20 @@ _TLS_TYPES = ("ssl.truststore.type", "ssl.keystore.type")
 
 # Settings of Java's consumers and producers that mean nothing to a client that reads ranges and writes batches.
 _JAVA_ONLY = """
-    acks auto.commit.interval.ms auto.include.jmx.reporter batch.size buffer.memory check.crcs client.dns.lookup
-    client.rack compression.gzip.level compression.lz4.level compression.type compression.zstd.level
-    delivery.timeout.ms enable.idempotence enable.metrics.push exclude.internal.topics fetch.max.bytes
-    fetch.max.wait.ms fetch.min.bytes group.id group.instance.id group.protocol group.remote.assignor
-    heartbeat.interval.ms isolation.level linger.ms max.block.ms max.in.flight.requests.per.connection
-    max.partition.fetch.bytes max.poll.interval.ms max.poll.records max.request.size
-    metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters metrics.num.samples
-    metrics.recording.level metrics.sample.window.ms partition.assignment.strategy
-    partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms partitioner.class
-    partitioner.ignore.keys receive.buffer.bytes retries security.providers send.buffer.bytes session.timeout.ms
-    socket.connection.setup.timeout.max.ms ssl.cipher.suites ssl.enabled.protocols ssl.protocol ssl.provider
-    ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.keymanager.algorithm
-    transaction.timeout.ms transactional.id transaction.two.phase.commit.enable
+    acks auto.commit.interval.ms auto.include.jmx.reporter auto.offset.reset batch.size buffer.memory check.crcs
+    client.dns.lookup client.rack compression.gzip.level compression.lz4.level compression.type
+    compression.zstd.level delivery.timeout.ms enable.auto.commit enable.idempotence enable.metrics.push
+    exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id group.instance.id
+    group.protocol group.remote.assignor heartbeat.interval.ms isolation.level key.deserializer key.serializer
+    linger.ms max.block.ms max.in.flight.requests.per.connection max.partition.fetch.bytes max.poll.interval.ms
+    max.poll.records max.request.size metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy
+    metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
+    partition.assignment.strategy partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms
+    partitioner.class partitioner.ignore.keys receive.buffer.bytes retries security.providers send.buffer.bytes
+    session.timeout.ms socket.connection.setup.timeout.max.ms ssl.cipher.suites ssl.enabled.protocols
+    ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
+    ssl.keymanager.algorithm transaction.timeout.ms transactional.id transaction.two.phase.commit.enable
+    value.deserializer value.serializer
 """
 _NO_MEANING = frozenset(_JAVA_ONLY.split())
 
@@ -97,13 +139,13 @@ def kafka_options(
     )
 
 
-def check_names(given: Mapping[str, str], spelling: Mapping[str, str], doing: str) -> None:
-    """Every name is one of `spelling` (lower case: as the documentation has it) or the client's; OptionError."""
+def check_names(given: Mapping[str, str]) -> None:
+    """Every name (in lower case) is one that reading or writing has, Spark's, or the client's; OptionError."""
     for name in sorted(given):
-        if name not in spelling and not name.startswith(PREFIX):
-            near = difflib.get_close_matches(name, list(spelling), n=1)
-            hint = f"; the nearest one is {spelling[near[0]]}" if near else ""
-            raise OptionError(f"unknown option {name!r} for {doing}{hint}")
+        if name not in _SPELLING and not name.startswith(PREFIX):
+            near = difflib.get_close_matches(name, list(_SPELLING), n=1)
+            hint = f"; the nearest one is {_SPELLING[near[0]]}" if near else ""
+            raise OptionError(f"unknown option {name!r}{hint}")
 
 
 def boolean(given: Mapping[str, str], name: str, default: bool) -> bool:

@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ottla.model.ids import TopicPartition
-from ottla.spark.kafka_options import PREFIX, KafkaOptions, OptionError, boolean, check_names, kafka_options
+from ottla.spark.java_pattern import PatternError, compile_java
+from ottla.spark.kafka_options import (
+    PREFIX,
+    SOURCE_NO_MEANING,
+    STRATEGIES,
+    KafkaOptions,
+    OptionError,
+    boolean,
+    check_names,
+    kafka_options,
+)
 from ottla.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -27,35 +37,6 @@ from ottla.spark.offsets import (
     parse_offsets,
     parse_partitions,
 )
-
-STRATEGIES = ("subscribe", "subscribePattern", "assign")
-NAMES = (
-    *STRATEGIES,
-    "startingOffsets",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingOffsets",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "failOnDataLoss",
-    "includeHeaders",
-    "groupIdPrefix",
-    "ottla.group",
-    "ottla.pushdown",
-)
-# Options of Spark's connector for its own consumers and retries: taken, and of no effect.
-NO_MEANING = (
-    "kafkaConsumer.pollTimeoutMs",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-)
-_SPELLING = {name.lower(): name for name in (*NAMES, *NO_MEANING)}
 
 USED_KAFKA_KEYS = (
     "group.id",
@@ -121,7 +102,7 @@ class SourceOptions:
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     """All options, in whatever case their names are; OptionError names the first that is wrong."""
     given = {name.lower(): value for name, value in options.items()}
-    check_names(given, _SPELLING, "reading")
+    check_names(given)
     kafka = kafka_options(given, used=USED_KAFKA_KEYS, refused=REFUSED_KAFKA_KEYS)
     subscription = _subscription(given)
     group = _group(given, subscription)
@@ -149,7 +130,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         fetch_bytes=_fetch_bytes(kafka),
         check_crcs=boolean(given, "kafka.check.crcs", True),
         kafka=kafka,
-        no_effect=(*kafka.ignored, *(name for name in NO_MEANING if name.lower() in given)),
+        no_effect=(*kafka.ignored, *(name for name in SOURCE_NO_MEANING if name.lower() in given)),
     )
 
 
@@ -217,10 +198,10 @@ def _pattern(value: str) -> str:
     if not pattern:
         raise OptionError("the option subscribePattern is empty")
     try:
-        re.compile(pattern)
-    except re.error as error:
+        compile_java(pattern)
+    except PatternError as error:
         raise OptionError(
-            f"the option subscribePattern is no regular expression: {error}: {pattern!r}"
+            f"the option subscribePattern cannot be read as a regular expression: {error}: {pattern!r}"
         ) from None
     return pattern
 

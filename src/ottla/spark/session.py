@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING
 from ottla.model.install import install
 from ottla.spark.arrow_batches import UNMEASURED_BYTES, direct_mb, memory_mb, rows_a_batch
 from ottla.spark.java import Java, cache_dir, find_java
-from ottla.spark.worker_python import worker_python
+from ottla.spark.worker_python import offer_this_python, use_worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,12 +151,7 @@ def _java_options(master: str, java: Java, log_file: Path) -> str:
 
 
 def _local_java_options(master: str) -> list[str]:
-    return [
-        f"-XX:MaxDirectMemorySize={direct_mb(_rows_a_batch(master), threads_of(master))}m",
-        # Spark asks whether a value is null before it takes it, and stays within the batch that it reads.
-        "-Darrow.enable_null_check_for_get=false",
-        "-Darrow.enable_unsafe_memory_access=true",
-    ]
+    return [f"-XX:MaxDirectMemorySize={direct_mb(_rows_a_batch(master), threads_of(master))}m"]
 
 
 def quoted_option(option: str) -> str:
@@ -193,6 +187,7 @@ def _prepare_environment(master: str, java: Java) -> None:
     os.environ["JAVA_HOME"] = str(java.home)
     if is_local(master):
         # Its workers are this Python, with what is installed here, not the first python3 on the PATH.
-        if "PYSPARK_PYTHON" not in os.environ:
-            os.environ["PYSPARK_PYTHON"] = worker_python(sys.executable, os.environ)
+        use_worker_python(os.environ)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    else:
+        offer_this_python(os.environ)

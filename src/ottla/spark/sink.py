@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 # Set by Spark for every job of a streaming query.
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
+PARTITIONER = "kafka.partitioner.class"
 # What a driver-side process remembers of its last commits; the oldest goes first.
 MAX_DRIVERS = 64
 
@@ -54,6 +55,7 @@ class SinkMessage(WriterCommitMessage):
 def stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> "OttlaStreamWriter":
     """The writer of a streaming query. `overwrite` (outputMode complete) appends, as Spark's Kafka sink does."""
     checked = for_stream(sink_options(options))
+    _say_no_effect(checked.no_effect)
     check_schema(schema, checked)
     _check_topic(checked)
     return OttlaStreamWriter(checked)
@@ -64,6 +66,7 @@ def batch_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> "O
     checked = for_batch(sink_options(options))
     if overwrite:
         raise OptionError('a topic cannot be overwritten: use mode("append")')
+    _say_no_effect(checked.no_effect)
     check_schema(schema, checked)
     _check_topic(checked)
     return OttlaBatchWriter(checked, uuid.uuid4().hex)
@@ -203,6 +206,24 @@ def _try_to_abort(options: SinkOptions, prefix: str, rows: Written) -> None:
         _run(options, prefix, abort(Driver(), rows))
     except KafkaError as error:
         log.warning("what batch %s has written is left to its timeout: %s", rows.batch_id, error)
+
+
+_told: set[tuple[str, ...]] = set()
+
+
+def _say_no_effect(names: tuple[str, ...]) -> None:
+    """Once a process: Spark makes a writer for each commit, too."""
+    if not names or names in _told:
+        return
+    _told.add(names)
+    if others := [name for name in names if name != PARTITIONER]:
+        log.warning("options without an effect here: %s", ", ".join(others))
+    if PARTITIONER in names:
+        log.warning(
+            "%s does nothing: a row goes to the partition in its column 'partition', else to that of its key's "
+            "murmur2, as with Kafka's own partitioner",
+            PARTITIONER,
+        )
 
 
 _known_topics: set[tuple[Any, str]] = set()

@@ -17,16 +17,6 @@ from ottla.spark.kafka_options import PREFIX, KafkaOptions, OptionError, boolean
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
 DELIVERIES = (EXACTLY_ONCE, AT_LEAST_ONCE)
-NAMES = (
-    "topic",
-    "ottla.delivery",
-    "ottla.write.id",
-    "ottla.write.version",
-    "failOnDataLoss",
-)
-# For Spark itself, or for the source of Spark's connector and passed on by jobs that share their options.
-NO_MEANING = ("checkpointLocation", "path", "includeHeaders", "queryName")
-_SPELLING = {name.lower(): name for name in (*NAMES, *NO_MEANING)}
 
 # Those of a producer that mean something to a writer of whole batches.
 _PRODUCER_KEYS = (
@@ -83,7 +73,7 @@ class SinkOptions:
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """All options, in whatever case their names are; OptionError names the first that is wrong."""
     given = {name.lower(): value for name, value in options.items()}
-    check_names(given, _SPELLING, "writing")
+    check_names(given)
     delivery = _delivery(given)
     used = (*_PRODUCER_KEYS, *_LEVELS.values(), "transactional.id")
     kafka = kafka_options({**_CLIENT_DEFAULTS, **given}, used=used, refused=_REFUSED)

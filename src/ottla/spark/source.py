@@ -12,6 +12,7 @@ import pyarrow  # noqa: F401  (without it there is nothing to register: pyspark_
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from ottla.spark.kafka_options import OptionError
+from ottla.spark.one_line import in_one_line
 from ottla.spark.options import SourceOptions, for_batch, for_stream, include_headers, source_options
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ class OttlaDataSource(DataSource):
     def name(cls) -> str:
         return "ottla"
 
+    @in_one_line()
     def schema(self) -> str:
         """Fixed, but for the headers. Options that reading cannot mean are named here, when the read is declared."""
         from ottla.spark.arrow import ddl
@@ -33,6 +35,7 @@ class OttlaDataSource(DataSource):
             log.warning("options without an effect here: %s", ", ".join(options.no_effect))
         return ddl(options.include_headers)
 
+    @in_one_line()
     def reader(self, schema: Any) -> DataSourceReader:
         from ottla.spark.batch_reader import OttlaBatchReader, PushdownBatchReader
 
@@ -41,28 +44,30 @@ class OttlaDataSource(DataSource):
         return PushdownBatchReader(options) if options.pushdown else OttlaBatchReader(options)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        from ottla.spark.stream_reader import OttlaStreamReader
+        from ottla.spark.stream_reader import OttlaStreamReader, RefusedStreamReader
 
-        self._check_schema(schema)
-        return OttlaStreamReader(self._source_options(for_stream))
+        try:
+            self._check_schema(schema)
+            return OttlaStreamReader(self._source_options(for_stream))
+        except OptionError as error:
+            # Raised here, it would be lost: PySpark's process goes on to stop the reader that it has not got.
+            return RefusedStreamReader(str(error))
 
+    @in_one_line()
     def writer(self, schema: Any, overwrite: bool) -> Any:
         from ottla.spark.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
+    @in_one_line()
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         from ottla.spark.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
     def _source_options(self, check: Callable[[SourceOptions], SourceOptions] | None = None) -> SourceOptions:
-        try:
-            options = source_options(self.options)
-            return options if check is None else check(options)
-        except OptionError as error:
-            # Spark shows the whole traceback: raised here, it is two lines and the words.
-            raise OptionError(str(error)) from None
+        options = source_options(self.options)
+        return options if check is None else check(options)
 
     def _check_schema(self, schema: Any) -> None:
         """A schema that the user gives instead of ours cannot be had."""

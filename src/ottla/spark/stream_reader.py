@@ -20,7 +20,9 @@ from pyspark.sql.streaming.datasource import (
 
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.spark.cluster import Cluster, Partitions
+from ottla.spark.kafka_options import OptionError
 from ottla.spark.offsets import AtLatest, Offsets, from_json, named, to_json
+from ottla.spark.one_line import in_one_line
 from ottla.spark.options import SourceOptions
 from ottla.spark.plan import Delay, backwards, limited, new_partitions, plan, rows_between
 from ottla.spark.progress import Progress
@@ -45,11 +47,13 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- offsets --------------------------------------------------------------------------------------
 
+    @in_one_line()
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins."""
         there = self._cluster.all_partitions()
         return to_json(self._cluster.starting(self._options.starting or AtLatest(), there))
 
+    @in_one_line()
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is what this run reads; what comes later is not seen."""
         self._target, there = self._cluster.latest_now()
@@ -63,6 +67,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(self._options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
+    @in_one_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; `start` itself if there is nothing (or not enough) to read."""
         begin = from_json(start)
@@ -113,6 +118,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- micro-batches --------------------------------------------------------------------------------
 
+    @in_one_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         """The tasks of a micro-batch."""
         begin, until = from_json(start), from_json(end)
@@ -155,3 +161,25 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def named_offsets(offsets: Offsets, partitions: Any) -> str:
     """`a-0 at 12, a-1 at 7`: how errors say how far a partition was read."""
     return ", ".join(f"{named([tp])} at {offsets[tp]}" for tp in sorted(partitions))
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """What a stream cannot mean, said as soon as Spark asks for anything."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    @in_one_line()
+    def initialOffset(self) -> dict[str, Any]:
+        raise OptionError(self._why)
+
+    @in_one_line()
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise OptionError(self._why)
+
+    @in_one_line()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise OptionError(self._why)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        raise OptionError(self._why)

@@ -3,9 +3,14 @@
 Spark puts its `pyspark.zip` in front of a worker's PYTHONPATH. Python never keeps what it compiles from a zip file, so
 each worker compiles PySpark again: a second of CPU, where the same modules in site-packages take a third of one. A
 streaming query starts half a dozen processes, and on a busy machine Spark's limit of ten seconds for each is near. So
-the workers' Python is a small script that leaves those files out and becomes the real Python.
+the workers' Python is a small script that leaves those files out and becomes the real Python. It starts PySpark's
+daemon by ottla.spark.daemon, too: Spark has a setting for that, but does not use it for the workers that plan.
 
-Rules: only for workers that run where the driver runs, which has the same PySpark installed. Owned by the driver.
+Spark itself would take the first `python3` on the PATH, which need not have Ottla: a virtual environment is often used
+without being activated. `offer_this_python` sets PYSPARK_PYTHON where that is so and the user has not said anything.
+
+Rules: the script is only for workers that run where the driver runs, which has the same PySpark installed. What the
+user has set stays. Owned by the driver.
 """
 
 from __future__ import annotations
@@ -14,14 +19,21 @@ import hashlib
 import importlib.util
 import os
 import shlex
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from ottla.spark.java import cache_dir, is_ours, write_atomically
 
 _SCRIPT = """\
 #!/bin/sh
-# Written by Ottla. Becomes Python, without the archives on PYTHONPATH that hold what is installed anyway.
+# Written by Ottla. Becomes Python, without the archives on PYTHONPATH that hold what is installed anyway, and with
+# Ottla's daemon for PySpark's, which differs in what it says when a reader has gone.
+if [ "$1" = -m ] && [ "$2" = pyspark.daemon ]; then
+  shift 2
+  set -- -m ottla.spark.daemon "$@"
+fi
 kept=
 IFS=:
 for entry in $PYTHONPATH; do
@@ -33,6 +45,41 @@ done
 if [ -n "$kept" ]; then export PYTHONPATH="$kept"; else unset PYTHONPATH; fi
 exec {python} "$@"
 """
+
+
+PYSPARK_PYTHON = "PYSPARK_PYTHON"
+# What was set here rather than by the user: a session for this machine takes the script instead.
+_offered: set[str] = set()
+
+
+def offer_this_python(environ: MutableMapping[str, str]) -> None:
+    """Spark's Python is this one, if the user has said none and the one on the PATH is another.
+
+    A cluster whose machines have theirs elsewhere has to be told where; the other one would not have found the source.
+    """
+    if PYSPARK_PYTHON in environ or "PYSPARK_DRIVER_PYTHON" in environ or not sys.executable:
+        return
+    found = python_on_path(environ)
+    if found is None or Path(found).absolute().parent != Path(sys.executable).absolute().parent:
+        environ[PYSPARK_PYTHON] = sys.executable
+        _offered.add(sys.executable)
+
+
+def use_worker_python(environ: MutableMapping[str, str]) -> None:
+    """The script below as PYSPARK_PYTHON, unless the user has chosen one: for workers on this machine."""
+    if not is_users_choice(environ):
+        environ[PYSPARK_PYTHON] = worker_python(sys.executable, environ)
+        _offered.add(environ[PYSPARK_PYTHON])
+
+
+def is_users_choice(environ: Mapping[str, str]) -> bool:
+    """Whether PYSPARK_PYTHON is set, and not by one of the two above: then it need not have Ottla."""
+    return PYSPARK_PYTHON in environ and environ[PYSPARK_PYTHON] not in _offered
+
+
+def python_on_path(environ: Mapping[str, str] | None = None) -> str | None:
+    """What Spark starts where PYSPARK_PYTHON is not set."""
+    return shutil.which("python3", path=(os.environ if environ is None else environ).get("PATH", os.defpath))
 
 
 def worker_python(python: str, environ: Mapping[str, str]) -> str:

@@ -31,6 +31,12 @@ def test_batches_for_python_are_bounded_by_rows_and_have_the_memory_for_large_on
     assert f"-XX:MaxDirectMemorySize={direct_mb(rows, 3)}m" in options
 
 
+def test_arrow_checks_its_bounds() -> None:
+    """Rows of all sources and functions of a session pass through Arrow, not only ours."""
+    for master in ("local[3]", "spark://host:7077"):
+        assert "arrow." not in settings_for(master, JAVA, LOG)["spark.driver.defaultJavaOptions"]
+
+
 def test_a_cluster_does_not() -> None:
     settings = settings_for("spark://host:7077", JAVA, LOG)
     assert settings["spark.sql.session.timeZone"] == "UTC"

@@ -94,6 +94,32 @@ def test_settings_of_java_producers_without_a_meaning_here_are_named() -> None:
     )
 
 
+def test_what_only_a_read_has_is_passed_over() -> None:
+    """Jobs hand the same options to their reads and their writes; Spark's connector lets them."""
+    found = options(
+        subscribe=" ",
+        subscribePattern="(",
+        assign="{",
+        startingOffsets="foo",
+        endingTimestamp="x",
+        maxOffsetsPerTrigger="0",
+        minPartitions="-1",
+        includeHeaders="maybe",
+        ottla__group="",
+        ottla__pushdown="x",
+        kafkaConsumer__pollTimeoutMs="x",
+        checkpointLocation="/c",
+        kafka__group__id="g",
+        kafka__auto__offset__reset="earliest",
+        kafka__enable__auto__commit="true",
+        kafka__key__deserializer="x",
+        kafka__value__deserializer="x",
+        kafka__isolation__level="read_committed",
+    )
+    assert found.topic == "out"
+    assert found.kafka.client == options().kafka.client
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [

@@ -125,7 +125,11 @@ def test_times(text: str, milliseconds: int) -> None:
         ({"assign": '{"a":[0]}'}, "subscribe and assign"),
         ({"subscribe": " , "}, "subscribe names no topic"),
         ({"subscribe": None, "subscribePattern": " "}, "subscribePattern is empty"),
-        ({"subscribe": None, "subscribePattern": "(a"}, "subscribePattern is no regular expression"),
+        (
+            {"subscribe": None, "subscribePattern": "(a"},
+            "subscribePattern cannot be read as a regular expression",
+        ),
+        ({"subscribe": None, "subscribePattern": "[a-z&&[^b]]"}, "Java's alone"),
         ({"subscribe": None, "assign": "a:0"}, "option assign is 'a:0'"),
         ({"subscribe": None, "assign": "{}"}, "assign names no partition"),
         ({"subscribe": None, "assign": '{"a":[-1]}'}, "option assign"),
@@ -214,6 +218,27 @@ def test_options_without_a_meaning_here_are_named() -> None:
         "kafkaConsumer.pollTimeoutMs",
     )
     assert dict(parsed(kafka__client__id="me").kafka.client)["client.id"] == "me"
+
+
+def test_what_only_a_write_has_is_passed_over() -> None:
+    """Jobs hand the same options to their reads and their writes; Spark's connector lets them."""
+    plain = parsed()
+    shared = parsed(
+        topic="",
+        ottla__delivery="whatever",
+        ottla__write__id=" ",
+        ottla__write__version="x",
+        checkpointLocation="/c",
+        path="p",
+        queryName="q",
+        kafka__acks="1",
+        kafka__key__serializer="x",
+        kafka__value__serializer="x",
+        kafka__transactional__id="a b",
+    )
+    assert shared.subscription == plain.subscription
+    assert shared.kafka.client == plain.kafka.client
+    assert shared.group == plain.group
 
 
 def test_tls_from_pem_files() -> None:

@@ -113,7 +113,8 @@ def test_partitions_of_a_subscription(broker: Broker) -> None:
     for more, expected in (
         ({"subscribe": "one-b,one-a"}, ["one-a", "one-b"]),
         ({"subscribePattern": "one-.*", "subscribe": ""}, ["one-a", "one-b"]),
-        ({"subscribePattern": "one", "subscribe": ""}, []),
+        ({"subscribePattern": "ne-[ab]", "subscribe": ""}, ["one-a", "one-b"]),
+        ({"subscribePattern": "^ne-", "subscribe": ""}, []),
         ({"assign": '{"one-a":[0]}', "subscribe": ""}, ["one-a"]),
     ):
         given = {"kafka.bootstrap.servers": broker.bootstrap_servers, **more}

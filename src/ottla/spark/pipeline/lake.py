@@ -8,15 +8,14 @@ on its way; `maxOffsetsPerTrigger` on the input bounds it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ottla.spark.driver import query_id_of
+
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-_QUERY_ID = "sql.streaming.queryId"
+    from pyspark.sql import DataFrame
 
 
 class QueryId:
@@ -28,23 +27,8 @@ class QueryId:
 
     def of(self, batch: DataFrame) -> str:
         if self._known is None:
-            session: Any = batch.sparkSession
-            if hasattr(session, "_jsparkSession"):
-                self._known = session.sparkContext.getLocalProperty(_QUERY_ID)
-            else:
-                # Spark Connect gives a batch a session of its own, which knows neither the context nor the query.
-                self._known = read_query_id(session, self._checkpoint)
-        if not self._known:
-            raise RuntimeError(
-                f"{self._checkpoint}: Spark does not say which query this is, so nothing is written"
-            )
+            self._known = query_id_of(batch, self._checkpoint)
         return self._known
-
-
-def read_query_id(session: SparkSession, checkpoint: str) -> str:
-    """The id as Spark keeps it in a checkpoint, read by Spark, since it may be where only Spark can read."""
-    (row,) = session.read.text(f"{checkpoint}/metadata").collect()
-    return str(json.loads(row[0])["id"])
 
 
 def rows_of(batch: DataFrame, key: Sequence[str], order_by: str | None) -> pa.Table:

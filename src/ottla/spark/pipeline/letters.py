@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.spark.pipeline.declare import Stream, Topic
 from ottla.spark.pipeline.reading import METRICS_OUT, PARSED, Context, failure, parse, records
 from ottla.spark.pipeline.values import Codec, codec
+from ottla.spark.pipeline.values.framing import framed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -60,7 +61,8 @@ def _explained(values: Codec) -> Column:
     from pyspark.sql import functions as F
 
     def explain(value: Any) -> str:
-        return values.explain(bytes(value))
+        data = bytes(value)
+        return framed(data) or values.explain(data)
 
     # Not deterministic, as far as Spark needs to know: it must not be moved before the filter.
     return F.udf(explain, "string", useArrow=False).asNondeterministic()(F.col("value"))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.spark.pipeline.declare import META_COLUMN, Delta, Iceberg, Parquet, Source, Topic
 from ottla.spark.pipeline.model import Pipeline
 from ottla.spark.pipeline.values import Codec, codec
+from ottla.spark.pipeline.values.framing import framed_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -127,7 +128,7 @@ def _good(counted: DataFrame, values: Codec, topic: Topic, *, fail: bool) -> Dat
         F.lit(" at offset "),
         F.col("offset"),
         F.lit(": the value "),
-        error,
+        F.coalesce(framed_column(F.col("value")), error),
         F.lit("; dead_letter=topic(...) sets such records aside, on_error='skip' leaves them out"),
     )
     return counted.where(F.when(error.isNull(), F.lit(True)).otherwise(F.raise_error(place).cast("boolean")))

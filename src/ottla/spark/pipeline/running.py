@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ottla.spark.driver import UpdateWriter
 from ottla.spark.pipeline.declare import Declared, Delta, Iceberg, Parquet, Stream, Topic, View
 from ottla.spark.pipeline.errors import PipelineError, Problem
-from ottla.spark.pipeline.lake import QueryId
 from ottla.spark.pipeline.letters import SUFFIX, letters
 from ottla.spark.pipeline.model import SESSION_PARAMETER, Pipeline, parameters
 from ottla.spark.pipeline.reading import METRICS_OUT, Context, read
@@ -153,7 +153,8 @@ def _writer(context: Context, stream: Stream, result: DataFrame, checkpoint: str
         encoded = encode(context.pipeline, stream, result)
         if stream.mode == "update":
             settings = _sink_settings(context, sink, "topic" in encoded.columns)
-            return encoded.writeStream.outputMode("update").foreachBatch(UpdateWriter(settings, checkpoint))
+            settings["checkpointLocation"] = checkpoint
+            return encoded.writeStream.outputMode("update").foreachBatch(UpdateWriter(settings))
         return _topic_writer(
             context, encoded.writeStream.outputMode(stream.mode), sink, "topic" in encoded.columns
         )
@@ -177,22 +178,6 @@ def _sink_settings(context: Context, sink: Topic, by_column: bool) -> dict[str, 
     if not by_column:
         settings["topic"] = sink.name
     return settings | dict(sink.options)
-
-
-class UpdateWriter:
-    """Rows that changed, into a topic: Spark gives no Python sink the update mode, so each micro-batch is a write of
-    its own, which the sink knows by the query's id and the batch's number and makes visible once."""
-
-    def __init__(self, settings: dict[str, Any], checkpoint: str) -> None:
-        self._settings = settings
-        self._query_id = QueryId(checkpoint)
-
-    def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        writer = batch.write.format("ottla").mode("append").options(**self._settings)
-        if self._settings.get("ottla.delivery", "exactly_once") == "exactly_once":
-            writer = writer.option("ottla.write.id", self._query_id.of(batch))
-            writer = writer.option("ottla.write.version", str(batch_id))
-        writer.save()
 
 
 def _lake_writer(sink: Delta | Iceberg, mode: str, checkpoint: str) -> Callable[[DataFrame, int], None]:

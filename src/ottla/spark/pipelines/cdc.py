@@ -1,6 +1,6 @@
 """A table's changes as Debezium writes them, and the table itself kept up in a lake: in Delta and in Iceberg.
 
-    pip install '.[lake]'
+    pip install '.[spark,jre,lake]'
     LAKE=/data/lake ottla pipeline run cdc.py
 
 In:   shop.public.customers       Debezium's change events (JSON, with or without the schema envelope), keyed by the

@@ -1,7 +1,7 @@
 """Raw events, cleaned and typed, by day into a lake; what is bad is set aside, and nothing stops the stream.
 
     LAKE=/data/lake ottla pipeline run etl.py
-    LAKE_FORMAT=delta ottla pipeline run etl.py          needs: pip install '.[lake]'
+    LAKE_FORMAT=delta ottla pipeline run etl.py          needs: pip install '.[spark,jre,lake]'
 
 In:   events.raw        {"id": "e-1", "kind": " Purchase", "user": "ada", "at": "2026-...", "amount": "12.50", ...}
 Out:  $LAKE/events      Parquet (or a Delta table), a directory a day: id, kind, user, at, amount, currency, day

@@ -1,0 +1,241 @@
+"""Every install line of the documentation, in an environment with just that: what is promised of it runs.
+
+Each line gets a virtual environment of its own, with Ottla installed from this tree as users install it, on a PATH
+without Java and with nothing of the environment that the tests run in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+import venv
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from tests.interop.ottla_node import OttlaNode
+from tests.interop.process import REPO, free_ports
+from tests.spark.test_session import TOOLS
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(3600)]
+
+COMMAND_TIMEOUT_S = 600
+# The extras of each line, as the documentation has them.
+BARE, SPARK, LAKE, CONNECT = "", "spark,jre", "spark,jre,lake", "spark,jre,spark-connect"
+LINES = {BARE, SPARK, LAKE, CONNECT}
+ROWS = "300"
+
+
+def test_the_documentation_has_no_other_lines() -> None:
+    pages = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
+    written = {
+        (page.name, line[1] or "")
+        for page in pages
+        for line in re.finditer(r"pip install ['\"]?(?:\.|ottla)(?:\[([\w,-]+)\])?", page.read_text())
+    }
+    assert {extras for _, extras in written} == LINES, sorted(written)
+
+
+class Installed:
+    """One environment, and a broker that runs from it."""
+
+    def __init__(self, place: Path, extras: str) -> None:
+        self.place = place
+        self.bin = place / "venv" / "bin"
+        venv.create(place / "venv", with_pip=True)
+        wanted = f"{REPO}[{extras}]" if extras else str(REPO)
+        pip = [str(self.bin / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        # With this user's settings and cache of packages.
+        subprocess.run([*pip, wanted], check=True, timeout=1800)
+        (place / "data").mkdir()
+        self.node = Node(place / "data", self.bin / "ottla")
+
+    def environment(self, more: Mapping[str, str]) -> dict[str, str]:
+        tools = self.place / "tools"
+        if not tools.exists():
+            tools.mkdir()
+            for tool in (*TOOLS, "python3"):
+                if found := shutil.which(tool):
+                    (tools / tool).symlink_to(found)
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(
+                ("JAVA_", "SPARK_", "PYSPARK_", "PYTHON", "VIRTUAL_ENV", "OTTLA_", "KAFKA_")
+            )
+        }
+        # python3 on the PATH is another one: the environment is not active.
+        return {
+            **kept,
+            "PATH": str(tools),
+            "HOME": str(self.place),
+            "XDG_CACHE_HOME": str(self.place / "cache"),
+            "XDG_STATE_HOME": str(self.place / "state"),
+            **more,
+        }
+
+    def run(self, program: str, *words: str, stdin: str = "", **more: str) -> str:
+        done = subprocess.run(
+            [str(self.bin / program), *words],
+            env=self.environment(more),
+            cwd=self.place,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{program} {words}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
+        assert "Traceback" not in done.stderr, done.stderr[-4000:]
+        return done.stdout
+
+    def python(self, *words: str) -> str:
+        return self.run("python", *words)
+
+    def ottla(self, *words: str, stdin: str = "", **more: str) -> str:
+        more.setdefault("OTTLA_BOOTSTRAP_SERVER", self.node.address)
+        return self.run("ottla", *words, stdin=stdin, **more)
+
+    def pipeline(self, name: str, *words: str, **more: str) -> None:
+        """The samples of a pipeline that ships, and a run over them."""
+        self.python("-m", "ottla.spark.pipelines.samples", name, "-b", self.node.address, "-n", ROWS)
+        self.ottla("pipeline", "run", f"ottla.spark.pipelines.{name}", "--available-now", *words, **more)
+
+    def records(self, topic: str) -> list[str]:
+        return self.ottla("consume", "-t", topic, "-e", "-q").splitlines()
+
+
+class Node(OttlaNode):
+    def __init__(self, data: Path, ottla: Path) -> None:
+        super().__init__(data)
+        self._ottla = str(ottla)
+
+    def command(self) -> list[str]:
+        _, *words = super().command()
+        return [self._ottla, *words]
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[Callable[[str], Installed]]:
+    made: list[Installed] = []
+
+    def install(extras: str) -> Installed:
+        one = Installed(tmp_path, extras)
+        one.node.start()
+        made.append(one)
+        return one
+
+    yield install
+    for one in made:
+        one.node.stop()
+        shutil.rmtree(one.place / "venv")  # a gigabyte
+
+
+def test_alone(installed: Callable[[str], Installed]) -> None:
+    one = installed(BARE)
+    one.ottla("topic", "create", "orders", "--partitions", "3")
+    one.ottla("produce", "-t", "orders", stdin="hello\n")
+    assert one.records("orders") == ["hello"]
+    assert "kernel" in one.ottla("--version")
+    with pytest.raises(AssertionError, match="pip install"):
+        one.ottla("pipeline", "run", "ottla.spark.pipelines.clickstream")
+
+
+COPY = """
+from ottla.spark import session
+
+spark = session("orders")
+kafka = {"kafka.bootstrap.servers": "ADDRESS"}
+orders = spark.readStream.format("ottla").options(**kafka, subscribe="orders", startingOffsets="earliest").load()
+loud = orders.selectExpr("key", "upper(string(value)) AS value")
+sink = loud.writeStream.format("ottla").options(**kafka, topic="loud", checkpointLocation="checkpoint")
+sink.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def test_with_spark_and_its_java(installed: Callable[[str], Installed]) -> None:
+    one = installed(SPARK)
+    for topic in ("orders", "loud"):
+        one.ottla("topic", "create", topic)
+    one.ottla("produce", "-t", "orders", stdin="hello\n")
+    one.python("-c", COPY.replace("ADDRESS", one.node.address))
+    assert one.records("loud") == ["HELLO"]
+    written = {
+        "clickstream": "clicks.per_minute",
+        "fraud": "payments.alerts",
+        "iot": "telemetry.per_minute",
+        "enrichment": "orders.paid",
+    }
+    for name, topic in written.items():
+        one.pipeline(name)
+        assert one.records(topic), name
+    one.pipeline("etl", LAKE=str(one.place / "lake"))
+    assert list((one.place / "lake").rglob("*.parquet"))
+
+
+def test_with_a_lake(installed: Callable[[str], Installed]) -> None:
+    one = installed(LAKE)
+    one.pipeline("cdc", LAKE=str(one.place / "cdc"))
+    one.pipeline("etl", LAKE=str(one.place / "etl"), LAKE_FORMAT="delta")
+    for lake in ("cdc", "etl"):
+        assert list((one.place / lake).rglob("_delta_log/*.json")), lake
+
+
+def test_with_spark_connect(installed: Callable[[str], Installed]) -> None:
+    one = installed(CONNECT)
+    with connect_server(one) as remote:
+        one.pipeline("clickstream", "--remote", remote)
+    assert one.records("clicks.per_minute")
+
+
+class connect_server:
+    """Spark's own server from the same environment, as an operator starts it."""
+
+    def __init__(self, one: Installed) -> None:
+        (self._port,) = free_ports(1)
+        find = "from ottla.spark.java import find_java; print(find_java().home)"
+        home = one.python("-c", "import pyspark; print(pyspark.__path__[0])").strip()
+        settings = {
+            "spark.connect.grpc.binding.port": str(self._port),
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "1",
+        }
+        self._command = [f"{home}/bin/spark-submit", "--master", "local[2]"]
+        self._command += [word for item in settings.items() for word in ("--conf", "=".join(item))]
+        self._command += [
+            "--class",
+            "org.apache.spark.sql.connect.service.SparkConnectServer",
+            "spark-internal",
+        ]
+        self._environment = one.environment(
+            {
+                "SPARK_HOME": home,
+                "JAVA_HOME": one.python("-c", find).strip(),
+                "PYSPARK_PYTHON": str(one.bin / "python"),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            }
+        )
+        self._place = one.place
+
+    def __enter__(self) -> str:
+        with open(self._place / "server.log", "wb") as log:
+            self._server = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=self._environment, cwd=self._place
+            )
+        deadline = time.monotonic() + COMMAND_TIMEOUT_S
+        while self._server.poll() is None and time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
+                    return f"sc://127.0.0.1:{self._port}"
+            time.sleep(0.2)
+        self._server.terminate()
+        raise AssertionError((self._place / "server.log").read_text()[-4000:])
+
+    def __exit__(self, *_: object) -> None:
+        self._server.terminate()
+        self._server.wait(60)
