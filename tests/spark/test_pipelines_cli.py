@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,85 @@ def test_a_query_that_fails_is_told_in_a_sentence(ottla: Ottla, broker: Broker, 
     said = ottla.run(file, "--available-now", code=1)
     assert f"ottla: copy: {source}-0 at offset 0: the value is not JSON of the schema struct<n:int>;" in said
     assert "Traceback" not in said
+    assert "p: failed" in ottla("status", "p", code=1)
+
+
+def test_every_misspelt_column_is_told_and_no_topic_is_made(
+    ottla: Ottla, broker: Broker, tmp_path: Path
+) -> None:
+    source, made = broker.topic(), f"made-by-{broker.topic()}"
+    file = write_pipeline(
+        tmp_path,
+        f"""
+        @pipeline.stream(out=topic({made!r}, partitions=1))
+        def first(clicks=topic({source!r}, schema="page string")):
+            return clicks.select("pag")
+
+        @pipeline.stream(out=topic({made!r}, partitions=1))
+        def second(clicks=topic({source!r}, schema="page string")):
+            return clicks.where("visitor > 3")
+        """,
+    )
+    said = ottla.run(file, "--available-now", code=1)
+    assert "first" in said
+    assert "`pag`" in said
+    assert "second" in said
+    assert "`visitor`" in said
+    assert "Traceback" not in said
+    assert made not in broker.admin.list_topics(timeout=20).topics
+
+
+def test_ctrl_c_while_spark_starts_waits_for_nothing(ottla: Ottla, broker: Broker, tmp_path: Path) -> None:
+    source, target = broker.topic(), broker.topic()
+    file = write_pipeline(
+        tmp_path,
+        f"""
+        @pipeline.stream(out=topic({target!r}))
+        def copy(clicks=topic({source!r}, schema="n int")):
+            return clicks
+        """,
+    )
+    command = [str(OTTLA), "pipeline", "run", str(file), "-b", broker.bootstrap, *SPARK]
+    process = subprocess.Popen(
+        [*command, "--state-dir", str(ottla.state)],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    until(lambda: "starting Spark" in ottla.logs(), ottla)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=COMMAND_TIMEOUT_S)[1]
+    assert process.returncode == 130, said
+    assert "p: stopped after" in said
+    assert "query" not in ottla.logs(), "it had begun"
+
+
+def test_a_stream_that_fails_for_good_leaves_the_others_running(
+    ottla: Ottla, broker: Broker, tmp_path: Path
+) -> None:
+    good, bad, target, other = (broker.topic() for _ in range(4))
+    file = write_pipeline(
+        tmp_path,
+        f"""
+        @pipeline.stream(out=topic({target!r}))
+        def works(clicks=topic({good!r}, schema="n int")):
+            return clicks
+
+        @pipeline.stream(out=topic({other!r}))
+        def fails(clicks=topic({bad!r}, schema="n int")):
+            return clicks
+        """,
+    )
+    broker.produce(bad, ["oops"])
+    ottla.run(file, "--detach")
+    until(lambda: ottla.status("p")["problems"], ottla)
+    broker.produce(good, ['{"n": 1}'])
+    until(lambda: ottla.status("p")["streams"].get("works", {}).get("rows_out") == 1, ottla)
+    found = ottla.status("p")
+    assert found["state"] == "running"
+    assert found["streams"]["fails"]["state"] == "failed"
+    assert "the value is not JSON" in ottla("status", "p")
+    ottla("stop", "p")
     assert "p: failed" in ottla("status", "p", code=1)
 
 

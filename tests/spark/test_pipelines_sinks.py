@@ -250,7 +250,7 @@ def test_what_only_the_plan_can_tell_is_said_before_a_query_starts(
 def test_missing_topics_are_named_with_the_brokers_answer_and_created_where_declared(
     broker: Broker, tmp_path: Path
 ) -> None:
-    from ottla.spark.pipeline.topics import check_topics
+    from ottla.spark.pipeline.topics import create_topics
 
     source = broker.topic()
     declared = f"{source}.out"
@@ -260,18 +260,18 @@ def test_missing_topics_are_named_with_the_brokers_answer_and_created_where_decl
             return rows
         """
     with pytest.raises(PipelineError) as caught:
-        check_topics(load(write_pipeline(tmp_path, text)), broker.bootstrap)
+        create_topics(load(write_pipeline(tmp_path, text)), broker.bootstrap)
     said = str(caught.value)
     assert said.startswith(
         f"p.py:3: copy(rows): the brokers at {broker.bootstrap} have no topic '{source}x' (UNKNOWN"
     )
     assert said.endswith(f"did you mean {source!r}?")
     right = load(write_pipeline(tmp_path, text.replace(f"{source}x", source)))
-    assert check_topics(right, broker.bootstrap) == [declared]
-    assert check_topics(right, broker.bootstrap) == []
+    assert create_topics(right, broker.bootstrap) == [declared]
+    assert create_topics(right, broker.bootstrap) == []
     assert len(broker.admin().list_topics(timeout=30).topics[declared].partitions) == 3
     wrong = load(write_pipeline(tmp_path, text))
-    assert check_topics(wrong, broker.bootstrap, create_all=True) == [f"{source}x"]
+    assert create_topics(wrong, broker.bootstrap, create_all=True) == [f"{source}x"]
 
 
 def test_the_group_of_a_stream_shows_its_progress(spark: Any, broker: Broker, tmp_path: Path) -> None:

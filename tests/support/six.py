@@ -14,7 +14,7 @@ from tests.support.pipelines import consume
 from tests.support.spark_world import ADMIN_TIMEOUT_S, QUERY_TIMEOUT_S, Broker
 
 from ottla.spark.pipeline import Pipeline, load
-from ottla.spark.pipeline.topics import check_topics
+from ottla.spark.pipeline.topics import create_topics
 
 
 class Record(NamedTuple):
@@ -29,7 +29,7 @@ class Record(NamedTuple):
 def prepare(name: str, broker: Broker) -> Pipeline:
     """A pipeline that ships, with its topics, as `ottla pipeline run` makes them; samples are old, and stay."""
     pipeline = load(f"ottla.spark.pipelines.{name}")
-    check_topics(pipeline, broker.bootstrap)
+    create_topics(pipeline, broker.bootstrap)
     admin = broker.admin()
     for topic in pipeline.topics():
         kept = ConfigEntry("retention.ms", "-1", incremental_operation=AlterConfigOpType.SET)

@@ -7,6 +7,7 @@ so a run in the foreground is a run in the background with somebody looking on. 
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from ottla.cli.args import EXIT_INTERRUPTED, CliError, UsageError, bootstrap_servers
 from ottla.cli.client import explained, pairs
-from ottla.cli.output import counted, say
+from ottla.cli.output import say
 from ottla.model.install import install
 
 TYPE_CHECKING = False
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from ottla.spark.pipeline.runner import Spec
     from ottla.spark.pipeline.state import Home, Run
 
+# As Spark takes them; some would be found out only by Java, which is then blamed.
+MASTER = re.compile(r"local|local\[(\*|\d+)(\s*,\s*\d+)?\]|local-cluster\[.*\]|spark://.+|yarn|k8s://.+")
 REDRAW_S = 0.5
 PLAIN_EVERY_S = 10.0
 KEEP_LOGS = 20
@@ -37,6 +40,11 @@ def run(args: argparse.Namespace, root: Path) -> int:
     """Check, start, watch."""
     if args.master and args.remote:
         raise UsageError("--master and --remote: one or the other")
+    if args.master and not MASTER.fullmatch(args.master):
+        raise UsageError(
+            f"--master {args.master!r} is no master of Spark's: local, local[N], local[*], spark://HOST:PORT, yarn, "
+            "k8s://…"
+        )
     _require_spark(args.remote)
     pipeline = checked(args.file, args.name)
     bootstrap = bootstrap_servers(args.bootstrap_server)
@@ -119,13 +127,11 @@ def _check_topics(pipeline: Pipeline, bootstrap: str, options: dict[str, str], *
 
     try:
         with explained():
-            created = check_topics(pipeline, bootstrap, options, create_all=create_all)
+            check_topics(pipeline, bootstrap, options, create_all=create_all)
     except PipelineError as error:
         raise _refused(error) from None
     except OptionError as error:
         raise UsageError(str(error)) from None
-    if created:
-        say(f"created {counted(len(created), 'topic')}: {', '.join(created)}")
 
 
 def _spec(
@@ -153,6 +159,7 @@ def _spec(
         checkpoint_dir=args.checkpoint_dir,
         available_now=args.available_now,
         watched=not args.detach,
+        create_topics=args.create_topics,
         conf=conf,
         options=options,
     )
@@ -324,13 +331,17 @@ class _Lines(_Show):
     def __init__(self) -> None:
         self._next = 0.0
         self._state = ""
+        self._told_created = False
 
     def draw(self, found: Run, progress: dict[str, object]) -> None:
-        from ottla.cli.pipeline_screen import plain_lines
+        from ottla.cli.pipeline_screen import created_line, plain_lines
 
         if found.state != self._state:
             self._state = found.state
             say(f"{found.name}: {found.state} (log {found.log})")
+        if found.created and not self._told_created:
+            self._told_created = True
+            say(f"{found.name}: {created_line(found)}")
         now = time.monotonic()
         if now >= self._next and progress.get("streams"):
             self._next = now + PLAIN_EVERY_S

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ottla.cli.output import ABSENT
+from ottla.cli.output import ABSENT, counted
+from ottla.spark.pipeline.state import RUNNING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def screen(run: Run, progress: Mapping[str, Any], now_ms: int, width: int) -> li
     """What a terminal shows while a pipeline runs."""
     shown = [
         f"{run.name}: {run.state} for {elapsed(now_ms - run.started_ms)} on {run.spark}, brokers {run.bootstrap}",
+        *_notices(run, progress),
         "",
         *_figures(progress),
         "",
@@ -76,9 +78,35 @@ def status_lines(run: Run, progress: Mapping[str, Any]) -> list[str]:
         f"  brokers      {run.bootstrap}",
         f"  checkpoints  {run.checkpoints}",
         f"  log          {run.log}",
+        *[f"  topics       {created_line(run)}" for _ in run.created[:1]],
         *[f"  problem      {problem}" for problem in run.problems],
+        *[f"  problem      {problem}" for problem in _brokers_problem(run, progress)],
     ]
     return [*lines, "", *_figures(progress)] if progress.get("streams") else lines
+
+
+def _notices(run: Run, progress: Mapping[str, Any]) -> list[str]:
+    """What a run has to say beside its figures."""
+    created = [created_line(run)] if run.created else []
+    return [
+        *created,
+        *(f"problem: {problem}" for problem in (*run.problems, *_brokers_problem(run, progress))),
+    ]
+
+
+def created_line(run: Run) -> str:
+    """The topics that a run has made."""
+    return f"created {counted(len(run.created), 'topic')}: {', '.join(run.created)}"
+
+
+def _brokers_problem(run: Run, progress: Mapping[str, Any]) -> list[str]:
+    """Brokers that are away, while it runs: the streams wait for them."""
+    problem = progress.get("brokers_problem")
+    return (
+        [f"the brokers at {run.bootstrap} do not answer: {problem}"]
+        if problem and run.state == RUNNING
+        else []
+    )
 
 
 def _figures(progress: Mapping[str, Any]) -> list[str]:
@@ -107,6 +135,7 @@ def plain_lines(progress: Mapping[str, Any], elapsed_s: float) -> list[str]:
         f"{row['rows_out']} out ({row['out/s']}/s), {row['bad']} bad, lag {row['lag'] or '-'} "
         f"({row['lag_s'] or '-'} s), {row['batch_ms'] or '-'} ms a batch, {row['state_rows']} rows of state"
         for row in rows(progress)
+        if row["batch"] is not None  # nothing has happened yet: there is nothing to tell
     ]
 
 

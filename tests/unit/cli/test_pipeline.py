@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -286,6 +287,29 @@ def test_the_screen_fits_the_terminal_and_says_what_it_shows() -> None:
     )
     assert [elapsed(ms) for ms in (-1, 59_999, 3_600_000)] == ["0 s", "59 s", "1 h 00 min"]
     assert [size(number) for number in (1, 1500, 2_500_000, 3e12)] == ["1 B", "2 kB", "2.5 MB", "3.0 TB"]
+
+
+def test_what_has_not_begun_has_no_line_and_brokers_that_are_away_are_told() -> None:
+    from ottla.cli.pipeline_screen import plain_lines, screen, status_lines
+
+    assert plain_lines({"streams": [{**STREAM, "batch": None}]}, 1) == []
+    running = replace(RUN, state=RUNNING, ended_ms=None, created=("a", "b"))
+    progress = {"streams": [STREAM], "brokers_problem": "connection refused"}
+    told = "the brokers at b:9092 do not answer: connection refused"
+    assert f"  problem      {told}" in status_lines(running, progress)
+    assert f"problem: {told}" in screen(running, progress, RUN.started_ms, 100)
+    assert "created 2 topics: a, b" in screen(running, progress, RUN.started_ms, 100)
+    assert told not in "".join(status_lines(RUN, progress)), "of a run that is over nobody asks"
+
+
+@pytest.mark.parametrize("master", ["foo", "local[", "local[x]", "Spark://h:7077", "spark://"])
+def test_what_is_no_master_is_said_before_anything_starts(
+    master: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["pipeline", "new", "views"])
+    capsys.readouterr()
+    assert main(["pipeline", "run", "views.py", "--master", master]) == 2
+    assert f"--master '{master}' is no master of Spark's: local" in capsys.readouterr().err
 
 
 def test_old_logs_are_dropped(tmp_path: Path) -> None:

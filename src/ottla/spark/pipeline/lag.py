@@ -1,12 +1,14 @@
 """How far queries are behind their topics: in records, and in seconds since the first record not yet read.
 
-Asked by the runner beside the queries, never by a query: if the brokers do not answer, there is no figure and
-nothing else happens.
+Asked in a thread of its own, neither by a query nor by whoever shows the figures: brokers that are away are waited for
+there. While they do not answer there is no figure, and `problem` says why.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -20,8 +22,69 @@ MAX_TIMESTAMPS = 16
 TIMEOUT_MS = 2_000.0
 MAX_FETCH_BYTES = 1
 
+INTERVAL_S = 2.0
+
 Offsets = Mapping[str, Mapping[str, int]]
+Lag = tuple[int | None, float | None]
+UNKNOWN: Lag = (None, None)
 log = logging.getLogger(__name__)
+
+
+class LagWatch:
+    """Asks for the lags of all queries again and again, in a thread."""
+
+    def __init__(self, lags: Lags, interval_s: float = INTERVAL_S) -> None:
+        self._lags = lags
+        self._interval_s = interval_s
+        self._changed = threading.Condition()
+        self._wanted: dict[str, Offsets] = {}
+        self._found: dict[str, Lag] = {}
+        self._rounds = self._hurry_until = 0
+        self._is_over = False
+        threading.Thread(target=self._run, name="lags", daemon=True).start()
+
+    @property
+    def problem(self) -> str | None:
+        """Why the brokers gave no answer the last time they were asked."""
+        return self._lags.problem
+
+    def want(self, name: str, offsets: Offsets) -> Lag:
+        """What was found out last, records and seconds; from now on it is asked for these offsets."""
+        with self._changed:
+            self._wanted[name] = offsets
+            return self._found.get(name, UNKNOWN)
+
+    def refresh(self, timeout_s: float) -> None:
+        """Wait, not for ever, until everything that is wanted by now has been asked for."""
+        with self._changed:
+            # The round that is under way may have begun before.
+            self._hurry_until = wanted = self._rounds + 2
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._rounds >= wanted, timeout_s)
+
+    def close(self) -> None:
+        """No more questions. One that is under way ends by itself: nobody waits for brokers that are away."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while not self._is_over:
+            with self._changed:
+                wanted = dict(self._wanted)
+            found = {name: self._lags.of(offsets, _now_ms()) for name, offsets in wanted.items()}
+            with self._changed:
+                self._found = found
+                self._rounds += 1
+                self._changed.notify_all()
+                self._changed.wait_for(
+                    lambda: self._is_over or self._hurry_until > self._rounds, self._interval_s
+                )
+        self._lags.close()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class Lags:
@@ -32,13 +95,14 @@ class Lags:
 
         self._kafka = kafka_options({"kafka.bootstrap.servers": bootstrap, **options})
         self._client: InlineClient | None = None
+        self.problem: str | None = None
 
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
 
-    def of(self, offsets: Offsets, now_ms: int) -> tuple[int | None, float | None]:
+    def of(self, offsets: Offsets, now_ms: int) -> Lag:
         """Records and seconds behind."""
         from ottla.model.errors import KafkaError
 
@@ -48,13 +112,19 @@ class Lags:
             for partition, at in there.items()
         }
         if not places:
-            return None, None
+            return UNKNOWN
         try:
-            return self._ask(places, now_ms)
+            found = self._ask(places, now_ms)
         except (KafkaError, OSError) as error:
-            log.debug("no lag: %s", error)
-            self.close()
-            return None, None
+            self.problem = str(error) or type(error).__name__
+        except Exception as error:  # the next time it is asked anew; the figures do without
+            log.exception("no lag")
+            self.problem = f"{type(error).__name__}: {error}"
+        else:
+            self.problem = None
+            return found
+        self.close()
+        return UNKNOWN
 
     def _ask(self, places: Mapping[TopicPartition, int], now_ms: int) -> tuple[int, float]:
         from ottla.client.offsets import LATEST

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -22,18 +23,20 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ottla.spark.pipeline import state
 from ottla.spark.pipeline.errors import PipelineError
-from ottla.spark.pipeline.lag import Lags
+from ottla.spark.pipeline.lag import Lags, LagWatch
 from ottla.spark.pipeline.load import load
 from ottla.spark.pipeline.progress import Figures
 from ottla.spark.pipeline.running import first_line, plan, start
 from ottla.spark.pipeline.supervise import Supervised
+from ottla.spark.pipeline.topics import create_topics
+from ottla.spark.session import SparkFailed, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TICK_S = 0.5
-LAG_EVERY_S = 2.0
 LOG_EVERY_S = 10.0
+LAST_LAG_TIMEOUT_S = 2.0
 STOP_TIMEOUT_S = 30.0
 # Progress is read every half second: as many micro-batches as there can be until then are kept.
 RECENT = "50"
@@ -54,6 +57,7 @@ class Spec:
     checkpoint_dir: str | None = None
     available_now: bool = False
     watched: bool = False
+    create_topics: bool = False
     conf: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -94,6 +98,10 @@ class Runner:
             checkpoints=checkpoints,
         )
         self._queries: list[Supervised] = []
+        self._problems: list[str] = []
+        self._nothing_begun = (
+            False  # Spark is starting: whoever does not want it any more need not wait for it
+        )
 
     def run(self) -> int:
         """Until it ends, is stopped or fails; the exit code."""
@@ -108,6 +116,8 @@ class Runner:
                 problems = self._with_spark()
             except PipelineError as error:
                 problems = [str(problem) for problem in error.problems]
+            except SparkFailed as error:
+                problems = [f"Spark did not start: {_spark_said(self._spec.spark_log) or error}"]
             except Exception as error:  # noqa: BLE001 - whatever ends a run is told to whoever watches it
                 self._log_stack()
                 problems = [f"{type(error).__name__}: {first_line(error)}"]
@@ -118,10 +128,9 @@ class Runner:
             return 1 if problems else 0
 
     def _with_spark(self) -> list[str]:
-        from ottla.spark.session import session
-
         spec = self._spec
         pipeline = replace(load(spec.file), name=spec.name)
+        self._nothing_begun = True
         self._log.say(f"starting Spark ({self._run.spark})")
         conf = {"spark.sql.streaming.numRecentProgressUpdates": RECENT, **spec.conf}
         if spec.remote is None:
@@ -136,6 +145,13 @@ class Runner:
                 available_now=spec.available_now,
                 options=spec.options,
             )
+            self._nothing_begun = False
+            if self._stop.is_set():
+                return []
+            created = create_topics(pipeline, spec.bootstrap, spec.options, create_all=spec.create_topics)
+            if created:
+                self._log.say(f"created topics: {', '.join(created)}")
+                self._run = replace(self._run, created=tuple(created))
             started = start(plans)
             self._queries = [
                 Supervised(query, Figures(self._short(one.name)), one.start)
@@ -149,28 +165,27 @@ class Runner:
             _stop_spark(spark)
 
     def _watch(self) -> list[str]:
-        lags = Lags(self._spec.bootstrap, self._spec.options)
-        next_lag = next_log = 0.0
+        """Until it is to stop or no stream is left. A stream that failed for good leaves the others running."""
+        lags = LagWatch(Lags(self._spec.bootstrap, self._spec.options))
+        next_log = 0.0
         try:
             while True:
                 now = time.monotonic()
-                problems = self._look(now)
-                if now >= next_lag:
-                    self._ask_lags(lags)
-                    next_lag = time.monotonic() + LAG_EVERY_S
-                self._publish()
+                self._look(now)
+                self._publish(lags)
                 if now >= next_log:
                     self._log_figures()
                     next_log = now + LOG_EVERY_S
-                if problems or self._stop.is_set() or all(one.is_done for one in self._queries):
+                if self._stop.is_set() or all(one.is_done for one in self._queries):
                     break
                 self._stop.wait(TICK_S)
             self._end()
-            problems = problems or self._look(time.monotonic())
-            self._ask_lags(lags)
-            self._publish()
+            self._look(time.monotonic())
+            self._publish(lags)
+            lags.refresh(LAST_LAG_TIMEOUT_S)
+            self._publish(lags)
             self._log_figures(final=True)
-            return problems
+            return self._problems
         finally:
             lags.close()
 
@@ -181,18 +196,21 @@ class Runner:
         for one in self._queries:
             one.stop()
 
-    def _look(self, now: float) -> list[str]:
-        """New figures of all queries; what ended one of them for good, if something did."""
+    def _look(self, now: float) -> None:
+        """New figures of all queries; what ended one of them for good, if something did, is told at once."""
         found = [one.look(now, self._log.say) for one in self._queries]
-        return [problem for problem in found if problem is not None]
+        new = [problem for problem in found if problem is not None and problem not in self._problems]
+        if new:
+            self._problems += new
+            for problem in new:
+                self._log.say(f"failed for good: {problem}")
+            self._tell(self._run.state, problems=tuple(self._problems))
 
-    def _ask_lags(self, lags: Lags) -> None:
+    def _publish(self, lags: LagWatch) -> None:
         for one in self._queries:
-            one.figures.lag, one.figures.lag_seconds = lags.of(one.figures.offsets, _now_ms())
-
-    def _publish(self) -> None:
+            one.figures.lag, one.figures.lag_seconds = lags.want(one.figures.name, one.figures.offsets)
         streams = [one.figures.document() for one in self._queries]
-        self._home.write_progress({"at_ms": _now_ms(), "streams": streams})
+        self._home.write_progress({"at_ms": _now_ms(), "brokers_problem": lags.problem, "streams": streams})
 
     def _log_figures(self, final: bool = False) -> None:
         for one in self._queries:
@@ -214,11 +232,15 @@ class Runner:
 
     def _asked(self, *_: object) -> None:
         self._stop.set()
+        if self._nothing_begun:
+            # Java, which PySpark started, ends when its standard input does: with this process.
+            self._tell(state.STOPPED, ended_ms=_now_ms())
+            os._exit(0)
 
     def _until_unwatched(self) -> None:
         while os.read(0, 1024):
             continue
-        self._stop.set()
+        self._asked()
 
 
 def figures_line(figures: Figures, final: bool = False) -> str:
@@ -231,6 +253,16 @@ def figures_line(figures: Figures, final: bool = False) -> str:
         f"{figures.name}: batch {figures.batch_id}, {figures.rows_in:,} rows in{speed}, {figures.rows_out:,} out"
         f"{bad}{lag}{state_rows}, {figures.batch_ms or 0:,} ms the last batch"
     )
+
+
+def _spark_said(path: str) -> str | None:
+    """Why Spark did not start, in its own words: its launcher and Java wrote them to standard error."""
+    try:
+        lines = Path(path).read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    told = [line.strip() for line in lines if re.search(r"(Exception|Error)\b.*?: |^Error", line)]
+    return re.sub(r'^Exception in thread "[^"]*" ', "", told[0]) if told else None
 
 
 def _stop_spark(spark: SparkSession) -> None:

@@ -65,9 +65,18 @@ def plan(
     available_now: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> list[Plan]:
-    """All queries, built and checked, none of them started."""
+    """All queries, built and checked, none of them started; PipelineError tells of every stream that Spark refuses."""
     context = Context(pipeline, spark, bootstrap, options or {})
-    return [one for stream in pipeline.streams for one in _plans(context, stream, checkpoints, available_now)]
+    plans: list[Plan] = []
+    problems: list[Problem] = []
+    for stream in pipeline.streams:
+        try:
+            plans += _plans(context, stream, checkpoints, available_now)
+        except PipelineError as error:
+            problems += error.problems
+    if problems:
+        raise PipelineError(dict.fromkeys(problems))
+    return plans
 
 
 def start(plans: list[Plan]) -> list[StreamingQuery]:

@@ -47,6 +47,7 @@ class Run:
     spark_log: str = ""
     checkpoints: str = ""
     problems: tuple[str, ...] = field(default_factory=tuple)
+    created: tuple[str, ...] = field(default_factory=tuple)  # topics, by this run
 
 
 def default_state_dir(environ: Mapping[str, str]) -> Path:

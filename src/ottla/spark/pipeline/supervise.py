@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ottla.spark.pipeline.errors import PipelineError
 from ottla.spark.pipeline.progress import Figures
 from ottla.spark.pipeline.running import first_line
 
@@ -21,7 +22,29 @@ if TYPE_CHECKING:
 
 DELAYS_S = (1.0, 5.0, 20.0)
 RAISED = "[USER_RAISED_EXCEPTION] "
-LASTING = (RAISED, "DataLossError", "OptionError", "RowError", "AnalysisException")
+# What fails the same way however often it is tried: the code, the options and the checkpoint do not fit together.
+LASTING = (
+    RAISED,
+    "DataLossError",
+    "OptionError",
+    "RowError",
+    "AnalysisException",
+    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
+    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
+    "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE",
+    "STATE_STORE_INVALID_CONFIG_AFTER_RESTART",
+    "STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION",
+    "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE",
+    "STATE_STORE_KEY_ROW_FORMAT_VALIDATION_FAILURE",
+    "STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE",
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+    "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
+    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
+    "STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS",
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "TRANSFORM_WITH_STATE_USER_FUNCTION_ERROR",
+    "sources in the checkpoint offsets",  # a source more or less than before
+)
 
 
 class Supervised:
@@ -37,7 +60,7 @@ class Supervised:
         self._failed_at_batch = -1
         self._restart_at: float | None = None
         self._is_stopping = False
-        self._is_left = False
+        self._is_over = False
 
     @property
     def is_done(self) -> bool:
@@ -47,20 +70,23 @@ class Supervised:
     def stop(self) -> None:
         """For good. One that waited to be started again is over without a problem: the next run goes on with it."""
         self._is_stopping = True
-        self._is_left = self._restart_at is not None
+        self._is_over = self._restart_at is not None
         self._restart_at = None
         if self.query.isActive:
             self.query.stop()
 
     def look(self, now: float, say: Callable[[str], None]) -> str | None:
-        """Take in what is new; why the query is over, if it failed for good."""
-        if self._is_left:
+        """Take in what is new; why the query is over, if it failed for good: this is told once."""
+        if self._is_over:
             return None
         if self._restart_at is not None:
             if now < self._restart_at:
                 return None
             self._restart_at = None
-            self.query = self._restart()
+            try:
+                self.query = self._restart()
+            except PipelineError as refused:  # Spark does not take it any more
+                return self._failed(refused, now, say)
         # Asked in this order: a query that ends in between has reported all it did before it was seen to have ended.
         active = self.query.isActive
         self.figures.add(self.query.recentProgress, now)
@@ -74,6 +100,7 @@ class Supervised:
         print(f"{self.figures.name} failed:\n{error}", file=sys.stderr, flush=True)
         delay = self._delay(str(error))
         if delay is None:
+            self._is_over = True
             self.figures.state, self.figures.problem = "failed", told
             return f"{self.figures.name}: {told}"
         self.figures.state = "restarting"

@@ -1,4 +1,8 @@
-"""The topics of a pipeline asked from the brokers before Spark starts: named if missing, created if declared so."""
+"""The topics of a pipeline: asked from the brokers before Spark starts, created when Spark has found nothing wrong.
+
+What is missing and may not be created is told at once. What may be is created only when every plan has been checked: a
+misspelt column leaves no topics behind.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,29 @@ CLIENT_ID = "ottla-pipeline"
 
 def check_topics(
     pipeline: Pipeline, bootstrap: str, options: Mapping[str, str] | None = None, *, create_all: bool = False
+) -> None:
+    """PipelineError names the topics that are missing and may not be created; nothing is created here."""
+    with _admin(bootstrap, options or {}) as admin:
+        _wanted(admin, pipeline, bootstrap, create_all)
+
+
+def create_topics(
+    pipeline: Pipeline, bootstrap: str, options: Mapping[str, str] | None = None, *, create_all: bool = False
 ) -> list[str]:
     """The topics that had to be created; PipelineError names those that are missing and may not be."""
     with _admin(bootstrap, options or {}) as admin:
-        missing = _missing(admin, pipeline)
-        wanted = {name: _declaration(pipeline, name) for name in missing}
-        refused = [name for name, topic in wanted.items() if topic is None and not create_all]
-        if refused:
-            known = [listing.name for listing in admin.list_topics()]
-            raise PipelineError(_problem(pipeline, name, missing[name], bootstrap, known) for name in refused)
-        return _create(admin, pipeline, wanted, bootstrap)
+        return _create(admin, pipeline, _wanted(admin, pipeline, bootstrap, create_all), bootstrap)
+
+
+def _wanted(admin: Admin, pipeline: Pipeline, bootstrap: str, create_all: bool) -> dict[str, Topic | None]:
+    """What is to be created, with its declaration if it has one."""
+    missing = _missing(admin, pipeline)
+    wanted = {name: _declaration(pipeline, name) for name in missing}
+    refused = [name for name, topic in wanted.items() if topic is None and not create_all]
+    if refused:
+        known = [listing.name for listing in admin.list_topics()]
+        raise PipelineError(_problem(pipeline, name, missing[name], bootstrap, known) for name in refused)
+    return wanted
 
 
 def _admin(bootstrap: str, options: Mapping[str, str]) -> Admin:

@@ -37,7 +37,7 @@ def test_a_run_is_read_back_as_written(tmp_path: Path) -> None:
     assert home.progress() == {}
     home.write_run(Run("p", "/p.py", "b:1", "yarn", STOPPED, ended_ms=9))
     home.write_progress({"streams": [{"lag": 1}]})
-    assert home.run() == Run("p", "/p.py", "b:1", "yarn", STOPPED, ended_ms=9, problems=[])  # type: ignore[arg-type]
+    assert home.run() == Run("p", "/p.py", "b:1", "yarn", STOPPED, ended_ms=9, problems=[], created=[])  # type: ignore[arg-type]
     assert home.progress()["streams"] == [{"lag": 1}]
     assert [found.name for found in homes(tmp_path)] == ["p"]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ottla.spark.pipeline.errors import PipelineError, Problem
 from ottla.spark.pipeline.progress import Figures
 from ottla.spark.pipeline.supervise import DELAYS_S, Supervised, sentence
 
@@ -103,6 +104,11 @@ def test_a_finished_batch_begins_the_count_anew() -> None:
             "boom\n  File x\nottla.spark.cluster.DataLossError: t-0 starts at 7\n",
             "copy: ottla.spark.cluster.DataLossError: t-0",
         ),
+        (
+            "[STREAM_FAILED] Query terminated with exception: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema "
+            "does not match existing state key schema.",
+            "copy: [STREAM_FAILED]",
+        ),
     ],
 )
 def test_what_would_fail_again_is_not_tried(text: str, told: str) -> None:
@@ -112,6 +118,8 @@ def test_what_would_fail_again_is_not_tried(text: str, told: str) -> None:
     assert found is not None
     assert found.startswith(told)
     assert world.one.is_done
+    assert world.look(1.0) is None, "it is told once"
+    assert len(world.started) == 1
 
 
 def test_one_that_ends_by_itself_is_done_and_one_that_is_stopped_stays_so() -> None:
@@ -134,3 +142,16 @@ def test_one_that_failed_while_the_others_ended_is_a_problem_all_the_same() -> N
     world.query.fail(NOT_UP)
     world.one.stop()
     assert world.look(1.0) == "copy: " + sentence(NOT_UP)
+
+
+def test_one_that_spark_does_not_take_again_has_failed_for_good() -> None:
+    world = World()
+    world.query.fail(NOT_UP)
+    assert world.look(0.0) is None
+
+    def refuse() -> Any:
+        raise PipelineError(Problem("p.py:3", "Spark refuses it: AnalysisException"))
+
+    world.one._restart = refuse
+    assert world.look(DELAYS_S[0]) == "copy: p.py:3: Spark refuses it: AnalysisException"
+    assert world.one.is_done
