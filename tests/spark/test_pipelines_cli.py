@@ -163,7 +163,7 @@ def test_every_misspelt_column_is_told_and_no_topic_is_made(
     assert "second" in said
     assert "`visitor`" in said
     assert "Traceback" not in said
-    assert made not in broker.admin.list_topics(timeout=20).topics
+    assert made not in broker.admin().list_topics(timeout=20).topics
 
 
 def test_ctrl_c_while_spark_starts_waits_for_nothing(ottla: Ottla, broker: Broker, tmp_path: Path) -> None:

@@ -105,8 +105,8 @@ def test_a_finished_batch_begins_the_count_anew() -> None:
             "copy: ottla.spark.cluster.DataLossError: t-0",
         ),
         (
-            "[STREAM_FAILED] Query terminated with exception: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema "
-            "does not match existing state key schema.",
+            "[STREAM_FAILED] Query terminated with exception: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key "
+            "schema does not match existing state key schema.",
             "copy: [STREAM_FAILED]",
         ),
     ],
