@@ -136,6 +136,11 @@ class CoordinatorRuntime(Generic[M]):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is loading")
         return shard
 
+    def settled(self, partition: int) -> Pending[None]:
+        """Told when a shard that is loading is not any more, whatever came of it; at once where there is none."""
+        shard = self._shards.get(partition)
+        return Pending.of(None) if shard is None else shard.settled
+
     def active_shards(self) -> Iterator[Shard[M]]:
         """Those that can answer now."""
         return iter([shard for shard in self._shards.values() if shard.state is ShardState.ACTIVE])

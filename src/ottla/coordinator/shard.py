@@ -79,6 +79,8 @@ class Shard(AnsweringShard[M]):
         self._compression = compression
         self._linger_ms = linger_ms
         self._on_lost = on_lost
+        # Resolved when it is loading no more.
+        self.settled: Pending[None] = Pending()
         # Records and batches of the log that its load could not take in.
         self.skipped = 0
         self._batch: list[NewRecord] = []
@@ -93,6 +95,8 @@ class Shard(AnsweringShard[M]):
     def _become(self, state: ShardState) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} to {state}"
         self.state = state
+        if not self.settled.done:
+            self.settled.resolve(None)
 
     def activate(self, effects: Callable[[], Iterable[Effect]]) -> None:
         """Everything is replayed: decisions are made from now on. It stays as it was if `effects` raises."""

@@ -129,7 +129,7 @@ class Coordinators:
         )
         self._runtimes[TRANSACTIONS_TOPIC] = self.transactions.runtime
         # Asks the controller for the share coordinator's topic; set when the node can.
-        self.create_share_topic: Callable[[], None] = lambda: None
+        self.create_share_topic: Callable[[], object] = lambda: None
         self.share = make_share(
             replicas,
             self.groups,
