@@ -67,11 +67,21 @@ class ManualBackground:
         return len(self._jobs)
 
     def in_thread(
-        self, group_id: str, work: Callable[[], Any], then: Callable[[Any, int], Result[Any]]
+        self,
+        group_id: str,
+        work: Callable[[], Any],
+        then: Callable[[Any, int], Result[Any]],
+        failed: Callable[[KafkaError], None],
     ) -> None:
         self._jobs.append(lambda: self._decide(work(), then))
 
-    def in_slices(self, group_id: str, work: Iterator[Any], then: Callable[[Any, int], Result[Any]]) -> None:
+    def in_slices(
+        self,
+        group_id: str,
+        work: Iterator[Any],
+        then: Callable[[Any, int], Result[Any]],
+        failed: Callable[[KafkaError], None],
+    ) -> None:
         self._jobs.append(lambda: self._decide(list(work)[-1], then))
 
     def _decide(self, found: Any, then: Callable[[Any, int], Result[Any]]) -> None:

@@ -101,7 +101,11 @@ def chosen(client: Admin, args: argparse.Namespace) -> tuple[list[GroupDescripti
     errors = [
         _with_guess(client, name, error) for name, error in found.items() if isinstance(error, KafkaError)
     ]
-    return [group for group in found.values() if not isinstance(group, KafkaError)], errors
+    groups = [group for group in found.values() if not isinstance(group, KafkaError)]
+    for group in groups:
+        if group.note:
+            say(f"warning: group {group.group_id!r}: {group.note}")
+    return groups, errors
 
 
 def _with_guess(client: Admin, name: str, error: KafkaError) -> KafkaError:

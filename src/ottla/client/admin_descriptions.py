@@ -46,6 +46,7 @@ def described(kind: str, group: Any, coordinator: int) -> GroupDescription:
         [member(m) for m in group.members],
         group.group_epoch,
         group.assignment_epoch,
+        group.error_message,
     )
 
 
@@ -60,6 +61,7 @@ def _classic(group: Any, coordinator: int) -> GroupDescription:
         group.protocol_data,
         coordinator,
         members,
+        note=group.error_message,
     )
 
 

@@ -47,6 +47,8 @@ class GroupDescription(NamedTuple):
     members: list[MemberDescription]
     epoch: int | None = None
     target_epoch: int | None = None
+    # What the coordinator could not read of it, in its words; Ottla's alone says that.
+    note: str | None = None
 
 
 class ShareOffset(NamedTuple):

@@ -158,6 +158,10 @@ class GroupAdmin(AsyncClient):
                     return found
             elif code is not ErrorCode.GROUP_ID_NOT_FOUND:
                 raise group_error(code, group_id, response.groups[0].error_message)
+            else:
+                _, _, more = (response.groups[0].error_message or "").partition(" not found. ")
+                if more:  # why it is not: the coordinator could not read its records
+                    error = KafkaError(code, f"group {group_id!r} does not exist. {more}")
         raise error
 
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:

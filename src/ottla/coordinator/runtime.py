@@ -23,6 +23,7 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
+from ottla.model.tasks import report
 
 log = logging.getLogger("ottla.coordinator")
 
@@ -135,6 +136,11 @@ class CoordinatorRuntime(Generic[M]):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is loading")
         return shard
 
+    def settled(self, partition: int) -> Pending[None]:
+        """Told when a shard that is loading is not any more, whatever came of it; at once where there is none."""
+        shard = self._shards.get(partition)
+        return Pending.of(None) if shard is None else shard.settled
+
     def active_shards(self) -> Iterator[Shard[M]]:
         """Those that can answer now."""
         return iter([shard for shard in self._shards.values() if shard.state is ShardState.ACTIVE])
@@ -147,10 +153,10 @@ class CoordinatorRuntime(Generic[M]):
     # ---- following the leadership -------------------------------------------------------------------------
 
     def elect(self, partition: int, epoch: int, shard_log: ShardLog) -> Shard[M] | None:
-        """This broker leads a partition: a new shard to be loaded; None if it is there already."""
+        """This broker leads a partition: a new shard to be loaded; None if it is there already, and has not failed."""
         present = self._shards.get(partition)
         if present is not None:
-            if present.epoch >= epoch and present.state is not ShardState.CLOSED:
+            if present.epoch >= epoch and present.state in _COORDINATING:
                 return None
             self.resign(partition)
         timeline = Timeline()
@@ -193,7 +199,12 @@ class CoordinatorRuntime(Generic[M]):
         self._image = image
         for shard in self.active_shards():
             if shard.state is ShardState.ACTIVE:
-                shard.apply(shard.machine.on_image(image, delta, self._scheduler.now_ms()))
+                try:
+                    shard.apply(shard.machine.on_image(image, delta, self._scheduler.now_ms()))
+                except Exception as error:  # noqa: BLE001 - the boundary of a shard
+                    where = shard.topic_partition
+                    report(error, name="a change of the cluster", owner=str(where))
+                    shard.lose(KafkaError(ErrorCode.NOT_COORDINATOR, f"{where} has not followed the cluster"))
                 yield
 
     def stop(self) -> None:

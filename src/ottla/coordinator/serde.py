@@ -1,7 +1,8 @@
 """Coordinator records to bytes and back: a key begins with its type, a value with its version.
 
-The table of a topic's record types is all that differs between the coordinators. A type that is not in it (a newer
-node may have written it) is passed over on load.
+The table of a topic's record types is all that differs between the coordinators. Whatever cannot be read (a newer node
+may have written it, or it is damaged) is a KafkaError and nothing else: UNSUPPORTED_VERSION for a type or a version
+that is not known here, CORRUPT_MESSAGE for the rest.
 """
 
 import struct
@@ -10,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ottla.coordinator.result import CoordinatorRecord
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.codec import decode, encode
+from ottla.wire.codec import WireError, decode, encode
 
 _SHORT: Final = struct.Struct(">h")
 _KEY_VERSION: Final = 0
@@ -49,20 +50,38 @@ class RecordSerde:
         version = kind.write_version if record.value_version is None else record.value_version
         return key, _SHORT.pack(version) + encode(record.value, version)
 
-    def decode(self, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
-        """The record; None for a type that is not known here."""
-        if key is None or len(key) < _SHORT.size:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a coordinator's record has a key with a type")
-        kind = self._types.get(_SHORT.unpack_from(key)[0])
-        if kind is None:
-            return None
-        decoded, _ = decode(kind.key, key, _KEY_VERSION, _SHORT.size)
+    def decode(self, key: bytes | None, value: bytes | None) -> CoordinatorRecord:
+        """The record."""
+        kind, decoded = self._decode_key(key)
         if value is None:
             return CoordinatorRecord(decoded, None)
+        name = kind.value.__name__
+        if len(value) < _SHORT.size:
+            raise _corrupt(f"{name} has {len(value)} bytes, too few for a version")
         version = _SHORT.unpack_from(value)[0]
         if version not in kind.value.VALID_VERSIONS:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"version {version} of {kind.value.__name__} is not known",
-            )
-        return CoordinatorRecord(decoded, decode(kind.value, value, version, _SHORT.size)[0], version)
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"version {version} of {name} is not known")
+        try:
+            return CoordinatorRecord(decoded, decode(kind.value, value, version, _SHORT.size)[0], version)
+        except WireError as error:
+            raise _corrupt(str(error)) from error
+
+    def decode_key(self, key: bytes | None) -> Any:
+        """The key alone, of a record whose value cannot be read."""
+        return self._decode_key(key)[1]
+
+    def _decode_key(self, key: bytes | None) -> tuple[RecordType, Any]:
+        if key is None or len(key) < _SHORT.size:
+            raise _corrupt("a coordinator's record has a key with a type")
+        number = _SHORT.unpack_from(key)[0]
+        kind = self._types.get(number)
+        if kind is None:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"records of type {number} are not known")
+        try:
+            return kind, decode(kind.key, key, _KEY_VERSION, _SHORT.size)[0]
+        except WireError as error:
+            raise _corrupt(str(error)) from error
+
+
+def _corrupt(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, message)

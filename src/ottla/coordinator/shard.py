@@ -4,10 +4,11 @@ A decision is made on the newest state and replayed at once, with the offsets it
 all decisions of one turn of the loop go to the log as one batch. What was decided is answered when the batch is
 committed. If it could not be written, the state goes back to what it was before it, and everybody in it is told.
 
-Rules: nothing else writes to the partition while the shard is active; one that finds out otherwise is closed and
-loaded again. A decision without records is answered when everything it may have seen is committed. Whoever is told
-something may decide the next thing in the same turn, even while a batch is being appended: what is counted is
-counted before anybody is told.
+Rules: nothing else writes to the partition while the shard is active; one that finds out otherwise, or cannot know
+what has become of a batch, is closed and loaded again. A decision that raises what nobody expected is logged and fails
+alone. A decision without records is answered when everything it may have seen is committed. Whoever is told something
+may decide the next thing in the same turn, even while a batch is being appended: what is counted is counted before
+anybody is told.
 
 Who is told, and how, is in shard_answers.py. Owner: the CoordinatorRuntime, on the broker's loop.
 """
@@ -27,6 +28,7 @@ from ottla.coordinator.waiting import NEVER, Decision
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
+from ottla.model.tasks import guarded, report
 from ottla.records.batch import HEADER_SIZE
 from ottla.records.control import end_txn_marker
 from ottla.records.record import build_batch
@@ -77,6 +79,10 @@ class Shard(AnsweringShard[M]):
         self._compression = compression
         self._linger_ms = linger_ms
         self._on_lost = on_lost
+        # Resolved when it is loading no more.
+        self.settled: Pending[None] = Pending()
+        # Records and batches of the log that its load could not take in.
+        self.skipped = 0
         self._batch: list[NewRecord] = []
         self._batch_bytes = 0
         # Where the batch begins and the next record goes; what lies before the batch is in the log, or on its way.
@@ -89,14 +95,17 @@ class Shard(AnsweringShard[M]):
     def _become(self, state: ShardState) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} to {state}"
         self.state = state
+        if not self.settled.done:
+            self.settled.resolve(None)
 
     def activate(self, effects: Callable[[], Iterable[Effect]]) -> None:
-        """Everything is replayed: decisions are made from now on."""
-        self._become(ShardState.ACTIVE)
+        """Everything is replayed: decisions are made from now on. It stays as it was if `effects` raises."""
         self.timeline.recording = True
         self._next_offset = self._batch_offset = self.log.log_end_offset
         self.timeline.offset = self._next_offset - 1
-        self.apply(effects())
+        found = list(effects())
+        self._become(ShardState.ACTIVE)
+        self.apply(found)
 
     def fail(self) -> None:
         """The log cannot be replayed."""
@@ -110,7 +119,14 @@ class Shard(AnsweringShard[M]):
         self._timers.clear()
         for entry in self._waiting.take_all():
             self._tell_failure(entry, error)
-        self.machine.on_unloaded(error)
+        guarded(self.machine.on_unloaded, name="closing", owner=str(self.topic_partition))(error)
+
+    def lose(self, error: KafkaError) -> None:
+        """Nobody knows whether the state is what the log says: only a new load does."""
+        log.error("%s: it is loaded again", error.message)
+        if self.state is ShardState.ACTIVE:
+            self.close(error)
+            self._on_lost()
 
     # ---- deciding -----------------------------------------------------------------------------------------
 
@@ -131,13 +147,19 @@ class Shard(AnsweringShard[M]):
         except KafkaError as error:
             pending.fail(error)
             return pending
+        except Exception as error:  # noqa: BLE001 - the boundary of a decision
+            pending.fail(self._unexpected("a decision", error))
+            return pending
         try:
             if result.bulk is not None:
                 self._add_bulk(result.bulk)
             elif result.records:
                 self._add(result, producer, now_ms)
-        except KafkaError as error:
-            self._tell_failure(Decision(self._next_offset, NEVER, result, pending), error)
+        except Exception as error:  # noqa: BLE001 - the boundary of a decision
+            known = (
+                error if isinstance(error, KafkaError) else self._unexpected("a decision's records", error)
+            )
+            self._tell_failure(Decision(self._next_offset, NEVER, result, pending), known)
             return pending
         self._apply_timers(result.effects)
         self._wait(result, pending, timeout_ms)
@@ -164,7 +186,12 @@ class Shard(AnsweringShard[M]):
             timestamp_ms=now_ms,
         )
         self.timeline.offset = offset = self._next_offset
-        self.machine.replay_end_transaction(*producer, committed)
+        try:
+            self.machine.replay_end_transaction(*producer, committed)
+        except Exception as error:  # noqa: BLE001 - the boundary of a decision
+            self.timeline.rollback(offset)
+            pending.fail(self._unexpected("the end of a transaction", error))
+            return pending
         self._next_offset = self._batch_offset = offset + 1
         try:
             self._append(batch, offset, transaction_version)
@@ -317,7 +344,13 @@ class Shard(AnsweringShard[M]):
         records, self._batch = self._batch, []
         offset, self._batch_bytes = self._batch_offset, 0
         self._batch_offset = offset + len(records)
-        self._append(self._build(records, producer), offset)
+        try:
+            batch = self._build(records, producer)
+        except Exception as error:
+            unexpected = self._unexpected("building a batch", error)
+            self._roll_back(offset, unexpected)
+            raise unexpected from error
+        self._append(batch, offset)
 
     def _append(self, batch: bytearray, offset: int, transaction_version: int = 0) -> None:
         """Write what has been replayed from `offset` on; undo it, and all decided since, if that fails."""
@@ -328,18 +361,22 @@ class Shard(AnsweringShard[M]):
             translated = translate(error)
             self._roll_back(offset, translated)
             raise translated from error
+        except Exception as error:
+            report(error, name="writing a batch", owner=str(self.topic_partition))
+            raise self._lost(f"it is not known what has been written to {self.topic_partition}") from error
         if end != expected:
-            raise self._lost()
+            raise self._lost(f"somebody else has written to {self.topic_partition}")
         self.log.when_committed(end, self._committed)
 
-    def _lost(self) -> KafkaError:
-        """The log has something that was not decided here: only a new load knows what."""
-        error = KafkaError(ErrorCode.NOT_COORDINATOR, f"somebody else has written to {self.topic_partition}")
-        log.error("%s: it is loaded again", error.message)
-        if self.state is ShardState.ACTIVE:
-            self.close(error)
-            self._on_lost()
+    def _lost(self, message: str) -> KafkaError:
+        error = KafkaError(ErrorCode.NOT_COORDINATOR, message)
+        self.lose(error)
         return error
+
+    def _unexpected(self, name: str, error: Exception) -> KafkaError:
+        """What nobody expected is logged here; the client is told that it was that."""
+        report(error, name=name, owner=str(self.topic_partition))
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{name} of {self.topic_partition} failed: {error}")
 
     def _build(self, records: Sequence[NewRecord], producer: Producer | None) -> bytearray:
         if producer is None:

@@ -1,7 +1,8 @@
 """Whom a shard tells: those who wait for a commit, and those whom a decision's effects name.
 
 What was decided is told when all it may have seen is committed; if that could not be written, everybody is told so,
-and nobody is left waiting. Timers are the effects that do not wait: a member's time runs from the decision on.
+and nobody is left waiting. Whoever raises when told is logged, and the others are told all the same. Timers are the
+effects that do not wait: a member's time runs from the decision on.
 
 Rules: whoever is told something may decide the next thing in the same turn. Answers go out in portions, each in a turn
 of the loop of its own.
@@ -9,7 +10,7 @@ of the loop of its own.
 Owner: a Shard, which decides and writes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from ottla.coordinator.ports import Machine, Scheduler, ShardLog
@@ -20,6 +21,7 @@ from ottla.coordinator.timers import Fire, Timers
 from ottla.coordinator.waiting import Decision, WaitingDecisions
 from ottla.model.errors import KafkaError
 from ottla.model.pending import Pending
+from ottla.model.tasks import report
 
 M = TypeVar("M", bound=Machine)
 
@@ -78,7 +80,10 @@ class AnsweringShard(Generic[M]):
         entry = self._waiting.take_committed(self._committed_offset)
         if entry is None:
             return False
-        self._release(entry.result, entry.pending)
+        try:
+            self._release(entry.result, entry.pending)
+        except Exception as error:  # noqa: BLE001 - the boundary of an answer
+            report(error, name="an answer", owner="coordinator")
         return True
 
     # ---- telling ------------------------------------------------------------------------------------------
@@ -96,7 +101,7 @@ class AnsweringShard(Generic[M]):
         result = entry.result
         unanswered: Iterable[Effect] = result.effects
         if result.on_failure is not None:
-            effects = result.on_failure(error)
+            effects = self._mend(result.on_failure, error)
             if self.state is ShardState.ACTIVE:
                 self.apply(effects)
             else:
@@ -107,6 +112,15 @@ class AnsweringShard(Generic[M]):
                 effect.pending.fail(error)
         if not entry.pending.done:
             entry.pending.fail(error)
+
+    def _mend(
+        self, on_failure: Callable[[KafkaError], Sequence[Effect]], error: KafkaError
+    ) -> Sequence[Effect]:
+        try:
+            return on_failure(error)
+        except Exception as unexpected:  # noqa: BLE001 - the boundary of a decision
+            report(unexpected, name="undoing a decision", owner="coordinator")
+            return ()
 
     # ---- effects ------------------------------------------------------------------------------------------
 
@@ -129,7 +143,10 @@ class AnsweringShard(Generic[M]):
                 if not effect.pending.done:
                     effect.pending.resolve(effect.response)
             elif isinstance(effect, After):
-                effect.call()
+                try:
+                    effect.call()
+                except Exception as error:  # noqa: BLE001 - the boundary of what follows a decision
+                    report(error, name="what follows a decision", owner="coordinator")
 
 
 def _pass_on(parked: Pending[Any], pending: Pending[Any]) -> None:

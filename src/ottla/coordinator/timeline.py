@@ -29,14 +29,16 @@ class _Undoable(Protocol):
 class Timeline:
     """The journal of one shard's uncommitted changes."""
 
-    __slots__ = ("_journal", "offset", "recording")
+    __slots__ = ("_journal", "loading", "offset", "recording")
 
     def __init__(self) -> None:
         self._journal: deque[tuple[int, _Undoable, Any, Any]] = deque()
         # The offset of the record that is being replayed.
         self.offset = -1
-        # A load replays only what is committed: nothing of it is ever undone.
+        # A load replays only what is committed: nothing of it is undone but a record that is refused halfway.
         self.recording = True
+        # Is the record that is being replayed one that a load has found, rather than one that was just decided?
+        self.loading = False
 
     @property
     def clean(self) -> bool:

@@ -1,7 +1,10 @@
-"""The timers of a shard: by key, cheap to push back.
+"""The timers of a shard: by key, cheap to push back, and kept until what they were started for is decided.
 
 A heartbeat moves its member's session timer a little further, thousands of times a second: a timer that is started
 again for later keeps its place in the scheduler and, when that comes, waits for the rest.
+
+Rules: a timer is forgotten when its decision is committed. One whose decision fails, whatever the reason, is tried
+again after a pause, unless it was cancelled or started anew meanwhile.
 
 Owner: a Shard, on the broker's loop.
 """
@@ -14,23 +17,27 @@ from typing import Any, Final
 from ottla.coordinator.ports import Handle, Scheduler
 from ottla.coordinator.result import Result
 from ottla.model.pending import Pending
+from ottla.model.tasks import report
 
 log = logging.getLogger("ottla.coordinator")
 
 Operation = Callable[[int], Result[Any]]
 Fire = Callable[[Operation], Pending[Any]]
 
-# A timer whose decision could not be written is tried again.
+# A timer whose decision failed is tried again after the first, and twice as long each time up to the second.
 RETRY_MS: Final = 500
+LONGEST_RETRY_MS: Final = 30_000
 
 
 class _Timer:
-    __slots__ = ("deadline_ms", "due_ms", "handle", "operation")
+    __slots__ = ("deadline_ms", "due_ms", "handle", "is_firing", "operation", "retry_ms")
 
     def __init__(self, deadline_ms: float, due_ms: float, operation: Operation) -> None:
         self.deadline_ms = deadline_ms
         self.due_ms = due_ms  # when the scheduler will call, at the latest when it must
         self.operation = operation
+        self.is_firing = False  # its decision is made, but not committed yet
+        self.retry_ms = RETRY_MS
         self.handle: Handle
 
 
@@ -49,7 +56,7 @@ class Timers:
         """Run the operation after the delay, instead of what was to run for this key."""
         deadline_ms = self._scheduler.monotonic_ms() + delay_ms
         timer = self._timers.get(key)
-        if timer is not None and timer.due_ms <= deadline_ms:
+        if timer is not None and timer.due_ms <= deadline_ms and not timer.is_firing:
             timer.deadline_ms = deadline_ms
             timer.operation = operation
             return
@@ -83,10 +90,24 @@ class Timers:
             timer.due_ms = timer.deadline_ms
             self._schedule(key, timer, left_ms)
             return
-        del self._timers[key]
-        self._fire(timer.operation).then(lambda outcome: self._fired(key, timer, outcome))
+        timer.is_firing = True
+        try:
+            self._fire(timer.operation).then(lambda outcome: self._fired(key, timer, outcome))
+        except Exception as error:  # noqa: BLE001 - the boundary of a timer
+            report(error, name=f"timer {key}", owner="coordinator")
+            self._try_again(key, timer)
 
     def _fired(self, key: Hashable, timer: _Timer, outcome: Pending[Any]) -> None:
-        if outcome.error is not None and key not in self._timers:
+        if outcome.error is not None:
             log.info("timer %s failed and is tried again: %s", key, outcome.error)
-            self.start(key, RETRY_MS, timer.operation)
+            self._try_again(key, timer)
+        elif self._timers.get(key) is timer:
+            del self._timers[key]
+
+    def _try_again(self, key: Hashable, timer: _Timer) -> None:
+        if self._timers.get(key) is not timer:
+            return
+        timer.is_firing = False
+        timer.due_ms = timer.deadline_ms = self._scheduler.monotonic_ms() + timer.retry_ms
+        self._schedule(key, timer, timer.retry_ms)
+        timer.retry_ms = min(2 * timer.retry_ms, LONGEST_RETRY_MS)

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
+from ottla.model.tasks import report
+
 SLICE_S = 0.005
 
 
@@ -88,7 +90,11 @@ class PacedCalls:
         ends = monotonic() + SLICE_S
         try:
             for _ in range(len(calls)):
-                calls.popleft()()
+                call = calls.popleft()
+                try:
+                    call()
+                except Exception as error:  # noqa: BLE001 - the boundary of a call: the others have their turn
+                    report(error, name=f"a call of {call}", owner="loop")
                 if monotonic() > ends:
                     break
         finally:

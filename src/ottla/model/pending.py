@@ -3,14 +3,15 @@
 Decisions made on the loop are often done when they are made; a Pending costs nothing more then, and a state
 machine under simulation can hold one without asyncio. It can be awaited as well.
 
-Owner: whoever made it resolves it, once.
+Owner: whoever made it resolves it, once. What raises in those who wait is logged, and never reaches who resolves it.
 """
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, Self, TypeVar
 
-from ottla.model.errors import KafkaError
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.tasks import report
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -92,7 +93,10 @@ class Pending(Generic[T]):
         self.done = True
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
-            callback(self)
+            try:
+                callback(self)
+            except Exception as error:  # noqa: BLE001 - whoever waits concerns neither the others nor who resolves it
+                report(error, name="taking an answer", owner="pending")
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done:
@@ -144,6 +148,9 @@ def _pass_on(
             raise done.error
     except KafkaError as failed:
         mapped.fail(failed)
+    except Exception as unexpected:  # noqa: BLE001 - else whoever waits for it would do so for ever
+        report(unexpected, name="making an answer", owner="pending")
+        mapped.fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
     else:
         mapped.resolve(outcome)
 
@@ -152,7 +159,15 @@ def _ask_next(done: Pending[T], asked: "Pending[U]", follow: "Callable[[T], Pend
     if done.error is not None:
         asked.fail(done.error)
     else:
-        follow(done.result()).then(lambda last: _pass_on(last, asked, _same, None))
+        try:
+            following = follow(done.result())
+        except KafkaError as failed:
+            asked.fail(failed)
+        except Exception as unexpected:  # noqa: BLE001 - else whoever waits for it would do so for ever
+            report(unexpected, name="asking for what follows an answer", owner="pending")
+            asked.fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        else:
+            following.then(lambda last: _pass_on(last, asked, _same, None))
 
 
 def _same(value: U) -> U:

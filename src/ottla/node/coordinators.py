@@ -1,7 +1,9 @@
 """The coordinators of this broker: their shards come and go with the leadership of the internal topics' partitions.
 
 A shard is loaded in the background: its partition is read in a thread and replayed in slices. It answers once
-everything it found is replayed and committed.
+everything it found is replayed and committed. A load that fails is logged and tried again, after a pause that grows;
+until it works the clients are told that this is not their coordinator. No record makes a load fail (see
+coordinator/loading.py); a disk does.
 
 Owner: the node, on the broker's loop; a follower of the metadata log, after the replicas.
 """
@@ -19,7 +21,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.describe import group_values
 from ottla.coordinator.group.assignors.loading import load_assignors
 from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.loading import replay_batches
+from ottla.coordinator.loading import note_skips, replay_batches, skip
 from ottla.coordinator.ports import Handle
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.coordinator.shard import Shard
@@ -29,9 +31,10 @@ from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage, ResourceType
 from ottla.model.breath import Breath, PacedCalls, SharedBreath
 from ottla.model.clock import Clock
-from ottla.model.errors import KafkaError
-from ottla.model.ids import random_uuid
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition, random_uuid
 from ottla.model.pending import Pending
+from ottla.model.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, guarded, report, spawn
 from ottla.node.garbage import freeze_what_stays
 from ottla.node.group_background import LoopBackground
 from ottla.node.share import SHARE_TOPIC, make_share
@@ -69,7 +72,14 @@ class LoopScheduler:
         self.call_soon = PacedCalls(loop).call_soon
 
     def call_later(self, delay_ms: float, call: Callable[[], None]) -> Handle:
-        return self._loop.call_later(delay_ms / 1000, call)
+        return self._loop.call_later(delay_ms / 1000, _call, call)
+
+
+def _call(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - the boundary of a call
+        report(error, name=f"a call of {call}", owner="coordinators")
 
 
 class Coordinators:
@@ -88,10 +98,12 @@ class Coordinators:
         self._executor = executor
         self._config = config
         self._image = image
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         # Fifty shards may be loaded at once.
         self._load_breath = SharedBreath()
         self._slices = 0
+        # How often in a row the load of a partition has failed.
+        self._failed_loads: dict[TopicPartition, int] = {}
         self.group_assignors = load_assignors(config()["group.consumer.assignors"])
         self._background = LoopBackground(lambda: self.groups)
         scheduler = LoopScheduler(clock, asyncio.get_running_loop())
@@ -117,7 +129,7 @@ class Coordinators:
         )
         self._runtimes[TRANSACTIONS_TOPIC] = self.transactions.runtime
         # Asks the controller for the share coordinator's topic; set when the node can.
-        self.create_share_topic: Callable[[], None] = lambda: None
+        self.create_share_topic: Callable[[], object] = lambda: None
         self.share = make_share(
             replicas,
             self.groups,
@@ -172,7 +184,8 @@ class Coordinators:
                 await breath.take()
 
     def _load_again(self, runtime: CoordinatorRuntime[Any], index: int) -> None:
-        asyncio.get_running_loop().call_soon(self._follow, runtime, index)
+        follow = guarded(self._follow, name=f"taking up {runtime.topic}-{index}", owner="coordinators")
+        asyncio.get_running_loop().call_soon(follow, runtime, index)
 
     def _follow(self, runtime: CoordinatorRuntime[Any], index: int) -> None:
         partition = self._replicas.hosted(runtime.topic, index)
@@ -181,42 +194,61 @@ class Coordinators:
             return
         shard = runtime.elect(index, partition.leader_epoch, PartitionLog(partition))
         if shard is not None:
-            task = asyncio.get_running_loop().create_task(self._load(runtime, shard, partition))
+            loading = self._load(runtime, shard, partition)
+            task = spawn(loading, name=f"loading {shard.topic_partition}", owner="coordinators")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     # ---- loading ------------------------------------------------------------------------------------------
 
     async def _load(self, runtime: CoordinatorRuntime[Any], shard: Shard[Any], partition: Partition) -> None:
+        where = shard.topic_partition
         try:
             await self._replay(shard, partition.log, self._config()[_LOAD_BUFFER_KEYS[runtime.topic]])
+            note_skips(shard)
             committed: Pending[None] = Pending()
             partition.when_committed(partition.log.log_end_offset, lambda: committed.resolve(None))
             await committed
             runtime.loaded(shard)
-        except (KafkaError, OSError) as error:
-            log.error("%s cannot be loaded: %s", shard.topic_partition, error)
-            if shard.state is ShardState.LOADING:
-                shard.fail()
+        except Exception as error:  # noqa: BLE001 - the boundary of a load
+            if shard.state is not ShardState.LOADING:
+                return  # this broker leads it no more: nobody needs it here
+            shard.fail()
+            report(error, name=f"loading {where}", owner="coordinators")
+            failures = self._failed_loads[where] = self._failed_loads.get(where, 0) + 1
+            await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** min(failures - 1, 10), LONGEST_PAUSE_S))
+            self._follow(runtime, where.partition)
+        else:
+            self._failed_loads.pop(where, None)
 
     async def _replay(self, shard: Shard[Any], found: Log, size_bytes: int) -> None:
         offset = found.log_start_offset
         run = asyncio.get_running_loop().run_in_executor
         while offset < found.log_end_offset and shard.state is ShardState.LOADING:
-            data = await run(self._executor, _read, found, offset, size_bytes)
+            try:
+                data, end = await run(self._executor, _read, found, offset, size_bytes)
+            except KafkaError as error:
+                if error.code is not ErrorCode.CORRUPT_MESSAGE:
+                    raise
+                # The batches' own headers say how a segment is read: the next segment begins after the damage.
+                end = _next_segment(found, offset)
+                skip(shard, f"everything from offset {offset} to {end - 1}", error)
+                data = b""
+            if end <= offset:
+                return  # what lay between here and the end has been compacted away
             async with self._load_breath:
-                offset = await self._replay_some(shard, data, offset)
+                await self._replay_some(shard, data)
+            # Not where the last batch says that it ends: it may be damaged.
+            offset = end
 
-    async def _replay_some(self, shard: Shard[Any], data: bytes, offset: int) -> int:
-        for replayed in replay_batches(shard, data):
-            offset = replayed
+    async def _replay_some(self, shard: Shard[Any], data: bytes) -> None:
+        for _ in replay_batches(shard, data):
             self._slices += 1
             if self._slices % SLICES_TO_FREEZE == 0:
                 freeze_what_stays()
             await self._load_breath.take()
             if shard.state is not ShardState.LOADING:
                 break
-        return offset
 
     async def stop(self) -> None:
         for task in list(self._tasks):
@@ -226,5 +258,12 @@ class Coordinators:
             runtime.stop()
 
 
-def _read(found: Log, offset: int, size_bytes: int) -> bytes:
-    return found.read(offset, size_bytes, found.log_end_offset).read()
+def _read(found: Log, offset: int, size_bytes: int) -> tuple[bytes, int]:
+    """Some batches from an offset on, and where to read on."""
+    piece = found.read(offset, size_bytes, found.log_end_offset)
+    return piece.read(), piece.next_offset
+
+
+def _next_segment(found: Log, offset: int) -> int:
+    bases = (segment.base_offset for segment in found.segments)
+    return min((base for base in bases if base > offset), default=found.log_end_offset)

@@ -37,13 +37,13 @@ from ottla.node.quorum import make_controller
 from ottla.node.share_leader import make_share_service
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.server import handlers, internal_topics
+from ottla.server import handlers
 from ottla.server.context import Services
 from ottla.server.fetch_sessions import FetchSessionCache
-from ottla.server.internal_topics import SHARE_GROUP_STATE
 from ottla.server.producer_ids import ProducerIdBlock, ProducerIdSource
 from ottla.server.share_service import ShareService
 from ottla.server.stalls import StallMonitor
+from ottla.server.topic_creation import SHARE_GROUP_STATE
 from ottla.server.unpacking import Unpacking
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
@@ -273,7 +273,9 @@ class Node:
             share_groups=self.coordinators.share.groups,
             share=self.share,
         )
-        self.coordinators.create_share_topic = lambda: internal_topics.create(services, SHARE_GROUP_STATE)
+        self.coordinators.create_share_topic = lambda: services.topic_creation.create_internal(
+            services, SHARE_GROUP_STATE
+        )
         return services
 
     # ---- stopping -----------------------------------------------------------------------------------------

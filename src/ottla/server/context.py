@@ -13,6 +13,7 @@ from ottla.server.metadata_encoding import TopicEncoder
 from ottla.server.registry import Listener
 from ottla.server.request_head import ElementBudget
 from ottla.server.streams_topics import StreamsTopics
+from ottla.server.topic_creation import TopicCreation
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
@@ -63,8 +64,8 @@ class Services:
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
     # What large requests list, all together.
     elements: ElementBudget = field(default_factory=ElementBudget)
-    # Internal topics that the controller has been asked for.
-    topics_in_creation: set[str] = field(default_factory=set)
+    # Topics that are made because somebody needs them.
+    topic_creation: TopicCreation = field(default_factory=TopicCreation)
     # Those of streams applications.
     streams_topics: StreamsTopics = field(default_factory=StreamsTopics)
 

@@ -1,7 +1,7 @@
 """What the handlers of groups of different kinds share: who asks, what is switched on, and describing many groups."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from ottla.coordinator.group.classic.join import Caller
 from ottla.coordinator.group.group import GroupType
@@ -23,6 +23,7 @@ class Described(Protocol):
     """A group of one kind in the answer."""
 
     error_code: int
+    error_message: str | None
     authorized_operations: int
     members: list[Any]
 
@@ -30,6 +31,9 @@ class Described(Protocol):
 
 
 D = TypeVar("D", bound=Described)
+
+# Answers of a coordinator that knows its groups: they tell, in words, what it could not read of the one asked for.
+TELL_SKIPPED: Final = (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
 def caller_of(ctx: Context) -> Caller:
@@ -61,6 +65,8 @@ async def describe_groups(
             # Only that there is no such group is told in words.
             words = error.message if error.code is ErrorCode.GROUP_ID_NOT_FOUND else None
             group, members = answer(error_code=int(error.code), error_message=words, group_id=group_id), ()
+        if group.error_code in TELL_SKIPPED:
+            group.error_message = with_skipped(ctx, group_id, group.error_message)
         for member in members:
             group.members.append(member)
             await breath.take()
@@ -69,6 +75,15 @@ async def describe_groups(
         described.append(group)
         await breath.take()
     return described
+
+
+def with_skipped(ctx: Context, group_id: str, message: str | None) -> str | None:
+    """What is told of a group in words, with what of it the coordinator's load could not read."""
+    groups = ctx.node.groups
+    skipped = groups.read(
+        groups.partition_for(group_id), lambda machine, _: machine.context.skipped.about(group_id)
+    )
+    return message if skipped is None else f"{message} {skipped}" if message else skipped
 
 
 def _read(

@@ -8,7 +8,7 @@ from tests.unit.coordinator.toy import Toy, put
 
 from ottla.coordinator.group.record_types import GROUP_RECORDS
 from ottla.coordinator.partitioning import java_hash_code, partition_for
-from ottla.coordinator.result import Result
+from ottla.coordinator.result import Effect, Result
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.coordinator.shard import Producer
 from ottla.coordinator.shard_state import ShardState
@@ -84,8 +84,11 @@ def test_a_shard_that_cannot_be_loaded_is_not_asked(runtime: CoordinatorRuntime[
     assert shard is not None
     shard.fail()
     assert refusal(runtime, 3) is ErrorCode.NOT_COORDINATOR
+    again = runtime.elect(3, 0, MemoryLog())
+    assert again is not None
+    assert refusal(runtime, 3) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert shard.state is ShardState.CLOSED
     assert runtime.elect(3, 0, MemoryLog()) is None
-    assert runtime.elect(3, 1, MemoryLog()) is not None
 
 
 def test_an_election_of_the_same_epoch_changes_nothing_and_a_later_one_everything(
@@ -188,3 +191,30 @@ def test_a_commit_may_take_as_long_as_the_runtime_says(scheduler: ManualSchedule
 def test_decisions_get_the_time(runtime: CoordinatorRuntime[Toy], scheduler: ManualScheduler) -> None:
     lead(runtime, 1)
     assert runtime.write(1, lambda toy, now_ms: Result(now_ms)).result() == scheduler.now_ms()
+
+
+def test_a_shard_that_cannot_follow_the_cluster_is_loaded_again_and_the_others_follow(
+    runtime: CoordinatorRuntime[Toy], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lead(runtime, 3)
+    lead(runtime, 4)
+    lost: list[int] = []
+    told: list[int] = []
+    runtime.on_lost = lost.append
+    first, second = (shard.machine for shard in runtime.active_shards())
+
+    def raising(image: ClusterImage, delta: Delta, now_ms: int) -> list[Effect]:
+        raise RuntimeError("nobody expected this")
+
+    def following(image: ClusterImage, delta: Delta, now_ms: int) -> list[Effect]:
+        told.append(now_ms)
+        return []
+
+    monkeypatch.setattr(first, "on_image", raising)
+    monkeypatch.setattr(second, "on_image", following)
+    runtime.on_image(ClusterImage(), Delta(ClusterImage(), ClusterImage()))
+    assert lost == [3]
+    assert len(told) == 1
+    assert refusal(runtime, 3) is ErrorCode.NOT_COORDINATOR
+    assert "nobody expected this" in caplog.text
+    assert runtime.elect(3, 0, MemoryLog()) is not None

@@ -1,11 +1,14 @@
 """A shard: decisions in batches, answers at commit, and the state as it was when something fails."""
 
+import logging
+from collections.abc import Iterable, Sequence
+
 import pytest
 from tests.support.group_world import MemoryLog
 from tests.unit.coordinator.toy import ToyWorld, number, put
 
 from ottla.coordinator.log_errors import translate
-from ottla.coordinator.result import After, Answer, CancelTimer, Result, StartTimer
+from ottla.coordinator.result import After, Answer, CancelTimer, Effect, Result, StartTimer
 from ottla.coordinator.shard import Producer
 from ottla.coordinator.shard_answers import ANSWERED_AT_ONCE
 from ottla.coordinator.shard_state import TRANSITIONS, ShardState
@@ -271,8 +274,16 @@ def test_a_mistake_in_a_machine_leaves_no_half_of_a_decision(world: ToyWorld) ->
     world.toy.fails_on = "bad"
     good = world.write(put("a", 1))
     two = [number("b", 1), number("bad", 1)]
-    with pytest.raises(RuntimeError):
-        world.write(lambda toy, _: Result(None, two))
+    mended: list[KafkaError] = []
+
+    def mend(error: KafkaError) -> Sequence[Effect]:
+        mended.append(error)
+        return ()
+
+    bad = world.write(lambda toy, _: Result(None, two, on_failure=mend))
+    assert bad.error is not None
+    assert bad.error.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert mended == [bad.error]
     assert world.toy.newest() == {"a": 1}
     world.settle()
     assert good.result() == {"a": 1}
@@ -530,3 +541,146 @@ def test_a_shard_that_closes_still_answers_what_is_committed() -> None:
     world.shard.close(KafkaError(ErrorCode.NOT_COORDINATOR))
     assert [answer.error for answer in answers] == [None] * len(answers)
     assert waits.error is not None
+
+
+# ---- what nobody expected -------------------------------------------------------------------------------------
+
+
+def raising(*_: object) -> None:
+    raise RuntimeError("nobody expected this")
+
+
+def test_a_decision_that_raises_fails_alone(world: ToyWorld, caplog: pytest.LogCaptureFixture) -> None:
+    def operation(toy: object, now_ms: int) -> Result[None]:
+        raise RuntimeError("nobody expected this")
+
+    bad, good = world.write(operation), world.write(put("a", 1))
+    world.settle()
+    assert bad.error is not None
+    assert bad.error.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert good.result() == {"a": 1}
+    (line,) = caplog.records
+    assert "nobody expected this" in line.getMessage()
+    assert line.exc_info is not None
+
+
+def test_a_log_that_raises_leaves_the_shard_to_be_loaded_again(
+    world: ToyWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody knows how much of the batch is in the log."""
+    appended = world.log.append
+
+    def torn(batch: bytearray, now_ms: int, transaction_version: int = 0) -> int:
+        appended(batch, now_ms, transaction_version)
+        raise RuntimeError("nobody expected this")
+
+    world.log.append = torn  # type: ignore[method-assign]
+    answers = [world.write(put("a", 1)), world.write(put("b", 2))]
+    world.settle()
+    assert [answer.error.code for answer in answers if answer.error] == [ErrorCode.NOT_COORDINATOR] * 2
+    assert world.shard.state is ShardState.CLOSED
+    assert world.lost == 1
+    assert world.reloaded().toy.committed() == {"a": 1, "b": 2}
+    assert "writing a batch failed: nobody expected this" in caplog.text
+
+
+def test_a_batch_that_cannot_be_built_is_as_if_it_was_never_decided(
+    world: ToyWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.coordinator.shard.build_batch", raising)
+    answers = [world.write(put("a", 1)), world.write(put("b", 2))]
+    world.settle()
+    assert [answer.error.code for answer in answers if answer.error] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+    assert world.toy.newest() == {}
+    monkeypatch.undo()
+    good = world.write(put("c", 3))
+    world.settle()
+    assert good.result() == {"c": 3}
+
+
+def test_a_marker_that_the_machine_refuses_is_not_written(
+    world: ToyWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer(5, 0)
+    world.write(put("a", 1), producer=producer)
+    end = world.log.log_end_offset
+    with monkeypatch.context() as patched:
+        patched.setattr(world.toy, "replay_end_transaction", raising)
+        refused = world.end(producer, committed=True)
+    assert refused.error is not None
+    assert refused.error.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert world.log.log_end_offset == end
+    assert world.end(producer, committed=True).error is None
+    assert world.toy.committed() == {"a": 1}
+
+
+def test_whoever_raises_when_told_keeps_nobody_else_waiting(
+    world: ToyWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = world.write(put("a", 1)), world.write(put("b", 2))
+    first.then(raising)
+    heard: list[bool] = []
+    first.then(lambda done: heard.append(True))
+    third = world.write(lambda toy, _: Result("third", [number("c", 3)], [After(lambda: raising())]))
+    world.settle()
+    assert heard == [True]
+    assert second.result() == {"a": 1, "b": 2}
+    assert third.result() == "third"
+    assert caplog.text.count("nobody expected this") >= 2
+
+
+def test_a_mistake_while_undoing_leaves_nobody_without_an_answer(world: ToyWorld) -> None:
+    def mend(error: KafkaError) -> Sequence[Effect]:
+        raise RuntimeError("nobody expected this")
+
+    world.log.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    parked: Pending[str] = Pending()
+    effects: list[Effect] = [Answer(parked, "yes")]
+    bad = world.write(lambda toy, _: Result(None, [number("a", 1)], effects, mend))
+    other = world.write(put("b", 1))
+    world.settle()
+    assert bad.error is not None
+    assert other.error is not None
+    assert parked.error is not None
+
+
+def test_a_closed_shard_tells_everybody_even_if_its_machine_raises(
+    world: ToyWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.log.hold()
+    answer = world.write(put("a", 1))
+    world.settle()
+    monkeypatch.setattr(world.toy, "on_unloaded", raising)
+    world.shard.close(NOT_COORDINATOR)
+    assert answer.error is NOT_COORDINATOR
+    assert world.shard.state is ShardState.CLOSED
+
+
+def test_a_machine_that_raises_when_it_is_loaded_leaves_the_shard_loading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def effects() -> Iterable[Effect]:
+        raise RuntimeError("nobody expected this")
+
+    world = ToyWorld()
+    world.shard.state = ShardState.LOADING
+    with pytest.raises(RuntimeError):
+        world.shard.activate(effects)
+    assert world.shard.state is ShardState.LOADING
+
+
+def test_a_timer_that_raises_is_tried_again(world: ToyWorld, caplog: pytest.LogCaptureFixture) -> None:
+    rung: list[int] = []
+
+    def ring(now_ms: int) -> Result[None]:
+        rung.append(now_ms)
+        if len(rung) == 1:
+            raise RuntimeError("nobody expected this")
+        return Result(None, [number("rung", len(rung))])
+
+    world.write(lambda toy, _: Result(None, (), [StartTimer("t", 100, ring)]))
+    world.pass_ms(10_000)
+    assert len(rung) == 2
+    assert world.toy.committed() == {"rung": 2}
+    (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "nobody expected this" in line.getMessage()

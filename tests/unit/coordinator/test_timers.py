@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.support.group_world import ManualScheduler
 
 from ottla.coordinator.result import Result
@@ -94,8 +95,79 @@ def test_a_decision_that_failed_is_made_again_unless_the_timer_was_started_anew(
     work = Clockwork()
     work.failures = 2
     work.start("a", 100)
-    work.scheduler.pass_ms(100 + 2 * RETRY_MS)
-    assert work.rung == [("a", 100 + 2 * RETRY_MS)]
+    work.scheduler.pass_ms(100 + 3 * RETRY_MS)
+    assert work.rung == [("a", 100 + 3 * RETRY_MS)]
+    work.failures = 1
+    work.start("a", 100, "old")
+    work.scheduler.pass_ms(100)
+    work.start("a", 50, "new")
+    work.scheduler.pass_ms(10_000)
+    assert [name for name, _ in work.rung] == ["a", "new"]
+
+
+def test_a_decision_that_always_fails_is_tried_less_and_less_often() -> None:
+    work = Clockwork()
+    work.failures = 1_000_000
+    work.start("a", 0)
+    work.scheduler.pass_ms(0)
+    tries = []
+    for _ in range(200):
+        before = work.failures
+        work.scheduler.pass_ms(RETRY_MS)
+        if work.failures != before:
+            tries.append(work.scheduler.now_ms())
+    assert tries == [500, 1_500, 3_500, 7_500, 15_500, 31_500, 61_500, 91_500]
+    assert len(work.timers) == 1
+
+
+def test_a_firing_that_raises_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    work = Clockwork()
+    raised = [RuntimeError("nobody expected this")]
+
+    def ring(now_ms: int) -> Result[None]:
+        if raised:
+            raise raised.pop()
+        return Result(work.rung.append(("a", now_ms)))
+
+    work.timers.start("a", 100, ring)
+    work.scheduler.pass_ms(100)
+    (line,) = caplog.records
+    assert "timer a failed: nobody expected this" in line.getMessage()
+    work.scheduler.pass_ms(10_000)
+    assert work.rung == [("a", 100 + RETRY_MS)]
+    assert len(work.timers) == 0
+
+
+def test_a_timer_that_is_cancelled_while_its_decision_waits_is_not_tried_again() -> None:
+    work = Clockwork()
+    decision: Pending[Any] = Pending()
+    timers = Timers(work.scheduler, lambda operation: decision)
+    timers.start("a", 100, lambda now_ms: Result(None))
+    work.scheduler.pass_ms(100)
+    assert len(timers) == 1
+    timers.cancel("a")
+    decision.fail(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    work.scheduler.pass_ms(10_000)
+    assert len(timers) == 0
+
+
+def test_a_timer_is_kept_until_its_decision_is_committed() -> None:
+    work = Clockwork()
+    decisions: list[Pending[Any]] = []
+
+    def fire(operation: Operation) -> Pending[Any]:
+        decisions.append(Pending())
+        return decisions[-1]
+
+    timers = Timers(work.scheduler, fire)
+    timers.start("a", 100, lambda now_ms: Result(None))
+    work.scheduler.pass_ms(5_000)
+    assert len(decisions) == len(timers) == 1
+    decisions[0].fail(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
+    work.scheduler.pass_ms(RETRY_MS)
+    assert len(decisions) == 2
+    decisions[1].resolve(None)
+    assert len(timers) == 0
 
 
 def test_a_timer_may_start_itself() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from ottla.client.admin_types import NewTopic
 from ottla.client.blocking import Admin
 from ottla.coordinator.partitioning import partition_for
 from ottla.model.errors import ErrorCode
-from ottla.model.ids import Uuid
+from ottla.model.ids import Uuid, uuid_to_str
 from ottla.server.handlers.coordinators import normal_share_key
 from ottla.testing import Broker
 from ottla.wire.codec import decode
@@ -36,6 +38,7 @@ from ottla.wire.messages.groups import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from ottla.wire.messages.producers import InitProducerIdRequest
 from ottla.wire.registry import response_class
 
 UNKNOWN_ID = Uuid(b"nobody's id-----")
@@ -53,11 +56,16 @@ class Client:
         self._socket.close()
 
     def ask(self, request: Any, version: int) -> Any:
+        self.send(request, version)
+        return self.receive(type(request), version)
+
+    def send(self, request: Any, version: int) -> None:
         self._socket.sendall(encode_request(request, version, 7, "test"))
+
+    def receive(self, asked: Any, version: int) -> Any:
         answer = receive_frame(self._socket)
-        kind = response_class(request.API_KEY)
-        _, start = decode_response_header(answer, 0, request.API_KEY, version)
-        return decode(kind, answer, version, start)[0]
+        _, start = decode_response_header(answer, 0, asked.API_KEY, version)
+        return decode(response_class(asked.API_KEY), answer, version, start)[0]
 
 
 @pytest.fixture
@@ -129,14 +137,66 @@ def topic_id(broker: Broker, name: str) -> Uuid:
     return topic.id
 
 
+@pytest.mark.parametrize(("key_type", "version"), [(0, 1), (0, 4), (0, 6), (1, 1), (1, 6), (2, 6)])
+def test_the_first_question_waits_until_the_coordinator_serves(
+    broker: Broker, key_type: int, version: int
+) -> None:
+    key = f"g:{uuid_to_str(topic_id(broker, 't'))}:0" if key_type == 2 else "g"
+    link = Client(broker)
+    if version < 4:
+        found = link.ask(FindCoordinatorRequest(key_type=key_type, key=key), version)
+    else:
+        request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+        (found,) = link.ask(request, version).coordinators
+    assert (found.error_code, found.node_id) == (0, broker.node.node_id)
+    if key_type == 0:
+        asked = [OffsetFetchRequestGroup(group_id="g", topics=[])]
+        assert [row.error_code for row in link.ask(OffsetFetchRequest(groups=asked), 8).groups] == [0]
+    if key_type == 1:
+        begun = link.ask(InitProducerIdRequest(transactional_id="g", transaction_timeout_ms=1_000), 4)
+        assert begun.error_code == 0
+    link.close()
+
+
+def test_nobody_waits_for_a_coordinator_that_cannot_be_made(tmp_path: Path) -> None:
+    with Broker({"offsets.topic.replication.factor": 3}, tmp_path / "data") as broker:
+        link = Client(broker)
+        for _ in range(2):
+            (found,) = link.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4).coordinators
+            assert found.error_code == int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            assert (found.node_id, found.host, found.port) == (-1, "", -1)
+        link.close()
+
+
+def test_a_coordinator_that_takes_long_is_not_waited_for_for_ever(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, released = broker.node.controller.create_topics, threading.Event()
+
+    async def slow(*given: Any) -> Any:
+        while not released.is_set():
+            await asyncio.sleep(0.01)
+        return await create(*given)
+
+    monkeypatch.setattr(broker.node.controller, "create_topics", slow)
+    monkeypatch.setattr("ottla.server.handlers.coordinators.MAX_WAIT_S", 0.05)
+    link = Client(broker)
+    asked = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+    for _ in range(2):
+        (found,) = link.ask(asked, 4).coordinators
+        assert found.error_code == int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    released.set()
+    monkeypatch.setattr("ottla.server.handlers.coordinators.MAX_WAIT_S", 20)
+    (found,) = link.ask(asked, 4).coordinators
+    assert found.error_code == 0
+    link.close()
+
+
 def test_the_first_question_makes_the_topic_as_apache_does(broker: Broker) -> None:
     link = Client(broker)
     asked = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
-    (first,) = link.ask(asked, 4).coordinators
-    assert first.error_code == int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    assert (first.node_id, first.host, first.port) == (-1, "", -1)
-    ready(link, "g")
     (found,) = link.ask(asked, 4).coordinators
+    assert found.error_code == 0
     assert f"{found.host}:{found.port}" == broker.bootstrap_servers
     image = broker.node.controller.image
     topic = image.topic("__consumer_offsets")

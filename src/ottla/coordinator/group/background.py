@@ -1,9 +1,13 @@
-"""Work that a group needs done and the loop has no time for: it is done elsewhere, and comes back as a decision."""
+"""Work that a group needs done and the loop has no time for: it is done elsewhere, and comes back as a decision.
+
+If it does not (the work raised, or the decision was not written), `failed` is told why, and mends soft state.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from ottla.coordinator.result import Result
+from ottla.model.errors import KafkaError
 
 T = TypeVar("T")
 
@@ -16,8 +20,9 @@ class Background(Protocol):
         group_id: str,
         work: Callable[[], T],
         then: Callable[[T, int], Result[Any]],
+        failed: Callable[[KafkaError], None],
     ) -> None:
-        """Compute in a thread; `then` is given what came out and the time. The work must not raise."""
+        """Compute in a thread; `then` is given what came out and the time."""
         ...
 
     def in_slices(
@@ -25,6 +30,7 @@ class Background(Protocol):
         group_id: str,
         work: Iterator[T | None],
         then: Callable[[T, int], Result[Any]],
+        failed: Callable[[KafkaError], None],
     ) -> None:
         """Compute on the loop, a slice a turn: the work yields None after each slice, and at last what came out."""
         ...

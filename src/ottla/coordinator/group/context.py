@@ -7,6 +7,7 @@ from ottla.coordinator.group.assignors.api import PartitionAssignor
 from ottla.coordinator.group.assignors.loading import load_assignors
 from ottla.coordinator.group.background import Background
 from ottla.coordinator.group.group import Group, GroupType
+from ottla.coordinator.group.skipped import SkippedRecords
 from ottla.coordinator.result import Effect
 from ottla.coordinator.timeline import Timeline, TimelineDict
 from ottla.metadata.delta import Delta
@@ -45,6 +46,7 @@ class GroupContext:
         # Of consumer groups, by name; the first is the default.
         self.assignors = load_assignors(("uniform", "range")) if assignors is None else assignors
         self.background = background
+        self.skipped = SkippedRecords()
         self.image = ClusterImage()
 
     def group(self, group_id: str) -> Group:

@@ -56,6 +56,9 @@ class GroupMachine:
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
         self.offsets.replay_end_transaction(producer_id, committed)
 
+    def on_skipped(self, key: Any | None, what: str) -> None:
+        self.context.skipped.add(key, what)
+
     def on_loaded(self, image: ClusterImage, now_ms: int) -> Iterable[Effect]:
         self.context.image = image
         return [effect for manager in self._managers for effect in manager.on_loaded(now_ms)]

@@ -82,7 +82,10 @@ class ModernLargeAssignments(ABC, Generic[P, F, T]):
         turn.effects.append(
             After(
                 lambda: background.in_thread(
-                    group_id, lambda: _compute(plan), lambda found, now_ms: self._computed(run, found, now_ms)
+                    group_id,
+                    lambda: _compute(plan),
+                    lambda found, now_ms: self._computed(run, found, now_ms),
+                    lambda error: self._fail(run, error),
                 )
             )
         )

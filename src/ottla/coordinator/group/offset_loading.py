@@ -80,7 +80,10 @@ class OffsetLoader:
             return None
         if topic_at + 2 + LENGTH.unpack_from(key, topic_at)[0] != len(key) - 4:
             return None
-        group_id, topic = key[4:topic_at].decode(), key[topic_at + 2 : -4].decode()
+        try:
+            group_id, topic = key[4:topic_at].decode(), key[topic_at + 2 : -4].decode()
+        except UnicodeDecodeError:
+            return None
         if len(self._names) >= MAX_REMEMBERED:
             self.forget()
         names = (group_id, self._topics.setdefault(topic, topic))

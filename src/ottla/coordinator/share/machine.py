@@ -256,6 +256,8 @@ class ShareMachine:
         self._rows[key] = _row(row, state, state.state_epoch, updates, self._timeline.offset)
 
     def _replay_update(self, key: ShareKey, value: Any) -> None:
+        if value is None:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a tombstone has the key of a snapshot")
         row = self._rows.get(key)
         state = after_update(None if row is None else row.state, value)
         state_epoch = FIRST_EPOCH if row is None else row.state_epoch

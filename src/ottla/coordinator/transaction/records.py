@@ -1,8 +1,7 @@
 """Rows of transactional ids to the records of __transaction_state and back.
 
 A record in memory carries the row itself, with what is never logged; the log holds Kafka's TransactionLogValue, in
-version 1 from transaction.version 1 on. A value of a version that is not known here is passed over on load, as
-Apache does: an aborted upgrade may have left it.
+version 1 from transaction.version 1 on.
 
 Version 1 is written by hand, three times a transaction: the same bytes as the declared message's, a tenth of the work.
 """
@@ -62,14 +61,9 @@ class TransactionSerde(RecordSerde):
             return super().encode(CoordinatorRecord(record.key, to_value(record.value, 0), 0))
         return key, _encode_value(record.value)
 
-    def decode(self, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
-        try:
-            record = super().decode(key, value)
-        except KafkaError as error:
-            if error.code is ErrorCode.UNSUPPORTED_VERSION:
-                return None
-            raise
-        if record is None or record.value is None:
+    def decode(self, key: bytes | None, value: bytes | None) -> CoordinatorRecord:
+        record = super().decode(key, value)
+        if record.value is None:
             return record
         return CoordinatorRecord(record.key, from_value(record.value), record.value_version)
 

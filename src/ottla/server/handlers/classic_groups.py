@@ -14,7 +14,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.server.authorized import ALL_GROUP_OPERATIONS
 from ottla.server.context import Context
-from ottla.server.group_requests import caller_of
+from ottla.server.group_requests import caller_of, with_skipped
 from ottla.server.registry import handles
 from ottla.wire.messages.groups import (
     DescribedGroup,
@@ -32,11 +32,13 @@ from ottla.wire.messages.groups import (
 )
 
 # The first versions in which a join need not name a protocol, several members leave at once, a sync says what its
-# member believes was agreed on (KIP-559), and a description lists operations (KIP-430).
+# member believes was agreed on (KIP-559), a description lists operations (KIP-430) and tells something in words
+# (KIP-1043).
 FIRST_NULL_PROTOCOL_VERSION = 7
 FIRST_BATCHED_LEAVE_VERSION = 3
 FIRST_SYNC_PROTOCOL_VERSION = 5
 FIRST_OPERATIONS_VERSION = 3
+FIRST_MESSAGE_VERSION = 6
 
 # What members of all groups may say of themselves, and from where on one has to ask for room: those who say little
 # are never turned away because others said much.
@@ -191,9 +193,12 @@ def _describe(ctx: Context, group_id: str) -> DescribedGroup:
     groups = ctx.node.groups
     version = ctx.version
     try:
-        return groups.read(
+        described = groups.read(
             groups.partition_for(group_id), lambda machine, _: machine.classic.describe(group_id, version)
         )
+        if version >= FIRST_MESSAGE_VERSION:
+            described.error_message = with_skipped(ctx, group_id, described.error_message)
+        return described
     except KafkaError as error:
         return DescribedGroup(
             error_code=int(error.code),

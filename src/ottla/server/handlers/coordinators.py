@@ -1,20 +1,29 @@
 """FindCoordinator: which broker is responsible for a group, a transactional id or a share partition.
 
-The first question makes the topic that the coordinators write to, and is told to come again.
+The first question makes the topic that the coordinators write to, and waits for it, within a bound: Apache says at once
+that there is no coordinator yet, and clients that give up soon (librdkafka asks for a transaction's three times within
+300 ms) may never find it on a busy machine.
 """
 
+import asyncio
 import re
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 from ottla.coordinator.partitioning import partition_for
+from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.metadata.cluster import Endpoint
 from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import uuid_from_str, uuid_to_str
-from ottla.server import internal_topics
-from ottla.server.context import Context
-from ottla.server.internal_topics import GROUP_METADATA, SHARE_GROUP_STATE, TRANSACTION_STATE, InternalTopic
+from ottla.server.context import Context, Services
 from ottla.server.registry import handles
+from ottla.server.topic_creation import (
+    GROUP_METADATA,
+    SHARE_GROUP_STATE,
+    TRANSACTION_STATE,
+    InternalTopic,
+)
 from ottla.wire.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
@@ -26,6 +35,8 @@ _TOPICS: Final[dict[int, InternalTopic]] = {
 # The first versions with several keys (KIP-699) and with share coordinators (KIP-932).
 FIRST_BATCHED_VERSION = 4
 FIRST_SHARE_VERSION = 6
+# How long a request waits at most for a coordinator that is being made.
+MAX_WAIT_S: Final = 1.0
 _INT = re.compile(r"[+-]?\d{1,10}")
 _MESSAGES: Final = {
     ErrorCode.NONE: "NONE",
@@ -40,6 +51,7 @@ _MESSAGES: Final = {
 @handles(FindCoordinatorRequest)
 async def find_coordinator(ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """The coordinator of each key."""
+    await _made(ctx, request)
     if ctx.version >= FIRST_BATCHED_VERSION:
         breath = Breath()
         coordinators = []
@@ -57,12 +69,41 @@ async def find_coordinator(ctx: Context, request: FindCoordinatorRequest) -> Fin
     )
 
 
+async def _made(ctx: Context, request: FindCoordinatorRequest) -> None:
+    """If nobody has needed these coordinators yet, have them made; wait until they serve, or for as long as we may."""
+    topic = _TOPICS.get(request.key_type)
+    keys = request.coordinator_keys if ctx.version >= FIRST_BATCHED_VERSION else [request.key]
+    if topic is None or ctx.node.image().topic(topic.name) is not None:
+        return
+    if topic is SHARE_GROUP_STATE:
+        keys = [normal for key in keys if (normal := _share_key(ctx, key)) is not None]
+    if not keys:
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(MAX_WAIT_S):
+            # Whoever else waits for it goes on waiting when this one's time is up.
+            await asyncio.shield(ctx.node.topic_creation.create_internal(ctx.node, topic))
+            runtime = _runtime(ctx.node, topic)
+            for partition in {runtime.partition_for(key) for key in keys}:
+                await runtime.settled(partition)
+
+
+def _runtime(node: Services, topic: InternalTopic) -> CoordinatorRuntime[Any]:
+    if topic is GROUP_METADATA:
+        return node.groups
+    return node.transactions.runtime if topic is TRANSACTION_STATE else node.share_state.runtime
+
+
+def _share_key(ctx: Context, key: str) -> str | None:
+    return None if ctx.version < FIRST_SHARE_VERSION else normal_share_key(key)
+
+
 def _coordinator(ctx: Context, key_type: int, key: str) -> Coordinator:
     topic = _TOPICS.get(key_type)
     if topic is None:
         return _nobody(key, ErrorCode.INVALID_REQUEST, _MESSAGES[ErrorCode.INVALID_REQUEST])
     if topic is SHARE_GROUP_STATE:
-        normal = None if ctx.version < FIRST_SHARE_VERSION else normal_share_key(key)
+        normal = _share_key(ctx, key)
         if normal is None:
             return _nobody(key, ErrorCode.INVALID_REQUEST)
         found = _find(ctx, topic, normal)
@@ -77,9 +118,6 @@ def _coordinator(ctx: Context, key_type: int, key: str) -> Coordinator:
 def _find(ctx: Context, topic: InternalTopic, key: str) -> tuple[int, Endpoint] | None:
     """The broker that leads the key's partition, if it can be reached on this listener."""
     image = ctx.node.image()
-    if image.topic(topic.name) is None:
-        internal_topics.create(ctx.node, topic)
-        return None
     partition = image.partition(topic.name, partition_for(key, topic.partitions(ctx)))
     broker = None if partition is None else image.brokers.get(partition.leader)
     if broker is None or broker.fenced:

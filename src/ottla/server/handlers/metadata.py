@@ -4,14 +4,12 @@ An unknown topic may be created by the way (auto-creation), in which case the cl
 does.
 """
 
-import logging
 from collections.abc import Iterable
 
 from ottla.metadata.partition import PartitionRegistration, TopicImage
 from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
-from ottla.model.tasks import spawn
 from ottla.model.topic_names import INTERNAL_TOPICS, topic_name_problem
 from ottla.server.authorized import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, NOT_ASKED
 from ottla.server.context import Context
@@ -31,12 +29,8 @@ from ottla.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
 )
-from ottla.wire.messages.topics import CreatableTopic, CreateTopicsRequest
-
-log = logging.getLogger("ottla.server")
 
 TOPIC_IDS_VERSION = 12
-AUTO_CREATE_TIMEOUT_MS = 30_000
 
 
 @handles(MetadataRequest)
@@ -126,27 +120,8 @@ async def _missing(ctx: Context, request: MetadataRequest, names: list[str], bre
         encoded.append(encode_topic(ctx.version, error, name))
         await breath.take()
     if legal and request.allow_auto_topic_creation and ctx.node.config()["auto.create.topics.enable"]:
-        _auto_create(ctx, legal[:MAX_DECIDED_ELEMENTS])
+        ctx.node.topic_creation.auto_create(ctx.node, legal[:MAX_DECIDED_ELEMENTS])
     return encoded
-
-
-def _auto_create(ctx: Context, names: list[str]) -> None:
-    """Ask the controller and do not wait: the client is told that the topic is unknown and comes again."""
-    request = CreateTopicsRequest(
-        topics=[
-            CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
-            for name in names
-        ],
-        timeout_ms=AUTO_CREATE_TIMEOUT_MS,
-    )
-    spawn(_create(ctx, request), name="creating topics", owner="auto.create.topics.enable")
-
-
-async def _create(ctx: Context, request: CreateTopicsRequest) -> None:
-    try:
-        await ctx.node.controller.create_topics(request, ctx.decision)
-    except KafkaError as error:
-        log.warning("automatic creation of a topic failed: %s", error)
 
 
 # ---- DescribeTopicPartitions (KIP-966) ------------------------------------------------------------------------

@@ -165,11 +165,13 @@ def test_version_0_keeps_what_it_knows(row: Transaction) -> None:
     assert decoded.value == row._replace(previous_producer_id=-1, next_producer_id=-1, client_version=0)
 
 
-def test_values_and_keys_from_the_future_are_passed_over() -> None:
+def test_values_and_keys_from_the_future_are_not_known() -> None:
     key, value = TRANSACTION_RECORDS.encode(transaction_record("ab", ONGOING, 2))
     assert value is not None
-    assert TRANSACTION_RECORDS.decode(key, b"\x00\x09" + value[2:]) is None
-    assert TRANSACTION_RECORDS.decode(b"\x00\x01" + key[2:], value) is None
+    for newer in ((key, b"\x00\x09" + value[2:]), (b"\x00\x01" + key[2:], value)):
+        with pytest.raises(KafkaError) as refused:
+            TRANSACTION_RECORDS.decode(*newer)
+        assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_a_state_that_there_is_not_is_corrupt() -> None:

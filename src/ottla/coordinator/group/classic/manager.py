@@ -245,7 +245,7 @@ class ClassicManager:
             if isinstance(group, ClassicGroup):
                 groups.pop(key.group)
             return
-        if not isinstance(group, ClassicGroup) or not self._context.timeline.recording:
+        if not isinstance(group, ClassicGroup) or self._context.timeline.loading:
             group = self._born(key.group, value)
             groups[key.group] = group
         group.stored.value = value

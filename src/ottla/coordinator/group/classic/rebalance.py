@@ -30,6 +30,8 @@ INITIAL_DELAY: Final = "group.initial.rebalance.delay.ms"
 MOST_LATE_MS: Final = 2_000
 # And how long who was given an id then has to come with it.
 UNUSED_ID_MS: Final = 10_000
+# How long a group whose static members are all away waits at least before it looks again.
+LEAST_WAIT_FOR_LEADER_MS: Final = 100
 
 
 class Rebalances:
@@ -82,8 +84,9 @@ class Rebalances:
         turn.effects.append(CancelTimer(_join_key(group.group_id)))
         self._leave_behind(group)
         if group.members and not _elect_leader(group):
-            # Static members, all of them away: go on when one is back, or their sessions are over.
-            self._start_join_timer(turn, group)
+            # Static members, all of them away: go on when one is back, or their sessions are over. Members choose the
+            # rebalance timeout: one of nothing must not have the loop look again and again.
+            self._start_join_timer(turn, group, LEAST_WAIT_FOR_LEADER_MS)
             return
         group.next_generation(turn.now_ms)
         if group.is_empty():
@@ -121,12 +124,12 @@ class Rebalances:
 
     # ---- timers of a rebalance ----------------------------------------------------------------------------
 
-    def _start_join_timer(self, turn: Turn, group: ClassicGroup) -> None:
+    def _start_join_timer(self, turn: Turn, group: ClassicGroup, least_ms: int = 0) -> None:
         group_id = group.group_id
         turn.effects.append(
             StartTimer(
                 _join_key(group_id),
-                group.rebalance_timeout_ms(),
+                max(group.rebalance_timeout_ms(), least_ms),
                 lambda now_ms: self._expire_join(group_id, now_ms),
             )
         )

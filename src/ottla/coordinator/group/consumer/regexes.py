@@ -18,6 +18,7 @@ from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.metadata_hash import TopicHashes
 from ottla.coordinator.group.modern_turn import Turn
 from ottla.coordinator.result import After, Result, StartTimer
+from ottla.model.errors import KafkaError
 
 MIN_REFRESH_INTERVAL_MS: Final = 10_000
 # Kafka has an internal setting for it, which nobody is meant to change.
@@ -113,9 +114,13 @@ class RegularExpressions:
             return self._resolved(group_id, found, image.offset, started_ms, now_ms)
 
         background = self._context.background
-        turn.failures.append(lambda error: self._resolving.discard(group_id))
+
+        def failed(error: KafkaError) -> None:
+            self._resolving.discard(group_id)
+
+        turn.failures.append(failed)
         if background is not None:
-            turn.effects.append(After(lambda: background.in_slices(group_id, work, then)))
+            turn.effects.append(After(lambda: background.in_slices(group_id, work, then, failed)))
             return
         everything = {}
         for found in work:

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.group_world import GroupWorld, error_of
 
+from ottla.coordinator.group.classic import rebalance
 from ottla.coordinator.group.classic.group import ClassicGroup
 from ottla.coordinator.group.classic.protocols import subscribed_topics
 from ottla.coordinator.group.classic.records import restore
@@ -249,6 +250,32 @@ def test_static_members_are_known_after_a_reload(world: GroupWorld) -> None:
     back = world.join(instance="i").result()
     assert (back.generation_id, back.leader, back.skip_assignment) == (1, back.member_id, True)
     assert world.sync(back.member_id, 1, instance="i").result().assignment == b"A"
+
+
+def test_a_rebalance_timeout_of_nothing_keeps_nobody_busy_while_static_members_are_away(
+    world: GroupWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = world.join(instance="i", session_ms=30_000)
+    world.pass_ms(3_000)
+    static = joined.result().member_id
+    world.sync(static, 1, {static: b"A"}, instance="i")
+    world.group().members[static].rebalance_timeout_ms = 0
+    looks: list[int] = []
+    elect = rebalance._elect_leader
+
+    def noted(group: ClassicGroup) -> bool:
+        looks.append(world.scheduler.now_ms())
+        return elect(group)
+
+    monkeypatch.setattr(rebalance, "_elect_leader", noted)
+    world.join(version=3, rebalance_ms=0)
+    (other,) = set(world.group().members) - {static}
+    world.leave(other)
+    world.pass_ms(1_000)
+    assert 1 <= len(looks) <= 1_000 / rebalance.LEAST_WAIT_FOR_LEADER_MS + 1
+    back = world.join(instance="i", rebalance_ms=0)
+    world.pass_ms(1_000)
+    assert back.result().generation_id == 2
 
 
 def test_many_groups_are_watched_in_slices(world: GroupWorld) -> None:

@@ -1,0 +1,160 @@
+"""Topics that are made when somebody first needs them: the coordinators' own, and those that clients ask for.
+
+The controller is asked once at a time for each. Whoever needs a coordinator may wait until its topic is there; a client
+that asks for a topic's metadata is told that there is none, as with Apache, and finds it when it comes again.
+
+Owner: the node's services, on the broker's loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ottla.controller.result import RequestContext
+from ottla.model.errors import KafkaError
+from ottla.model.tasks import spawn
+from ottla.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.config.broker import BrokerConfig
+    from ottla.server.context import Context, Services
+
+log = logging.getLogger("ottla.server")
+
+# The version of CreateTopics whose rules hold for what a broker asks for.
+_DECISION: Final = RequestContext(api_version=7)
+# The client is answered first, and one that makes the topic itself in the same moment comes first: with Apache the
+# broker's own request goes to the controller by a queue and a connection.
+AUTO_CREATE_AFTER_S: Final = 0.005
+# Of the topics of one failed request.
+MAX_NAMED: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """How one of them is made: which broker keys say its size, and what it is configured to."""
+
+    name: str
+    partitions_key: str
+    replication_factor_key: str
+    configs: Callable[["BrokerConfig"], Mapping[str, object]]
+
+    def partitions(self, ctx: "Context") -> int:
+        """How many it has, or will have."""
+        found = ctx.node.image().topic(self.name)
+        return int(ctx.node.config()[self.partitions_key]) if found is None else len(found.partitions)
+
+    def creatable(self, config: "BrokerConfig") -> CreatableTopic:
+        return CreatableTopic(
+            name=self.name,
+            num_partitions=config[self.partitions_key],
+            replication_factor=config[self.replication_factor_key],
+            assignments=[],
+            configs=[
+                CreatableTopicConfig(name=name, value=str(value))
+                for name, value in self.configs(config).items()
+            ],
+        )
+
+
+GROUP_METADATA: Final = InternalTopic(
+    "__consumer_offsets",
+    "offsets.topic.num.partitions",
+    "offsets.topic.replication.factor",
+    lambda config: {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": config["offsets.topic.segment.bytes"],
+    },
+)
+TRANSACTION_STATE: Final = InternalTopic(
+    "__transaction_state",
+    "transaction.state.log.num.partitions",
+    "transaction.state.log.replication.factor",
+    lambda config: {
+        "unclean.leader.election.enable": "false",
+        "compression.type": "uncompressed",
+        "cleanup.policy": "compact",
+        "min.insync.replicas": config["transaction.state.log.min.isr"],
+        "segment.bytes": config["transaction.state.log.segment.bytes"],
+    },
+)
+SHARE_GROUP_STATE: Final = InternalTopic(
+    "__share_group_state",
+    "share.coordinator.state.topic.num.partitions",
+    "share.coordinator.state.topic.replication.factor",
+    lambda config: {
+        "cleanup.policy": "delete",
+        "compression.type": "producer",
+        "segment.bytes": config["share.coordinator.state.topic.segment.bytes"],
+        "min.insync.replicas": config["share.coordinator.state.topic.min.isr"],
+        "retention.ms": -1,
+    },
+)
+_INTERNAL: Final = {topic.name: topic for topic in (GROUP_METADATA, TRANSACTION_STATE, SHARE_GROUP_STATE)}
+
+
+class TopicCreation:
+    """See the module."""
+
+    def __init__(self) -> None:
+        # Those that the controller is asked for, or is about to be.
+        self._in_creation: dict[str, asyncio.Task[None]] = {}
+
+    def create_internal(self, node: "Services", topic: InternalTopic) -> "asyncio.Task[None]":
+        """Ask for a coordinators' topic; the task ends when this broker shows it, or when it cannot be made."""
+        running = self._in_creation.get(topic.name)
+        return running if running is not None else self._begin(node, [topic.name], after_s=0)
+
+    def auto_create(self, node: "Services", names: Iterable[str]) -> None:
+        """Ask for topics that a client has asked about, beside answering it."""
+        wanted = [name for name in names if name not in self._in_creation]
+        if wanted:
+            self._begin(node, wanted, after_s=AUTO_CREATE_AFTER_S)
+
+    def _begin(self, node: "Services", names: list[str], after_s: float) -> "asyncio.Task[None]":
+        shown = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        task = spawn(self._create(node, names, after_s), name=f"creating {shown}", owner="topic creation")
+        self._in_creation.update(dict.fromkeys(names, task))
+        task.add_done_callback(lambda _: self._ended(names))
+        return task
+
+    def _ended(self, names: list[str]) -> None:
+        for name in names:
+            self._in_creation.pop(name, None)
+
+    async def _create(self, node: "Services", names: list[str], after_s: float) -> None:
+        if after_s:
+            await asyncio.sleep(after_s)
+            names = [name for name in names if node.image().topic(name) is None]
+            if not names:
+                return
+        config = node.config()
+        request = CreateTopicsRequest(
+            topics=[_creatable(name, config) for name in names], timeout_ms=config["request.timeout.ms"]
+        )
+        try:
+            response: CreateTopicsResponse = await node.controller.create_topics(request, _DECISION)
+        except KafkaError as error:
+            log.warning("%s cannot be created on demand: %s", ", ".join(names[:MAX_NAMED]), error)
+            return
+        for result in response.topics:
+            if result.error_code:
+                log.warning("topic %s cannot be created on demand: %s", result.name, result.error_message)
+            else:
+                log.info("topic %s is created on demand", result.name)
+        await node.caught_up()
+
+
+def _creatable(name: str, config: "BrokerConfig") -> CreatableTopic:
+    internal = _INTERNAL.get(name)
+    if internal is not None:
+        return internal.creatable(config)
+    return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[])

@@ -1,0 +1,173 @@
+"""Where the coordinators touch the node: loads that fail, and work in threads that raises."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop.process import wait_until
+from tests.unit.node.test_group_offsets import Client
+
+from ottla.coordinator.result import Result
+from ottla.coordinator.shard_state import ShardState
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.pending import Pending
+from ottla.node import coordinators
+from ottla.node.group_background import MAX_THREADS, LoopBackground
+from ottla.testing import Broker
+from ottla.wire.messages.groups import (
+    FindCoordinatorRequest,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
+
+
+def asked(link: Client, group: str = "g") -> ErrorCode:
+    rows = [OffsetFetchRequestGroup(group_id=group, topics=[])]
+    (found,) = link.ask(OffsetFetchRequest(groups=rows), 8).groups
+    return ErrorCode(found.error_code)
+
+
+def failing(times: int, error: Exception) -> tuple[Callable[..., Any], list[int]]:
+    """In the place of a method that raises so often, and then does what it did."""
+    tries: list[int] = []
+    replay = coordinators.Coordinators._replay
+
+    async def raising(self: Any, shard: Any, *more: Any) -> None:
+        tries.append(shard.topic_partition.partition)
+        if len(tries) <= times:
+            raise error
+        await replay(self, shard, *more)
+
+    return raising, tries
+
+
+@pytest.mark.parametrize("error", [OSError(5, "I/O error"), RuntimeError("nobody expected this")])
+def test_a_load_that_fails_is_logged_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    raising, tries = failing(2, error)
+    monkeypatch.setattr(coordinators.Coordinators, "_replay", raising)
+    with Broker({"offsets.topic.num.partitions": 1}, tmp_path / "data") as broker:
+        link = Client(broker)
+        link.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+        wait_until(lambda: asked(link) is ErrorCode.NONE, 30, "the shard to be loaded")
+        link.close()
+    assert len(tries) == 3
+    assert caplog.text.count(f"loading __consumer_offsets-0 failed: {error}") == 2
+
+
+def test_a_shard_whose_load_fails_for_good_says_that_it_is_no_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raising, tries = failing(10**6, RuntimeError("nobody expected this"))
+    monkeypatch.setattr(coordinators.Coordinators, "_replay", raising)
+    with Broker({"offsets.topic.num.partitions": 1}, tmp_path / "data") as broker:
+        link = Client(broker)
+        link.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+        wait_until(lambda: len(tries) >= 2, 30, "a second try")
+        assert asked(link) in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        (shard,) = broker.node.coordinators.groups._shards.values()
+        assert shard.state in (ShardState.FAILED, ShardState.LOADING)
+        # The others serve.
+        (found,) = link.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4).coordinators
+        assert found.error_code == 0
+        link.close()
+
+
+# ---- work in threads and slices -------------------------------------------------------------------------------
+
+
+class Runtime:
+    """Decides at once, or not at all."""
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+        self.decided: list[Any] = []
+
+    def partition_for(self, key: str) -> int:
+        return 0
+
+    def write(self, partition: int, operation: Callable[[Any, int], Result[Any]]) -> Pending[Any]:
+        if self.error is not None:
+            return Pending.failed(self.error)
+        self.decided.append(operation(None, 0).response)
+        return Pending.of(None)
+
+
+@pytest.fixture
+def runtime() -> Runtime:
+    return Runtime()
+
+
+def boom() -> int:
+    raise RuntimeError("a mistake of an assignor")
+
+
+def leave() -> int:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("work", [boom, leave])
+def test_an_assignor_that_raises_fails_its_group_and_frees_its_thread(
+    runtime: Runtime, work: Callable[[], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        background = LoopBackground(lambda: runtime)  # type: ignore[arg-type,return-value]
+        failures: list[KafkaError] = []
+        told = asyncio.Event()
+
+        def failed(error: KafkaError) -> None:
+            failures.append(error)
+            if len(failures) == MAX_THREADS + 1:
+                told.set()
+
+        for _ in range(MAX_THREADS + 1):
+            background.in_thread("g", work, lambda found, now_ms: Result(found), failed)
+        await asyncio.wait_for(told.wait(), 20)
+        assert {error.code for error in failures} == {ErrorCode.UNKNOWN_SERVER_ERROR}
+        done = asyncio.Event()
+
+        def then(found: int, now_ms: int) -> Result[int]:
+            done.set()
+            return Result(found)
+
+        background.in_thread("g", lambda: 42, then, failed)
+        await asyncio.wait_for(done.wait(), 20)
+        await background.stop()
+
+    asyncio.run(scenario())
+    assert runtime.decided == [42]
+    assert caplog.text.count("the assignment of group g failed") == MAX_THREADS + 1
+
+
+def test_slices_that_raise_fail_their_group(runtime: Runtime, caplog: pytest.LogCaptureFixture) -> None:
+    def slices() -> Iterator[int | None]:
+        yield None
+        raise RuntimeError("nobody expected this")
+
+    async def scenario() -> None:
+        background = LoopBackground(lambda: runtime)  # type: ignore[arg-type,return-value]
+        failed: asyncio.Future[KafkaError] = asyncio.get_running_loop().create_future()
+        background.in_slices("g", slices(), lambda found, now_ms: Result(found), failed.set_result)
+        error = await asyncio.wait_for(failed, 20)
+        assert error.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+    asyncio.run(scenario())
+    assert "the topics of group g failed: nobody expected this" in caplog.text
+
+
+def test_what_was_found_out_and_cannot_be_written_fails_its_group(runtime: Runtime) -> None:
+    runtime.error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many decisions wait already")
+
+    async def scenario() -> None:
+        background = LoopBackground(lambda: runtime)  # type: ignore[arg-type,return-value]
+        failed: asyncio.Future[KafkaError] = asyncio.get_running_loop().create_future()
+        background.in_thread("g", lambda: 1, lambda found, now_ms: Result(found), failed.set_result)
+        assert await asyncio.wait_for(failed, 20) is runtime.error
+
+    asyncio.run(scenario())
