@@ -11,17 +11,20 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.model.tasks import spawn_restarting
+from ottla.model.tasks import guarded, spawn_restarting
 from ottla.replication.partition import Partition
 from ottla.storage.log import Log
 from ottla.storage.log_dir import LogDir
 from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger("ottla.replication")
+
+OWNER = "replicas"
 
 PIECE_BYTES = 512 * 1024
 # How often a copy is flushed before the swap, if the log has grown each time.
@@ -74,10 +77,13 @@ class DirMover:
         task = spawn_restarting(
             lambda: self._fill(partition),
             name=f"move {topic_partition} to another directory",
-            owner="replicas",
+            owner=OWNER,
         )
         self._moves[topic_partition] = task
-        task.add_done_callback(lambda done: self._ended(topic_partition, done))
+        ended = guarded(
+            partial(self._ended, topic_partition), name=f"end of a move of {topic_partition}", owner=OWNER
+        )
+        task.add_done_callback(ended)
 
     async def cancel(self, topic_partition: TopicPartition) -> None:
         """Give a move up and delete what was copied."""

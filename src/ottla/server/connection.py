@@ -521,7 +521,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_soon(self) -> None:
         self._send_scheduled = False
-        self._send_ready()
+        self._send_and_go_on()
+
+    def _send_and_go_on(self) -> None:
+        """Called by the loop, which would only log a fault and leave the client waiting."""
+        try:
+            self._send_ready()
+        except Exception as error:  # noqa: BLE001 - a fault ends one connection at most
+            report(error, name="sending answers", owner=self.name, failed=self.fail)
 
     def _send_ready(self) -> None:
         """Some answer in the line is there: send from the front, then go on with what waited."""
@@ -562,7 +569,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _drained(self) -> None:
         self.last_active = self.host.monotonic()
-        self._send_ready()
+        self._send_and_go_on()
 
     def _send_failed(self, error: OSError) -> None:
         if not isinstance(error, ConnectionError):

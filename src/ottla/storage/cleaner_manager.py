@@ -178,7 +178,9 @@ class CleanerManager:
                 self._slots[i] = spawn_restarting(
                     partial(self._run_slot, i), name=f"log-cleaner-{i}", owner="log cleaner"
                 )
-                self._slots[i].add_done_callback(partial(self._slot_ended, i))
+                self._slots[i].add_done_callback(
+                    guarded(partial(self._slot_ended, i), name="end of a slot", owner="log cleaner")
+                )
 
     def _slot_ended(self, index: int, task: "asyncio.Task[None]") -> None:
         del self._slots[index]

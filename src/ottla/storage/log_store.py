@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid, uuid_to_str
+from ottla.model.tasks import guarded
 from ottla.storage.background import BackgroundWork
 from ottla.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from ottla.storage.cleaner_manager import CleanerManager
@@ -305,7 +306,8 @@ class LogStore(LogRegistry):
         if self._loop is None or self._loop.is_closed():
             self.fail_dir(log_dir, error)
         else:
-            self._loop.call_soon_threadsafe(self.fail_dir, log_dir, error)
+            fail = guarded(self.fail_dir, name=f"taking {log_dir.path} offline", owner="log manager")
+            self._loop.call_soon_threadsafe(fail, log_dir, error)
 
     def fail_dir(self, log_dir: LogDir, error: Exception) -> None:
         """The directory is offline from now on, with every log in it. Repeated calls do nothing.
