@@ -57,9 +57,10 @@ def fetch_all(client: RawClient, topic: str, offsets: dict[int, int]) -> dict[in
 
 def test_more_partitions_than_files_are_written_and_read(make_node: MakeNode) -> None:
     limited = make_node({"log.index.interval.bytes": 100}, prefix=limited_to(MORE_FILES))
-    with limited as node, ControlClient(node) as other, RawClient(node) as client:
-        before = node.peak_rss_bytes()
+    with limited as node, RawClient(node) as client, contextlib.ExitStack() as beside:
         topic = client.create_topic("many", PARTITIONS)
+        other = beside.enter_context(ControlClient(node))
+        before = node.peak_rss_bytes()
         for turn in range(3):
             for index in range(PARTITIONS):
                 assert client.write(topic, index, [b"%d" % index + b"." * 300]) == turn
