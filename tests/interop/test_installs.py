@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 import venv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -119,30 +119,29 @@ class Node(OttlaNode):
         return [self._ottla, *words]
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> Iterator[Callable[[str], Installed]]:
-    made: list[Installed] = []
-
-    def install(extras: str) -> Installed:
-        one = Installed(tmp_path, extras)
-        one.node.start()
-        made.append(one)
-        return one
-
-    yield install
-    for one in made:
-        one.node.stop()
-        shutil.rmtree(one.place / "venv")  # a gigabyte
+@pytest.fixture(scope="module")
+def installed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installed]:
+    """By the extras of a line; one environment at a time."""
+    one = Installed(tmp_path_factory.mktemp("install"), request.param)
+    with one.node:
+        yield one
+    shutil.rmtree(one.place / "venv")  # a gigabyte
 
 
-def test_alone(installed: Callable[[str], Installed]) -> None:
-    one = installed(BARE)
-    one.ottla("topic", "create", "orders", "--partitions", "3")
-    one.ottla("produce", "-t", "orders", stdin="hello\n")
-    assert one.records("orders") == ["hello"]
-    assert "kernel" in one.ottla("--version")
+def by(extras: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("installed", [extras], indirect=True, ids=[extras or "alone"])
+
+
+@by(BARE)
+def test_alone(installed: Installed) -> None:
+    installed.ottla("topic", "create", "orders", "--partitions", "3")
+    installed.ottla("produce", "-t", "orders", stdin="hello\n")
+    assert installed.records("orders") == ["hello"]
+    assert "kernel" in installed.ottla("--version")
     with pytest.raises(AssertionError, match="pip install"):
-        one.ottla("pipeline", "run", "ottla.spark.pipelines.clickstream")
+        installed.ottla("pipeline", "run", "ottla.spark.pipelines.clickstream")
 
 
 COPY = """
@@ -157,39 +156,48 @@ sink.trigger(availableNow=True).start().awaitTermination()
 """
 
 
-def test_with_spark_and_its_java(installed: Callable[[str], Installed]) -> None:
-    one = installed(SPARK)
+@by(SPARK)
+def test_the_sample_of_the_readme(installed: Installed) -> None:
     for topic in ("orders", "loud"):
-        one.ottla("topic", "create", topic)
-    one.ottla("produce", "-t", "orders", stdin="hello\n")
-    one.python("-c", COPY.replace("ADDRESS", one.node.address))
-    assert one.records("loud") == ["HELLO"]
-    written = {
-        "clickstream": "clicks.per_minute",
-        "fraud": "payments.alerts",
-        "iot": "telemetry.per_minute",
-        "enrichment": "orders.paid",
-    }
-    for name, topic in written.items():
-        one.pipeline(name)
-        assert one.records(topic), name
-    one.pipeline("etl", LAKE=str(one.place / "lake"))
-    assert list((one.place / "lake").rglob("*.parquet"))
+        installed.ottla("topic", "create", topic)
+    installed.ottla("produce", "-t", "orders", stdin="hello\n")
+    installed.python("-c", COPY.replace("ADDRESS", installed.node.address))
+    assert installed.records("loud") == ["HELLO"]
 
 
-def test_with_a_lake(installed: Callable[[str], Installed]) -> None:
-    one = installed(LAKE)
-    one.pipeline("cdc", LAKE=str(one.place / "cdc"))
-    one.pipeline("etl", LAKE=str(one.place / "etl"), LAKE_FORMAT="delta")
-    for lake in ("cdc", "etl"):
-        assert list((one.place / lake).rglob("_delta_log/*.json")), lake
+@by(SPARK)
+@pytest.mark.parametrize(
+    ("name", "topic"),
+    [
+        ("clickstream", "clicks.per_minute"),
+        ("fraud", "payments.alerts"),
+        ("iot", "telemetry.per_minute"),
+        ("enrichment", "orders.paid"),
+    ],
+)
+def test_pipelines_into_topics(installed: Installed, name: str, topic: str) -> None:
+    installed.pipeline(name)
+    assert installed.records(topic)
 
 
-def test_with_spark_connect(installed: Callable[[str], Installed]) -> None:
-    one = installed(CONNECT)
-    with connect_server(one) as remote:
-        one.pipeline("clickstream", "--remote", remote)
-    assert one.records("clicks.per_minute")
+@by(SPARK)
+def test_a_pipeline_into_files(installed: Installed) -> None:
+    installed.pipeline("etl", LAKE=str(installed.place / "lake"))
+    assert list((installed.place / "lake").rglob("*.parquet"))
+
+
+@by(LAKE)
+@pytest.mark.parametrize("name", ["cdc", "etl"])
+def test_pipelines_into_a_lake(installed: Installed, name: str) -> None:
+    installed.pipeline(name, LAKE=str(installed.place / name), LAKE_FORMAT="delta")
+    assert list((installed.place / name).rglob("_delta_log/*.json"))
+
+
+@by(CONNECT)
+def test_a_pipeline_on_a_spark_connect_server(installed: Installed) -> None:
+    with connect_server(installed) as remote:
+        installed.pipeline("clickstream", "--remote", remote)
+    assert installed.records("clicks.per_minute")
 
 
 class connect_server:
