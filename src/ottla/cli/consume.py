@@ -46,9 +46,9 @@ class Range:
         elif word in ("end", "latest"):
             self.kind = "end"
         elif word.startswith("e@"):
-            self.end_timestamp = parse_moment_ms(word[2:])
+            self.end_timestamp = _moment(word)
         elif word.startswith(("s@", "@")):
-            self.kind, self.start = "timestamp", parse_moment_ms(word.partition("@")[2])
+            self.kind, self.start = "timestamp", _moment(word)
         elif word.startswith("-"):
             self.kind, self.start = "tail", _number(word[1:], word)
         else:
@@ -59,6 +59,13 @@ def _number(text: str, word: str) -> int:
     if not text.isdecimal():
         raise UsageError(f"-o {word}: it is beginning, end, N, -N, @TIME, s@TIME or e@TIME")
     return int(text)
+
+
+def _moment(word: str) -> int:
+    try:
+        return parse_moment_ms(word.partition("@")[2])
+    except UsageError as error:
+        raise UsageError(f"-o {word}: {error}") from None
 
 
 class _Reader:

@@ -115,7 +115,7 @@ def test_offsets(words: list[str], kind: str, start: int, end: int | None) -> No
     assert (limits.kind, limits.start, limits.end_timestamp) == (kind, start, end)
 
 
-@pytest.mark.parametrize("word", ["soon", "@now", "-x", "e@", ""])
+@pytest.mark.parametrize("word", ["soon", "@soon", "-x", "e@", ""])
 def test_a_wrong_offset_is_named(word: str) -> None:
     with pytest.raises(UsageError, match="-o "):
         Range([word])
