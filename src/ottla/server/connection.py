@@ -49,6 +49,8 @@ SHARED_BUFFER_BYTES = 256 * 1024
 # so that little is copied to the buffer it gets of its own.
 PEEK_BYTES = 4 * 1024
 LARGE_FRAME_BYTES = SHARED_BUFFER_BYTES
+# While frames wait for memory, what is read of another one has to be held: a batch of the usual size is served still.
+CONTENDED_READ_BYTES = 20 * 1024
 # Kafka's clients keep 5 requests in flight; these are for those that do not.
 MAX_OUTSTANDING = 100
 MAX_READY_BYTES = 1024 * 1024
@@ -274,8 +276,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._lease is not None:
             return self._partial_view[self._filled : self._granted]
         host = self.host
-        little = self._peek or host.pool.contended or host.turns.crowded
-        return host.shared[:PEEK_BYTES] if little else host.shared
+        if self._peek or host.turns.crowded:
+            return host.shared[:PEEK_BYTES]
+        return host.shared[:CONTENDED_READ_BYTES] if host.pool.contended else host.shared
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = now = self.host.monotonic()

@@ -11,7 +11,9 @@ nobody anything: memory of a buffer is taken by the system only when it is writt
 Who waits. A frame for which there is no room waits, with its socket unread, until another one is finished or given
 up; frames of up to 4 KiB never do. When all that have begun wait, the first of them gets all the room it needs, so
 that somebody gets on: the budget may be overdrawn by one frame and one step. Ordinary and giant frames have budgets of
-their own: a few giant uploads that crawl must not stop everybody's one-megabyte batches.
+their own: a few giant uploads that crawl must not stop everybody's one-megabyte batches. And only a few giants are
+read at a time, for the system gives each socket that is read a larger buffer: of the others only the first 64 KiB are
+taken until there is room for all they announced.
 
 Who is given up. While somebody waits, frames that come more slowly than LEAST_RATE lose their place, the slowest first
 and no more of them than is needed. Who waits for room, or for an answer to an earlier request, is not slow.
@@ -28,8 +30,10 @@ ORDINARY_BUDGET_BYTES: Final = 128 * 1024 * 1024
 GIANT_BUDGET_BYTES: Final = 256 * 1024 * 1024
 KEPT_BUFFERS_PER_SIZE: Final = 8
 SMALLEST_BUFFER_BYTES: Final = 4096
-# How much more room a frame gets at once when room is scarce.
+# How much more room an ordinary frame gets at once when room is scarce.
 LARGEST_STEP_BYTES: Final = 1024 * 1024
+# What a giant frame has to bring before it is taken for one.
+GIANT_BEGIN_BYTES: Final = 64 * 1024
 # The allocator may hand out, and clear, memory that was used before: larger buffers are asked of the system.
 LARGEST_CLEARED_BYTES: Final = 64 * 1024
 # How fast a frame has to come while others wait for its memory, measured over this time at least.
@@ -244,6 +248,8 @@ def _step(budget: _Budget, lease: Lease, received_bytes: int) -> int:
     """How much more room a frame gets, of which so much is here."""
     left = lease.size_bytes - lease.granted_bytes
     if budget.lent_bytes + left <= budget.limit_bytes // 2:
+        return left
+    if lease.size_bytes > ORDINARY_FRAME_BYTES and received_bytes >= GIANT_BEGIN_BYTES:
         return left
     more = max(SMALLEST_BUFFER_BYTES, min(received_bytes, LARGEST_STEP_BYTES))
     return min(left, received_bytes + more - lease.granted_bytes)

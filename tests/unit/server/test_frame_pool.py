@@ -1,6 +1,7 @@
 """Frames are gathered within a bound, what does not fit waits its turn, and the slow make room."""
 
 from ottla.server.frame_pool import (
+    GIANT_BEGIN_BYTES,
     LARGEST_STEP_BYTES,
     LEAST_RATE_BYTES_PER_S,
     ORDINARY_FRAME_BYTES,
@@ -187,3 +188,17 @@ def test_who_waits_is_not_slow() -> None:
     assert held.given_up is None
     assert new.given_up is None
     assert sending.given_up is not None
+
+
+def test_few_giants_are_read_at_a_time() -> None:
+    pool = FramePool(giant_bytes=5 * GIANT)
+    uploads = [Upload(pool, GIANT) for _ in range(100)]
+    for upload in uploads:
+        upload.send(GIANT // 2)
+    assert sum(upload.received_bytes > 2 * GIANT_BEGIN_BYTES for upload in uploads) <= 6
+    assert pool.lent_bytes <= 6 * GIANT + LARGEST_STEP_BYTES
+    for upload in uploads:
+        upload.send(GIANT)
+        assert upload.received_bytes == GIANT  # its turn has come
+        upload.end()
+    assert pool.lent_bytes == 0
