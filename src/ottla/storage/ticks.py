@@ -44,6 +44,9 @@ async def in_thread(executor: Executor | None, work: Callable[..., _T], *argumen
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         await asyncio.wait([future])
+        error = future.exception()
+        if isinstance(error, Exception):  # whoever wanted it does not hear of it any more
+            report(error, name=getattr(work, "__qualname__", "thread job"), owner="storage")
         raise
 
 
