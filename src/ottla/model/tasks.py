@@ -93,8 +93,12 @@ async def _restart(make: Callable[[], Coroutine[Any, Any, None]], name: str, own
         try:
             await make()
             return
-        except Exception as error:  # noqa: BLE001 - the boundary itself
+        except Exception as error:
             report(error, name=name, owner=owner)
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                # Its owner stops it, and it failed in ending: to begin anew now would be to go on for ever.
+                raise asyncio.CancelledError from error
         if clock() - begin > STEADY_S:
             pause_s = FIRST_PAUSE_S
         await asyncio.sleep(pause_s)

@@ -1,6 +1,7 @@
 import asyncio
 import gc
 import logging
+import weakref
 
 import pytest
 
@@ -77,10 +78,10 @@ def test_nobody_has_to_hold_a_task() -> None:
             gc.collect()
             done.set()
 
-        spawn(work(), name="n", owner="o")
+        task = weakref.ref(spawn(work(), name="n", owner="o"))
         await done.wait()
         await asyncio.sleep(0)
-        assert not tasks._running
+        assert task() not in tasks._running
 
     asyncio.run(run())
 
@@ -126,3 +127,26 @@ def test_a_task_that_is_cancelled_before_its_first_turn_leaves_nothing_behind() 
 
     asyncio.run(run())
     gc.collect()
+
+
+def test_a_task_that_fails_while_it_is_stopped_is_not_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    starts = 0
+
+    async def work() -> None:
+        nonlocal starts
+        starts += 1
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            raise RuntimeError("it does not end well")
+
+    async def run() -> None:
+        task = spawn_restarting(work, name="n", owner="o")
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 60)
+
+    asyncio.run(run())
+    assert starts == 1
+    assert [entry.getMessage() for entry in caplog.records] == ["o: n failed: it does not end well"]
