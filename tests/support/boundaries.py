@@ -194,8 +194,7 @@ class Faults:
         submit = ThreadPoolExecutor.submit
 
         def submitted(pool: ThreadPoolExecutor, job: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-            gated = self.gated(job, "thread job") if _is_ours(job) else job
-            return submit(pool, gated, *args, **kwargs)
+            return submit(pool, self._gated_once(job, "thread job"), *args, **kwargs)
 
         patch.setattr(ThreadPoolExecutor, "submit", submitted)
 
