@@ -235,7 +235,7 @@ def _lag(args: argparse.Namespace) -> int:
             raise
         except CliError as error:  # the brokers may be back by the next time
             complain(str(error))
-        time.sleep(args.interval)
+        time.sleep(args.interval)  # between two pictures
 
 
 def _begin_picture() -> None:
