@@ -9,7 +9,7 @@ Owner: the node, on the broker's loop.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 
 from ottla.metadata.delta import Delta, TopicChange
@@ -70,6 +70,10 @@ class ReplicaManager:
             if partition is not None and partition.is_leader and not partition.log.failed:
                 return partition
         return self._explain(topic, index)
+
+    def hosted_of(self, topic: TopicKey) -> Mapping[int, Partition] | None:
+        """The partitions of a topic that are here, by their index."""
+        return self._topics.get(topic)
 
     def hosted(self, topic: TopicKey, index: int) -> Partition | None:
         partitions = self._topics.get(topic)

@@ -121,9 +121,11 @@ class ProduceAnswer:
         if self._request.acks == 0:
             self._close_if_failed(topics)
             return None
-        if not self._waiting_for:
+        if self._waiting_for:
+            return self._answer_when_committed(topics)
+        if self._leaders:
             return self._encode(topics)
-        return self._answer_when_committed(topics)
+        return encode_produce_response(self._version, self._correlation_id, topics)
 
     async def _answer_many(self, topics: Outcomes) -> Reply | None:
         if self._many and self._request.acks and not self._waiting_for:

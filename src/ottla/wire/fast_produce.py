@@ -298,13 +298,20 @@ def encode_produce_response(
     if version < FLEXIBLE_VERSION:
         return _encode_old(version, correlation_id, topics, throttle_ms)
     out = bytearray(_CORRELATION_FLEXIBLE(correlation_id))
-    put_uvarint(out, len(topics) + 1)
+    # A call for each count would be a tenth of the encoding: most are one byte.
+    if len(topics) < 127:
+        out.append(len(topics) + 1)
+    else:
+        put_uvarint(out, len(topics) + 1)
     for topic, outcomes in topics:
         if version >= TOPIC_ID_VERSION:
             out += topic  # type: ignore[arg-type]
         else:
             _put_compact_string(out, topic)  # type: ignore[arg-type]
-        put_uvarint(out, len(outcomes) + 1)
+        if len(outcomes) < 127:
+            out.append(len(outcomes) + 1)
+        else:
+            put_uvarint(out, len(outcomes) + 1)
         for outcome in outcomes:
             index, error, base, append_time_ms, log_start, record_errors, message, leader = outcome
             if record_errors or message is not None or leader is not None:

@@ -88,13 +88,14 @@ def produce(
     call = _Produce(services, connection, request, version, correlation_id, start)
     try:
         flags = survey(view, request.topics)
+        needs_look = flags & COMPRESSION_MASK != 0 or not _IS_COMPILED
         if flags & TRANSACTIONAL_FLAG and call.begin_verification(view):
-            return call.append_verified(bytearray(view[:stop]), _needs_look(flags))
+            return call.append_verified(bytearray(view[:stop]), needs_look)
     except KafkaError as error:
         return call.refuse_all(error)
     if request.acks not in LEGAL_ACKS:
         return call.refuse_all(KafkaError(ErrorCode.INVALID_REQUIRED_ACKS))
-    if call.must_wait(view, _needs_look(flags)):
+    if call.must_wait(view, needs_look):
         return call.append_slowly(bytearray(view[:stop]))
     return call.append_now(view)
 
@@ -116,7 +117,7 @@ async def _produce_many(
     try:
         flags = await run(services.executor, survey, view, request.topics)
         if flags & TRANSACTIONAL_FLAG and call.begin_verification(view):
-            return await call.append_verified(frame, _needs_look(flags))
+            return await call.append_verified(frame, needs_look=True)
     except KafkaError as error:
         return await call.refuse_many(error)
     if request.acks not in LEGAL_ACKS:
@@ -176,12 +177,18 @@ class _Produce(ProduceAnswer):
     # ---- the fast road ------------------------------------------------------------------------------------
 
     def must_wait(self, view: memoryview, needs_look: bool) -> bool:
-        """Must any batch be worked on in a thread, or be flushed before it may be acknowledged?"""
-        hosted = self._services.replicas.hosted
+        """Must any batch be worked on in a thread, or be flushed before it may be acknowledged?
+
+        `needs_look` if one may be too large to be looked into on the loop.
+        """
+        hosted = self._services.replicas.hosted_of
         now_ms = self._services.clock.now_ms() if needs_look else 0
         for topic, partitions in self._request.topics:
+            by_index = hosted(topic)
+            if by_index is None:
+                continue
             for index, start, stop in partitions:
-                partition = hosted(topic, index)
+                partition = by_index.get(index)
                 if partition is None:
                     continue
                 if partition.works_on_append:
@@ -323,11 +330,6 @@ class _Produce(ProduceAnswer):
         except KafkaError as error:
             return self._failed(topic, index, error)
         return self._appended(partition, index, result)
-
-
-def _needs_look(flags: int) -> bool:
-    """Given all batches' attributes: may one be too large to be looked into on the loop?"""
-    return flags & COMPRESSION_MASK != 0 or not _IS_COMPILED
 
 
 def _codec(view: memoryview, start: int, stop: int) -> int:
