@@ -44,7 +44,7 @@ class ConnectionLimits:
     per_ip_overrides: dict[str, int] = field(default_factory=dict)
     max_idle_ms: int = 600_000
     # So many for want of descriptors (ulimit -n), of which the logs need some too.
-    max_for_files: int = 2**31 - 1
+    max_for_files: Callable[[], int] = lambda: 2**31 - 1
 
     def for_listener(self, name: str) -> int:
         return self.per_listener.get(name, self.max_connections)
@@ -86,8 +86,8 @@ class Connections:
             )
         if self._per_ip[address] >= self.limits.for_ip(address):
             return self._refuse(connection, f"max.connections.per.ip is {self.limits.for_ip(address)}")
-        if len(self._open) >= limits.max_for_files:
-            why = f"too few files may be open (ulimit -n): {limits.max_for_files} connections with these"
+        if len(self._open) >= (most := limits.max_for_files()):
+            why = f"too few files may be open (ulimit -n): {most} connections with these"
             return self._refuse(connection, why)
         open_files.room_for_connection(connection.descriptor)
         self._open.add(connection)

@@ -26,7 +26,7 @@ from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import DELETE_SUFFIX, LogDir, dir_name, open_log_dirs
 from ottla.storage.log_registry import LogRegistry
-from ottla.storage.open_files import FILES_A_CONNECTION, open_files
+from ottla.storage.open_files import FILES_A_CONNECTION, FILES_A_SEGMENT, open_files
 from ottla.storage.settings import LogManagerSettings
 from ottla.storage.ticks import in_slices, in_thread
 
@@ -64,6 +64,7 @@ class LogStore(LogRegistry):
         """
         open_files.use_limit_of_process()
         open_files.wanted = self._files_wanted
+        open_files.wanted_to_write = lambda: FILES_A_SEGMENT * (len(self._current) + len(self._future))
         super().__init__(open_log_dirs(dirs))
         self.clock = clock
         self.settings = settings or LogManagerSettings()
@@ -86,7 +87,7 @@ class LogStore(LogRegistry):
     def _files_wanted(self) -> int:
         """How many files there would be if none was ever closed: a log file and an index a segment, connections too."""
         segments = sum(len(log.segments) for log in list(self.all_logs()))
-        return 2 * segments + FILES_A_CONNECTION * open_files.max_connections
+        return FILES_A_SEGMENT * segments + FILES_A_CONNECTION * open_files.max_connections()
 
     # -- coming --
 

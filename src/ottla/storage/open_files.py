@@ -4,7 +4,8 @@ A log file and a mapped index hold a descriptor each (Python's mmap keeps its ow
 use: a partition that is written to opens nothing. A system gives the lowest free descriptor, so a number near the limit
 (`ulimit -n`) says that nearly all are in use. Then a quarter of these files is closed, those that were opened first;
 whoever needs one again opens it again. What is left above the line is for files that are open for a moment only, and
-for connections that are on their way in; connections take three quarters of the rest at most.
+for connections that are on their way in; of the rest the logs have what one segment of each takes, a sixteenth at least
+and a quarter at most, and connections have the others.
 
 Rules: what uses a file holds a reference to it and never asks here, so that using one costs a look at a field. A file
 that is being sent keeps its descriptor until it has been: if those take all there are, opening one more fails as it
@@ -30,6 +31,8 @@ LEAST_RESERVE: Final = 24
 LARGEST_RESERVE: Final = 512
 # A connection has a socket, and a duplicate of it to write to.
 FILES_A_CONNECTION: Final = 2
+# A segment that is in use: the log file, and its offset index.
+FILES_A_SEGMENT: Final = 2
 # Fewer at a time, and the numbers would creep up: those that are free again are low ones.
 RELEASED_PART: Final = 4
 
@@ -48,6 +51,8 @@ class OpenFiles:
     def __init__(self) -> None:
         # How many there would be if all stayed open, for the message.
         self.wanted: Callable[[], int] = lambda: self.limit
+        # How many the logs need to be written to. Asked for every connection that comes in.
+        self.wanted_to_write: Callable[[], int] = lambda: self.limit
         self._open: dict[ref[Holder], None] = {}
         self._told = False
         self.use_limit(UNLIMITED)
@@ -61,7 +66,11 @@ class OpenFiles:
         self.full = limit - reserve // 2
         # A fetch holds the files of what it sends.
         self.files_a_fetch = max(self.crowded // 8, 1)
-        self.max_connections = max(self.crowded * 3 // 4 // FILES_A_CONNECTION, 1)
+
+    def max_connections(self) -> int:
+        """Beyond these a connection would take what the logs need."""
+        for_logs = min(max(self.wanted_to_write(), self.crowded // 16), self.crowded // 4)
+        return max((self.crowded - for_logs) // FILES_A_CONNECTION, 1)
 
     def use_limit_of_process(self) -> None:
         """Before the first log is opened, and after the process has raised its limit."""

@@ -146,7 +146,7 @@ class Held:
 def test_those_opened_first_are_closed_first_and_none_is_kept_alive(caplog: pytest.LogCaptureFixture) -> None:
     files = OpenFiles()
     files.use_limit(256)
-    assert (files.crowded, files.full, files.max_connections, files.files_a_fetch) == (224, 240, 84, 28)
+    assert (files.crowded, files.full, files.max_connections(), files.files_a_fetch) == (224, 240, 84, 28)
     held = [Held() for _ in range(9)]
     for number, each in enumerate(held):
         files.opened(each, number)
@@ -204,3 +204,18 @@ def test_an_open_that_finds_no_descriptor_takes_one_from_others(
         log.flush(now_ms=NOW)
     assert not log.failed
     assert log.recovery_point == 12
+
+
+@pytest.mark.parametrize(
+    ("limit", "wanted", "most"),
+    [
+        (20_000, 100, (19_488 - 1218) // 2),  # a sixteenth for logs that want less
+        (20_000, 3000, (19_488 - 3000) // 2),
+        (20_000, 100_000, (19_488 - 4872) // 2),  # a quarter for logs that want more
+    ],
+)
+def test_connections_take_what_logs_leave(limit: int, wanted: int, most: int) -> None:
+    files = OpenFiles()
+    files.use_limit(limit)
+    files.wanted_to_write = lambda: wanted
+    assert files.max_connections() == most
