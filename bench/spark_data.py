@@ -15,9 +15,9 @@ from tests.interop.scripts.batches import Batch, Rec
 from bench.frames import produce_error, produce_frame
 from bench.load import connection
 from bench.servers import create_topic, now_ms
+from ottla.client.consumer.inline import RawFetcher, plain_sections
 from ottla.client.inline import InlineClient
 from ottla.client.offsets import LATEST
-from ottla.client.raw_fetch import RawFetcher, plain_sections
 from ottla.model.ids import TopicPartition
 
 VALUE_BYTES = 100

@@ -6,7 +6,7 @@ old for sources in Python gets none.
 """
 
 try:
-    from ottla.spark.source import OttlaDataSource as DefaultSource
+    from ottla.spark.source.data_source import OttlaDataSource as DefaultSource
 except ImportError as error:
     _why = str(error)
     try:

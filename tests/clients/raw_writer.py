@@ -6,11 +6,11 @@ import uuid
 from typing import Any
 
 from ottla.client import Admin, NewTopic, TopicPartition
+from ottla.client.consumer.inline import RawFetcher, plain_sections
 from ottla.client.inline import InlineClient
 from ottla.client.offsets import LATEST
-from ottla.client.raw_fetch import RawFetcher, plain_sections
-from ottla.client.raw_produce import RawProducer, Written
-from ottla.client.transactions_by_id import TxnHandle, init_producer_id
+from ottla.client.producer.inline import RawProducer, Written
+from ottla.client.transaction.by_id import TxnHandle, init_producer_id
 from ottla.model.errors import KafkaError
 from ottla.records.compression import CODECS
 from ottla.records.kernel import decode_records

@@ -19,7 +19,7 @@ from ottla.client import (
     ResourceType,
     TopicPartition,
 )
-from ottla.client.admin_types import ConfigSource
+from ottla.client.admin.types import ConfigSource
 from ottla.client.errors import BufferExhausted, Closed, NoBrokersAvailable
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.testing.broker import Broker

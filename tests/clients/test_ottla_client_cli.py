@@ -278,7 +278,7 @@ def test_a_closed_stream_is_nobody_elses(cli: Cli, closed: str) -> None:
 
 def test_the_samples_of_the_pipelines_say_what_they_sent(cli: Cli, broker: Broker) -> None:
     def samples(address: str) -> subprocess.CompletedProcess[str]:
-        words = ("-m", "ottla.spark.pipelines.samples", "enrichment", "-n", "10", "-b", address)
+        words = ("-m", "ottla.examples.samples", "enrichment", "-n", "10", "-b", address)
         return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
 
     done = samples(broker.bootstrap_servers)

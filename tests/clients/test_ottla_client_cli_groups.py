@@ -17,7 +17,7 @@ from tests.clients.test_ottla_client_cli import Cli
 
 from ottla.cli.main import main
 from ottla.client import Admin, AsyncClient, Consumer, NewTopic, Producer, TopicPartition
-from ottla.client.admin_group_types import OpenTransaction
+from ottla.client.admin.types import OpenTransaction
 from ottla.client.offsets import EARLIEST
 from ottla.model.errors import KafkaError
 from ottla.records.record import build_batch
@@ -393,7 +393,7 @@ def hang(servers: str, tp: TopicPartition, producer_id: int) -> None:
                 transactional_id="nobody", acks=-1, timeout_ms=10_000, topic_data=[topic]
             )
             await client.topic(tp.topic)
-            return await client.driver.call(request, tp, at_most=11)
+            return await client.request(request, tp, at_most=11)
 
     response = asyncio.run(write())
     assert response.responses[0].partition_responses[0].error_code == 0

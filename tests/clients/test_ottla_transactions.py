@@ -11,7 +11,7 @@ from tests.clients.adapters.model import Patience
 
 from ottla.client import Admin, AsyncProducer, Consumer, NewTopic, Producer, TopicPartition
 from ottla.client.errors import ProducerFenced, StateError, TransactionAbortable, TransactionAborted
-from ottla.client.group.offset_messages import GroupMetadata
+from ottla.client.offsets import GroupMetadata
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.testing.broker import Broker
 

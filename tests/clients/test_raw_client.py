@@ -13,17 +13,12 @@ from tests.clients.raw_writer import SETTINGS, Writer, end_of, make, numbered, q
 from tests.interop.ottla_node import OttlaNode
 
 from ottla.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from ottla.client.consumer.inline import OffsetOutOfRange, RawFetcher, plain_sections
 from ottla.client.errors import RecordTooLarge, StateError, TimedOut
 from ottla.client.inline import InlineClient
 from ottla.client.offsets import EARLIEST, LATEST
-from ottla.client.raw_fetch import OffsetOutOfRange, RawFetcher, plain_sections
-from ottla.client.raw_produce import Written
-from ottla.client.transactions_by_id import (
-    Ended,
-    end,
-    end_all,
-    list_open,
-)
+from ottla.client.producer.inline import Written
+from ottla.client.transaction.by_id import Ended, end, end_all, list_open
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.compression import CODECS
 from ottla.records.kernel import decode_records

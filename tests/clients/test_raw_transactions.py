@@ -11,8 +11,8 @@ from tests.clients.raw_writer import SETTINGS, Writer, end_of, make, numbered, r
 from ottla.client import Admin, TopicPartition
 from ottla.client.errors import ProducerFenced, TimedOut
 from ottla.client.inline import InlineClient
-from ottla.client.raw_produce import RawProducer, Written
-from ottla.client.transactions_by_id import (
+from ottla.client.producer.inline import RawProducer, Written
+from ottla.client.transaction.by_id import (
     Ended,
     TxnHandle,
     add_offsets,

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.unit.storage.cleaner.test_manager import compacted
 from tests.unit.storage.manager_support import formatted, records, run, running
-from tests.unit.storage.test_cleaner_manager import compacted
 
 from ottla.model.ids import TopicPartition
-from ottla.storage.log import Log
+from ottla.storage.log.log import Log
 
 TP = TopicPartition("state", 0)
 KILLS = 6
@@ -21,8 +21,8 @@ import asyncio, random, sys
 from pathlib import Path
 from tests.faults.test_compaction_killed import KEYS, TP
 from tests.unit.storage.manager_support import NOW_MS, TOPIC_ID, append, quiet, running
-from tests.unit.storage.test_cleaner_manager import compacted
-from ottla.storage.settings import CleanerSettings
+from tests.unit.storage.cleaner.test_manager import compacted
+from ottla.storage.config import CleanerSettings
 
 async def main(dir, seed, version):
     rng = random.Random(seed)

@@ -29,7 +29,7 @@ from tests.support.specimens import specimen
 
 from ottla.metadata.features import SUPPORTED_FEATURES
 from ottla.wire.codec import WireError, decode, encode
-from ottla.wire.header import decode_request_header
+from ottla.wire.framing import decode_request_header
 from ottla.wire.registry import request_class
 
 ENDS = [end for bits in (8, 16, 32, 64) for end in (2 ** (bits - 1) - 1, -(2 ** (bits - 1)))]

@@ -14,11 +14,11 @@ from tests.faults.conftest import MakeNode
 from tests.interop.ottla_node import OTTLA, OttlaNode
 from tests.interop.process import wait_until
 
-from ottla.coordinator.group.offset_commit import offset_record
-from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.partitioning import partition_for
-from ottla.coordinator.share.state import SHARE_RECORDS
-from ottla.coordinator.transaction.records import TRANSACTION_RECORDS
+from ottla.coordinator.group.offsets.commit import offset_record
+from ottla.coordinator.group.serde import GROUP_RECORDS
+from ottla.coordinator.java_hash import partition_for
+from ottla.coordinator.transaction.log import TRANSACTION_RECORDS
+from ottla.share.coordinator import SHARE_RECORDS
 from ottla.wire.codec import encode
 from ottla.wire.messages.offsets_log import OffsetCommitValue
 from ottla.wire.messages.share_state_log import ShareSnapshotKey

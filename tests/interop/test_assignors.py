@@ -23,12 +23,10 @@ from ottla.coordinator.group.assignors import (
     UniformAssignor,
 )
 from ottla.coordinator.group.assignors.api import Partitions, SubscribedTopics
-from ottla.coordinator.group.assignors.java_order import grown_capacity, hash_order
-from ottla.coordinator.group.metadata_hash import topic_hash
-from ottla.coordinator.partitioning import java_hash_code
-from ottla.metadata.cluster import BrokerRegistration
+from ottla.coordinator.group.modern.metadata_hash import topic_hash
+from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
 from ottla.metadata.image import ClusterImage
-from ottla.metadata.partition import PartitionRegistration, TopicImage
+from ottla.metadata.registrations import BrokerRegistration, PartitionRegistration, TopicImage
 from ottla.model.ids import ZERO_UUID, Uuid, uuid_from_str, uuid_to_str
 
 pytestmark = pytest.mark.interop

@@ -15,9 +15,9 @@ from ottla.model.clock import SystemClock
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import BatchView, iter_batches
 from ottla.records.record import read_records
-from ottla.storage.checkpoints import parse_offsets
-from ottla.storage.cleaner_process import CleanerProcess
-from ottla.storage.log_config import LogConfig
+from ottla.storage.cleaner.process import CleanerProcess
+from ottla.storage.config import LogConfig
+from ottla.storage.dirs.checkpoints import parse_offsets
 from ottla.storage.log_manager import LogManager
 
 TOPIC = "state"

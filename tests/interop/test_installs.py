@@ -102,8 +102,8 @@ class Installed:
 
     def pipeline(self, name: str, *words: str, **more: str) -> None:
         """The samples of a pipeline that ships, and a run over them."""
-        self.python("-m", "ottla.spark.pipelines.samples", name, "-b", self.node.address, "-n", ROWS)
-        self.ottla("pipeline", "run", f"ottla.spark.pipelines.{name}", "--available-now", *words, **more)
+        self.python("-m", "ottla.examples.samples", name, "-b", self.node.address, "-n", ROWS)
+        self.ottla("pipeline", "run", f"ottla.examples.{name}", "--available-now", *words, **more)
 
     def records(self, topic: str) -> list[str]:
         return self.ottla("consume", "-t", topic, "-e", "-q").splitlines()
@@ -141,7 +141,7 @@ def test_alone(installed: Installed) -> None:
     assert installed.records("orders") == ["hello"]
     assert "kernel" in installed.ottla("--version")
     with pytest.raises(AssertionError, match="pip install"):
-        installed.ottla("pipeline", "run", "ottla.spark.pipelines.clickstream")
+        installed.ottla("pipeline", "run", "ottla.examples.clickstream")
 
 
 COPY = """

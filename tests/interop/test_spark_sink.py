@@ -1,6 +1,6 @@
 """The Spark sink on Apache Kafka: its protocol with every crash point, and a stream from Spark itself.
 
-The tests of the protocol are those of tests/spark/test_sink_protocol.py, with both versions of transactions.
+The tests of the protocol are those of tests/spark/sink/test_protocol.py, with both versions of transactions.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.interop.apache import ApacheKafka
-from tests.spark import test_sink_protocol as protocol
-from tests.spark.test_sink_kills import POINTS
-from tests.spark.test_sink_protocol import *  # noqa: F403  (its tests are collected here, with our broker)
+from tests.spark.sink import test_protocol as protocol
+from tests.spark.sink.test_kills import POINTS
+from tests.spark.sink.test_protocol import *  # noqa: F403  (its tests are collected here, with our broker)
 from tests.support.sink_world import final_values
 from tests.support.spark_jobs import SparkJob
 from tests.support.spark_world import Broker

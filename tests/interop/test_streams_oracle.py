@@ -20,20 +20,17 @@ from tests.interop.apache import fetch_jars
 from tests.support.consumer_world import image_of
 from tests.support.streams_world import internal, subtopology, topology
 
-from ottla.coordinator.group.streams.assignor import Holder, StickyAssignment
-from ottla.coordinator.group.streams.configured import (
+from ottla.coordinator.group.streams.assignment import Reconciliation, TargetPlan
+from ottla.coordinator.group.streams.assignor import Holder, StickyAssignment, Task
+from ottla.coordinator.group.streams.group import TaskOwners
+from ottla.coordinator.group.streams.internal_topics import configure
+from ottla.coordinator.group.streams.member import NOTHING, HeldTasks, MemberState, StreamsGroupMember, Tasks
+from ottla.coordinator.group.streams.topology import (
     ConfiguredInternalTopic,
     ConfiguredSubtopology,
     ConfiguredTopology,
+    topology_from_request,
 )
-from ottla.coordinator.group.streams.internal_topics import configure
-from ottla.coordinator.group.streams.member import MemberState, StreamsGroupMember
-from ottla.coordinator.group.streams.owners import TaskOwners
-from ottla.coordinator.group.streams.process_state import Task
-from ottla.coordinator.group.streams.reconcile import Reconciliation
-from ottla.coordinator.group.streams.target import TargetPlan
-from ottla.coordinator.group.streams.tasks import NOTHING, HeldTasks, Tasks
-from ottla.coordinator.group.streams.topology import topology_from_request
 from ottla.coordinator.timeline import Timeline
 from ottla.model.errors import ErrorCode, KafkaError
 

@@ -11,10 +11,10 @@ from tests.property.wire.strategies import messages
 from tests.support.consumer_world import ConsumerWorld
 from tests.support.group_world import MemoryLog
 
-from ottla.coordinator.group.offset_commit import offset_record
-from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.result import CoordinatorRecord, Result
-from ottla.coordinator.shard_state import ShardState
+from ottla.coordinator.group.offsets.commit import offset_record
+from ottla.coordinator.group.serde import GROUP_RECORDS
+from ottla.coordinator.machine import CoordinatorRecord, Result
+from ottla.coordinator.runtime import ShardState
 from ottla.records.batch import set_offset_and_epoch
 from ottla.records.record import build_batch
 from ottla.wire.messages.offsets_log import OffsetCommitValue

@@ -14,9 +14,9 @@ from tests.simulation.group_stage import GROUP, TOPICS, Place, code_of
 from tests.simulation.stage import Line, Violation
 from tests.support.consumer_world import topic_id
 
-from ottla.coordinator.group.classic.join import Caller
-from ottla.coordinator.group.consumer.protocol import parse_assignment, parse_subscription
-from ottla.coordinator.group.consumer.validation import validate
+from ottla.coordinator.group.consumer.manager import validate
+from ottla.coordinator.group.consumer.migration import parse_assignment, parse_subscription
+from ottla.coordinator.group.context import Caller
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.codec import encode
 from ottla.wire.messages.consumer_group import (

@@ -16,11 +16,10 @@ from tests.support.group_world import SETTINGS
 
 from ottla.config.definitions import GROUP_KEYS
 from ottla.coordinator.group.context import GroupContext
-from ottla.coordinator.group.machine import GroupMachine
-from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.loading import replay_batches
-from ottla.coordinator.runtime import CoordinatorRuntime
-from ottla.coordinator.shard import Producer, Shard
+from ottla.coordinator.group.serde import GROUP_RECORDS
+from ottla.coordinator.group.shard import GroupMachine
+from ottla.coordinator.loader import replay_batches
+from ottla.coordinator.runtime import CoordinatorRuntime, Producer, Shard
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tests.simulation.stage import Violation
 
 from ottla.model.ids import TopicPartition
-from ottla.spark.decision import Committed, Decision, from_offsets, to_offsets
+from ottla.spark.sink.commit import Committed, Decision, from_offsets, to_offsets
 
 MAX_EPOCH = 9  # 32,767 in Kafka; here it is to happen often
 OFFSETS = TopicPartition("__consumer_offsets", 0)

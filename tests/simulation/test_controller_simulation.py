@@ -11,18 +11,20 @@ from random import Random
 import pytest
 from tests.unit.controller.support import registration, settings
 
-from ottla.controller import brokers, configs, producer_ids, topic_deletion, topics
-from ottla.controller.heartbeats import Heartbeats
+from ottla.controller import (
+    cluster_control,
+    configuration_control,
+    topics,
+)
+from ottla.controller.cluster_control import Heartbeats
 from ottla.controller.result import RequestContext, Result
 from ottla.controller.rules import ClusterRules
 from ottla.controller.runtime import ControllerRuntime
 from ottla.controller.topics import Sources
-from ottla.metadata.bootstrap import bootstrap_records
-from ottla.metadata.frame import decode_frame
-from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
-from ottla.metadata.image_records import image_records
-from ottla.metadata.loader import MetadataLoader
-from ottla.metadata.publisher import MetadataPublisher
+from ottla.metadata.image import EMPTY_IMAGE, ClusterImage, image_records
+from ottla.metadata.loader import MetadataLoader, MetadataPublisher
+from ottla.metadata.serde import decode_frame
+from ottla.metadata.snapshot import bootstrap_records
 from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.messages import broker_lifecycle as lifecycle
@@ -109,7 +111,7 @@ class Simulation:
         epoch = self.log.next_offset
 
         def register(image: ClusterImage) -> Result[object]:
-            result = brokers.register_broker(
+            result = cluster_control.register_broker(
                 ClusterRules(image, self.settings),
                 registration(1),
                 self.heartbeats,
@@ -130,7 +132,7 @@ class Simulation:
         )
         self.submit(
             lambda image: self._plain(
-                brokers.broker_heartbeat(ClusterRules(image, self.settings), request, self.heartbeats)
+                cluster_control.broker_heartbeat(ClusterRules(image, self.settings), request, self.heartbeats)
             )
         )
         self.flush_all()
@@ -165,7 +167,7 @@ class Simulation:
             self.submit(lambda image: topics.create_topics(rules(image), create, CONTEXT, self.sources))
         elif kind == 1:
             delete = t.DeleteTopicsRequest(topic_names=[name], timeout_ms=1)
-            self.submit(lambda image: topic_deletion.delete_topics(rules(image), delete, CONTEXT))
+            self.submit(lambda image: topics.delete_topics(rules(image), delete, CONTEXT))
         elif kind == 2:
             change = c.IncrementalAlterConfigsRequest(
                 resources=[
@@ -181,11 +183,13 @@ class Simulation:
                 ],
                 validate_only=False,
             )
-            self.submit(lambda image: configs.incremental_alter_configs(rules(image), change, CONTEXT))
+            self.submit(
+                lambda image: configuration_control.incremental_alter_configs(rules(image), change, CONTEXT)
+            )
         else:
             broker = self.runtime.image.brokers[1]
             ids = AllocateProducerIdsRequest(broker_id=1, broker_epoch=broker.epoch)
-            self.submit(lambda image: producer_ids.allocate_producer_ids(rules(image), ids))
+            self.submit(lambda image: cluster_control.allocate_producer_ids(rules(image), ids))
 
     def flush(self) -> None:
         """The fsync catches up by some batches."""

@@ -26,16 +26,16 @@ from tests.simulation.transaction_stage import (
     TransactionCoordinators,
 )
 
-from ottla.coordinator.shard import Producer
-from ottla.coordinator.transaction.machine import EndRequest, InitRequest, Outcome
-from ottla.coordinator.transaction.state import EXPIRABLE, ProducerIdAndEpoch
+from ottla.coordinator.runtime import Producer
+from ottla.coordinator.transaction.coordinator import EndRequest, InitRequest, Outcome
+from ottla.coordinator.transaction.metadata import EXPIRABLE, ProducerIdAndEpoch
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending, gather
 from ottla.records.record import build_batch
-from ottla.server.marker_writer import _shard_error
-from ottla.server.transaction_verification import Batch, Operation, ask, begin
-from ottla.storage.append import AppendOrigin
+from ottla.server.transaction.markers import _shard_error
+from ottla.server.transaction.verification import Batch, Operation, ask, begin
+from ottla.storage.validator import AppendOrigin
 from ottla.wire.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,

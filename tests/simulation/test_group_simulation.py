@@ -20,12 +20,11 @@ from tests.simulation.group_stage import GROUP, NO_OFFSET, TOPICS, Coordinators,
 from tests.simulation.stage import Faults, Line, Network, Time, Violation, names, seeds, simulate
 from tests.support.consumer_world import topic_id
 
-from ottla.coordinator.group.classic.group import ClassicGroup
-from ottla.coordinator.group.classic.state import STABLE
+from ottla.coordinator.group.classic.group import STABLE, ClassicGroup
 from ottla.coordinator.group.consumer.group import ConsumerGroup
-from ottla.coordinator.group.machine import GroupMachine
-from ottla.coordinator.result import Result
-from ottla.coordinator.shard import Producer
+from ottla.coordinator.group.shard import GroupMachine
+from ottla.coordinator.machine import Result
+from ottla.coordinator.runtime import Producer
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.wire.messages.groups import (

@@ -18,17 +18,15 @@ from tests.simulation.test_share_simulation import LOCK_MS, PARTITIONS, Simulati
 from tests.support.group_world import SETTINGS, MemoryLog
 from tests.support.share_world import TOPIC_ID, ShareWorld
 
-from ottla.coordinator.loading import replay_batches
+from ottla.coordinator.loader import replay_batches
 from ottla.coordinator.runtime import CoordinatorRuntime
-from ottla.coordinator.share.machine import ShareMachine
-from ottla.coordinator.share.state import SHARE_RECORDS, ShareKey
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode
 from ottla.records.batch import iter_batches
-from ottla.server.share_persister import SharePersister
-from ottla.server.share_state import LocalShareCoordinator
+from ottla.share.coordinator import SHARE_RECORDS, LocalShareCoordinator, ShareKey, ShareMachine
+from ottla.share.persister import SharePersister
 
 BLOCKS = 20
 SEEDS = 1_000

@@ -17,14 +17,12 @@ from tests.support.group_world import MemoryLog
 from tests.support.share_groups_world import ShareGroupsWorld, topic_id
 
 from ottla.coordinator.group.share.group import ShareGroup
-from ottla.coordinator.share.batches import StateBatch, combine
-from ottla.coordinator.share.state import ShareKey, StateChange
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
-from ottla.server.share_groups import ShareGroupService
-from ottla.server.share_persister import SharePersister
-from ottla.server.share_state import ShareCoordinator
+from ottla.share.coordinator import ShareCoordinator, ShareKey, StateBatch, StateChange, combine
+from ottla.share.groups import ShareGroupService
+from ottla.share.persister import SharePersister
 from ottla.wire.messages.share_group import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,

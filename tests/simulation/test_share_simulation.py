@@ -19,8 +19,8 @@ from tests.support.share_world import TOPIC_ID, Connection, ShareWorld
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
-from ottla.replication.share_state import AcknowledgeType, Acquired, ShareKey, Wish
-from ottla.server.share_hosting import HostedShare
+from ottla.share.leader import HostedShare
+from ottla.share.state import AcknowledgeType, Acquired, ShareKey, Wish
 
 BLOCKS = 40
 SEEDS_A_BLOCK = 50

@@ -20,18 +20,20 @@ from tests.simulation.spark_sink_stage import Cluster, Concurrent, Refused, Row
 from tests.simulation.stage import Violation, seeds, simulate
 
 from ottla.model.ids import TopicPartition
-from ottla.spark.decision import Decision, Entry, Span, union
-from ottla.spark.sink_commit import (
+from ottla.spark.sink.commit import (
     CopyRows,
+    Decision,
     Driver,
     End,
     EndDecision,
+    Entry,
     Examine,
     Fenced,
     FenceOpen,
     Identity,
     ReadDecision,
     SinkError,
+    Span,
     Step,
     Steps,
     TakeOver,
@@ -39,6 +41,7 @@ from ottla.spark.sink_commit import (
     Written,
     abort,
     commit,
+    union,
 )
 
 SEEDS, BLOCKS = 2_000, 10

@@ -19,8 +19,8 @@ import pytest
 from tests.support.group_world import ManualScheduler
 from tests.support.transaction_simulation import SimCoordinator, SimPartition
 
-from ottla.coordinator.transaction.machine import EndRequest, InitRequest, Outcome, TransactionMachine
-from ottla.coordinator.transaction.state import ProducerIdAndEpoch
+from ottla.coordinator.transaction.coordinator import EndRequest, InitRequest, Outcome, TransactionMachine
+from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 

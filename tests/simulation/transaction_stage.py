@@ -12,14 +12,17 @@ from typing import Any, NamedTuple
 from tests.simulation.stage import Faults, LeaderLog, Replicated, Time, Violation
 from tests.support.group_world import SETTINGS
 
-from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.loading import replay_batches
+from ottla.coordinator.group.serde import GROUP_RECORDS
+from ottla.coordinator.loader import replay_batches
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.coordinator.timeline import Timeline
-from ottla.coordinator.transaction.context import TransactionContext, TransactionMarkers
-from ottla.coordinator.transaction.machine import TransactionMachine
-from ottla.coordinator.transaction.records import TRANSACTION_RECORDS
-from ottla.coordinator.transaction.state import PREPARED
+from ottla.coordinator.transaction.coordinator import (
+    TransactionContext,
+    TransactionMachine,
+    TransactionMarkers,
+)
+from ottla.coordinator.transaction.log import TRANSACTION_RECORDS
+from ottla.coordinator.transaction.metadata import PREPARED
 from ottla.metadata.delta import Delta
 from ottla.metadata.features import TRANSACTION_VERSION
 from ottla.metadata.image import ClusterImage
@@ -29,12 +32,11 @@ from ottla.model.pending import Pending
 from ottla.records.batch import BatchView, iter_batches, set_offset_and_epoch
 from ottla.records.control import ControlType, end_txn_marker, parse_control_type
 from ottla.records.record import read_records
-from ottla.server.marker_sender import MarkerChannel, MarkerSender
-from ottla.server.transactions import TransactionService
-from ottla.storage.append import AppendOrigin
-from ottla.storage.producer_replay import checked, replay_batch, stage_batches
-from ottla.storage.producer_state import ProducerState
-from ottla.storage.verification import NOT_CHECKED, Verification
+from ottla.server.transaction.markers import MarkerChannel, MarkerSender
+from ottla.server.transaction.service import TransactionService
+from ottla.storage.producers.state import ProducerState, checked, replay_batch, stage_batches
+from ottla.storage.producers.verification import NOT_CHECKED, Verification
+from ottla.storage.validator import AppendOrigin
 from ottla.wire.messages.transactions import WritableTxnMarker
 
 OFFSETS = TopicPartition("__consumer_offsets", 0)

@@ -27,29 +27,28 @@ import pytest
 
 from ottla.controller.controller import Controller
 from ottla.controller.runtime import ControllerRuntime
-from ottla.coordinator.group.machine import GroupMachine
-from ottla.coordinator.shard import Shard
-from ottla.coordinator.share.machine import ShareMachine
-from ottla.coordinator.transaction.machine import TransactionMachine
-from ottla.metadata.publisher import MetadataPublisher
+from ottla.coordinator.group.shard import GroupMachine
+from ottla.coordinator.runtime import Shard
+from ottla.coordinator.transaction.coordinator import TransactionMachine
+from ottla.metadata.loader import MetadataPublisher
 from ottla.model import tasks
-from ottla.model.breath import PacedCalls
 from ottla.model.pending import Pending
-from ottla.node.coordinators import LoopScheduler
+from ottla.model.time_slice import PacedCalls
+from ottla.node.coordinators import LoopScheduler, PartitionLog
 from ottla.node.publisher import Publisher
 from ottla.server import handlers
-from ottla.server.connection import Connection
 from ottla.server.dispatch import Dispatcher
-from ottla.server.listeners import ListenerHost
-from ottla.server.output import SocketOutput
+from ottla.server.network.connection import Connection
+from ottla.server.network.output import SocketOutput
+from ottla.server.network.socket_server import ListenerHost
 from ottla.server.registry import Listener, Route, routes
-from ottla.server.shard_log import PartitionLog
+from ottla.share.coordinator import ShareMachine
 
 # Callbacks that have the gates inside, or cannot raise.
 NO_BOUNDARIES: Final = (
     "guarded.",  # the gate is around what it guards
     "PacedCalls.",  # around each of its calls
-    "SharedBreath._next_turn",  # sets a number
+    "SharedTimeSlice._next_turn",  # sets a number
     "spawn.",  # closes a coroutine
     "Shard._flush_soon",  # flush() undoes what cannot be built or appended; both have gates
     "Connection._next_turn",  # serves on: dispatch and output have gates

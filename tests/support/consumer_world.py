@@ -19,21 +19,20 @@ from tests.support.group_world import SETTINGS, GroupWorld, ManualScheduler, Mem
 from ottla.config.definitions import GROUP_KEYS
 from ottla.coordinator.group.assignors.api import PartitionAssignor
 from ottla.coordinator.group.assignors.loading import load_assignors
-from ottla.coordinator.group.classic.join import Caller
 from ottla.coordinator.group.consumer.group import ConsumerGroup
+from ottla.coordinator.group.consumer.manager import validate
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
-from ottla.coordinator.group.consumer.validation import validate
-from ottla.coordinator.group.context import GroupContext
-from ottla.coordinator.group.machine import GroupMachine
-from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.loading import replay_batches
-from ottla.coordinator.result import Result
-from ottla.coordinator.shard import Shard
+from ottla.coordinator.group.context import Caller, GroupContext
+from ottla.coordinator.group.serde import GROUP_RECORDS
+from ottla.coordinator.group.shard import GroupMachine
+from ottla.coordinator.loader import replay_batches
+from ottla.coordinator.machine import Result
+from ottla.coordinator.runtime import Shard
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta, TopicChange
 from ottla.metadata.image import ClusterImage
-from ottla.metadata.partition import PartitionRegistration, TopicImage
 from ottla.metadata.persistent import PMap
+from ottla.metadata.registrations import PartitionRegistration, TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.model.pending import Pending

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ottla.coordinator.transaction.state import TRANSITIONS, TransactionState
+from ottla.coordinator.transaction.metadata import TRANSITIONS, TransactionState
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

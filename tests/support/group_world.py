@@ -16,13 +16,12 @@ from typing import Any
 
 from ottla.config.definitions import BROKER_KEYS
 from ottla.coordinator.group.classic.group import ClassicGroup
-from ottla.coordinator.group.classic.join import Caller
-from ottla.coordinator.group.context import GroupContext
-from ottla.coordinator.group.machine import GroupMachine
-from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.loading import replay_batches
-from ottla.coordinator.result import CoordinatorRecord
-from ottla.coordinator.shard import Shard
+from ottla.coordinator.group.context import Caller, GroupContext
+from ottla.coordinator.group.serde import GROUP_RECORDS
+from ottla.coordinator.group.shard import GroupMachine
+from ottla.coordinator.loader import replay_batches
+from ottla.coordinator.machine import CoordinatorRecord
+from ottla.coordinator.runtime import Shard
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError

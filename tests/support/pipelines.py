@@ -139,6 +139,6 @@ def order_descriptors() -> bytes:
 
 
 def order_class() -> Any:
-    from ottla.spark.pipeline.values.protobuf_schema import message_class
+    from ottla.spark.pipeline.values.protobuf import message_class
 
     return message_class(order_descriptors(), "shop.Order")

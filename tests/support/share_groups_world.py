@@ -18,30 +18,27 @@ from typing import Any
 from tests.support.group_world import SETTINGS, ManualScheduler, MemoryLog
 
 from ottla.config.definitions import GROUP_KEYS
-from ottla.coordinator.group.classic.join import Caller
-from ottla.coordinator.group.context import GroupContext
-from ottla.coordinator.group.machine import GroupMachine
-from ottla.coordinator.group.record_types import GROUP_RECORDS
+from ottla.coordinator.group.context import Caller, GroupContext
+from ottla.coordinator.group.serde import GROUP_RECORDS
+from ottla.coordinator.group.shard import GroupMachine
 from ottla.coordinator.group.share.group import ShareGroup
-from ottla.coordinator.loading import replay_batches
-from ottla.coordinator.result import CoordinatorRecord
+from ottla.coordinator.loader import replay_batches
+from ottla.coordinator.machine import CoordinatorRecord
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.coordinator.serde import RecordSerde
-from ottla.coordinator.share.machine import ShareMachine
-from ottla.coordinator.share.state import SHARE_RECORDS, ShareKey
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta, TopicChange
 from ottla.metadata.image import ClusterImage
-from ottla.metadata.partition import PartitionRegistration, TopicImage
 from ottla.metadata.persistent import PMap
+from ottla.metadata.registrations import PartitionRegistration, TopicImage
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import Uuid
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
 from ottla.records.record import read_records
-from ottla.server.share_groups import ShareGroupService
-from ottla.server.share_persister import SharePersister
-from ottla.server.share_state import LocalShareCoordinator
+from ottla.share.coordinator import SHARE_RECORDS, LocalShareCoordinator, ShareKey, ShareMachine
+from ottla.share.groups import ShareGroupService
+from ottla.share.persister import SharePersister
 from ottla.wire.messages.share_group import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 PARTITION = PartitionRegistration((1,), (), (1,), (), (), 1, 0, 0, 0)

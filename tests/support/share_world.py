@@ -15,19 +15,19 @@ from tests.unit.storage.log_support import EPOCH, NOW, batch, open_log
 
 from ottla.config.broker import BrokerConfig
 from ottla.metadata.image import ClusterImage, ConfigResource, ResourceType
-from ottla.metadata.partition import PartitionRegistration, TopicImage
 from ottla.metadata.persistent import PMap
+from ottla.metadata.registrations import PartitionRegistration, TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.model.pending import Pending
 from ottla.records.control import end_txn_marker
 from ottla.replication.partition import Partition
-from ottla.replication.share_state import PersistedState, RecordState, ShareKey, StateBatch
 from ottla.server.dispatch import Encoded
-from ottla.server.handlers.share_fetch import share_acknowledge, share_fetch
-from ottla.server.share_service import ShareService
-from ottla.storage.append import AppendOrigin
-from ottla.storage.log import Log
+from ottla.server.handlers.share.fetch import share_acknowledge, share_fetch
+from ottla.share.manager import ShareService
+from ottla.share.state import PersistedState, RecordState, ShareKey, StateBatch
+from ottla.storage.log.log import Log
+from ottla.storage.validator import AppendOrigin
 from ottla.wire.codec import decode, encode
 from ottla.wire.messages.share_group import (
     AcknowledgementBatch,

@@ -13,11 +13,10 @@ from ottla.client.inline import InlineClient
 from ottla.client.offsets import LATEST
 from ottla.model.ids import TopicPartition as Place
 from ottla.spark.connection import shared_client
-from ottla.spark.decision import union
-from ottla.spark.sink_cluster import SinkCluster
-from ottla.spark.sink_commit import Driver, Step, Steps, Written, abort, commit
-from ottla.spark.sink_options import SinkOptions, sink_options
-from ottla.spark.sink_task import Attempt, TaskReport, write_task
+from ottla.spark.sink.cluster import SinkCluster
+from ottla.spark.sink.commit import Driver, Step, Steps, Written, abort, commit, union
+from ottla.spark.sink.options import SinkOptions, sink_options
+from ottla.spark.sink.task import Attempt, TaskReport, write_task
 
 READ_TIMEOUT_S = 60
 

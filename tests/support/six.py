@@ -28,7 +28,7 @@ class Record(NamedTuple):
 
 def prepare(name: str, broker: Broker) -> Pipeline:
     """A pipeline that ships, with its topics, as `ottla pipeline run` makes them; samples are old, and stay."""
-    pipeline = load(f"ottla.spark.pipelines.{name}")
+    pipeline = load(f"ottla.examples.{name}")
     create_topics(pipeline, broker.bootstrap)
     admin = broker.admin()
     for topic in pipeline.topics():

@@ -68,16 +68,16 @@ class ImportWatch(MetaPathFinder):
         sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        if fullname == "ottla.spark.sink":
+        if fullname == "ottla.spark.sink.writer":
             sys.meta_path.remove(self)
             install()
 
 
 def install() -> None:
     """Wrap the sink: what is called at the points of a fault."""
-    from ottla.spark import sink_cluster, sink_task
+    from ottla.spark.sink import cluster, task
 
-    perform, send = sink_cluster.SinkCluster.perform, sink_task._Writer._send
+    perform, send = cluster.SinkCluster.perform, task._Writer._send
 
     def watched(self: Any, step: Any) -> Any:
         _at(f"before {type(step).__name__}")
@@ -90,8 +90,8 @@ def install() -> None:
         time.sleep(random.uniform(0, float(os.environ.get(DAWDLE, "0"))))  # see DAWDLE
         _at("in a task")
 
-    sink_cluster.SinkCluster.perform = watched  # type: ignore[method-assign]
-    sink_task._Writer._send = sent  # type: ignore[method-assign]
+    cluster.SinkCluster.perform = watched  # type: ignore[method-assign]
+    task._Writer._send = sent  # type: ignore[method-assign]
 
 
 def _at(point: str) -> None:

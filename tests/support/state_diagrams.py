@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
-from ottla.coordinator import shard_state
-from ottla.coordinator.group.classic import state as classic
+from ottla.coordinator import runtime
+from ottla.coordinator.group.classic import group as classic
 from ottla.coordinator.group.consumer import group as consumer
 from ottla.coordinator.group.consumer import member as consumer_member
 from ottla.coordinator.group.share import group as share
 from ottla.coordinator.group.streams import group as streams
 from ottla.coordinator.group.streams import member as streams_member
-from ottla.coordinator.transaction import state as transaction
+from ottla.coordinator.transaction import metadata as transaction
 from ottla.raft import core as raft
-from ottla.replication import share_partition, share_state
+from ottla.share import partition
+from ottla.share import state as share_state
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "states.md"
 HEAD = """# States
@@ -34,12 +35,12 @@ MACHINES: dict[str, tuple[str, Table]] = {
     "A consumer group": (consumer.__name__, consumer.TRANSITIONS),
     "A member of a consumer group": (consumer_member.__name__, consumer_member.TRANSITIONS),
     "A share group": (share.__name__, share.TRANSITIONS),
-    "A share partition": (share_partition.__name__, share_partition.SHARE_TRANSITIONS),
+    "A share partition": (partition.__name__, partition.SHARE_TRANSITIONS),
     "A record in a share partition": (share_state.__name__, share_state.TRANSITIONS),
     "A streams group": (streams.__name__, streams.TRANSITIONS),
     "A member of a streams group": (streams_member.__name__, streams_member.TRANSITIONS),
     "A transaction": (transaction.__name__, transaction.TRANSITIONS),
-    "A shard of a coordinator": (shard_state.__name__, shard_state.TRANSITIONS),
+    "A shard of a coordinator": (runtime.__name__, runtime.TRANSITIONS),
     "A voter of the metadata quorum": (raft.__name__, raft.TRANSITIONS),
 }
 

@@ -14,13 +14,11 @@ from typing import Any, NamedTuple
 from tests.support.consumer_world import ConsumerWorld
 from tests.support.group_world import ManualScheduler, MemoryLog
 
-from ottla.coordinator.group.classic.join import Caller
-from ottla.coordinator.group.streams.configured import StatusCode
+from ottla.coordinator.group.context import Caller
 from ottla.coordinator.group.streams.group import StreamsGroup
-from ottla.coordinator.group.streams.member import StreamsGroupMember
-from ottla.coordinator.group.streams.response import HeartbeatOutcome
-from ottla.coordinator.group.streams.tasks import NO_TASKS
-from ottla.coordinator.group.streams.validation import validate
+from ottla.coordinator.group.streams.manager import HeartbeatOutcome, validate
+from ottla.coordinator.group.streams.member import NO_TASKS, StreamsGroupMember
+from ottla.coordinator.group.streams.topology import StatusCode
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ResourceType
 from ottla.model.errors import KafkaError

@@ -15,13 +15,16 @@ from typing import Any, NamedTuple
 
 from tests.support.group_world import SETTINGS, ManualScheduler
 
-from ottla.coordinator.loading import replay_batches
+from ottla.coordinator.loader import replay_batches
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.coordinator.timeline import Timeline
-from ottla.coordinator.transaction.context import TransactionContext, TransactionMarkers
-from ottla.coordinator.transaction.machine import TransactionMachine
-from ottla.coordinator.transaction.records import TRANSACTION_RECORDS
-from ottla.coordinator.transaction.state import ProducerIdAndEpoch
+from ottla.coordinator.transaction.coordinator import (
+    TransactionContext,
+    TransactionMachine,
+    TransactionMarkers,
+)
+from ottla.coordinator.transaction.log import TRANSACTION_RECORDS
+from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch
 from ottla.metadata.delta import Delta
 from ottla.metadata.features import TRANSACTION_VERSION
 from ottla.metadata.image import ClusterImage
@@ -30,11 +33,10 @@ from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
 from ottla.records.batch import TRANSACTIONAL_FLAG, BatchView, iter_batches, set_offset_and_epoch
 from ottla.records.control import end_txn_marker
-from ottla.server.marker_sender import MarkerSender
-from ottla.storage.append import AppendOrigin, CheckedBatch
-from ottla.storage.producer_replay import checked, stage_batches
-from ottla.storage.producer_state import ProducerState
-from ottla.storage.verification import Verification
+from ottla.server.transaction.markers import MarkerSender
+from ottla.storage.producers.state import ProducerState, checked, stage_batches
+from ottla.storage.producers.verification import Verification
+from ottla.storage.validator import AppendOrigin, CheckedBatch
 from ottla.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,

@@ -15,14 +15,20 @@ from typing import Any
 
 from tests.support.group_world import SETTINGS, ManualScheduler, MemoryLog
 
-from ottla.coordinator.loading import replay_batches
-from ottla.coordinator.result import CoordinatorRecord
+from ottla.coordinator.loader import replay_batches
+from ottla.coordinator.machine import CoordinatorRecord
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.coordinator.timeline import Timeline
-from ottla.coordinator.transaction.context import TransactionContext, TransactionMarkers
-from ottla.coordinator.transaction.machine import EndRequest, InitRequest, Outcome, TransactionMachine
-from ottla.coordinator.transaction.records import TRANSACTION_RECORDS
-from ottla.coordinator.transaction.state import ProducerIdAndEpoch, Transaction
+from ottla.coordinator.transaction.coordinator import (
+    EndRequest,
+    InitRequest,
+    Outcome,
+    TransactionContext,
+    TransactionMachine,
+    TransactionMarkers,
+)
+from ottla.coordinator.transaction.log import TRANSACTION_RECORDS
+from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch, Transaction
 from ottla.metadata.delta import Delta
 from ottla.metadata.features import TRANSACTION_VERSION
 from ottla.metadata.image import ClusterImage
@@ -31,7 +37,7 @@ from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
 from ottla.records.record import read_records
-from ottla.server.marker_sender import MarkerSender
+from ottla.server.transaction.markers import MarkerSender
 from ottla.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,

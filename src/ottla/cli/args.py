@@ -14,7 +14,7 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any, NoReturn
 
 EXIT_OK = 0
@@ -179,3 +179,14 @@ def render_group_help(prog: str, summary: str, commands: Sequence[tuple[str, str
     lines += [f"  {name:<{width}}  {text}" for name, text in commands]
     lines += ["", tail or f"`{prog} <command> --help` tells more about one."]
     return "\n".join(lines)
+
+
+def pairs(words: Iterable[str], option: str) -> list[tuple[str, str]]:
+    """`key=value` words taken apart."""
+    out = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise UsageError(f"{option} takes KEY=VALUE, not {word!r}")
+        out.append((key, value))
+    return out

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from ottla.cli.args import BOOTSTRAP, CliError, UsageError, argument, bootstrap_servers, nearest
+from ottla.cli.args import BOOTSTRAP, CliError, UsageError, argument, bootstrap_servers, nearest, pairs
 from ottla.cli.profile import profile_file
 
 TYPE_CHECKING = False
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
-    from ottla.client.admin_types import ConfigChange
+    from ottla.client.admin.types import ConfigChange
     from ottla.client.blocking import Admin
     from ottla.client.config import ClientConfig
     from ottla.model.errors import KafkaError
@@ -90,17 +90,6 @@ def _from_file(file: str, kind: type[ClientConfig]) -> dict[str, object]:
         elif key not in anybodys:
             say(f"ottla: ignored: {name} ({file}, line {number}) is no setting of this client")
     return taken
-
-
-def pairs(words: Iterable[str], option: str) -> list[tuple[str, str]]:
-    """`key=value` words taken apart."""
-    out = []
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not key or not equals:
-            raise UsageError(f"{option} takes KEY=VALUE, not {word!r}")
-        out.append((key, value))
-    return out
 
 
 @contextmanager
@@ -181,7 +170,7 @@ def report(errors: Iterable[KafkaError | None], args: argparse.Namespace | None 
 
 def described(changes: Iterable[ConfigChange]) -> str:
     """What was changed, in few words: `retention.ms=777 set, flush.ms taken back`."""
-    from ottla.client.admin_types import ConfigOperation
+    from ottla.client.admin.types import ConfigOperation
 
     words = {
         ConfigOperation.SET: "{0}={1} set",

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from ottla.client.admin_group_types import FeatureDescription
-    from ottla.client.admin_types import QuorumDescription, TopicDescription
+    from ottla.client.admin.types import FeatureDescription, QuorumDescription, TopicDescription
     from ottla.client.blocking import Admin
 
 

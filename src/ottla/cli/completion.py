@@ -121,7 +121,7 @@ def _names(kind: str, args: argparse.Namespace) -> list[str]:
     from ottla.cli.client import admin
 
     if kind == "pipeline":
-        from ottla.cli.pipeline import state_root
+        from ottla.cli.pipeline.command import state_root
         from ottla.spark.pipeline.state import homes
 
         return sorted(home.name for home in homes(state_root(args)))

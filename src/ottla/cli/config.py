@@ -5,8 +5,8 @@ Owned by the process that runs one command.
 
 from __future__ import annotations
 
-from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, nearest, switch
-from ottla.cli.client import CLUSTER, admin, described, pairs, report
+from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, nearest, pairs, switch
+from ottla.cli.client import CLUSTER, admin, described, report
 from ottla.cli.output import emit, emit_json, say
 
 TYPE_CHECKING = False
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ottla.client.admin_types import ConfigChange, ConfigEntry, ConfigResource
+    from ottla.client.admin.types import ConfigChange, ConfigEntry, ConfigResource
     from ottla.client.blocking import Admin
 
 # What a user calls a resource; the cluster's default is the broker without a name.
@@ -38,7 +38,7 @@ _DETAILS = """resources:
 
 def _resource(args: argparse.Namespace) -> tuple[ConfigResource, list[str]]:
     """The resource the first words name, and the words after it."""
-    from ottla.client.admin_types import ConfigResource, ResourceType
+    from ottla.client.admin.types import ConfigResource, ResourceType
 
     words: list[str] = args.resource
     kind = words[0]
@@ -70,7 +70,7 @@ def _entries(
 
 def _require_broker(client: Admin, resource: ConfigResource) -> None:
     """A request to a broker that is not there would wait for it to come."""
-    from ottla.client.admin_types import ResourceType
+    from ottla.client.admin.types import ResourceType
 
     if resource.resource_type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) or not resource.name:
         return
@@ -83,7 +83,7 @@ def _require_broker(client: Admin, resource: ConfigResource) -> None:
 
 def _is_set(entry: ConfigEntry, resource: ConfigResource) -> bool:
     """Was the value set for this very resource, rather than inherited?"""
-    from ottla.client.admin_types import ConfigSource, ResourceType
+    from ottla.client.admin.types import ConfigSource, ResourceType
 
     if resource.resource_type is ResourceType.BROKER:
         dynamic = (
@@ -157,7 +157,7 @@ def _change(args: argparse.Namespace, resource: ConfigResource, changes: Sequenc
 
 
 def _set(args: argparse.Namespace) -> int:
-    from ottla.client.admin_types import ConfigChange, ConfigOperation
+    from ottla.client.admin.types import ConfigChange, ConfigOperation
 
     resource, words = _resource(args)
     if not words:
@@ -171,7 +171,7 @@ def _set(args: argparse.Namespace) -> int:
 
 
 def _unset(args: argparse.Namespace) -> int:
-    from ottla.client.admin_types import ConfigChange, ConfigOperation
+    from ottla.client.admin.types import ConfigChange, ConfigOperation
 
     resource, keys = _resource(args)
     if not keys:

@@ -67,10 +67,10 @@ async def _demo(
     with_spark: bool, directory: Path, rate: int | None, seconds: float | None
 ) -> tuple[str, bool]:
     if with_spark:
-        from ottla.cli.demo_clicks import demo as clicks
+        from ottla.examples.demo.clicks import demo as clicks
 
         return await clicks(directory, rate or CLICKS_PER_S, seconds)
-    from ottla.cli.demo_letters import demo as letters
+    from ottla.examples.demo.letters import demo as letters
 
     return await letters(directory, rate or LETTERS_PER_S, seconds)
 

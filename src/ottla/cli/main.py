@@ -41,12 +41,41 @@ from __future__ import annotations
 import os
 import sys
 
+from ottla import __version__
 from ottla.cli import args as arguments
 from ottla.cli.args import CliError, Command
 
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+# ----------------------------------------
+# `ottla --version`: what a bug report needs in one line. Imported only when asked for.
+
+
+def version_line() -> str:
+    """Version, Python, record kernel (compiled or its Python twin), event loop."""
+    import platform
+
+    return (
+        f"ottla {__version__} (Python {platform.python_version()}, record kernel: {_kernel()}, "
+        f"event loop: {_event_loop()}, {platform.system()} {platform.machine()})"
+    )
+
+
+def _kernel() -> str:
+    from ottla.records.kernel import KERNEL
+
+    return str(KERNEL)
+
+
+def _event_loop() -> str:
+    import importlib.util
+
+    return "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
+
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("ottla.cli.serve", "run a broker (and its controller) on a data directory"),
@@ -57,13 +86,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "topic": ("ottla.cli.topic", "list, describe, create, alter, trim and delete topics"),
     "cluster": ("ottla.cli.cluster", "say what a cluster is made of"),
     "config": ("ottla.cli.config", "show and change the configuration of topics and brokers"),
-    "produce": ("ottla.cli.produce", "send records from files or standard input"),
-    "consume": ("ottla.cli.consume", "print the records of a topic"),
-    "group": ("ottla.cli.group", "list, describe, reset and delete groups; how far behind they are"),
+    "produce": ("ottla.cli.records.produce", "send records from files or standard input"),
+    "consume": ("ottla.cli.records.consume", "print the records of a topic"),
+    "group": ("ottla.cli.group.command", "list, describe, reset and delete groups; how far behind they are"),
     "txn": ("ottla.cli.txn", "list, describe and abort transactions; find those that hang"),
-    "pipeline": ("ottla.cli.pipeline", "start, watch and stop data pipelines on Spark"),
+    "pipeline": ("ottla.cli.pipeline.command", "start, watch and stop data pipelines on Spark"),
     "storage": ("ottla.cli.storage", "format a data directory, or say what is in one"),
-    "log": ("ottla.cli.log_dump", "look into the files of a log, or at how large logs are"),
+    "log": ("ottla.cli.log.command", "look into the files of a log, or at how large logs are"),
     "profile": ("ottla.cli.profile", "keep the settings of clusters under names"),
     "completion": ("ottla.cli.completion", "print the completion script of a shell"),
 }
@@ -116,14 +145,12 @@ def _dispatch(words: list[str]) -> int:
         print(help_page())
         return arguments.EXIT_OK
     if words[0] in ("-V", "--version", "version"):
-        from ottla.cli.version import version_line
-
         print(version_line())
         return arguments.EXIT_OK
     if words[0] == "__names":  # asked by the completion scripts, not by people
-        from ottla.cli.completion import print_names
+        import importlib
 
-        print_names(words[1:])
+        importlib.import_module(COMMANDS["completion"][0]).print_names(words[1:])
         return arguments.EXIT_OK
     if words[0] not in COMMANDS:
         kind = "option" if words[0].startswith("-") else "command"

@@ -13,7 +13,7 @@ import os
 import re
 from pathlib import Path
 
-from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, unknown
+from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, pairs, unknown
 from ottla.cli.output import emit, say
 
 TYPE_CHECKING = False
@@ -133,8 +133,6 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _set(args: argparse.Namespace) -> None:
-    from ottla.cli.client import pairs
-
     path = _path(args.name)
     is_new = not path.exists()
     settings = {} if is_new else read(args.name)

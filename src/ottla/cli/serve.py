@@ -119,7 +119,7 @@ def log_dirs_of(settings: Settings) -> list[Path]:
 
 def _node_id_of(settings: Settings) -> int | None:
     """The node id of directories that are formatted; a setting that says otherwise is a mistake."""
-    from ottla.storage.meta_properties import read_meta_properties
+    from ottla.storage.dirs.meta_properties import read_meta_properties
 
     for directory in log_dirs_of(settings):
         try:
@@ -197,7 +197,7 @@ def _wanted_cluster_id(config: BrokerConfig, asked: str | None, from_environment
     wanted = asked or from_environment
     if not wanted:
         return None
-    from ottla.storage.meta_properties import read_meta_properties
+    from ottla.storage.dirs.meta_properties import read_meta_properties
 
     for directory in map(Path, config.log_dirs):
         meta = read_meta_properties(directory)

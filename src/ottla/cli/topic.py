@@ -2,19 +2,80 @@
 
 from __future__ import annotations
 
-from ottla.cli.args import OUTPUT, Command, UsageError, argument, switch
-from ottla.cli.client import CLUSTER, admin, described, pairs, report
+from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, pairs, switch
+from ottla.cli.client import CLUSTER, admin, described, report
 from ottla.cli.output import counted, emit, emit_json, say
+from ottla.cli.selection import topic_partitions
 
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
     import argparse
+
+    from ottla.client.blocking import Admin
+    from ottla.model.ids import TopicPartition
+
+    Offsets = dict[TopicPartition, int]
     from collections.abc import Mapping
     from typing import Any
 
-    from ottla.client.admin_types import ConfigEntry, TopicDescription
-    from ottla.client.blocking import Admin
+    from ottla.client.admin.types import ConfigEntry, TopicDescription
     from ottla.model.errors import KafkaError
+
+
+# ----------------------------------------
+# `ottla topic trim`: forget the records below an offset (DeleteRecords).
+#
+# What would go is shown first; only --execute lets it go. Owned by the process that runs one command.
+
+
+_COLUMNS = ("topic", "partition", "begin", "end", "new_begin", "records")
+
+
+def trim(args: argparse.Namespace) -> int:
+    from ottla.client.offsets import EARLIEST, LATEST
+    from ottla.model.errors import KafkaError
+
+    if (args.before_offset is None) is not args.all:
+        raise UsageError("up to where? give --before-offset N or --all")
+    if args.before_offset is not None and args.before_offset < 0:
+        raise UsageError(f"--before-offset {args.before_offset}: an offset is not negative")
+    with admin(args) as client:
+        partitions = topic_partitions(client, args.topic)
+        begin, end = (_partition_offsets(client, partitions, which) for which in (EARLIEST, LATEST))
+        plan = end if args.all else dict.fromkeys(partitions, args.before_offset)
+        for tp, offset in plan.items():
+            if offset > end[tp]:
+                raise CliError(
+                    f"{tp.topic}:{tp.partition} ends at {end[tp]}, before {offset}; TOPIC:P,P names partitions"
+                )
+        # Where the beginning is past it already, nothing is to be done.
+        due = {tp: offset for tp, offset in plan.items() if offset > begin[tp]}
+        results = client.delete_records(due) if args.execute and due else {}
+    errors = [result for result in results.values() if isinstance(result, KafkaError)]
+    new = {tp: result for tp, result in results.items() if not isinstance(result, KafkaError)}
+    shown = due | new if not args.execute else new
+    rows = [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "begin": begin[tp],
+            "end": end[tp],
+            "new_begin": shown.get(tp, begin[tp]),
+            # Offsets, strictly: transactions' markers and what compaction took count too.
+            "records": shown.get(tp, begin[tp]) - begin[tp],
+        }
+        for tp in partitions
+    ]
+    emit(rows, _COLUMNS, args.output)
+    if not args.execute:
+        say("nothing was deleted: this is what --execute would do")
+    return report(errors, args)
+
+
+def _partition_offsets(client: Admin, partitions: list[TopicPartition], which: int) -> Offsets:
+    return {tp: found.offset for tp, found in client.list_offsets(dict.fromkeys(partitions, which)).items()}
+
 
 _TOPIC_COLUMNS = ("topic", "topic_id", "partitions", "replication_factor", "configs")
 _PARTITION_COLUMNS = (
@@ -66,7 +127,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _document(client: Admin, topic: TopicDescription) -> dict[str, Any]:
-    from ottla.client.admin_types import ConfigResource, ResourceType
+    from ottla.client.admin.types import ConfigResource, ResourceType
     from ottla.model.ids import uuid_to_str
 
     resource = ConfigResource(ResourceType.TOPIC, topic.name)
@@ -96,7 +157,7 @@ def _document(client: Admin, topic: TopicDescription) -> dict[str, Any]:
 
 def _own_configs(entries: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
     """What was set on the topic itself."""
-    from ottla.client.admin_types import ConfigSource
+    from ottla.client.admin.types import ConfigSource
 
     own = ConfigSource.DYNAMIC_TOPIC_CONFIG
     return {name: entry.value for name, entry in sorted(entries.items()) if entry.source is own}
@@ -133,7 +194,7 @@ def _print_tables(documents: list[dict[str, Any]]) -> None:
 
 
 def _create(args: argparse.Namespace) -> int:
-    from ottla.client.admin_types import NewTopic
+    from ottla.client.admin.types import NewTopic
     from ottla.model.errors import ErrorCode, KafkaError
 
     configs: dict[str, str | None] = dict(pairs(args.config, "--config"))
@@ -152,7 +213,7 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _alter(args: argparse.Namespace) -> int:
-    from ottla.client.admin_types import ConfigChange, ConfigOperation, ConfigResource, ResourceType
+    from ottla.client.admin.types import ConfigChange, ConfigOperation, ConfigResource, ResourceType
 
     changes = [ConfigChange(name, value) for name, value in pairs(args.config, "--config")]
     changes += [ConfigChange(name, None, ConfigOperation.DELETE) for name in args.unset]
@@ -190,12 +251,6 @@ def _delete(args: argparse.Namespace) -> int:
         elif not (args.if_exists and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             errors.append(error)
     return report(errors, args)
-
-
-def _trim(args: argparse.Namespace) -> int:
-    from ottla.cli.topic_trim import run
-
-    return run(args)
 
 
 _NAMES = argument("topic", nargs="+", metavar="TOPIC", complete="topic", help="its name")
@@ -280,7 +335,7 @@ COMMAND = Command(
             switch("--execute", help="do it: what is gone does not come back"),
             *CLUSTER,
             OUTPUT,
-            run=_trim,
+            run=trim,
             details="""examples:
   ottla topic trim orders:0 --before-offset 4711      what would happen
   ottla topic trim orders --all --execute             an empty topic, whose offsets go on where they were""",

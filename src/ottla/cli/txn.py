@@ -9,16 +9,14 @@ import time
 
 from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, switch
 from ottla.cli.client import CLUSTER, admin, report
-from ottla.cli.group import by_topic, words
-from ottla.cli.group_times import parse_duration_ms
-from ottla.cli.group_topics import topic_partitions
 from ottla.cli.output import counted, emit, emit_json, say
+from ottla.cli.selection import by_topic, parse_duration_ms, topic_partitions, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from ottla.client.admin_group_types import OpenTransaction, TransactionDescription
+    from ottla.client.admin.types import OpenTransaction, TransactionDescription
     from ottla.client.blocking import Admin
     from ottla.model.ids import TopicPartition
 
@@ -130,7 +128,7 @@ def _terminate(client: Admin, args: argparse.Namespace) -> int:
 
 def _open_one(client: Admin, args: argparse.Namespace) -> OpenTransaction:
     """The transaction the options name, as its partition's leader knows it."""
-    from ottla.client.admin_group_types import OpenTransaction
+    from ottla.client.admin.types import OpenTransaction
 
     if args.partition is None:
         raise UsageError("--topic needs --partition")

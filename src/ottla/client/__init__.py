@@ -8,43 +8,43 @@ load the rest.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ottla.client.admin import AsyncAdmin as AsyncAdmin
-    from ottla.client.admin_types import ConfigChange as ConfigChange
-    from ottla.client.admin_types import ConfigOperation as ConfigOperation
-    from ottla.client.admin_types import ConfigResource as ConfigResource
-    from ottla.client.admin_types import NewTopic as NewTopic
-    from ottla.client.admin_types import ResourceType as ResourceType
-    from ottla.client.aio_consumer import AsyncConsumer as AsyncConsumer
-    from ottla.client.aio_producer import AsyncProducer as AsyncProducer
+    from ottla.client.admin.aio import AsyncAdmin as AsyncAdmin
+    from ottla.client.admin.blocking import Admin as Admin
+    from ottla.client.admin.types import ConfigChange as ConfigChange
+    from ottla.client.admin.types import ConfigOperation as ConfigOperation
+    from ottla.client.admin.types import ConfigResource as ConfigResource
+    from ottla.client.admin.types import NewTopic as NewTopic
+    from ottla.client.admin.types import ResourceType as ResourceType
     from ottla.client.base import AsyncClient as AsyncClient
-    from ottla.client.batch import RecordMetadata as RecordMetadata
-    from ottla.client.blocking_admin import Admin as Admin
-    from ottla.client.blocking_consumer import Consumer as Consumer
-    from ottla.client.blocking_producer import Producer as Producer
-    from ottla.client.fetched import ConsumerRecord as ConsumerRecord
-    from ottla.client.group.listener import RebalanceListener as RebalanceListener
-    from ottla.client.group.offset_messages import GroupMetadata as GroupMetadata
-    from ottla.client.group.offset_messages import OffsetAndMetadata as OffsetAndMetadata
+    from ottla.client.consumer.aio import AsyncConsumer as AsyncConsumer
+    from ottla.client.consumer.blocking import Consumer as Consumer
+    from ottla.client.consumer.fetch import ConsumerRecord as ConsumerRecord
+    from ottla.client.group.events import RebalanceListener as RebalanceListener
+    from ottla.client.offsets import GroupMetadata as GroupMetadata
+    from ottla.client.offsets import OffsetAndMetadata as OffsetAndMetadata
+    from ottla.client.producer.accumulator import RecordMetadata as RecordMetadata
+    from ottla.client.producer.aio import AsyncProducer as AsyncProducer
+    from ottla.client.producer.blocking import Producer as Producer
     from ottla.model.ids import TopicPartition as TopicPartition
 
 _HOMES = {
-    "Admin": "ottla.client.blocking_admin",
-    "AsyncAdmin": "ottla.client.admin",
+    "Admin": "ottla.client.admin.blocking",
+    "AsyncAdmin": "ottla.client.admin.aio",
     "AsyncClient": "ottla.client.base",
-    "AsyncConsumer": "ottla.client.aio_consumer",
-    "AsyncProducer": "ottla.client.aio_producer",
-    "ConfigChange": "ottla.client.admin_types",
-    "ConfigOperation": "ottla.client.admin_types",
-    "ConfigResource": "ottla.client.admin_types",
-    "Consumer": "ottla.client.blocking_consumer",
-    "ConsumerRecord": "ottla.client.fetched",
-    "NewTopic": "ottla.client.admin_types",
-    "RebalanceListener": "ottla.client.group.listener",
-    "OffsetAndMetadata": "ottla.client.group.offset_messages",
-    "GroupMetadata": "ottla.client.group.offset_messages",
-    "Producer": "ottla.client.blocking_producer",
-    "RecordMetadata": "ottla.client.batch",
-    "ResourceType": "ottla.client.admin_types",
+    "AsyncConsumer": "ottla.client.consumer.aio",
+    "AsyncProducer": "ottla.client.producer.aio",
+    "ConfigChange": "ottla.client.admin.types",
+    "ConfigOperation": "ottla.client.admin.types",
+    "ConfigResource": "ottla.client.admin.types",
+    "Consumer": "ottla.client.consumer.blocking",
+    "ConsumerRecord": "ottla.client.consumer.fetch",
+    "NewTopic": "ottla.client.admin.types",
+    "RebalanceListener": "ottla.client.group.events",
+    "OffsetAndMetadata": "ottla.client.offsets",
+    "GroupMetadata": "ottla.client.offsets",
+    "Producer": "ottla.client.producer.blocking",
+    "RecordMetadata": "ottla.client.producer.accumulator",
+    "ResourceType": "ottla.client.admin.types",
     "TopicPartition": "ottla.model.ids",
 }
 

@@ -1,4 +1,4 @@
-"""The asyncio clients: AsyncProducer and AsyncConsumer (AsyncAdmin is in ottla.client.admin).
+"""The asyncio clients: AsyncProducer and AsyncConsumer (AsyncAdmin is in ottla.client.admin.aio).
 
     async with AsyncProducer(bootstrap_servers="localhost:9092") as producer:
         delivery = await producer.send("topic", b"value", key=b"key")   # waits only for room in the buffer
@@ -17,7 +17,7 @@ Settings are keyword arguments under Kafka's names with underscores (ottla.clien
 `settings`. A client belongs to the loop it was started in.
 """
 
-from ottla.client.aio_consumer import AsyncConsumer
-from ottla.client.aio_producer import AsyncDelivery, AsyncProducer, Text, as_bytes, prepare
+from ottla.client.consumer.aio import AsyncConsumer
+from ottla.client.producer.aio import AsyncDelivery, AsyncProducer, Text, as_bytes, prepare
 
 __all__ = ["AsyncConsumer", "AsyncDelivery", "AsyncProducer", "Text", "as_bytes", "prepare"]

@@ -3,24 +3,24 @@
 Owned by the loop it was started in.
 """
 
+import asyncio
 import ssl
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ottla import __version__
-from ottla.client.calls import Target, To
 from ottla.client.config import ClientConfig
-from ottla.client.driver import Driver
 from ottla.client.errors import Closed
-from ottla.client.fanout import Question
-from ottla.client.leader_lookup import LeaderLookup, all_found
+from ottla.client.lookups import FirstContact, LeaderLookup, Question, TopicLookup, all_found
 from ottla.client.metadata import TopicInfo
-from ottla.client.network import NetworkCore
+from ottla.client.network import Call, ErrorOf, NetworkCore, Target, To, top_level_error
 from ottla.client.offsets import OffsetAndTimestamp, list_offsets_question
-from ottla.client.topic_lookup import TopicLookup
-from ottla.client.transport import monotonic_ms, tls_context
+from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.net.aio import Driver
+from ottla.net.transport import monotonic_ms, tls_context
 
 
 class AsyncClient:
@@ -37,7 +37,7 @@ class AsyncClient:
         **more: Any,
     ) -> None:
         self.config = self.CONFIG.of({**(settings or {}), **more})
-        self._ssl_context = tls_context(self.config, ssl_context)
+        self._ssl_context = tls_context(self.config.security_protocol, ssl_context)
         self._lock: AbstractContextManager[Any] = lock if lock is not None else nullcontext()
         self.core = NetworkCore(self.config, software_version=__version__)
         self._driver: Driver | None = None
@@ -53,7 +53,9 @@ class AsyncClient:
         if self._driver is None:
             self._driver = Driver(self.core, ssl_context=self._ssl_context, lock=self._lock)
             try:
-                await self._driver.bootstrap(self.config.bootstrap_timeout_ms)
+                contact = FirstContact(self.core, self.config.bootstrap_timeout_ms)
+                await self._driver.until(contact.is_settled, contact.limit_ms)
+                contact.check()
             except BaseException:
                 await self.close()
                 raise
@@ -70,9 +72,26 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def request(self, request: Any, to: Target = To.ANY, *, timeout_ms: float | None = None) -> Any:
-        """Send any request; retried while its top-level error is one that passes."""
-        return await self.driver.call(request, to, timeout_ms=timeout_ms)
+    async def request(
+        self,
+        request: Any,
+        to: Target = To.ANY,
+        *,
+        timeout_ms: float | None = None,
+        error_of: ErrorOf = top_level_error,
+        at_most: int | None = None,
+        adapt: Callable[[Any, int], Any] | None = None,
+    ) -> Any:
+        """Send any request to whom it is for; retried while `error_of` finds an error that passes."""
+        driver = self.driver
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        now = monotonic_ms()
+        limit = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        call = Call(request, to, now + limit, settle(future), error_of=error_of, at_most=at_most, adapt=adapt)
+        with driver.lock:
+            self.core.call(call, now)
+        driver.wake()
+        return await future
 
     async def topic(self, name: str, timeout_ms: float | None = None) -> TopicInfo:
         """What the cluster says of a topic; UNKNOWN_TOPIC_OR_PARTITION if it does not know it in time."""
@@ -101,3 +120,108 @@ class AsyncClient:
         """Offsets by timestamp, or by a special one (ottla.client.offsets); the first error is raised."""
         question = list_offsets_question(timestamps, self.core, read_committed=read_committed)
         return all_found(await self.ask_leaders(timestamps, question, timeout_ms))
+
+
+def settle(future: "asyncio.Future[Any]") -> Callable[[Any, KafkaError | None, float], None]:
+    """The callback that puts an outcome into a future, unless its waiter has gone."""
+
+    def done(response: Any, error: KafkaError | None, now: float) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(response)
+
+    return done
+
+
+# ----------------------------------------
+# What the blocking clients share: their asyncio twin, its loop in a thread of its own, the lock between the two.
+
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a thread; `run` waits for a coroutine's result."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("a callback runs in the client's own thread and cannot wait for the client")
+        if not self._thread.is_alive():
+            coroutine.close()
+            raise Closed()
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+class Blocking:
+    """What they have in common: a twin, its thread, the lock between the two."""
+
+    def __init__(self, make: Callable[[Any], AsyncClient]) -> None:
+        self._lock = threading.RLock()  # a delivery callback, run under it, may send again
+        self._twin = make(self._lock)
+        self._thread = LoopThread(f"ottla-{type(self).__name__.lower()}")
+        try:
+            self._run(self._twin.start())
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._thread.run(coroutine)
+
+    def request(self, request: Any, to: Target = To.ANY, *, timeout_ms: float | None = None) -> Any:
+        """Send any request to any broker, the controller, a node or a partition's leader."""
+        return self._run(self._twin.request(request, to, timeout_ms=timeout_ms))
+
+    def close(self) -> None:
+        """Close; a second time is no error."""
+        self._close(self._twin.close)
+
+    def _close(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            if self._thread.is_alive:
+                self._run(close())
+        finally:
+            self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close()

@@ -21,18 +21,18 @@ the lock it shares with the loop; the rest is handed to the loop. Constructing o
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ottla.client.blocking_admin import Admin as Admin
-    from ottla.client.blocking_base import LoopThread as LoopThread
-    from ottla.client.blocking_consumer import Consumer as Consumer
-    from ottla.client.blocking_producer import BlockingDelivery as BlockingDelivery
-    from ottla.client.blocking_producer import Producer as Producer
+    from ottla.client.admin.blocking import Admin as Admin
+    from ottla.client.base import LoopThread as LoopThread
+    from ottla.client.consumer.blocking import Consumer as Consumer
+    from ottla.client.producer.blocking import BlockingDelivery as BlockingDelivery
+    from ottla.client.producer.blocking import Producer as Producer
 
 _HOMES = {
-    "Admin": "ottla.client.blocking_admin",
-    "BlockingDelivery": "ottla.client.blocking_producer",
-    "Consumer": "ottla.client.blocking_consumer",
-    "LoopThread": "ottla.client.blocking_base",
-    "Producer": "ottla.client.blocking_producer",
+    "Admin": "ottla.client.admin.blocking",
+    "BlockingDelivery": "ottla.client.producer.blocking",
+    "Consumer": "ottla.client.consumer.blocking",
+    "LoopThread": "ottla.client.base",
+    "Producer": "ottla.client.producer.blocking",
 }
 
 __all__ = sorted(_HOMES)

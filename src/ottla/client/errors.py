@@ -1,14 +1,42 @@
 """What can go wrong in the client itself, as KafkaErrors with a code.
 
 Errors a broker reports are plain KafkaError with the broker's code; the classes here are those the client
-finds out alone, so that a caller can tell "the broker said no" from "nobody answered".
+finds out alone, so that a caller can tell "the broker said no" from "nobody answered". Those of a single connection
+come from ottla.net and are named here too.
 """
 
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode
+from ottla.net.errors import (
+    ClientError,
+    Closed,
+    ConnectionLost,
+    ProtocolError,
+    StateError,
+    UnsupportedVersion,
+    WrongAddress,
+)
 
-
-class ClientError(KafkaError):
-    """A failure on this side of the wire."""
+__all__ = [
+    "BufferExhausted",
+    "ClientError",
+    "Closed",
+    "CommitFailed",
+    "ConfigError",
+    "ConnectionLost",
+    "NoBrokersAvailable",
+    "NoOffsetForPartition",
+    "NotABroker",
+    "ProducerFenced",
+    "ProtocolError",
+    "RecordTooLarge",
+    "StateError",
+    "TimedOut",
+    "TransactionAbortable",
+    "TransactionAborted",
+    "UnsupportedVersion",
+    "Wakeup",
+    "WrongAddress",
+]
 
 
 class ConfigError(ClientError):
@@ -27,24 +55,6 @@ class NoBrokersAvailable(ClientError):
 
 class NotABroker(NoBrokersAvailable):
     """What answers at every bootstrap address is no Kafka broker; asking again would not help."""
-
-
-class ConnectionLost(ClientError):
-    """The connection went away while a request was waiting for its answer; the outcome is not known."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(ErrorCode.NETWORK_EXCEPTION, message)
-
-
-class ProtocolError(ClientError):
-    """The other side does not speak Kafka, or not as it said it would."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(ErrorCode.NETWORK_EXCEPTION, message)
-
-
-class WrongAddress(ProtocolError):
-    """Already its first words show that this is no broker that can be used; it will not be one next time."""
 
 
 class TimedOut(ClientError):
@@ -68,20 +78,6 @@ class RecordTooLarge(ClientError):
         super().__init__(ErrorCode.MESSAGE_TOO_LARGE, message)
 
 
-class Closed(ClientError):
-    """The client was closed before the operation was done."""
-
-    def __init__(self, message: str = "the client is closed") -> None:
-        super().__init__(ErrorCode.NETWORK_EXCEPTION, message)
-
-
-class UnsupportedVersion(ClientError):
-    """The broker and this client have no version of a request in common."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(ErrorCode.UNSUPPORTED_VERSION, message)
-
-
 class NoOffsetForPartition(ClientError):
     """A position is unknown or out of range and auto_offset_reset is "none"."""
 
@@ -98,13 +94,6 @@ class Wakeup(ClientError):
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.REQUEST_TIMED_OUT, "the consumer was woken up")
-
-
-class StateError(ClientError):
-    """The client cannot do this in the state it is in; the message says which."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(ErrorCode.INVALID_REQUEST, message)
 
 
 class ProducerFenced(ClientError):

@@ -2,7 +2,7 @@
 
 For processes that are forked, live briefly and do one thing at a time, such as Spark's Python workers: nothing
 runs in the background, so whatever is in flight waits in the kernel's buffers until the next call. Answers are
-read straight into a buffer of the right size (ottla.client.frames).
+read straight into a buffer of the right size (ottla.net.connection).
 
 Rules: one thread; made in the process that uses it. After a fork the child has to make its own: the sockets are
 the parent's, and two readers of one connection would each get half of every answer.
@@ -14,19 +14,24 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 from ottla import __version__
-from ottla.client.calls import Call, ErrorOf, Target, To, top_level_error
 from ottla.client.config import AdminConfig, ClientConfig
 from ottla.client.errors import Closed, StateError
-from ottla.client.fanout import Question
-from ottla.client.inline_driver import InlineDriver
-from ottla.client.leader_lookup import LeaderLookup, all_found
+from ottla.client.lookups import (
+    GRACE_MS,
+    FirstContact,
+    LeaderLookup,
+    Question,
+    TopicLookup,
+    all_found,
+    existing,
+)
 from ottla.client.metadata import ClusterMetadata, TopicInfo
-from ottla.client.network import NetworkCore
+from ottla.client.network import Call, ErrorOf, NetworkCore, Target, To, top_level_error
 from ottla.client.offsets import OffsetAndTimestamp, list_offsets_question
-from ottla.client.topic_lookup import TopicLookup, existing
-from ottla.client.transport import GRACE_MS, FirstContact, tls_context
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.net.selector import InlineDriver
+from ottla.net.transport import tls_context
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 Adapt = Callable[[Any, int], Any]
@@ -46,7 +51,7 @@ class InlineClient:
         """`config` says which settings are known; the default one never creates a topic by asking for it."""
         self.config = config.of({**(settings or {}), **more})
         self.core = NetworkCore(self.config, software_version=__version__)
-        self._ssl_context = tls_context(self.config, ssl_context)
+        self._ssl_context = tls_context(self.config.security_protocol, ssl_context)
         self._driver: InlineDriver | None = None
         self._pid = os.getpid()
 

@@ -9,26 +9,22 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ottla.client.config import ClientConfig
-from ottla.client.partitioner import TopicShape
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_LEADER_EPOCH, ZERO_UUID, TopicPartition, Uuid
+from ottla.net.peers import Node
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 NO_LEADER = -1
+
+
+class TopicShape(NamedTuple):
+    """What a partitioner may know of a topic."""
+
+    partition_count: int
+    available: tuple[int, ...]  # partitions that have a leader now
+
+
 EMPTY = TopicShape(0, ())
-
-
-class Node(NamedTuple):
-    """A broker as the cluster advertises it."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None = None
-
-    @property
-    def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class PartitionInfo(NamedTuple):

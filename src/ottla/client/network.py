@@ -8,17 +8,16 @@ all chance from one seeded generator: a test replays any history exactly.
 Owned by one driver, which calls it from one thread at a time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, IntEnum
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from ottla.client.backoff import Backoff
-from ottla.client.calls import STALE_METADATA, Call, ErrorOf, To
 from ottla.client.config import ClientConfig
-from ottla.client.connection import Authenticator, Connection, OnDone, State, lost
-from ottla.client.coordinators import MOVED_COORDINATOR, CoordinatorOf, Coordinators, for_version
 from ottla.client.errors import (
     Closed,
+    ConnectionLost,
     NoBrokersAvailable,
     NotABroker,
     TimedOut,
@@ -26,40 +25,225 @@ from ottla.client.errors import (
     WrongAddress,
 )
 from ottla.client.metadata import ClusterMetadata, error_of
-from ottla.client.peers import MAIN, Peer, Peers
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.net.connection import Authenticator, Connection, OnDone, State, lost
+from ottla.net.peers import MAIN, Backoff, Peer, Peers
+from ottla.net.transport import Action, Connect, Disconnect, Write
 from ottla.wire.messages.groups import FindCoordinatorRequest
 from ottla.wire.messages.metadata import MetadataRequest
+
+__all__ = ["NetworkCore", "Party", "State", "timed_out_waiting"]
+
+
+# ----------------------------------------
+# Which broker coordinates a group or a transactional id: looked up when first needed, forgotten when it moved.
+#
+# A call may be for "the coordinator of group g" (CoordinatorOf); the network core asks here which node that is.
+# A lookup is one FindCoordinator, tried again while the broker says that it is not ready; what a broker refuses
+# for good fails the calls that wait for it. Owned by the network core.
+
+
+# From this version on a request asks for several keys (KIP-699).
+FIND_MANY_KEYS = 4
+# After these the coordinator is looked up again; while it loads, it is still the right one.
+MOVED_COORDINATOR = frozenset(
+    {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION}
+)
+
+
+class CoordinatorType(IntEnum):
+    """What a coordinator is for."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+class CoordinatorOf(NamedTuple):
+    """The broker that coordinates a group or a transactional id, as the addressee of a call."""
+
+    kind: CoordinatorType
+    key: str
+
+    def __str__(self) -> str:
+        what = "group" if self.kind is CoordinatorType.GROUP else "transactional id"
+        return f"the coordinator of {what} {self.key!r}"
+
+
+def group_coordinator(group_id: str) -> CoordinatorOf:
+    return CoordinatorOf(CoordinatorType.GROUP, group_id)
+
+
+def transaction_coordinator(transactional_id: str) -> CoordinatorOf:
+    return CoordinatorOf(CoordinatorType.TRANSACTION, transactional_id)
+
+
+# How a lookup is sent: the request, the function that finds its error, what to do with the outcome, the time.
+Ask = Callable[
+    [
+        FindCoordinatorRequest,
+        Callable[[Any], ErrorCode | None],
+        Callable[[Any, KafkaError | None, float], None],
+        float,
+    ],
+    None,
+]
+
+
+class Coordinators:
+    """See the module."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._nodes: dict[CoordinatorOf, int] = {}
+        self._asking: set[CoordinatorOf] = set()
+        self._refused: dict[CoordinatorOf, KafkaError] = {}
+
+    def node(self, of: CoordinatorOf, now: float) -> int | None:
+        """The node, if it is known; if not it is asked for. Raises what the lookup was refused with, once."""
+        refusal = self._refused.pop(of, None)
+        if refusal is not None:
+            raise refusal
+        node_id = self._nodes.get(of)
+        if node_id is None and of not in self._asking:
+            self._look_up(of, now)
+        return node_id
+
+    def known(self, of: CoordinatorOf) -> int | None:
+        return self._nodes.get(of)
+
+    def learn(self, of: CoordinatorOf, node_id: int) -> None:
+        """Somebody who must know has said it, such as the broker that lists a group."""
+        self._nodes[of] = node_id
+
+    def forget(self, of: CoordinatorOf) -> None:
+        self._nodes.pop(of, None)
+
+    def _look_up(self, of: CoordinatorOf, now: float) -> None:
+        self._asking.add(of)
+
+        def answered(response: Any, error: KafkaError | None, now: float) -> None:
+            self._asking.discard(of)
+            code = None if response is None else _lookup_error(response)
+            if code is not None:
+                error = KafkaError(code, f"{of}: {_message(response) or code.name}")
+            if error is None:
+                self._nodes[of] = _node_id(response)
+            elif not error.code.retriable:
+                self._refused[of] = error
+
+        self._ask(FindCoordinatorRequest(key=of.key, key_type=of.kind), _lookup_error, answered, now)
+
+
+def find_coordinator_for_version(request: FindCoordinatorRequest, version: int) -> FindCoordinatorRequest:
+    """The one key moved to where the version wants it."""
+    if version < FIND_MANY_KEYS:
+        return request
+    return FindCoordinatorRequest(key_type=request.key_type, coordinator_keys=[request.key])
+
+
+def _lookup_error(response: Any) -> ErrorCode | None:
+    found = response.coordinators[0] if response.coordinators else response
+    return error_of(found.error_code)
+
+
+def _message(response: Any) -> str | None:
+    found = response.coordinators[0] if response.coordinators else response
+    message: str | None = found.error_message
+    return message
+
+
+def _node_id(response: Any) -> int:
+    return int(response.coordinators[0].node_id if response.coordinators else response.node_id)
+
+
+# ----------------------------------------
+# A call: one request to whoever should answer it, tried again until its time is up.
+#
+# A call knows whom it is for (any broker, the controller, one node, a partition's leader, a coordinator), which
+# errors in the response are worth another try, and whom to tell the outcome. Routing is the network core's business.
+
+
+class To(Enum):
+    """Whom a call is for, when it is no particular node."""
+
+    ANY = "any broker"
+    CONTROLLER = "the controller"
+
+
+Target = To | int | TopicPartition | CoordinatorOf
+# The error in a response that decides about another try, or None; most responses have it at the top.
+ErrorOf = Callable[[Any], ErrorCode | None]
+
+# After these the picture of the cluster is out of date.
+STALE_METADATA = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+
+
+def top_level_error(response: Any) -> ErrorCode | None:
+    return error_of(getattr(response, "error_code", 0))
+
+
+@dataclass(slots=True)
+class Call:
+    """One request on its way through tries."""
+
+    request: Any
+    target: Target
+    deadline_ms: float
+    on_done: OnDone
+    error_of: ErrorOf = top_level_error
+    at_most: int | None = None  # a cap on the version, when what is asked cannot be said in a later one
+    # Whether a lost connection, after which nobody knows if the request was carried out, allows another try.
+    retry_lost: bool = True
+    attempts: int = 0
+    not_before_ms: float = float("-inf")
+    last_error: str | None = None
+    sent: bool = False
+    # The picture of the cluster that was found wanting: the next try waits for a newer one.
+    needs_metadata_after: int = -1
+    # Called with the request and the version when it is sent: for what is said otherwise in other versions.
+    adapt: Callable[[Any, int], Any] | None = None
+    # For a request that waits for others at the broker: its own connection, its own time.
+    channel: int = MAIN
+    request_timeout_ms: float | None = None
+    retry_backoff_ms: float | None = None  # instead of the client's
+    # Nobody wants the answer any more: it is not sent again, and whoever asked hears nothing.
+    cancelled: bool = False
+
+    def finish(self, response: Any, error: KafkaError | None, now: float) -> None:
+        if not self.cancelled:
+            self.on_done(response, error, now)
+
+    def timed_out(self, now: float, trouble: str) -> None:
+        why = self.last_error or trouble
+        detail = f" ({why})" if why else ""
+        self.finish(None, TimedOut(f"{self.request.NAME}: no answer in time{detail}"), now)
+
+    def may_retry(self, error: KafkaError, now: float) -> bool:
+        if isinstance(error, ConnectionLost) and not self.retry_lost and self.sent:
+            return False
+        return error.code.retriable and now < self.deadline_ms
+
 
 # Below this version an empty list of topics means all of them, and none cannot be asked for.
 _METADATA_WITH_NULL_TOPICS = 1
 # Routing a call may bring about others (the lookup of its coordinator): they go out in the same turn.
 _ROUTING_ROUNDS = 4
-
-
-class Connect(NamedTuple):
-    """Open a connection and report under this link."""
-
-    link: int
-    host: str
-    port: int
-
-
-class Write(NamedTuple):
-    """Send these bytes, in this order."""
-
-    link: int
-    chunks: Sequence[bytes | bytearray]
-
-
-class Disconnect(NamedTuple):
-    """Close the connection; nothing more is heard of this link."""
-
-    link: int
-
-
-Action = Connect | Write | Disconnect
 
 
 class Party(Protocol):
@@ -87,7 +271,8 @@ class NetworkCore:
         self.coordinators = Coordinators(self._ask_coordinator)
         self.parties: list[Party] = []
         self.closed = False
-        self._peers = Peers(config, self.random)
+        reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, self.random)
+        self._peers = Peers(config.addresses, reconnect, self.random)
         self._software_version = software_version
         self._authenticator = authenticator
         self._retry_backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, self.random)
@@ -433,7 +618,8 @@ class NetworkCore:
         self, request: FindCoordinatorRequest, error_of: ErrorOf, on_done: OnDone, now: float
     ) -> None:
         deadline = now + self.config.default_api_timeout_ms
-        self.call(Call(request, To.ANY, deadline, on_done, error_of=error_of, adapt=for_version), now)
+        adapt = find_coordinator_for_version
+        self.call(Call(request, To.ANY, deadline, on_done, error_of=error_of, adapt=adapt), now)
 
     def _unroutable(self, call: Call, now: float) -> None:
         """Nobody is known under the call's address: a newer picture is waited for."""
@@ -474,6 +660,3 @@ def timed_out_waiting(what: str, core: NetworkCore) -> KafkaError:
     """The error for a wait that was not for one request: the reason is whatever trouble the network has."""
     trouble = core.trouble()
     return TimedOut(f"{what} in time" + (f" ({trouble})" if trouble else ""))
-
-
-__all__ = ["Action", "Connect", "Disconnect", "NetworkCore", "Party", "State", "Write", "timed_out_waiting"]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from ottla.config import describe as _describe
 from ottla.config.definitions import BROKER_KEYS, TOPIC_KEYS, Source, parse_value
+from ottla.config.describe import synonyms_of
 from ottla.config.errors import ConfigError
 from ottla.config.listeners import Listener, listener_name_of, parse_listeners, parse_protocol_map
 from ottla.config.rules import check_rules
 from ottla.config.settings import LISTENER_PREFIX, Settings, base_key, in_users_words
 from ottla.config.standalone import fill_in
-from ottla.config.synonyms import synonyms_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,12 +90,18 @@ class BrokerConfig:
 
     def with_dynamic(self, cluster_default: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
         """This configuration with other dynamic layers; entries no broker could apply are left out."""
-        from ottla.config.dynamic import applicable
+        from ottla.config.alter import applicable
 
+        return self.with_layers(
+            applicable(cluster_default, per_broker=False), applicable(broker, per_broker=True)
+        )
+
+    def with_layers(self, cluster_default: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
+        """The same, with every entry: ConfigError if one cannot be applied."""
         return BrokerConfig(
             self.static,
-            dynamic_default=applicable(cluster_default, per_broker=False),
-            dynamic_broker=applicable(broker, per_broker=True),
+            dynamic_default=cluster_default,
+            dynamic_broker=broker,
             filled_in=self.filled_in,
         )
 

@@ -6,26 +6,11 @@ The tables are in ottla.config.keys, a file for each family. Immutable, built on
 from __future__ import annotations
 
 from ottla.config.errors import ConfigError
-from ottla.config.keys import (
-    broker_quotas,
-    cleaner,
-    client_metrics,
-    group,
-    groups,
-    log,
-    network,
-    quorum,
-    quotas,
-    remote,
-    replication,
-    sasl,
-    share,
-    ssl,
-    topic,
-    transactions,
-)
-from ottla.config.types import ConfigKey, ResourceType, Scope, Source, Type
-from ottla.config.values import parse_value, to_text
+from ottla.config.keys.groups import CLIENT_METRICS, GROUP, GROUPS, SHARE, TRANSACTIONS
+from ottla.config.keys.log import CLEANER, LOG, REMOTE, REPLICATION, TOPIC
+from ottla.config.keys.security import SASL, SSL
+from ottla.config.keys.server import BROKER_QUOTAS, NETWORK, QUORUM, QUOTAS
+from ottla.config.types import ConfigKey, ResourceType, Scope, Source, Type, parse_value, to_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,24 +41,24 @@ def _by_name(*tables: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
 
 
 BROKER_KEYS = _by_name(
-    quorum.KEYS,
-    network.KEYS,
-    log.KEYS,
-    cleaner.KEYS,
-    replication.KEYS,
-    groups.KEYS,
-    share.KEYS,
-    transactions.KEYS,
-    quotas.KEYS,
-    ssl.KEYS,
-    sasl.KEYS,
-    remote.KEYS,
+    QUORUM,
+    NETWORK,
+    LOG,
+    CLEANER,
+    REPLICATION,
+    GROUPS,
+    SHARE,
+    TRANSACTIONS,
+    QUOTAS,
+    SSL,
+    SASL,
+    REMOTE,
 )
-TOPIC_KEYS = _by_name(topic.KEYS)
-GROUP_KEYS = _by_name(group.KEYS)
-CLIENT_METRICS_KEYS = _by_name(client_metrics.KEYS)
+TOPIC_KEYS = _by_name(TOPIC)
+GROUP_KEYS = _by_name(GROUP)
+CLIENT_METRICS_KEYS = _by_name(CLIENT_METRICS)
 # Set only while a broker runs, so they are no part of what a file may say.
-BROKER_QUOTA_KEYS = _by_name(broker_quotas.KEYS)
+BROKER_QUOTA_KEYS = _by_name(BROKER_QUOTAS)
 
 KEYS_OF = {
     ResourceType.TOPIC: TOPIC_KEYS,

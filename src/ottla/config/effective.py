@@ -261,7 +261,7 @@ def unserved_listeners(config: BrokerConfig) -> list[tuple[str, str]]:
 
 def _asks_for_protection(name: str, text: str) -> bool:
     from ottla.config.settings import base_key
-    from ottla.config.values import parse_value
+    from ottla.config.types import parse_value
 
     key = base_key(name)
     base = name if key is None else key.name

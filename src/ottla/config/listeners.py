@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from ottla.config.errors import ConfigError
-from ottla.config.validators import SECURITY_PROTOCOLS
+from ottla.config.types import SECURITY_PROTOCOLS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

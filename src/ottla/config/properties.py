@@ -6,11 +6,17 @@ after the key, escapes (\\t \\n \\f \\r \\uXXXX and any other character as itsel
 
 from __future__ import annotations
 
+import re
+
 from ottla.config.errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+MAX_PROPERTIES_BYTES = 4 << 20
+# ${provider:key} or ${provider:path:key}, as Kafka finds them in a value.
+VARIABLE = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
 
 _BLANK = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "f": "\f", "r": "\r"}

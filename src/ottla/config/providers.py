@@ -16,8 +16,7 @@ import re
 from pathlib import Path
 
 from ottla.config.errors import ConfigError
-from ottla.config.properties import parse_properties
-from ottla.config.settings import MAX_PROPERTIES_BYTES, VARIABLE
+from ottla.config.properties import MAX_PROPERTIES_BYTES, VARIABLE, parse_properties
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

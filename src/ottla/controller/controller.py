@@ -7,44 +7,36 @@ Make it, start(), and at the end stop(). Owned by the node.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TypeVar
 
 from ottla.controller import (
-    brokers,
-    configs,
-    directories,
-    elections,
-    feature_levels,
-    isr,
-    producer_ids,
-    reassignment,
-    refusals,
-    topic_deletion,
+    cluster_control,
+    configuration_control,
+    feature_control,
+    replication_control,
     topics,
 )
-from ottla.controller.activation import activation_records
-from ottla.controller.brokers import BrokerControlState, HeartbeatDecision
-from ottla.controller.heartbeats import Heartbeats
+from ottla.controller.cluster_control import BrokerControlState, HeartbeatDecision, Heartbeats
+from ottla.controller.feature_control import activation_records
 from ottla.controller.result import RequestContext, Result
 from ottla.controller.rules import MIN_ISR, ClusterRules, ControllerSettings
 from ottla.controller.runtime import ControllerRuntime
 from ottla.controller.topics import Sources
 from ottla.metadata import features
-from ottla.metadata.bootstrap import read_bootstrap
-from ottla.metadata.cluster import Endpoint
 from ottla.metadata.delta import Delta
 from ottla.metadata.features import SUPPORTED_FEATURES
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
-from ottla.metadata.loader import MetadataLoader
-from ottla.metadata.publisher import MetadataPublisher
+from ottla.metadata.loader import MetadataLoader, MetadataPublisher
 from ottla.metadata.records import NoOpRecord
+from ottla.metadata.registrations import Endpoint
+from ottla.metadata.snapshot import read_bootstrap
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import Uuid, random_uuid
+from ottla.model.ids import ZERO_UUID, Uuid, random_uuid
 from ottla.model.tasks import report, spawn, spawn_restarting
 from ottla.raft.driver import RaftDriver
 from ottla.wire.messages import broker_lifecycle as lifecycle
@@ -52,6 +44,109 @@ from ottla.wire.messages import configs as config_messages
 from ottla.wire.messages import features as feature_messages
 from ottla.wire.messages import producers, replication
 from ottla.wire.messages import topics as topic_messages
+
+# ----------------------------------------
+# Answers to requests that are refused as a whole: the error stands at every item, where clients look for it.
+#
+# Rules: pure.
+
+
+def refuse_create_topics(
+    request: topic_messages.CreateTopicsRequest, error: KafkaError
+) -> topic_messages.CreateTopicsResponse:
+    return topic_messages.CreateTopicsResponse(
+        topics=[
+            topic_messages.CreatableTopicResult(
+                name=topic.name, error_code=error.code, error_message=error.message
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def refuse_delete_topics(
+    request: topic_messages.DeleteTopicsRequest, error: KafkaError
+) -> topic_messages.DeleteTopicsResponse:
+    named = [(topic.name, topic.topic_id) for topic in request.topics]
+    named += [(name, ZERO_UUID) for name in request.topic_names]
+    return topic_messages.DeleteTopicsResponse(
+        responses=[
+            topic_messages.DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code)
+            for name, topic_id in named
+        ]
+    )
+
+
+def refuse_create_partitions(
+    request: topic_messages.CreatePartitionsRequest, error: KafkaError
+) -> topic_messages.CreatePartitionsResponse:
+    return topic_messages.CreatePartitionsResponse(
+        results=[
+            topic_messages.CreatePartitionsTopicResult(
+                name=topic.name, error_code=error.code, error_message=error.message
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def refuse_resources(
+    changes: Sequence[config_messages.AlterConfigsResource | config_messages.IncrementalAlterConfigsResource],
+    error: KafkaError,
+) -> list[config_messages.AlterConfigsResourceResponse]:
+    return [
+        config_messages.AlterConfigsResourceResponse(
+            error_code=error.code,
+            error_message=error.message,
+            resource_type=change.resource_type,
+            resource_name=change.resource_name,
+        )
+        for change in changes
+    ]
+
+
+def refuse_elect_leaders(
+    request: replication.ElectLeadersRequest, error: KafkaError, api_version: int
+) -> replication.ElectLeadersResponse:
+    return replication.ElectLeadersResponse(
+        error_code=error.code if api_version >= 1 else ErrorCode.NONE,
+        replica_election_results=[
+            replication.ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    replication.PartitionResult(
+                        partition_id=n, error_code=error.code, error_message=error.message
+                    )
+                    for n in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
+def refuse_alter_partition_reassignments(
+    request: replication.AlterPartitionReassignmentsRequest, error: KafkaError
+) -> replication.AlterPartitionReassignmentsResponse:
+    return replication.AlterPartitionReassignmentsResponse(
+        error_code=error.code,
+        error_message=error.message,
+        responses=[
+            replication.ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    replication.ReassignablePartitionResponse(
+                        partition_index=p.partition_index,
+                        error_code=error.code,
+                        error_message=error.message,
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +240,7 @@ class Controller:
                 for name, r in SUPPORTED_FEATURES.items()
             ],
         )
-        await self._decide(brokers.register_controller, request)
+        await self._decide(cluster_control.register_controller, request)
 
     # --- what the quorum tells (RaftListener)
 
@@ -198,7 +293,7 @@ class Controller:
                 _require_time(request.timeout_ms)
             return await self._decide(topics.create_topics, request, context, self._sources)
         except KafkaError as error:
-            return refusals.create_topics(request, error)
+            return refuse_create_topics(request, error)
 
     async def delete_topics(
         self, request: topic_messages.DeleteTopicsRequest, context: RequestContext
@@ -207,9 +302,9 @@ class Controller:
             _check_time(request.timeout_ms)
             if request.topics or request.topic_names:
                 _require_time(request.timeout_ms)
-            return await self._decide(topic_deletion.delete_topics, request, context)
+            return await self._decide(topics.delete_topics, request, context)
         except KafkaError as error:
-            return refusals.delete_topics(request, error)
+            return refuse_delete_topics(request, error)
 
     async def create_partitions(
         self, request: topic_messages.CreatePartitionsRequest, context: RequestContext
@@ -220,7 +315,7 @@ class Controller:
                 _require_time(request.timeout_ms)
             return await self._decide(topics.create_partitions, request, self._sources)
         except KafkaError as error:
-            return refusals.create_partitions(request, error)
+            return refuse_create_partitions(request, error)
 
     # --- configuration and features
 
@@ -228,18 +323,18 @@ class Controller:
         self, request: config_messages.IncrementalAlterConfigsRequest, context: RequestContext
     ) -> config_messages.IncrementalAlterConfigsResponse:
         try:
-            return await self._decide(configs.incremental_alter_configs, request, context)
+            return await self._decide(configuration_control.incremental_alter_configs, request, context)
         except KafkaError as error:
-            responses = refusals.resources(request.resources, error)
+            responses = refuse_resources(request.resources, error)
             return config_messages.IncrementalAlterConfigsResponse(responses=responses)
 
     async def alter_configs(
         self, request: config_messages.AlterConfigsRequest, context: RequestContext
     ) -> config_messages.AlterConfigsResponse:
         try:
-            return await self._decide(configs.alter_configs, request, context)
+            return await self._decide(configuration_control.alter_configs, request, context)
         except KafkaError as error:
-            responses = refusals.resources(request.resources, error)
+            responses = refuse_resources(request.resources, error)
             return config_messages.AlterConfigsResponse(responses=responses)
 
     async def update_features(
@@ -247,7 +342,7 @@ class Controller:
     ) -> feature_messages.UpdateFeaturesResponse:
         try:
             return await self._decide(
-                feature_levels.update_features, request, context, self.raft.kraft_version
+                feature_control.update_features, request, context, self.raft.kraft_version
             )
         except KafkaError as error:
             return feature_messages.UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
@@ -260,7 +355,7 @@ class Controller:
         now_ms = self._clock.monotonic_ms()
 
         def decide(rules: ClusterRules) -> Result[lifecycle.BrokerRegistrationResponse]:
-            return brokers.register_broker(
+            return cluster_control.register_broker(
                 rules,
                 request,
                 self.heartbeats,
@@ -293,7 +388,7 @@ class Controller:
     def _heartbeat(
         self, request: lifecycle.BrokerHeartbeatRequest, rules: ClusterRules
     ) -> Result[HeartbeatDecision]:
-        result = brokers.broker_heartbeat(rules, request, self.heartbeats)
+        result = cluster_control.broker_heartbeat(rules, request, self.heartbeats)
         self.heartbeats.touch(
             request.broker_id,
             request.broker_epoch,
@@ -306,7 +401,7 @@ class Controller:
         self, request: lifecycle.UnregisterBrokerRequest, context: RequestContext
     ) -> lifecycle.UnregisterBrokerResponse:
         try:
-            response = await self._decide(brokers.unregister_broker, request)
+            response = await self._decide(cluster_control.unregister_broker, request)
         except KafkaError as error:
             return lifecycle.UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
         self.heartbeats.remove(request.broker_id)
@@ -316,7 +411,7 @@ class Controller:
         self, request: lifecycle.ControllerRegistrationRequest, context: RequestContext
     ) -> lifecycle.ControllerRegistrationResponse:
         try:
-            return await self._decide(brokers.register_controller, request)
+            return await self._decide(cluster_control.register_controller, request)
         except KafkaError as error:
             return lifecycle.ControllerRegistrationResponse(
                 error_code=error.code, error_message=error.message
@@ -326,7 +421,7 @@ class Controller:
         self, request: lifecycle.AssignReplicasToDirsRequest, context: RequestContext
     ) -> lifecycle.AssignReplicasToDirsResponse:
         try:
-            return await self._decide(directories.assign_replicas_to_dirs, request)
+            return await self._decide(cluster_control.assign_replicas_to_dirs, request)
         except KafkaError as error:
             return lifecycle.AssignReplicasToDirsResponse(error_code=error.code, directories=[])
 
@@ -334,7 +429,7 @@ class Controller:
         self, request: producers.AllocateProducerIdsRequest, context: RequestContext
     ) -> producers.AllocateProducerIdsResponse:
         try:
-            return await self._decide(producer_ids.allocate_producer_ids, request)
+            return await self._decide(cluster_control.allocate_producer_ids, request)
         except KafkaError as error:
             return producers.AllocateProducerIdsResponse(
                 error_code=error.code, producer_id_start=0, producer_id_len=0
@@ -346,7 +441,7 @@ class Controller:
         self, request: replication.AlterPartitionRequest, context: RequestContext
     ) -> replication.AlterPartitionResponse:
         try:
-            return await self._decide(isr.alter_partition, request, context)
+            return await self._decide(replication_control.alter_partition, request, context)
         except KafkaError as error:
             return replication.AlterPartitionResponse(error_code=error.code, topics=[])
 
@@ -358,9 +453,9 @@ class Controller:
                 _check_time(request.timeout_ms)
             if request.topic_partitions is None or request.topic_partitions:
                 _require_time(request.timeout_ms)
-            return await self._decide(elections.elect_leaders, request)
+            return await self._decide(replication_control.elect_leaders, request)
         except KafkaError as error:
-            return refusals.elect_leaders(request, error, context.api_version)
+            return refuse_elect_leaders(request, error, context.api_version)
 
     async def alter_partition_reassignments(
         self, request: replication.AlterPartitionReassignmentsRequest, context: RequestContext
@@ -370,14 +465,14 @@ class Controller:
                 _check_time(request.timeout_ms)
             if request.topics:
                 _require_time(request.timeout_ms)
-            return await self._decide(reassignment.alter_partition_reassignments, request)
+            return await self._decide(replication_control.alter_partition_reassignments, request)
         except KafkaError as error:
-            return refusals.alter_partition_reassignments(request, error)
+            return refuse_alter_partition_reassignments(request, error)
 
     async def list_partition_reassignments(
         self, request: replication.ListPartitionReassignmentsRequest, context: RequestContext
     ) -> replication.ListPartitionReassignmentsResponse:
-        return reassignment.list_partition_reassignments(self.image, request)
+        return replication_control.list_partition_reassignments(self.image, request)
 
     # --- by itself
 
@@ -424,16 +519,16 @@ class Controller:
             await self._submit(partial(self._fence, broker_id))
 
     def _fence(self, broker_id: int, rules: ClusterRules) -> Result[None]:
-        return Result(None, brokers.fence_broker(rules, broker_id))
+        return Result(None, cluster_control.fence_broker(rules, broker_id))
 
     async def _balance(self) -> None:
         now_ms, static = self._clock.monotonic_ms(), self.settings.static
         if now_ms < self._next_balance_ms:
             return
         self._next_balance_ms = now_ms + self._balance_interval_ms
-        if static["auto.leader.rebalance.enable"] and await self._submit(elections.balance_leaders):
+        if static["auto.leader.rebalance.enable"] and await self._submit(replication_control.balance_leaders):
             self._next_balance_ms = now_ms
-        await self._submit(elections.elect_unclean_leaders)
+        await self._submit(replication_control.elect_unclean_leaders)
 
     def _wants_no_ops(self) -> bool:
         """Kafka writes one every half second; here only if somebody on the network follows the log.

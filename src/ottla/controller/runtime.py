@@ -13,12 +13,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ottla.controller.result import MAX_RECORDS_PER_USER_OP, Result
 from ottla.metadata import features
-from ottla.metadata.batches import MAX_BATCH_BYTES, batch_size_bound, encode_records, split_frames
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
-from ottla.metadata.loader import MetadataLoader
-from ottla.metadata.publisher import MetadataPublisher
+from ottla.metadata.loader import MetadataLoader, MetadataPublisher
 from ottla.metadata.records import FeatureLevelRecord, MetadataRecord
+from ottla.metadata.serde import MAX_BATCH_BYTES, batch_size_bound, encode_records, split_frames
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 

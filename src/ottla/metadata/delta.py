@@ -10,9 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ottla.metadata import records as r
-from ottla.metadata.cluster import BrokerRegistration, ControllerRegistration
 from ottla.metadata.image import ClusterImage, ConfigResource, QuotaEntity, ResourceType
-from ottla.metadata.partition import PartitionRegistration, TopicImage
+from ottla.metadata.registrations import (
+    BrokerRegistration,
+    ControllerRegistration,
+    PartitionRegistration,
+    TopicImage,
+)
 from ottla.model.ids import Uuid
 
 

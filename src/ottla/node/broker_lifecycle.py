@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from ottla.controller.controller import Controller
 from ottla.controller.result import RequestContext
-from ottla.metadata.cluster import Endpoint
 from ottla.metadata.features import SUPPORTED_FEATURES
+from ottla.metadata.registrations import Endpoint
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, Uuid
 from ottla.model.tasks import spawn, spawn_restarting

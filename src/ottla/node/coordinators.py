@@ -3,7 +3,7 @@
 A shard is loaded in the background: its partition is read in a thread and replayed in slices. It answers once
 everything it found is replayed and committed. A load that fails is logged and tried again, after a pause that grows;
 until it works the clients are told that this is not their coordinator. No record makes a load fail (see
-coordinator/loading.py); a disk does.
+coordinator/loader.py); a disk does.
 
 Owner: the node, on the broker's loop; a follower of the metadata log, after the replicas.
 """
@@ -12,41 +12,313 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.describe import group_values
 from ottla.coordinator.group.assignors.loading import load_assignors
-from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.loading import note_skips, replay_batches, skip
-from ottla.coordinator.ports import Handle
-from ottla.coordinator.runtime import CoordinatorRuntime
-from ottla.coordinator.shard import Shard
-from ottla.coordinator.shard_state import ShardState
+from ottla.coordinator.group.serde import GROUP_RECORDS
+from ottla.coordinator.loader import note_skips, replay_batches, skip
+from ottla.coordinator.machine import Handle, Result, Scheduler
+from ottla.coordinator.runtime import CoordinatorRuntime, Shard, ShardState
 from ottla.coordinator.timeline import Timeline
+from ottla.coordinator.transaction.coordinator import TransactionContext, TransactionMachine
+from ottla.coordinator.transaction.log import TRANSACTION_RECORDS
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage, ResourceType
-from ottla.model.breath import Breath, PacedCalls, SharedBreath
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, random_uuid
 from ottla.model.pending import Pending
 from ottla.model.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, guarded, report, spawn
-from ottla.node.garbage import freeze_what_stays
-from ottla.node.group_background import LoopBackground
-from ottla.node.share import SHARE_TOPIC, make_share
-from ottla.node.transactions import TRANSACTIONS_TOPIC, make_transactions
-from ottla.replication.partition import Partition
+from ottla.model.time_slice import TimeSlice, PacedCalls, SharedTimeSlice
+from ottla.node.stalls import freeze_what_stays
+from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.server.producer_ids import ProducerIdSource
-from ottla.server.shard_log import PartitionLog
-from ottla.storage.log import Log
+from ottla.server.transaction.markers import MarkerSender, MarkerWriter
+from ottla.server.transaction.producer_ids import ProducerIdSource
+from ottla.server.transaction.service import TransactionService
+from ottla.share.coordinator import SHARE_RECORDS, LocalShareCoordinator, ShareMachine
+from ottla.share.groups import ShareGroupService
+from ottla.share.persister import SharePersister
+from ottla.storage.log.log import Log
+from ottla.storage.validator import AppendOrigin
+from ottla.wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 if TYPE_CHECKING:
-    from ottla.coordinator.group.machine import GroupMachine
+    from ottla.coordinator.group.shard import GroupMachine
+
+
+# ----------------------------------------
+# The transaction coordinator's parts put together: its shards, who writes markers here, and who sends them out.
+#
+# Owner: the Coordinators of a node.
+
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+
+
+class LocalChannel:
+    """The way to the only broker there is: this one."""
+
+    def __init__(self, writer: MarkerWriter) -> None:
+        self._writer = writer
+
+    def write_markers(
+        self, broker_id: int, request: WriteTxnMarkersRequest
+    ) -> Pending[WriteTxnMarkersResponse]:
+        return self._writer.write(request)
+
+
+def make_transactions(
+    replicas: ReplicaManager,
+    runtimes: Mapping[str, CoordinatorRuntime[Any]],
+    scheduler: Scheduler,
+    producer_ids: ProducerIdSource,
+    partitions: Callable[[], int],
+    config: Callable[[], BrokerConfig],
+    image: Callable[[], ClusterImage],
+) -> TransactionService:
+    """`runtimes` is filled as the coordinators are made: a marker for one of their partitions goes through them."""
+
+    def machine(timeline: Timeline, partition: int, epoch: int) -> TransactionMachine:
+        return TransactionMachine(
+            TransactionContext(
+                timeline, partition, epoch, config, producer_ids.take, lambda markers: sender.send(markers)
+            )
+        )
+
+    runtime = CoordinatorRuntime(TRANSACTIONS_TOPIC, machine, TRANSACTION_RECORDS, scheduler, partitions)
+    writer = MarkerWriter(replicas, runtimes, scheduler, lambda: config()["request.timeout.ms"])
+    service = TransactionService(runtime, writer, image)
+    sender = MarkerSender(LocalChannel(writer), service, lambda where: _leader(image(), where), scheduler)
+    return service
+
+
+def _leader(image: ClusterImage, where: TopicPartition) -> int | None:
+    partition = image.partition(where.topic, where.partition)
+    return None if partition is None else partition.leader
+
+
+# ----------------------------------------
+# The share coordinator's parts put together: its shards, who asks them, and the share groups that do.
+#
+# Owner: the Coordinators of a node.
+
+
+SHARE_TOPIC = "__share_group_state"
+
+
+@dataclass(frozen=True, slots=True)
+class ShareParts:
+    """What the rest of the node uses of them."""
+
+    runtime: CoordinatorRuntime[ShareMachine]
+    coordinator: LocalShareCoordinator
+    persister: SharePersister
+    groups: ShareGroupService
+
+
+def make_share(
+    replicas: ReplicaManager,
+    groups: CoordinatorRuntime[GroupMachine],
+    scheduler: Scheduler,
+    partitions: Callable[[], int],
+    config: Callable[[], BrokerConfig],
+    require_topic: Callable[[], bool],
+) -> ShareParts:
+    """`require_topic` says whether the coordinator's topic exists, and has it made otherwise."""
+
+    def machine(timeline: Timeline, partition: int, epoch: int) -> ShareMachine:
+        return ShareMachine(timeline, config, lambda offset: _prune(replicas, partition, offset))
+
+    runtime = CoordinatorRuntime(
+        SHARE_TOPIC,
+        machine,
+        SHARE_RECORDS,
+        scheduler,
+        partitions,
+        lambda: int(config()["share.coordinator.state.topic.compression.codec"]),
+        lambda: int(config()["share.coordinator.append.linger.ms"]),
+    )
+    coordinator = LocalShareCoordinator(runtime, lambda: config()["share.coordinator.write.timeout.ms"])
+    persister = SharePersister(coordinator, scheduler, require_topic)
+    return ShareParts(runtime, coordinator, persister, ShareGroupService(groups, persister))
+
+
+def _prune(replicas: ReplicaManager, index: int, offset: int) -> None:
+    """What lies before the offset is deleted, as DeleteRecords would."""
+    partition = replicas.hosted(SHARE_TOPIC, index)
+    if partition is not None and partition.is_leader and offset <= partition.log.high_watermark:
+        partition.log.maybe_increment_log_start_offset(offset, "no share partition needs it")
+
+
+# ----------------------------------------
+# Where work of consumer groups is done that the loop has no time for: in a thread, or in slices between other turns.
+#
+# What comes out goes to the shard that leads the group then; if this broker does not any more, it is dropped, and
+# whoever leads it finds out anew. The threads are of their own: an assignor that somebody wrote may take for ever, and
+# neither the disks nor the end of the node wait for it. What fails is logged, and told to the group it is about.
+#
+# Owner: the node's Coordinators.
+
+
+consumer_log = logging.getLogger("ottla.coordinator.consumer")
+
+T = TypeVar("T")
+
+# Assignments that are computed at a time; Python runs one at a time anyway.
+MAX_THREADS: Final = 2
+
+
+class LoopBackground:
+    """See the module."""
+
+    def __init__(self, runtime: Callable[[], CoordinatorRuntime[GroupMachine]]) -> None:
+        self._runtime = runtime
+        self._slots = asyncio.Semaphore(MAX_THREADS)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def in_thread(
+        self,
+        group_id: str,
+        work: Callable[[], T],
+        then: Callable[[T, int], Result[Any]],
+        failed: Callable[[KafkaError], None],
+    ) -> None:
+        self._start(f"the assignment of group {group_id}", self._run(group_id, work, then, failed), failed)
+
+    def in_slices(
+        self,
+        group_id: str,
+        work: Iterator[T | None],
+        then: Callable[[T, int], Result[Any]],
+        failed: Callable[[KafkaError], None],
+    ) -> None:
+        self._start(f"the topics of group {group_id}", self._step(group_id, work, then, failed), failed)
+
+    def _start(
+        self, name: str, doing: Coroutine[Any, Any, None], failed: Callable[[KafkaError], None]
+    ) -> None:
+        def told(error: Exception) -> None:
+            failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{name} failed: {error}"))
+
+        task = spawn(doing, name=name, owner="group coordinator", failed=told)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(
+        self,
+        group_id: str,
+        work: Callable[[], T],
+        then: Callable[[T, int], Result[Any]],
+        failed: Callable[[KafkaError], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        async with self._slots:
+            Thread(target=_compute, args=(work, loop, done), name=f"assign {group_id}", daemon=True).start()
+            found = await done
+        self._decide(group_id, found, then, failed)
+
+    async def _step(
+        self,
+        group_id: str,
+        work: Iterator[T | None],
+        then: Callable[[T, int], Result[Any]],
+        failed: Callable[[KafkaError], None],
+    ) -> None:
+        time_slice = TimeSlice()
+        for found in work:
+            if found is not None:
+                self._decide(group_id, found, then, failed)
+                return
+            await time_slice.yield_to_loop()
+
+    def _decide(
+        self,
+        group_id: str,
+        found: T,
+        then: Callable[[T, int], Result[Any]],
+        failed: Callable[[KafkaError], None],
+    ) -> None:
+        def decided(outcome: Pending[Any]) -> None:
+            if outcome.error is not None:
+                consumer_log.info(
+                    "what was found out for group %s was not written: %s", group_id, outcome.error
+                )
+                failed(outcome.error)
+
+        runtime = self._runtime()
+        runtime.write(runtime.partition_for(group_id), lambda _, now_ms: then(found, now_ms)).then(decided)
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+
+def _compute(work: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]) -> None:
+    """In the thread; whatever the work raises, even to end its thread, is given to whoever waits for it."""
+    found: T | None = None
+    error: Exception | None = None
+    try:
+        found = work()
+    except Exception as raised:  # noqa: BLE001 - told to whoever waits
+        error = raised
+    except BaseException as raised:  # noqa: BLE001 - an assignor may call sys.exit()
+        error = RuntimeError(f"{type(raised).__name__}: {raised}")
+    with suppress(RuntimeError):  # the node may have stopped meanwhile, and its loop be closed
+        loop.call_soon_threadsafe(_deliver, done, found, error)
+
+
+def _deliver(done: asyncio.Future[Any], found: Any, error: Exception | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(found)
+    else:
+        done.set_exception(error)
+
+
+# ----------------------------------------
+# A partition as a coordinator's shard sees it: appended to as its leader, with acks=all.
+
+
+class PartitionLog:
+    """The ShardLog of a hosted partition."""
+
+    __slots__ = ("partition",)
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.partition.log.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self.partition.log.high_watermark
+
+    @property
+    def max_batch_bytes(self) -> int:
+        return self.partition.log.config.max_message_bytes
+
+    def append(self, batch: bytearray, now_ms: int, transaction_version: int = 0) -> int:
+        result = self.partition.append(
+            batch, ACKS_ALL, now_ms, AppendOrigin.COORDINATOR, transaction_version=transaction_version
+        )
+        return result.last_offset + 1
+
+    def when_committed(self, offset: int, call: Callable[[], None]) -> None:
+        self.partition.when_committed(offset, call)
+
 
 log = logging.getLogger("ottla.coordinator")
 
@@ -100,7 +372,7 @@ class Coordinators:
         self._image = image
         self._tasks: set[asyncio.Task[Any]] = set()
         # Fifty shards may be loaded at once.
-        self._load_breath = SharedBreath()
+        self._load_slice = SharedTimeSlice()
         self._slices = 0
         # How often in a row the load of a partition has failed.
         self._failed_loads: dict[TopicPartition, int] = {}
@@ -147,7 +419,7 @@ class Coordinators:
     def _group_machine(self, timeline: Timeline, partition: int, epoch: int) -> GroupMachine:
         # Only here: a broker that leads none of the groups' partitions starts without their machines.
         from ottla.coordinator.group.context import GroupContext
-        from ottla.coordinator.group.machine import GroupMachine
+        from ottla.coordinator.group.shard import GroupMachine
 
         context = GroupContext(
             timeline, self._config, self._group_config, random_uuid, self.group_assignors, self._background
@@ -178,10 +450,10 @@ class Coordinators:
             if runtime is not None:
                 for partition in change.partitions or (change.before.partitions if change.before else ()):
                     self._follow(runtime, partition)
-        breath = Breath()
+        time_slice = TimeSlice()
         for runtime in self._runtimes.values():
             for _ in runtime.tell_image(delta.after, delta):
-                await breath.take()
+                await time_slice.yield_to_loop()
 
     def _load_again(self, runtime: CoordinatorRuntime[Any], index: int) -> None:
         follow = guarded(self._follow, name=f"taking up {runtime.topic}-{index}", owner="coordinators")
@@ -236,7 +508,7 @@ class Coordinators:
                 data = b""
             if end <= offset:
                 return  # what lay between here and the end has been compacted away
-            async with self._load_breath:
+            async with self._load_slice:
                 await self._replay_some(shard, data)
             # Not where the last batch says that it ends: it may be damaged.
             offset = end
@@ -246,7 +518,7 @@ class Coordinators:
             self._slices += 1
             if self._slices % SLICES_TO_FREEZE == 0:
                 freeze_what_stays()
-            await self._load_breath.take()
+            await self._load_slice.yield_to_loop()
             if shard.state is not ShardState.LOADING:
                 break
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from ottla.config.broker import BrokerConfig
 from ottla.metadata import features
-from ottla.metadata.cluster import Endpoint
 from ottla.metadata.records import UserScramCredentialRecord
+from ottla.metadata.registrations import Endpoint
 from ottla.model.ids import Uuid, random_uuid, uuid_to_str
 from ottla.raft.formatting import format_metadata, standalone_voters
 from ottla.raft.metadata_log import DIRECTORY_NAME as METADATA_DIRECTORY
 from ottla.raft.voters import VoterSet
-from ottla.storage.meta_properties import (
+from ottla.storage.dirs.meta_properties import (
     META_PROPERTIES_FILE,
     MetaProperties,
     MetaPropertiesError,

@@ -48,8 +48,8 @@ def _run(coroutine: Coroutine[Any, Any, int]) -> int:
 
 
 async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
-    from ottla.node.garbage import ShortCollections
     from ottla.node.node import Node, describe_error
+    from ottla.node.stalls import ShortCollections
     from ottla.storage.errors import RecoveryAbortedError
 
     stop = asyncio.Event()

@@ -13,7 +13,7 @@ Owner: the process (node.main) or a test.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -21,35 +21,122 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.errors import ConfigError
 from ottla.controller.controller import Controller
 from ottla.controller.result import RequestContext
+from ottla.controller.rules import ControllerSettings, Policies
+from ottla.coordinator.machine import Scheduler
 from ottla.metadata.delta import Delta
 from ottla.metadata.features import cordoned_dirs_supported
 from ottla.metadata.image import CLUSTER_DEFAULT, ClusterImage, ConfigResource, ResourceType
+from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock, SystemClock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import NodeId, Uuid, random_uuid
+from ottla.model.ids import ZERO_UUID, NodeId, Uuid, random_uuid
+from ottla.model.pending import Pending
 from ottla.model.tasks import guarded, spawn, spawn_restarting
 from ottla.node.broker_lifecycle import BrokerLifecycle
 from ottla.node.coordinators import Coordinators, LoopScheduler
 from ottla.node.formatting import ensure_formatted
-from ottla.node.listening import Sockets
 from ottla.node.publisher import Publisher
-from ottla.node.quorum import make_controller
-from ottla.node.share_leader import make_share_service
+from ottla.node.stalls import StallMonitor
+from ottla.raft.driver import RaftDriver, RaftOptions
+from ottla.raft.metadata_log import MetadataLogConfig
+from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.server import handlers
 from ottla.server.context import Services
 from ottla.server.fetch_sessions import FetchSessionCache
-from ottla.server.producer_ids import ProducerIdBlock, ProducerIdSource
-from ottla.server.share_service import ShareService
-from ottla.server.stalls import StallMonitor
+from ottla.server.limits import Unpacking
+from ottla.server.network.socket_server import Sockets
 from ottla.server.topic_creation import SHARE_GROUP_STATE
-from ottla.server.unpacking import Unpacking
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
+from ottla.server.transaction.producer_ids import ProducerIdBlock, ProducerIdSource
+from ottla.share.manager import ShareService
+from ottla.share.persister import Persister
+from ottla.storage.config import LogConfig, LogManagerSettings
+from ottla.storage.dirs.meta_properties import MetaProperties
+from ottla.storage.log.log import Log
 from ottla.storage.log_manager import LogManager
-from ottla.storage.settings import LogManagerSettings
 from ottla.wire.messages.producers import AllocateProducerIdsRequest
+
+# ----------------------------------------
+# The node's controller, put together from its configuration and its directory.
+
+
+def make_controller(
+    config: BrokerConfig,
+    meta: MetaProperties,
+    endpoints: tuple[Endpoint, ...],
+    clock: Clock,
+    on_failure: Callable[[BaseException], None],
+) -> Controller:
+    """A controller that has yet to be started."""
+    assert meta.cluster_id is not None
+    metadata_dir = Path(config.metadata_log_dir)
+    key = ReplicaKey(config.node_id, meta.directory_id or ZERO_UUID)
+    options = RaftOptions(
+        cluster_id=meta.cluster_id,
+        metadata_dir=metadata_dir,
+        local=VoterNode(key, endpoints, SUPPORTED_KRAFT_VERSIONS),
+        static_voters=_static_voters(config),
+        log_config=MetadataLogConfig.from_config(config.values.__getitem__),
+    )
+    return Controller(
+        RaftDriver(options, clock),
+        ControllerSettings(config, meta.cluster_id, Policies.of(config)),
+        clock,
+        metadata_dir=metadata_dir,
+        listeners=endpoints,
+        on_failure=on_failure,
+    )
+
+
+def _static_voters(config: BrokerConfig) -> VoterSet | None:
+    """controller.quorum.voters, if that is how this quorum is known."""
+    if not config.quorum_voters:
+        return None
+    name = config.controller_listener_names[0]
+    return VoterSet.static(
+        {node: (Endpoint(name, host, port),) for node, (host, port) in config.quorum_voters.items()}
+    )
+
+
+# ----------------------------------------
+# Share groups where the partitions are led: the service of a node, with its loop, threads and share coordinator.
+#
+# Owner: the Node.
+
+
+def make_share_service(
+    replicas: ReplicaManager,
+    persister: Persister,
+    scheduler: Scheduler,
+    executor: Executor,
+    unpacking: Unpacking,
+    config: Callable[[], BrokerConfig],
+    image: Callable[[], ClusterImage],
+) -> ShareService:
+    """Put it together; on the running loop."""
+
+    def search(log: Log, timestamp: int) -> Pending[int | None]:
+        found: Pending[int | None] = Pending()
+        spawn(
+            _search(unpacking, log, timestamp, found),
+            name=f"search for timestamp {timestamp}",
+            owner=str(log.topic_partition),
+            failed=lambda error: found.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))),
+        )
+        return found
+
+    return ShareService(replicas, persister, scheduler, executor, search, config, image)
+
+
+async def _search(unpacking: Unpacking, log: Log, timestamp: int, found: Pending[int | None]) -> None:
+    try:
+        at = await unpacking.run(partial(log.offset_for_timestamp, timestamp))
+    except KafkaError as error:
+        found.fail(error)
+        return
+    found.resolve(None if at is None else at.offset)
+
 
 log = logging.getLogger("ottla.node")
 

@@ -10,10 +10,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from ottla.metadata import features
-from ottla.metadata.bootstrap import bootstrap_records, write_bootstrap
-from ottla.metadata.checkpoint import BOOTSTRAP_SNAPSHOT_ID, checkpoint_batches, write_checkpoint
-from ottla.metadata.cluster import Endpoint
 from ottla.metadata.records import UserScramCredentialRecord
+from ottla.metadata.registrations import Endpoint
+from ottla.metadata.snapshot import (
+    BOOTSTRAP_SNAPSHOT_ID,
+    bootstrap_records,
+    checkpoint_batches,
+    write_bootstrap,
+    write_checkpoint,
+)
 from ottla.model.ids import Uuid, uuid_from_str
 from ottla.raft.metadata_log import DIRECTORY_NAME
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ottla.metadata.checkpoint import (
+from ottla.metadata.snapshot import (
     DELETED_SUFFIX,
     PARTIAL_SUFFIX,
     SnapshotId,
@@ -23,9 +23,9 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import METADATA_TOPIC_ID, TopicPartition
 from ottla.raft.core import OffsetAndEpoch
 from ottla.records.batch import BatchView, iter_batches
-from ottla.storage.append import AppendOrigin
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
+from ottla.storage.config import LogConfig
+from ottla.storage.log.log import Log
+from ottla.storage.validator import AppendOrigin
 
 METADATA_PARTITION = TopicPartition("__cluster_metadata", 0)
 DIRECTORY_NAME = "__cluster_metadata-0"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ottla.metadata.checkpoint import fsync_directory
+from ottla.metadata.snapshot import fsync_directory
 from ottla.model.ids import ZERO_UUID, uuid_from_str, uuid_to_str
 from ottla.raft.voters import ReplicaKey
 

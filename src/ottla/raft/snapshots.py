@@ -9,9 +9,8 @@ import logging
 from concurrent.futures import Executor
 from typing import Final
 
-from ottla.metadata.checkpoint import SnapshotId, checkpoint_batches, write_checkpoint
-from ottla.metadata.image import ClusterImage
-from ottla.metadata.image_records import image_records
+from ottla.metadata.image import ClusterImage, image_records
+from ottla.metadata.snapshot import SnapshotId, checkpoint_batches, write_checkpoint
 from ottla.model.clock import Clock
 from ottla.raft.metadata_log import MetadataLog
 from ottla.raft.voters import VoterSet

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ottla.metadata.cluster import Endpoint
 from ottla.metadata.features import DISABLED, KRAFT_VERSION, SUPPORTED_FEATURES, VersionRange
+from ottla.metadata.registrations import Endpoint
 from ottla.model.ids import ZERO_UUID, Uuid
 from ottla.wire.messages import records_control
 from ottla.wire.messages.records_control import KRaftVersionFeature, VotersRecord, VotersRecordVoter

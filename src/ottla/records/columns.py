@@ -94,7 +94,7 @@ from ottla.records.kernel import KERNEL
 from ottla.records.record import batch_attributes
 
 if TYPE_CHECKING or KERNEL == "python":
-    from ottla.records import _column_encode_py as _impl
+    from ottla.records import _columns_py as _impl
     from ottla.records._columns_py import ColumnBuilder
 else:
     from ottla.records import _kernel as _impl

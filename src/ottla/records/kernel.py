@@ -61,7 +61,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or os.environ.get("OTTLA_KERNEL") == "python":
     from ottla.records import _kernel_py as _impl
-    from ottla.records._offset_map_py import OffsetMap
+    from ottla.records._kernel_py import OffsetMap
 
     KERNEL = "python"
 else:
@@ -72,7 +72,7 @@ else:
         KERNEL = "c"
     except ImportError:
         from ottla.records import _kernel_py as _impl
-        from ottla.records._offset_map_py import OffsetMap
+        from ottla.records._kernel_py import OffsetMap
 
         KERNEL = "python"
 

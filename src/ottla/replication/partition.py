@@ -12,13 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from ottla.metadata.partition import PartitionRegistration
+from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import NodeId, TopicPartition, Uuid
-from ottla.model.topic_names import INTERNAL_TOPICS
-from ottla.storage.append import AppendOrigin, AppendResult, Inspection
-from ottla.storage.log import Log
-from ottla.storage.verification import NOT_CHECKED, Verification
+from ottla.model.ids import INTERNAL_TOPICS, NodeId, TopicPartition, Uuid
+from ottla.storage.log.log import Log
+from ottla.storage.producers.verification import NOT_CHECKED, Verification
+from ottla.storage.validator import AppendOrigin, AppendResult, Inspection
 
 ACKS_ALL = -1
 # The value of flush.messages that means never.

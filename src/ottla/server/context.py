@@ -9,30 +9,29 @@ from typing import TYPE_CHECKING, Any
 from ottla.controller.result import RequestContext
 from ottla.model.clock import Clock
 from ottla.model.ids import NodeId
+from ottla.server.limits import ElementBudget
 from ottla.server.metadata_encoding import TopicEncoder
 from ottla.server.registry import Listener
-from ottla.server.request_head import ElementBudget
-from ottla.server.streams_topics import StreamsTopics
-from ottla.server.topic_creation import TopicCreation
+from ottla.server.topic_creation import StreamsTopics, TopicCreation
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
     from ottla.controller.controller import Controller
     from ottla.coordinator.group.assignors.api import PartitionAssignor
-    from ottla.coordinator.group.machine import GroupMachine
+    from ottla.coordinator.group.shard import GroupMachine
     from ottla.coordinator.runtime import CoordinatorRuntime
     from ottla.metadata.image import ClusterImage
     from ottla.replication.replica_manager import ReplicaManager
-    from ottla.server.connection import Connection
     from ottla.server.fetch_sessions import FetchSessionCache
-    from ottla.server.producer_ids import ProducerIdSource
-    from ottla.server.share_groups import ShareGroupService
-    from ottla.server.share_service import ShareService
-    from ottla.server.share_state import LocalShareCoordinator
-    from ottla.server.transactions import TransactionService
-    from ottla.server.unpacking import Unpacking
+    from ottla.server.limits import Unpacking
+    from ottla.server.network.connection import Connection
+    from ottla.server.transaction.producer_ids import ProducerIdSource
+    from ottla.server.transaction.service import TransactionService
+    from ottla.share.coordinator import LocalShareCoordinator
+    from ottla.share.groups import ShareGroupService
+    from ottla.share.manager import ShareService
     from ottla.storage.log_manager import LogManager
-    from ottla.wire.header import RequestHeader
+    from ottla.wire.framing import RequestHeader
 
 
 @dataclass(slots=True)

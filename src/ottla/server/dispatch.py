@@ -16,16 +16,14 @@ from typing import Any
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.model.tasks import report
-from ottla.server.answers import Answer, Deferred
-from ottla.server.connection import Connection
 from ottla.server.context import Context, Services
 from ottla.server.errors import error_response, is_told_by_items
-from ottla.server.output import Reply
+from ottla.server.limits import check_size
+from ottla.server.network.connection import Connection
+from ottla.server.network.output import Answer, Deferred, Reply
 from ottla.server.registry import Listener, Route, late_route, routes
-from ottla.server.request_head import check_size
 from ottla.wire.codec import decode, decode_bounded
-from ottla.wire.framing import encode_response
-from ottla.wire.header import RequestHeader, decode_request_header, encode_response_header
+from ottla.wire.framing import RequestHeader, decode_request_header, encode_response, encode_response_header
 
 log = logging.getLogger("ottla.server")
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.fast_fetch import Wanted
-from ottla.wire.fast_produce import MAX_PARTITIONS, TopicKey
+from ottla.model.ids import next_session_epoch
+from ottla.wire.fast.fetch import Wanted
+from ottla.wire.fast.produce import MAX_PARTITIONS, TopicKey
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
-MAX_EPOCH = 2**31 - 1
 # From here on a session's partitions count; what all sessions may remember then (about 400 bytes each).
 LARGE_SESSION = 1000
 MAX_REMEMBERED = 5 * MAX_PARTITIONS
@@ -56,7 +56,7 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.created_ms = now_ms
         self.last_used_ms = now_ms
-        self.epoch = next_epoch(INITIAL_EPOCH)
+        self.epoch = next_session_epoch(INITIAL_EPOCH)
         # In the order of reading: one that had data goes to the back, so that none starves behind it.
         self.partitions: OrderedDict[tuple[TopicKey, int], Cached] = OrderedDict()
 
@@ -136,7 +136,7 @@ class FetchSessionCache:
             del self._sessions[session_id]
             return FetchPlan([], None, incremental=False)
         session.last_used_ms = now_ms
-        session.epoch = next_epoch(session.epoch)
+        session.epoch = next_session_epoch(session.epoch)
         self._sessions.move_to_end(session_id)
         return FetchPlan([cached.wanted for cached in session.partitions.values()], session, incremental=True)
 
@@ -189,8 +189,3 @@ class FetchSessionCache:
             candidate = self._rng.randrange(1, 2**31)
             if candidate not in self._sessions:
                 return candidate
-
-
-def next_epoch(epoch: int) -> int:
-    """Epochs count from 1 and wrap back to 1; 0 and -1 mean something else."""
-    return 1 if epoch == MAX_EPOCH else epoch + 1

@@ -12,12 +12,17 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import NamedTuple
 
-from ottla.metadata.cluster import BrokerRegistration, Endpoint
 from ottla.metadata.image import ClusterImage
-from ottla.metadata.partition import Directories, PartitionRegistration, Replicas, TopicImage
+from ottla.metadata.registrations import (
+    BrokerRegistration,
+    Directories,
+    Endpoint,
+    PartitionRegistration,
+    Replicas,
+    TopicImage,
+)
 from ottla.model.errors import ErrorCode
-from ottla.model.ids import ZERO_UUID
-from ottla.model.topic_names import INTERNAL_TOPICS
+from ottla.model.ids import INTERNAL_TOPICS, ZERO_UUID
 from ottla.server.authorized import NOT_ASKED
 
 FLEXIBLE_VERSION = 9

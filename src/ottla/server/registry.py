@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ottla.server.request_head import MAX_ELEMENTS
+from ottla.server.limits import MAX_ELEMENTS
 
 if TYPE_CHECKING:
-    from ottla.server.answers import Answer
-    from ottla.server.connection import Connection
     from ottla.server.context import Context, Services
+    from ottla.server.network.connection import Connection
+    from ottla.server.network.output import Answer
 
 
 class Listener(StrEnum):

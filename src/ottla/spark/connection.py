@@ -5,14 +5,209 @@ that made it. A client left by the parent of a fork is forgotten without touchin
 """
 
 import atexit
+import difflib
 import gc
 import os
 import ssl
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ottla.client.config import ClientConfig
+from ottla.client.errors import ConfigError
 from ottla.client.inline import InlineClient
-from ottla.spark.kafka_options import KafkaOptions, Tls
+
+# ----------------------------------------
+# The options `kafka.*`: which of them a client of ours uses, which mean nothing here, and which are refused. Pure.
+#
+# Spark's connector hands all of them to the Java client, which ignores what it does not know. Here a name that no
+# client of Kafka knows is an error with the nearest one that is known, what the Java client knows and Ottla's has no use
+# for (metrics reporters, buffers, assignors) is passed over and named in the log, and what would silently weaken
+# a connection (SASL, a keystore in Java's own format) is refused.
+#
+# The names of all other options are here, too, for jobs hand the same ones to their reads and to their writes: each
+# passes over, whatever its value, what only the other one has.
+
+
+PREFIX = "kafka."
+BOOTSTRAP = "bootstrap.servers"
+STRATEGIES = ("subscribe", "subscribePattern", "assign")
+SOURCE_NAMES = (
+    *STRATEGIES,
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "includeHeaders",
+    "groupIdPrefix",
+    "ottla.group",
+    "ottla.pushdown",
+)
+# Options of Spark's connector for its own consumers and retries: taken, and of no effect.
+SOURCE_NO_MEANING = (
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "partition.metadata.cache.ttl.ms",
+)
+SINK_NAMES = (
+    "topic",
+    "ottla.delivery",
+    "ottla.write.id",
+    "ottla.write.version",
+    "failOnDataLoss",
+)
+# For Spark itself.
+SPARK_NAMES = ("checkpointLocation", "path", "queryName")
+_SPELLING = {name.lower(): name for name in (*SOURCE_NAMES, *SOURCE_NO_MEANING, *SINK_NAMES, *SPARK_NAMES)}
+
+
+class OptionError(ValueError):
+    """An option that cannot be meant, named as the user writes it."""
+
+
+# What ClientConfig has, by Kafka's names.
+CLIENT_KEYS = frozenset(field.name.replace("_", ".") for field in fields(ClientConfig))
+
+# TLS: PEM files, by the Java client's names and by librdkafka's.
+TLS_KEYS = {
+    "ssl.truststore.location": "ca",
+    "ssl.ca.location": "ca",
+    "ssl.keystore.location": "certificate",
+    "ssl.certificate.location": "certificate",
+    "ssl.key.location": "key",
+    "ssl.key.password": "password",
+    "ssl.endpoint.identification.algorithm": "names",
+}
+_TLS_TYPES = ("ssl.truststore.type", "ssl.keystore.type")
+
+# Settings of Java's consumers and producers that mean nothing to a client that reads ranges and writes batches.
+_JAVA_ONLY = """
+    acks auto.commit.interval.ms auto.include.jmx.reporter auto.offset.reset batch.size buffer.memory check.crcs
+    client.dns.lookup client.rack compression.gzip.level compression.lz4.level compression.type
+    compression.zstd.level delivery.timeout.ms enable.auto.commit enable.idempotence enable.metrics.push
+    exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id group.instance.id
+    group.protocol group.remote.assignor heartbeat.interval.ms isolation.level key.deserializer key.serializer
+    linger.ms max.block.ms max.in.flight.requests.per.connection max.partition.fetch.bytes max.poll.interval.ms
+    max.poll.records max.request.size metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy
+    metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
+    partition.assignment.strategy partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms
+    partitioner.class partitioner.ignore.keys receive.buffer.bytes retries security.providers send.buffer.bytes
+    session.timeout.ms socket.connection.setup.timeout.max.ms ssl.cipher.suites ssl.enabled.protocols
+    ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
+    ssl.keymanager.algorithm transaction.timeout.ms transactional.id transaction.two.phase.commit.enable
+    value.deserializer value.serializer
+"""
+_NO_MEANING = frozenset(_JAVA_ONLY.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Where the files of a TLS connection are; on every machine of the cluster."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    password: str | None = None
+    check_names: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """`kafka.*`, sorted out."""
+
+    client: tuple[tuple[str, str], ...]  # for ClientConfig, sorted: usable as a key
+    tls: Tls | None
+    used: Mapping[str, str]  # further keys that the caller uses
+    ignored: tuple[str, ...]
+
+
+def kafka_options(
+    options: Mapping[str, str], *, used: Collection[str] = (), refused: Mapping[str, str] | None = None
+) -> KafkaOptions:
+    """Sorts out `kafka.*` of all options. `used`: keys the caller has a use for; `refused`: key -> why."""
+    given = {name[len(PREFIX) :]: value for name, value in options.items() if name.startswith(PREFIX)}
+    if not given.get(BOOTSTRAP, "").strip():
+        raise OptionError(f"the option {PREFIX}{BOOTSTRAP} is missing: host:port of a broker, or several")
+    for name in sorted(given):
+        _check_name(name, set(used), refused or {})
+    client = {name: given[name] for name in given if name in CLIENT_KEYS}
+    _check_client(client)
+    return KafkaOptions(
+        client=tuple(sorted(client.items())),
+        tls=_tls(given),
+        used={name: given[name] for name in given if name in used},
+        ignored=tuple(
+            sorted(PREFIX + name for name in given if name in _NO_MEANING and name not in {*used, *client})
+        ),
+    )
+
+
+def check_names(given: Mapping[str, str]) -> None:
+    """Every name (in lower case) is one that reading or writing has, Spark's, or the client's; OptionError."""
+    for name in sorted(given):
+        if name not in _SPELLING and not name.startswith(PREFIX):
+            near = difflib.get_close_matches(name, list(_SPELLING), n=1)
+            hint = f"; the nearest one is {_SPELLING[near[0]]}" if near else ""
+            raise OptionError(f"unknown option {name!r}{hint}")
+
+
+def boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
+    """An option that is true or false."""
+    value = given.get(name.lower(), str(default)).strip().lower()
+    if value not in ("true", "false"):
+        raise OptionError(f"the option {name} must be true or false, not {value!r}")
+    return value == "true"
+
+
+def _check_name(name: str, used: set[str], refused: Mapping[str, str]) -> None:
+    if name in refused:
+        raise OptionError(f"the option {PREFIX}{name} is not supported: {refused[name]}")
+    if name.startswith("sasl."):
+        raise OptionError(f"the option {PREFIX}{name} is not supported: Ottla's client has no SASL")
+    known = {*CLIENT_KEYS, *_NO_MEANING, *TLS_KEYS, *_TLS_TYPES, *used}
+    if name in known:
+        return
+    if name.startswith("ssl."):
+        raise OptionError(
+            f"the option {PREFIX}{name} is not supported: TLS takes PEM files, by "
+            "kafka.ssl.truststore.location, kafka.ssl.keystore.location and kafka.ssl.key.password"
+        )
+    near = difflib.get_close_matches(name, sorted(known | refused.keys()), n=1)
+    hint = f"; the nearest one is {PREFIX}{near[0]}" if near else ""
+    raise OptionError(f"unknown option {PREFIX}{name}{hint}")
+
+
+def _check_client(client: Mapping[str, str]) -> None:
+    try:
+        ClientConfig.of(client)
+    except ConfigError as error:
+        words = str(error)
+        # The client names its settings with underscores; the user wrote dots.
+        for key in sorted(CLIENT_KEYS, key=len, reverse=True):
+            words = words.replace(key.replace(".", "_"), key)
+        raise OptionError(f"kafka.*: {words}") from None
+
+
+def _tls(given: Mapping[str, str]) -> Tls | None:
+    for name in _TLS_TYPES:
+        if given.get(name, "PEM").upper() != "PEM":
+            raise OptionError(f"the option {PREFIX}{name} is {given[name]!r}: TLS takes PEM files here")
+    files = {part: given[name] for name, part in TLS_KEYS.items() if name in given}
+    if given.get("security.protocol", "PLAINTEXT").upper() != "SSL":
+        return None
+    check_names = bool(files.pop("names", "https"))
+    return Tls(**files, check_names=check_names)
+
 
 CLIENT_ID = "ottla-spark"
 MAX_CLIENTS = 8

@@ -6,24 +6,281 @@ by LogManager.
 """
 
 import asyncio
+import contextlib
+import heapq
 import logging
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+import shutil
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from itertools import count
+from math import inf
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from ottla.model.clock import Clock
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.model.tasks import spawn
-from ottla.storage.checkpoints import OffsetCheckpoint
-from ottla.storage.log import Log
-from ottla.storage.log_config import MAX_LONG
-from ottla.storage.log_dir import LogDir
-from ottla.storage.retention import Retention
-from ottla.storage.ticks import OWNER, Ticker, in_slices, in_thread
+from ottla.model.tasks import report, spawn, spawn_restarting
+from ottla.storage.config import MAX_LONG
+from ottla.storage.dirs.checkpoints import OffsetCheckpoint
+from ottla.storage.dirs.log_dir import LogDir
+from ottla.storage.log.log import Log
 
 if TYPE_CHECKING:
     from ottla.storage.log_store import LogStore
 
+
+# ----------------------------------------
+# What has been renamed for deletion is unlinked later, in a thread: readers may still be sending from it.
+#
+# `file.delete.delay.ms` after the rename the files go. One timer serves every pending deletion; a stop runs
+# what is left at once, because nobody reads any more. Owned by LogManager, used on the loop only.
+
+
 logger = logging.getLogger(__name__)
+
+# Unlinking a large file can take tens of milliseconds of disk time: a few at once do not starve the flushes.
+MAX_DELETIONS_AT_ONCE = 2
+STOP_BUDGET_MS = 1_000.0
+
+
+def remove_tree(path: Path) -> None:
+    """Deletes a directory that may be half deleted already."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+class Deletions:
+    """Deletions that wait for their time."""
+
+    def __init__(self, clock: Clock, executor: Executor) -> None:
+        self._clock = clock
+        self._executor = executor
+        self._pending: list[tuple[int, int, str, Callable[[], None]]] = []
+        self._order = count()
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def schedule(self, delay_ms: int, what: str, delete: Callable[[], None]) -> None:
+        """Calls `delete` in a thread after the delay.
+
+        Its OSErrors are logged: the files stay, nothing is lost.
+        """
+        due_ms = self._clock.now_ms() + delay_ms
+        heapq.heappush(self._pending, (due_ms, next(self._order), what, delete))
+        self._wake.set()
+
+    def start(self) -> None:
+        """Begins to delete; needs a running loop."""
+        assert self._task is None
+        self._task = spawn_restarting(self._run, name="log-deletions", owner="log manager")
+
+    async def stop(self) -> None:
+        """Ends the timer and deletes what is pending, for a while: the next start deletes the rest."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+            self._task = None
+        await self.run_due(everything=True, until_ms=self._clock.monotonic_ms() + STOP_BUDGET_MS)
+
+    async def run_due(self, everything: bool = False, until_ms: float = inf) -> int:
+        """Deletes what is due; how many deletions that were."""
+        done = 0
+        while (
+            self._pending
+            and (everything or self._pending[0][0] <= self._clock.now_ms())
+            and self._clock.monotonic_ms() < until_ms
+        ):
+            batch = [
+                self._delete(*heapq.heappop(self._pending)[2:]) for _ in range(self._due_at_once(everything))
+            ]
+            await asyncio.gather(*batch)
+            done += len(batch)
+        return done
+
+    def _due_at_once(self, everything: bool) -> int:
+        now_ms = self._clock.now_ms()
+        head = heapq.nsmallest(MAX_DELETIONS_AT_ONCE, self._pending)
+        return sum(1 for due_ms, *_ in head if everything or due_ms <= now_ms)
+
+    async def _delete(self, what: str, delete: Callable[[], None]) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._executor, delete)
+        except (OSError, KafkaError) as error:
+            logger.error("cannot delete %s: %s", what, error)
+        except Exception as error:  # noqa: BLE001 - the boundary: the others are deleted all the same
+            report(error, name=f"delete {what}", owner="log manager")
+        else:
+            logger.debug("deleted %s", what)
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            await self.run_due()
+            timeout_s = None
+            if self._pending:
+                timeout_s = max(0.0, (self._pending[0][0] - self._clock.now_ms()) / 1000)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), timeout_s)
+
+
+# ----------------------------------------
+# Periodic work over all logs, cut so that the loop breathes: a slice is some logs or a few milliseconds.
+#
+# Ten thousand partitions visited in one go would hold the loop for as long as all of them take; a timer for
+# each would cost more than the work. Used by the log manager's background work, on the loop.
+
+
+OWNER: Final = "log manager"
+
+SLICE_SECONDS: Final = 0.002
+SLICE_ITEMS: Final = 256
+
+# An interval may be Long.MAX_VALUE, which a timer cannot express; a tick a day too many does no harm.
+LONGEST_SLEEP_SECONDS: Final = 86_400.0
+
+_T = TypeVar("_T")
+
+
+async def in_slices(items: Iterable[_T], visit: Callable[[_T], object]) -> None:
+    """Visits every item, giving the loop back between slices.
+
+    The items may change between slices, so the caller passes a snapshot and `visit` checks what it is given.
+    """
+    begin = perf_counter()
+    for visited, item in enumerate(items, 1):
+        visit(item)
+        if visited % SLICE_ITEMS == 0 or perf_counter() - begin > SLICE_SECONDS:
+            await asyncio.sleep(0)
+            begin = perf_counter()
+
+
+async def in_thread(executor: Executor | None, work: Callable[..., _T], *arguments: object) -> _T:
+    """Does blocking work in a thread. A cancelled caller still waits for it: two writers must not meet."""
+    future = asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        error = future.exception()
+        if isinstance(error, Exception):  # whoever wanted it does not hear of it any more
+            report(error, name=getattr(work, "__qualname__", "thread job"), owner="storage")
+        raise
+
+
+class Ticker:
+    """Periodic tasks: each runs, then waits its interval.
+
+    One that fails is logged and runs again next time.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def every(
+        self,
+        name: str,
+        interval_ms: Callable[[], float],
+        delay_ms: float,
+        tick: Callable[[], Awaitable[object]],
+    ) -> None:
+        """Starts a periodic task on the running loop.
+
+        The interval is asked each time: it may be reconfigured.
+        """
+        run = self._run(name, interval_ms, delay_ms, tick)
+        self._tasks.append(spawn(run, name=name, owner=OWNER))
+
+    async def stop(self) -> None:
+        """Cancels the tasks and waits for them to end."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks.clear()
+
+    async def _run(
+        self,
+        name: str,
+        interval_ms: Callable[[], float],
+        delay_ms: float,
+        tick: Callable[[], Awaitable[object]],
+    ) -> None:
+        await asyncio.sleep(delay_ms / 1000)
+        while True:
+            try:
+                await tick()
+            except Exception as error:  # noqa: BLE001 - the boundary: whatever went wrong, the tick goes on
+                # A failed disk has taken its directory offline already.
+                report(error, name=name, owner=OWNER)
+            await asyncio.sleep(min(interval_ms() / 1000, LONGEST_SLEEP_SECONDS))
+
+
+# ----------------------------------------
+# Which logs lose old segments, and when: by time, by size, and below the log start offset.
+#
+# The log itself decides what is old (Log.delete_old_segments); this module visits the logs, keeps out of the
+# cleaner's way, and hands what was renamed to the deletions. A log that is only compacted is visited too:
+# DeleteRecords may have moved its log start offset past whole segments. Runs on the loop, in slices.
+
+
+# Renaming a segment's files takes some 100 microseconds of the loop.
+SEGMENTS_AT_ONCE: Final = 32
+
+
+def has_nothing_to_retire(log: Log) -> bool:
+    """One empty segment: nothing can be old. Most of ten thousand idle partitions end here."""
+    return len(log.segments) == 1 and log.size_bytes == 0
+
+
+class Retention:
+    """Applies retention to the logs it is shown."""
+
+    def __init__(self, deletions: Deletions, now_ms: Callable[[], int]) -> None:
+        self._deletions = deletions
+        self._now_ms = now_ms
+
+    async def run(
+        self, logs: Iterable[tuple[TopicPartition, Log]], may_touch: Callable[[TopicPartition], bool]
+    ) -> None:
+        """Visits a snapshot of the logs; `may_touch` is False for one the cleaner is busy with."""
+        again: list[tuple[TopicPartition, Log]] = []
+
+        def visit(item: tuple[TopicPartition, Log]) -> None:
+            tp, log = item
+            if (
+                not log.failed
+                and not has_nothing_to_retire(log)
+                and may_touch(tp)
+                and self.apply(tp, log) >= SEGMENTS_AT_ONCE
+            ):
+                again.append(item)
+
+        await in_slices(list(logs), visit)
+        while again:
+            visited, again = again, []
+            await in_slices(visited, visit)
+
+    def apply(self, tp: TopicPartition, log: Log) -> int:
+        """Retires some of one log's old segments; how many they were."""
+        try:
+            retired = log.delete_old_segments(self._now_ms(), SEGMENTS_AT_ONCE)
+        except KafkaError as error:
+            # The log has reported its failed disk itself; the others go on.
+            logger.error("retention of %s failed: %s", tp, error)
+            return 0
+        if retired:
+            what = f"{len(retired)} segments of {tp} up to offset {log.log_start_offset}"
+            self._deletions.schedule(log.config.file_delete_delay_ms, what, lambda: log.delete_files(retired))
+        return len(retired)
+
 
 # flush.ms of one millisecond must not become a busy loop.
 MIN_FLUSH_TICK_MS: Final = 100

@@ -4,11 +4,152 @@ Everything blocks. A file written by write_new is replaced by rename but not yet
 there calls fsync_file afterwards, away from the event loop.
 """
 
+import errno
+import logging
 import os
+import resource
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
+from weakref import ref
 
-from ottla.storage.open_files import open_file
+# ----------------------------------------
+# Which files of segments are open, and which give their descriptors back when the process comes near its limit.
+#
+# A log file and a mapped index hold a descriptor each (Python's mmap keeps its own), and they stay open after the first
+# use: a partition that is written to opens nothing. A system gives the lowest free descriptor, so a number near the limit
+# (`ulimit -n`) says that nearly all are in use. Then a quarter of these files is closed, those that were opened first;
+# whoever needs one again opens it again. What is left above the line is for files that are open for a moment only, and
+# for connections that are on their way in; of the rest the logs have what one segment of each takes, a sixteenth at least
+# and a quarter at most, and connections have the others.
+#
+# Rules: what uses a file holds a reference to it and never asks here, so that using one costs a look at a field. A file
+# that is being sent keeps its descriptor until it has been: if those take all there are, opening one more fails as it
+# would for want of descriptors, before there are really none.
+#
+# Owned by the process; any thread. A registered file may go with its segment at any time, also in the middle of this.
+
+
+logger = logging.getLogger(__name__)
+
+UNLIMITED: Final = 2**31 - 1
+# An eighth of the descriptors, within these bounds, is for what is open for a moment only.
+LEAST_RESERVE: Final = 24
+LARGEST_RESERVE: Final = 512
+# A connection has a socket, and a duplicate of it to write to.
+FILES_A_CONNECTION: Final = 2
+# A segment that is in use: the log file, and its offset index.
+FILES_A_SEGMENT: Final = 2
+# Fewer at a time, and the numbers would creep up: those that are free again are low ones.
+RELEASED_PART: Final = 4
+
+
+class Holder(Protocol):
+    """A log file or an index that has a descriptor."""
+
+    def release(self) -> None:
+        """Let it go; the next use opens it again. Any thread, and it waits for nobody."""
+        ...
+
+
+class OpenFiles:
+    """The files that could be closed, in the order in which they were opened."""
+
+    def __init__(self) -> None:
+        # How many there would be if all stayed open, for the message.
+        self.wanted: Callable[[], int] = lambda: self.limit
+        # How many the logs need to be written to. Asked for every connection that comes in.
+        self.wanted_to_write: Callable[[], int] = lambda: self.limit
+        self._open: dict[ref[Holder], None] = {}
+        self._told = False
+        self.use_limit(UNLIMITED)
+
+    def use_limit(self, limit: int) -> None:
+        """So many files may be open in the process. Above `crowded` some are closed for others, above `full` none
+        is opened any more."""
+        self.limit = limit
+        reserve = 0 if limit >= UNLIMITED else min(max(limit // 8, LEAST_RESERVE), LARGEST_RESERVE)
+        self.crowded = limit - reserve
+        self.full = limit - reserve // 2
+        # A fetch holds the files of what it sends.
+        self.files_a_fetch = max(self.crowded // 8, 1)
+
+    def max_connections(self) -> int:
+        """Beyond these a connection would take what the logs need."""
+        for_logs = min(max(self.wanted_to_write(), self.crowded // 16), self.crowded // 4)
+        return max((self.crowded - for_logs) // FILES_A_CONNECTION, 1)
+
+    def use_limit_of_process(self) -> None:
+        """Before the first log is opened, and after the process has raised its limit."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.use_limit(UNLIMITED if soft == resource.RLIM_INFINITY else min(soft, UNLIMITED))
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def opened(self, holder: Holder, fd: int) -> None:
+        """A holder has got a descriptor. OSError if there are too few left to keep it."""
+        if fd > self.crowded:
+            self.release_some()
+            if fd > self.full:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self._open[ref(holder, self._forget)] = None
+
+    def closed(self, holder: Holder) -> None:
+        """A holder has let its descriptor go by itself."""
+        self._open.pop(ref(holder), None)
+
+    def _forget(self, gone: "ref[Holder]") -> None:
+        self._open.pop(gone, None)
+
+    def release_some(self) -> None:
+        """Closes a part of the files, those that have been open longest."""
+        self._tell()
+        count = len(self._open) // RELEASED_PART + 1
+        while count > 0:
+            try:
+                first = next(iter(self._open))
+            except StopIteration:
+                return
+            except RuntimeError:
+                continue  # another thread opened or closed one in this moment
+            self._open.pop(first, None)
+            holder = first()
+            if holder is not None:
+                holder.release()
+                count -= 1
+
+    def room_for_connection(self, fd: int) -> None:
+        """A connection came in with this descriptor."""
+        if fd > self.crowded:
+            self.release_some()
+
+    def _tell(self) -> None:
+        if self._told:
+            return
+        self._told = True
+        thousands = -(-(self.wanted() + self.limit - self.crowded) // 1000)
+        logger.warning(
+            "nearly all of the %d files that may be open (ulimit -n) are: segments that are not in use are closed, "
+            "and opened again when they are needed; with ulimit -n %d all could stay open",
+            self.limit,
+            thousands * 1000,
+        )
+
+
+open_files: Final = OpenFiles()
+
+
+def open_file(path: str | Path, flags: int, mode: int = 0o777) -> int:
+    """os.open; if there is no descriptor left, once more after some segments have given theirs back."""
+    try:
+        return os.open(path, flags, mode)
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE) or not open_files:
+            raise
+    open_files.release_some()
+    return os.open(path, flags, mode)
+
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"

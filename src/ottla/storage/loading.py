@@ -18,11 +18,10 @@ from typing import Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.storage.checkpoints import CheckpointError, OffsetCheckpoint
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
-from ottla.storage.log_dir import DirKind, LogDir, PartitionDir
-from ottla.storage.settings import LogManagerSettings
+from ottla.storage.config import LogConfig, LogManagerSettings
+from ottla.storage.dirs.checkpoints import CheckpointError, OffsetCheckpoint
+from ottla.storage.dirs.log_dir import DirKind, LogDir, PartitionDir
+from ottla.storage.log.log import Log
 
 logger = logging.getLogger(__name__)
 

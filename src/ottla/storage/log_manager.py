@@ -14,18 +14,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.model.tasks import spawn
 from ottla.storage import loading
-from ottla.storage.checkpoints import UNKNOWN_BROKER_EPOCH, fsync_dir
-from ottla.storage.deletion import remove_tree
-from ottla.storage.describe import LogDirInfo, describe_log_dirs
-from ottla.storage.errors import RecoveryAbortedError, is_out_of_files
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
-from ottla.storage.log_dir import (
+from ottla.storage.background import in_slices, in_thread, remove_tree
+from ottla.storage.config import LogConfig, LogManagerSettings
+from ottla.storage.dirs.checkpoints import UNKNOWN_BROKER_EPOCH, fsync_dir
+from ottla.storage.dirs.log_dir import (
     DirKind,
     LogDir,
     PartitionDir,
@@ -33,9 +31,96 @@ from ottla.storage.log_dir import (
     future_dir_name,
     stray_dir_name,
 )
+from ottla.storage.errors import RecoveryAbortedError, is_out_of_files
+from ottla.storage.log.log import Log
 from ottla.storage.log_store import LogStore
-from ottla.storage.settings import LogManagerSettings
-from ottla.storage.ticks import in_thread
+
+if TYPE_CHECKING:
+    pass
+
+
+# ----------------------------------------
+# What DescribeLogDirs shows of the log directories: sizes, lags, free space (KIP-113, KIP-827).
+
+
+INVALID_OFFSET_LAG: Final = -1
+UNKNOWN_VOLUME_BYTES: Final = -1
+
+
+class ReplicaInfo(NamedTuple):
+    """One log as DescribeLogDirs shows it."""
+
+    topic_partition: TopicPartition
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+class LogDirInfo(NamedTuple):
+    """One directory as DescribeLogDirs shows it."""
+
+    path: str
+    directory_id: Uuid | None
+    error: ErrorCode | None
+    replicas: list[ReplicaInfo]
+    total_bytes: int
+    usable_bytes: int
+    cordoned: bool
+
+
+async def describe_log_dirs(
+    manager: "LogManager", tps: Collection[TopicPartition] | None = None
+) -> list[LogDirInfo]:
+    """Every directory with its logs: those in `tps`, or all. An offline one shows its error and no logs."""
+    replicas = await _replicas_by_dir(manager, tps)
+    return [await _describe_dir(manager, log_dir, replicas.get(log_dir, [])) for log_dir in manager.dirs]
+
+
+async def _describe_dir(manager: "LogManager", log_dir: LogDir, replicas: list[ReplicaInfo]) -> LogDirInfo:
+    total_bytes = usable_bytes = UNKNOWN_VOLUME_BYTES
+    if log_dir.online:
+        try:
+            # Asking a hung file system for its size waits: in a thread.
+            usage = await asyncio.get_running_loop().run_in_executor(manager.pool, log_dir.usage)
+            total_bytes, usable_bytes = usage
+        except OSError as error:
+            manager.fail_dir(log_dir, error)
+    return LogDirInfo(
+        str(log_dir.path),
+        log_dir.id,
+        None if log_dir.online else ErrorCode.KAFKA_STORAGE_ERROR,
+        replicas if log_dir.online else [],
+        total_bytes,
+        usable_bytes,
+        manager.is_cordoned(log_dir),
+    )
+
+
+async def _replicas_by_dir(
+    manager: "LogManager", tps: Collection[TopicPartition] | None
+) -> dict[LogDir, list[ReplicaInfo]]:
+    by_dir: dict[LogDir, list[ReplicaInfo]] = {}
+    for logs, is_future in ((manager.current_logs, False), (manager.future_logs, True)):
+
+        def visit(
+            tp: TopicPartition, logs: Mapping[TopicPartition, Log] = logs, is_future: bool = is_future
+        ) -> None:
+            log = logs.get(tp)
+            if log is not None:
+                lag = _offset_lag(manager, tp, log, is_future)
+                info = ReplicaInfo(tp, log.size_bytes, lag, is_future)
+                by_dir.setdefault(manager.dir_of(log), []).append(info)
+
+        await in_slices(list(logs) if tps is None else tps, visit)
+    return by_dir
+
+
+def _offset_lag(manager: "LogManager", tp: TopicPartition, log: Log, is_future: bool) -> int:
+    if not is_future:
+        return max(log.high_watermark - log.log_end_offset, 0)
+    current = manager.get(tp)
+    return INVALID_OFFSET_LAG if current is None else current.log_end_offset - log.log_end_offset
+
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ anything larger than its input warrants. Compiling twice at once is harmless, so
 from struct import error as StructError
 from typing import Any, TypeVar
 
-from ottla.wire.decoder import compile_decoder
-from ottla.wire.encoder import compile_encoder
+from ottla.wire.compiler import compile_decoder, compile_encoder
 from ottla.wire.primitives import Buffer, WireError
 from ottla.wire.schema import schema_of
 

@@ -121,7 +121,7 @@ APIS: dict[int, Api] = {
 # What is stored rather than sent, by family.
 DATA: dict[str, tuple[str, ...]] = {
     "consumer_protocol": ("ConsumerProtocolAssignment", "ConsumerProtocolSubscription"),
-    "principal": ("DefaultPrincipalData",),
+    "envelope": ("DefaultPrincipalData",),
     "records_control": (
         "AbortedTxn",
         "ControlRecordTypeSchema",

@@ -16,10 +16,10 @@ from tests.interop.scripts.group_log import logged
 from tests.interop.scripts.masks import clock, masked
 from tests.interop.scripts.script import Script
 
-from ottla.coordinator.group.metadata_hash import TopicHashes
+from ottla.coordinator.group.modern.metadata_hash import TopicHashes
 from ottla.metadata.image import ClusterImage
-from ottla.metadata.partition import TopicImage
 from ottla.metadata.persistent import PMap
+from ottla.metadata.registrations import TopicImage
 from ottla.model.ids import Uuid
 from ottla.wire.messages.offsets_log import ConsumerGroupMetadataKey
 from ottla.wire.messages.streams_group_log import StreamsGroupMetadataKey

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from tests.interop.scripts.fetch import fetch_body, fetch_topic, part
 from tests.interop.scripts.script import Script
 
-from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.partitioning import partition_for
+from ottla.coordinator.group.serde import GROUP_RECORDS
+from ottla.coordinator.java_hash import partition_for
 from ottla.records.batch import iter_batches
 from ottla.records.record import Record, read_records
 

@@ -19,10 +19,9 @@ from tests.interop.scripts.script import Script
 from tests.interop.scripts.share_state import share_coordinated, state_records
 
 from ottla.coordinator.group.assignors.api import Assignment
-from ottla.coordinator.group.assignors.java_order import copied_capacity, hash_order, members_in_order
-from ottla.coordinator.group.share import simple
+from ottla.coordinator.group.share import assignor
 from ottla.coordinator.group.share.group import subscription_type
-from ottla.coordinator.partitioning import java_hash_code
+from ottla.coordinator.java_hash import copied_capacity, hash_order, java_hash_code, members_in_order
 from ottla.model.ids import Uuid
 from ottla.wire.messages import share_group_log as log
 
@@ -179,8 +178,8 @@ def _assigned(
             sorted(members[member_id]), java_hash_code, copied_capacity(len(members[member_id]))
         )
         ids = [Uuid(UUID(s.topic_ids[name]).bytes) for name in ordered if name in s.topic_ids]
-        specs[member_id] = simple.ShareMember(ids, target.get(member_id, {}))
-    return simple.assign(specs, subscription_type(counts, len(members)), assignable)
+        specs[member_id] = assignor.ShareMember(ids, target.get(member_id, {}))
+    return assignor.assign(specs, subscription_type(counts, len(members)), assignable)
 
 
 def shown_records(s: Script, group: str) -> dict[str, list[Any]]:

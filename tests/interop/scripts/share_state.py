@@ -13,11 +13,11 @@ from tests.interop.scripts.fetch import fetch_body, fetch_topic, part
 from tests.interop.scripts.masks import clock, masked
 from tests.interop.scripts.script import Script
 
-from ottla.coordinator.partitioning import partition_for
-from ottla.coordinator.share.state import SHARE_RECORDS
+from ottla.coordinator.java_hash import partition_for
 from ottla.model.ids import Uuid, uuid_to_str
 from ottla.records.batch import iter_batches
 from ottla.records.record import read_records
+from ottla.share.coordinator import SHARE_RECORDS
 
 INITIALIZE, READ, WRITE, DELETE, SUMMARY = 83, 84, 85, 86, 87
 FIND, FETCH, DELETE_TOPICS = 10, 1, 20

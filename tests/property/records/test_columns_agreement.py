@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.records.arrow_columns import HEADERS, expected, rows
 
-from ottla.records import _column_encode_py as twin_encode
 from ottla.records import _columns_py as twin_columns
+from ottla.records import _columns_py as twin_encode
 from ottla.records import _kernel_py as twin
 from ottla.records.batch import HEADER_SIZE, BatchView, compute_crc
 from ottla.records.columns import BinColumn, HeaderColumn, RowColumns, build_batch, row_columns

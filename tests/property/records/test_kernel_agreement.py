@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.records import _kernel_py as twin
-from ottla.records import _offset_map_py as twin_map
+from ottla.records import _kernel_py as twin_map
 from ottla.records.batch import BATCH_HEADER, compute_crc
 from ottla.records.record import build_batch
 from ottla.records.types import InvalidRecordError

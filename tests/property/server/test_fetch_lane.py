@@ -14,18 +14,17 @@ from hypothesis import strategies as st
 from tests.unit.storage.log_support import EPOCH, NOW, append, open_log
 
 from ottla.metadata.image import ClusterImage
-from ottla.metadata.partition import PartitionRegistration
+from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.records.control import end_txn_marker
 from ottla.replication.partition import Partition
-from ottla.server.answers import Deferred
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers import fetch as handler
-from ottla.server.output import SENDFILE_MIN_BYTES
-from ottla.storage.append import AppendOrigin
-from ottla.storage.log_config import LogConfig
-from ottla.wire.fast_fetch import Wanted
+from ottla.server.network.output import SENDFILE_MIN_BYTES, Deferred
+from ottla.storage.config import LogConfig
+from ottla.storage.validator import AppendOrigin
+from ottla.wire.fast.fetch import Wanted
 from ottla.wire.framing import encode_request
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 

@@ -13,10 +13,10 @@ from ottla.model.errors import KafkaError
 from ottla.records.batch import MAX_SEQUENCE, set_max_timestamp
 from ottla.records.control import end_txn_marker
 from ottla.records.record import build_batch
-from ottla.storage.append import AppendOrigin
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
-from ottla.storage.verification import NOT_CHECKED, Verification
+from ottla.storage.config import LogConfig
+from ottla.storage.log.log import Log
+from ottla.storage.producers.verification import NOT_CHECKED, Verification
+from ottla.storage.validator import AppendOrigin
 
 configs = st.builds(
     LogConfig,

@@ -7,8 +7,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.storage.index import OffsetIndex
-from ottla.storage.timeindex import TimeIndex
+from ottla.storage.segment.indexes import OffsetIndex, TimeIndex
 
 BASE = 5000
 

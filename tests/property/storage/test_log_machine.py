@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.storage.log_support import NOW, batch, open_log, records_of
 
 from ottla.records.batch import iter_batches
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
+from ottla.storage.config import LogConfig
+from ottla.storage.log.log import Log
 
 FIRST_CHECKED_BYTE = 16  # no checksum covers base offset and leader epoch, in Kafka's format
 

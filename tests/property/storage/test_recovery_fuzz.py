@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.unit.storage.log_support import EPOCH, NOW, append, batch, open_log, records_of
 
 from ottla.model.errors import KafkaError
-from ottla.storage.leader_epochs import CorruptEpochsError, parse_epochs
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
-from ottla.storage.producer_snapshot import CorruptSnapshotError, decode_snapshot
+from ottla.storage.config import LogConfig
+from ottla.storage.log.leader_epochs import CorruptEpochsError, parse_epochs
+from ottla.storage.log.log import Log
+from ottla.storage.producers.entry import CorruptSnapshotError, decode_snapshot
 
 CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=90)
 VALUES = [b"%02d" % i for i in range(24)]

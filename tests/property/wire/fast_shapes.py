@@ -3,8 +3,8 @@
 from typing import Any
 
 from ottla.model.ids import Uuid
-from ottla.wire.fast_fetch import FetchFast, Wanted
-from ottla.wire.fast_produce import ProduceFast
+from ottla.wire.fast.fetch import FetchFast, Wanted
+from ottla.wire.fast.produce import ProduceFast
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 

@@ -9,8 +9,8 @@ from tests.property.wire.fast_shapes import topic_key
 
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import Uuid
-from ottla.wire.fast_fetch import Wanted, encode_fetch_response
-from ottla.wire.fast_produce import TopicKey, encode_produce_response
+from ottla.wire.fast.fetch import Wanted, encode_fetch_response
+from ottla.wire.fast.produce import TopicKey, encode_produce_response
 from ottla.wire.framing import encode_response
 from ottla.wire.messages import fetch, produce
 

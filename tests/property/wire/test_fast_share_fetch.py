@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ottla.model.errors import ErrorCode
 from ottla.wire.codec import encode
-from ottla.wire.fast_share_fetch import SharePartitionAnswer, encode_share_fetch_response
+from ottla.wire.fast.share_fetch import SharePartitionAnswer, encode_share_fetch_response
 from ottla.wire.messages import share_group
 
 MANY = settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))

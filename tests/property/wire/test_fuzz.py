@@ -10,9 +10,9 @@ from tests.property.wire.strategies import messages
 
 from ottla.model.ids import Uuid
 from ottla.wire.codec import WireError, decode, encode
-from ottla.wire.fast_fetch import decode_fetch
-from ottla.wire.fast_produce import decode_produce
-from ottla.wire.header import decode_request_header
+from ottla.wire.fast.fetch import decode_fetch
+from ottla.wire.fast.produce import decode_produce
+from ottla.wire.framing import decode_request_header
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.wire.registry import message_class, message_names

@@ -22,8 +22,8 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.effective import check_protection
 from ottla.config.errors import ConfigError
 from ottla.node.formatting import ensure_formatted
-from ottla.node.listening import Sockets
-from ottla.storage.meta_properties import read_meta_properties
+from ottla.server.network.socket_server import Sockets
+from ottla.storage.dirs.meta_properties import read_meta_properties
 
 Capture = pytest.CaptureFixture[str]
 

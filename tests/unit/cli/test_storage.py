@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from ottla.cli.main import main
-from ottla.metadata.bootstrap import read_bootstrap
-from ottla.metadata.checkpoint import BOOTSTRAP_SNAPSHOT_ID, read_checkpoint
 from ottla.metadata.records import UserScramCredentialRecord
+from ottla.metadata.snapshot import BOOTSTRAP_SNAPSHOT_ID, read_bootstrap, read_checkpoint
 from ottla.model.ids import uuid_to_str
 from ottla.raft.metadata_log import DIRECTORY_NAME
-from ottla.storage.meta_properties import read_meta_properties
+from ottla.storage.dirs.meta_properties import read_meta_properties
 
 Capture = pytest.CaptureFixture[str]
 MINE, OTHER = "JEXY6aqzQY-32P5TStzaFg", "MvDxzVmcRsaTz33bUuRU6A"

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from ottla.client.network import Connect, Disconnect, NetworkCore, Write
+from ottla.client.network import NetworkCore
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import TopicPartition, Uuid
+from ottla.net.transport import Connect, Disconnect, Write
 from ottla.records.batch import BatchView, increment_sequence, iter_batches, set_offset_and_epoch
 from ottla.records.record import Record, read_records
 from ottla.wire.codec import decode
-from ottla.wire.framing import encode_response
-from ottla.wire.header import decode_request_header
+from ottla.wire.framing import decode_request_header, encode_response
 from ottla.wire.messages import api_versions, fetch, list_offsets, metadata, produce, producers
 from ottla.wire.registry import request_class
 

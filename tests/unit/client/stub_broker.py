@@ -15,8 +15,7 @@ from tests.unit.client.fake_cluster import FakeCluster
 from ottla.client.config import ClientConfig
 from ottla.client.network import NetworkCore
 from ottla.wire.codec import decode
-from ottla.wire.framing import encode_response
-from ottla.wire.header import decode_request_header
+from ottla.wire.framing import decode_request_header, encode_response
 from ottla.wire.registry import request_class
 
 CLOSE = "close"  # instead of an answer

@@ -5,10 +5,10 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.connection import FIRST_CORRELATION_ID, Connection, State
-from ottla.client.fetched import Fetched, complete_batches_end
+from ottla.client.consumer.fetch import Fetched, complete_batches_end
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.net.connection import FIRST_CORRELATION_ID, Connection, State
 from ottla.records.record import build_batch
 from ottla.wire.framing import encode_response
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsResponse

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from tests.unit.client.stub_broker import CLOSE, CLOSE_WITHIN, GARBAGE, StubBroker
 
-from ottla.client import inline_driver
 from ottla.client.config import ClientConfig
+from ottla.client.consumer.inline import RawFetcher, plain_sections
 from ottla.client.errors import Closed, ConfigError, NoBrokersAvailable, StateError, TimedOut
 from ottla.client.inline import InlineClient
-from ottla.client.inline_driver import InlineDriver, Link
 from ottla.client.network import NetworkCore
 from ottla.client.offsets import EARLIEST, LATEST
-from ottla.client.raw_fetch import RawFetcher, plain_sections
-from ottla.client.raw_produce import RawProducer, Written
-from ottla.client.transactions_by_id import init_producer_id
-from ottla.client.transport import monotonic_ms
+from ottla.client.producer.inline import RawProducer, Written
+from ottla.client.transaction.by_id import init_producer_id
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.net import selector
+from ottla.net.selector import InlineDriver, Link
+from ottla.net.transport import monotonic_ms
 from ottla.records.record import build_batch
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
@@ -147,7 +147,7 @@ def test_the_clock_stands_still_while_nobody_turns(
 ) -> None:
     """What a caller does between two calls takes nothing from the time of a request in flight."""
     before = client.now_ms()
-    monkeypatch.setattr(inline_driver, "monotonic_ms", lambda: monotonic_ms() + HOUR_MS)
+    monkeypatch.setattr(selector, "monotonic_ms", lambda: monotonic_ms() + HOUR_MS)
     assert client.now_ms() == before
     client.turn()
     assert 0 <= client.now_ms() - before < HOUR_MS

@@ -5,10 +5,9 @@ from typing import Any
 
 from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWER, FakeCluster
 
-from ottla.client.calls import Call, To
 from ottla.client.config import ClientConfig
 from ottla.client.errors import ConnectionLost, NoBrokersAvailable, TimedOut, UnsupportedVersion
-from ottla.client.network import NetworkCore
+from ottla.client.network import Call, NetworkCore, To
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.api_versions import ApiVersionsRequest

@@ -2,9 +2,8 @@
 
 import pytest
 
-from ottla.config.alter import AlterOp, apply_operation, check_resource
+from ottla.config.alter import AlterOp, apply_operation, check_broker_change, check_resource
 from ottla.config.broker import BrokerConfig
-from ottla.config.dynamic import check_broker_change
 from ottla.config.types import ResourceType
 from ottla.model.errors import ErrorCode, KafkaError
 

@@ -16,7 +16,7 @@ from ottla.config.definitions import (
     to_text,
 )
 from ottla.config.effective import EFFECTIVE, without_effect
-from ottla.config.values import java_double
+from ottla.config.types import java_double
 
 ALL_KEYS = [
     key for table in (BROKER_KEYS, TOPIC_KEYS, GROUP_KEYS, CLIENT_METRICS_KEYS) for key in table.values()

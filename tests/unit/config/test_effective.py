@@ -13,15 +13,14 @@ import pytest
 import ottla
 from ottla.config.broker import BrokerConfig
 from ottla.config.definitions import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
+from ottla.config.describe import synonyms_of
 from ottla.config.effective import EFFECTIVE, PER_LISTENER, check_protection, without_effect
 from ottla.config.errors import ConfigError
-from ottla.config.synonyms import synonyms_of
 
 PACKAGE = Path(ottla.__file__).parent
 # These only check, describe or fill in a value.
 TABLES = {
-    *("alter", "definitions", "describe", "dynamic", "effective", "rules", "settings", "standalone"),
-    *("synonyms", "types", "validators", "values"),
+    *("alter", "definitions", "describe", "effective", "rules", "settings", "standalone", "types"),
 }
 # Read through a name that is put together, or there for its check alone.
 ALSO_READ = {"controller.quorum.bootstrap.servers", "group.streams.max.standby.replicas"}
@@ -32,11 +31,9 @@ def _sources() -> tuple[str, ...]:
     config = PACKAGE / "config"
     passed_over = {config / f"{name}.py" for name in TABLES}
     # A client's settings may be called like a broker's.
-    clients = {PACKAGE / "client", PACKAGE / "spark"}
+    clients = {PACKAGE / "client", PACKAGE / "spark", PACKAGE / "examples"}
     found = [p for p in PACKAGE.rglob("*.py") if p not in passed_over and not clients & set(p.parents)]
-    return tuple(
-        p.read_text() for p in found if config / "keys" not in p.parents and config / "docs" not in p.parents
-    )
+    return tuple(p.read_text() for p in found if config / "keys" not in p.parents)
 
 
 def _named(key: str) -> bool:

@@ -14,11 +14,10 @@ from tests.unit.raft.test_driver import NEW, fetch_request
 from ottla.controller.channel import ControllerChannel
 from ottla.controller.controller import Controller
 from ottla.controller.result import RequestContext, Result
-from ottla.metadata.batches import read_record_batch
-from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
-from ottla.metadata.image_records import image_records
+from ottla.metadata.image import EMPTY_IMAGE, ClusterImage, image_records
 from ottla.metadata.loader import MetadataLoader
 from ottla.metadata.records import FeatureLevelRecord, NoOpRecord
+from ottla.metadata.serde import read_record_batch
 from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import random_uuid

@@ -7,8 +7,7 @@ import pytest
 from tests.unit.controller.support import settings
 
 from ottla.config.errors import ConfigError
-from ottla.controller.policies import Policies
-from ottla.controller.rules import ControllerSettings
+from ottla.controller.rules import ControllerSettings, Policies
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.policies import ConfigChange, NewTopic, PolicyViolation
 

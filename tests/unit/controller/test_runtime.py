@@ -10,8 +10,7 @@ from ottla.controller.runtime import MAX_PENDING_DECISIONS, ControllerRuntime
 from ottla.metadata import records as r
 from ottla.metadata.delta import Delta, MetadataError
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
-from ottla.metadata.loader import MetadataLoader
-from ottla.metadata.publisher import MetadataPublisher
+from ottla.metadata.loader import MetadataLoader, MetadataPublisher
 from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 

@@ -4,8 +4,7 @@ import pytest
 from tests.unit.controller.support import CONTEXT, Cluster, directory, sources
 
 from ottla.controller.result import RequestContext
-from ottla.controller.topic_deletion import delete_topics
-from ottla.controller.topics import create_partitions, create_topics
+from ottla.controller.topics import create_partitions, create_topics, delete_topics
 from ottla.metadata import records as r
 from ottla.metadata.image import ResourceType
 from ottla.model.errors import ErrorCode, KafkaError

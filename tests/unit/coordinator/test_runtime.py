@@ -6,12 +6,10 @@ import pytest
 from tests.support.group_world import ManualScheduler, MemoryLog
 from tests.unit.coordinator.toy import Toy, put
 
-from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.partitioning import java_hash_code, partition_for
-from ottla.coordinator.result import Effect, Result
-from ottla.coordinator.runtime import CoordinatorRuntime
-from ottla.coordinator.shard import Producer
-from ottla.coordinator.shard_state import ShardState
+from ottla.coordinator.group.serde import GROUP_RECORDS
+from ottla.coordinator.java_hash import java_hash_code, partition_for
+from ottla.coordinator.machine import Effect, Result
+from ottla.coordinator.runtime import CoordinatorRuntime, Producer, ShardState
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage

@@ -7,11 +7,8 @@ import pytest
 from tests.support.group_world import MemoryLog
 from tests.unit.coordinator.toy import ToyWorld, number, put
 
-from ottla.coordinator.log_errors import translate
-from ottla.coordinator.result import After, Answer, CancelTimer, Effect, Result, StartTimer
-from ottla.coordinator.shard import Producer
-from ottla.coordinator.shard_answers import ANSWERED_AT_ONCE
-from ottla.coordinator.shard_state import TRANSITIONS, ShardState
+from ottla.coordinator.machine import After, Answer, CancelTimer, Effect, Result, StartTimer
+from ottla.coordinator.runtime import ANSWERED_AT_ONCE, TRANSITIONS, Producer, ShardState, translate
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
@@ -503,7 +500,7 @@ def test_unloading_tells_everybody_who_waits(world: ToyWorld) -> None:
 
 
 def test_a_shard_takes_no_more_than_it_can_hold(world: ToyWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.coordinator.shard.MAX_PENDING_DECISIONS", 2)
+    monkeypatch.setattr("ottla.coordinator.runtime.MAX_PENDING_DECISIONS", 2)
     world.log.hold()
     taken = [world.write(put("a", i)) for i in range(2)]
     refused = world.write(put("a", 9))
@@ -587,7 +584,7 @@ def test_a_log_that_raises_leaves_the_shard_to_be_loaded_again(
 def test_a_batch_that_cannot_be_built_is_as_if_it_was_never_decided(
     world: ToyWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.coordinator.shard.build_batch", raising)
+    monkeypatch.setattr("ottla.coordinator.runtime.build_batch", raising)
     answers = [world.write(put("a", 1)), world.write(put("b", 2))]
     world.settle()
     assert [answer.error.code for answer in answers if answer.error] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2

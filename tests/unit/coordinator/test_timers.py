@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.support.group_world import ManualScheduler
 
-from ottla.coordinator.result import Result
-from ottla.coordinator.timers import RETRY_MS, Operation, Timers
+from ottla.coordinator.deferred import RETRY_MS, Operation, Timers
+from ottla.coordinator.machine import Result
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from tests.support.group_world import ManualScheduler, MemoryLog
 
-from ottla.coordinator.group.record_types import GROUP_RECORDS
-from ottla.coordinator.loading import replay_batches
-from ottla.coordinator.result import CoordinatorRecord, Effect, Result
-from ottla.coordinator.shard import Producer, Shard
+from ottla.coordinator.group.serde import GROUP_RECORDS
+from ottla.coordinator.loader import replay_batches
+from ottla.coordinator.machine import CoordinatorRecord, Effect, Result
+from ottla.coordinator.runtime import Producer, Shard
 from ottla.coordinator.timeline import Timeline, TimelineDict
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage

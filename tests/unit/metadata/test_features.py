@@ -3,8 +3,8 @@
 import pytest
 
 from ottla.metadata import features as f
-from ottla.metadata.bootstrap import bootstrap_records
 from ottla.metadata.records import FeatureLevelRecord
+from ottla.metadata.snapshot import bootstrap_records
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import pytest
 
 from ottla.metadata import records as r
 from ottla.metadata.delta import Delta, ImageBuilder, MetadataError
-from ottla.metadata.image import EMPTY_IMAGE, ClusterImage, ConfigResource, ResourceType
-from ottla.metadata.image_records import image_records
+from ottla.metadata.image import EMPTY_IMAGE, ClusterImage, ConfigResource, ResourceType, image_records
 
 A, B = bytes([1] * 16), bytes([2] * 16)
 DIRECTORY = bytes([9] * 16)

@@ -5,11 +5,16 @@ from pathlib import Path
 import pytest
 
 from ottla.metadata import records as r
-from ottla.metadata.batches import build_record_batch, read_record_batch
 from ottla.metadata.delta import MetadataError
-from ottla.metadata.frame import decode_frame, encode_frame, record_version
 from ottla.metadata.image import EMPTY_IMAGE, ResourceType
 from ottla.metadata.loader import MetadataLoader
+from ottla.metadata.serde import (
+    build_record_batch,
+    decode_frame,
+    encode_frame,
+    read_record_batch,
+    record_version,
+)
 from ottla.records.batch import iter_batches
 from ottla.records.record import read_records
 

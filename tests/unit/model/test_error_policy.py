@@ -31,6 +31,7 @@ PACKAGES: Final = (
     "controller",
     "replication",
     "coordinator",
+    "share",
     "server",
     "node",
 )
@@ -48,30 +49,30 @@ CALLBACKS: Final = {
 }
 THREAD_JOBS: Final = {"submit", "run_in_executor"}
 LOG_METHODS: Final = {"debug", "info", "warning", "error", "exception", "critical", "log"}
-# LoopScheduler (node/coordinators.py) and PacedCalls (model/breath.py) guard what they are given.
+# LoopScheduler (node/coordinators.py) and PacedCalls (model/time_slice.py) guard what they are given.
 GUARDING_RECEIVERS: Final = ("scheduler", "_scheduler", "_calls")
 
 # "file:function:what": why it is right.
 ALLOWED: Final[dict[str, str]] = {
     "model/tasks.py:spawn:create_task": "the one place where tasks are started",
     "model/tasks.py:spawn:add_done_callback": "a set's own method, and a coroutine's close",
-    "model/breath.py:_is_over:call_soon": "sets a number",
-    "storage/cleaner_worker.py:main:Thread": "of another process, which ends with it whatever happens",
-    "server/connection.py:_answer_ready:call_soon": "_send_soon guards itself, without a closure for each answer",
+    "model/time_slice.py:_is_over:call_soon": "sets a number",
+    "storage/cleaner/process.py:main:Thread": "of another process, which ends with it whatever happens",
+    "server/network/connection.py:_answer_ready:call_soon": "_send_soon guards itself, without a closure for each answer",
     "server/handlers/fetch.py:_warm_up_first:add_done_callback": "it guards itself, and ends its connection",
     "server/handlers/fetch.py:_wait:call_later": "_finish guards itself, without a closure for each long poll",
     "server/handlers/fetch.py:progressed:call_soon": "_look_again guards itself, likewise",
     "server/handlers/fetch.py:_reply:add_done_callback": "_warmed guards itself, and ends its connection",
-    "server/output.py:flush:add_writer": "_on_writable tells its connection of every error",
-    "server/share_fetching.py:_warm_up:add_done_callback": "_warmed and _sendable guard themselves",
+    "server/network/output.py:flush:add_writer": "_on_writable tells its connection of every error",
+    "share/fetch.py:_warm_up:add_done_callback": "_warmed and _sendable guard themselves",
     "server/topic_creation.py:_begin:add_done_callback": "a dictionary's own method",
-    "server/turns.py:later:call_soon": "sets two numbers",
-    "server/unpacking.py:run:add_done_callback": "releases a lock that it holds",
+    "server/network/connection.py:later:call_soon": "sets two numbers",
+    "server/limits.py:run:add_done_callback": "releases a lock that it holds",
     "node/coordinators.py:call_later:call_later": "_call guards it, without a closure for each timer",
-    "node/group_background.py:_run:Thread": "_compute gives whatever is raised to who waits for it",
-    "node/group_background.py:_compute:call_soon_threadsafe": "sets a future that is not done",
-    "model/breath.py:call_soon:call_soon": "PacedCalls: each of its calls is guarded",
-    "model/breath.py:_run:call_soon": "PacedCalls: each of its calls is guarded",
+    "node/coordinators.py:_run:Thread": "_compute gives whatever is raised to who waits for it",
+    "node/coordinators.py:_compute:call_soon_threadsafe": "sets a future that is not done",
+    "model/time_slice.py:call_soon:call_soon": "PacedCalls: each of its calls is guarded",
+    "model/time_slice.py:_run:call_soon": "PacedCalls: each of its calls is guarded",
 }
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tests.interop.process import wait_until
 
-from ottla.client.admin_types import ConfigChange, ConfigResource, NewTopic, ResourceType
+from ottla.client.admin.types import ConfigChange, ConfigResource, NewTopic, ResourceType
 from ottla.client.blocking import Admin, Consumer, Producer
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.storage import log_read
-from ottla.storage.batch_scan import ColdDataError
+from ottla.storage.log import reader
+from ottla.storage.segment.file_records import ColdDataError
 from ottla.testing import Broker
 from ottla.wire.messages.log_dirs import (
     AlterReplicaLogDir,
@@ -212,7 +212,7 @@ def test_data_that_is_not_in_memory_is_found_in_a_thread_first(
             raise ColdDataError(position, size)
         return os.pread(fd, size, position)
 
-    monkeypatch.setattr(log_read, "pread_warm", cold_once)
+    monkeypatch.setattr(reader, "pread_warm", cold_once)
     log = broker.node.logs.get(TOPIC)
     assert log is not None
     log.active_segment._forget_positions()

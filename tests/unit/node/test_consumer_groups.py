@@ -10,7 +10,7 @@ import pytest
 from tests.interop.process import receive_frame, wait_until
 from tests.interop.scripts.entities import decode_response, encode_request
 
-from ottla.client.admin_types import NewTopic
+from ottla.client.admin.types import NewTopic
 from ottla.client.blocking import Admin
 from ottla.config.errors import ConfigError
 from ottla.testing import Broker

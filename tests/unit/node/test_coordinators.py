@@ -12,12 +12,12 @@ import pytest
 from tests.interop.process import wait_until
 from tests.unit.node.test_group_offsets import Client
 
-from ottla.coordinator.result import Result
-from ottla.coordinator.shard_state import ShardState
+from ottla.coordinator.machine import Result
+from ottla.coordinator.runtime import ShardState
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.node import coordinators
-from ottla.node.group_background import MAX_THREADS, LoopBackground
+from ottla.node.coordinators import MAX_THREADS, LoopBackground
 from ottla.testing import Broker
 from ottla.wire.messages.groups import (
     FindCoordinatorRequest,

@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 
-from ottla.node import garbage
-from ottla.node.garbage import ShortCollections
+from ottla.node import stalls
+from ottla.node.stalls import ShortCollections
 
 
 class Ring:
@@ -19,8 +19,8 @@ class Ring:
 def test_what_survives_a_slow_collection_is_frozen_and_later_rings_are_still_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(garbage, "SLOW_S", -1.0)  # every collection counts as slow
-    monkeypatch.setattr(garbage, "LEAST_FULL_S", 3600.0)  # and nothing is thawed, however slow the machine is
+    monkeypatch.setattr(stalls, "SLOW_S", -1.0)  # every collection counts as slow
+    monkeypatch.setattr(stalls, "LEAST_FULL_S", 3600.0)  # and nothing is thawed, however slow the machine is
     short = ShortCollections()
     short.install()
     try:
@@ -39,8 +39,8 @@ def test_what_survives_a_slow_collection_is_frozen_and_later_rings_are_still_fou
 
 
 def test_frozen_rings_are_found_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "SLOW_S", -1.0)
-    monkeypatch.setattr(garbage, "LEAST_FULL_S", 0.0)
+    monkeypatch.setattr(stalls, "SLOW_S", -1.0)
+    monkeypatch.setattr(stalls, "LEAST_FULL_S", 0.0)
     short = ShortCollections()
     short.install()
     try:
@@ -63,7 +63,7 @@ def test_frozen_rings_are_found_by_and_by(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_quick_collection_freezes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(garbage, "SLOW_S", 3600.0)
+    monkeypatch.setattr(stalls, "SLOW_S", 3600.0)
     short = ShortCollections()
     short.install()
     try:
@@ -78,7 +78,7 @@ def test_a_quick_collection_freezes_nothing(
 
 def test_what_a_load_makes_is_frozen_but_not_its_rings() -> None:
     frozen = gc.get_freeze_count()  # by somebody else, perhaps: tests share a process
-    garbage.freeze_what_stays()
+    stalls.freeze_what_stays()
     assert gc.get_freeze_count() <= frozen  # not ours to freeze, without ShortCollections
     short = ShortCollections()
     short.install()
@@ -86,7 +86,7 @@ def test_what_a_load_makes_is_frozen_but_not_its_rings() -> None:
         before = gc.get_freeze_count()
         keep = [Ring() for _ in range(1000)]
         gone = weakref.ref(Ring())
-        garbage.freeze_what_stays()
+        stalls.freeze_what_stays()
         assert gone() is None
         assert gc.get_freeze_count() >= before + 1000
         assert len(keep) == 1000

@@ -13,16 +13,15 @@ from typing import Any
 import pytest
 from tests.interop.process import receive_frame, wait_until
 
-from ottla.client.admin_types import NewTopic
+from ottla.client.admin.types import NewTopic
 from ottla.client.blocking import Admin
-from ottla.coordinator.partitioning import partition_for
+from ottla.coordinator.java_hash import partition_for
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import Uuid, uuid_to_str
-from ottla.server.handlers.coordinators import normal_share_key
+from ottla.server.handlers.metadata import normal_share_key
 from ottla.testing import Broker
 from ottla.wire.codec import decode
-from ottla.wire.framing import encode_request
-from ottla.wire.header import decode_response_header
+from ottla.wire.framing import decode_response_header, encode_request
 from ottla.wire.messages.groups import (
     DeleteGroupsRequest,
     FindCoordinatorRequest,
@@ -179,14 +178,14 @@ def test_a_coordinator_that_takes_long_is_not_waited_for_for_ever(
         return await create(*given)
 
     monkeypatch.setattr(broker.node.controller, "create_topics", slow)
-    monkeypatch.setattr("ottla.server.handlers.coordinators.MAX_WAIT_S", 0.05)
+    monkeypatch.setattr("ottla.server.handlers.metadata.MAX_WAIT_S", 0.05)
     link = Client(broker)
     asked = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
     for _ in range(2):
         (found,) = link.ask(asked, 4).coordinators
         assert found.error_code == int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     released.set()
-    monkeypatch.setattr("ottla.server.handlers.coordinators.MAX_WAIT_S", 20)
+    monkeypatch.setattr("ottla.server.handlers.metadata.MAX_WAIT_S", 20)
     (found,) = link.ask(asked, 4).coordinators
     assert found.error_code == 0
     link.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client.admin_types import NewTopic
+from ottla.client.admin.types import NewTopic
 from ottla.client.blocking import Admin
 from ottla.model.errors import ErrorCode
 from ottla.records.record import build_batch

@@ -10,7 +10,7 @@ from tests.interop.process import receive_frame, wait_until
 from tests.interop.scripts.entities import ZERO_ID, decode_response, encode_request
 from tests.interop.scripts.streams_members import NOTHING_SAID, internal, sub, topology
 
-from ottla.client.admin_types import NewTopic
+from ottla.client.admin.types import NewTopic
 from ottla.client.blocking import Admin
 from ottla.testing import Broker
 

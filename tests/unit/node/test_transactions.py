@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from tests.interop.process import receive_frame, wait_until
 
-from ottla.client.admin_types import NewTopic
+from ottla.client.admin.types import NewTopic
 from ottla.client.blocking import Admin
 from ottla.model.errors import ErrorCode
 from ottla.records.record import build_batch
 from ottla.testing import Broker
 from ottla.wire.codec import decode
-from ottla.wire.framing import encode_request
-from ottla.wire.header import decode_response_header
+from ottla.wire.framing import decode_response_header, encode_request
 from ottla.wire.messages.features import FeatureUpdateKey, UpdateFeaturesRequest
 from ottla.wire.messages.groups import FindCoordinatorRequest
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from ottla.metadata import records as r
-from ottla.metadata.batches import encode_records
-from ottla.metadata.cluster import Endpoint
+from ottla.metadata.registrations import Endpoint
+from ottla.metadata.serde import encode_records
 from ottla.model.clock import ManualClock
 from ottla.raft.driver import RaftDriver, RaftOptions
 from ottla.raft.formatting import format_metadata, standalone_voters

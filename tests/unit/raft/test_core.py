@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.metadata.cluster import Endpoint
+from ottla.metadata.registrations import Endpoint
 from ottla.model.errors import ErrorCode
 from ottla.raft import core
 from ottla.raft.core import OffsetAndEpoch, QuorumState, Role

@@ -19,8 +19,8 @@ from tests.unit.raft.support import (
     topic,
 )
 
-from ottla.metadata.cluster import Endpoint
 from ottla.metadata.image import ClusterImage
+from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID

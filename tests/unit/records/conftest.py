@@ -5,10 +5,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from ottla.records import (
-    _column_encode_py,
     _columns_py,
     _kernel_py,
-    _offset_map_py,
     batch,
     compaction,
     record,
@@ -37,7 +35,7 @@ def kernel(request: pytest.FixtureRequest) -> ModuleType:
 def offset_map(request: pytest.FixtureRequest) -> type:
     if request.param == "c":
         return implementation("c").OffsetMap
-    return _offset_map_py.OffsetMap
+    return _kernel_py.OffsetMap
 
 
 @pytest.fixture(params=["c", "python"])
@@ -45,7 +43,7 @@ def columns(request: pytest.FixtureRequest) -> ModuleType | SimpleNamespace:
     """The column side of the kernel: ColumnBuilder, encode_columns, murmur2_partitions, split_rows."""
     if request.param == "c":
         return implementation("c")
-    return SimpleNamespace(ColumnBuilder=_columns_py.ColumnBuilder, **vars(_column_encode_py))
+    return SimpleNamespace(**{**vars(_columns_py), **vars(_columns_py)})
 
 
 @pytest.fixture(params=["c", "python"])

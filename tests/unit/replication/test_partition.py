@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from tests.unit.storage.log_support import NOW, batch, open_log
 
-from ottla.metadata.partition import PartitionRegistration
+from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.replication.partition import Partition
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
+from ottla.storage.config import LogConfig
+from ottla.storage.log.log import Log
 
 NODE = 1
 TOPIC_ID = Uuid(bytes(range(16)))

@@ -18,7 +18,7 @@ from ottla.model.errors import KafkaError
 from ottla.model.ids import NodeId
 from ottla.replication import replica_manager
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.storage.log_config import LogConfig
+from ottla.storage.config import LogConfig
 
 
 def test_what_found_no_descriptor_is_hosted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

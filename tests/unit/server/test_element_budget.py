@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ottla.server.request_head import ElementBudget
+from ottla.server.limits import ElementBudget
 
 
 def test_who_does_not_fit_waits_in_order() -> None:

@@ -3,8 +3,9 @@
 import pytest
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.server.fetch_sessions import FetchPlan, FetchSessionCache, Watermarks, next_epoch
-from ottla.wire.fast_fetch import Wanted
+from ottla.model.ids import next_session_epoch
+from ottla.server.fetch_sessions import FetchPlan, FetchSessionCache, Watermarks
+from ottla.wire.fast.fetch import Wanted
 
 NOW = 1_000_000
 
@@ -86,4 +87,4 @@ def test_only_news_are_told() -> None:
 
 
 def test_epochs_wrap_to_one() -> None:
-    assert next_epoch(2**31 - 1) == 1
+    assert next_session_epoch(2**31 - 1) == 1

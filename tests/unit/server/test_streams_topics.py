@@ -4,10 +4,10 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from ottla.coordinator.group.streams.configured import ConfiguredInternalTopic
+from ottla.coordinator.group.streams.topology import ConfiguredInternalTopic
 from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.server.streams_topics import MAX_FAILURES, StreamsTopics
+from ottla.server.topic_creation import MAX_FAILURES, StreamsTopics
 from ottla.wire.messages.topics import CreatableTopicResult, CreateTopicsResponse
 
 RETRY_MS = 10_000

@@ -9,7 +9,7 @@ import pytest
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.compression import ZSTD, DecompressedTooLargeError
 from ottla.records.record import MAX_DECOMPRESSED_BYTES
-from ottla.server.unpacking import SMALL_BYTES, Unpacking
+from ottla.server.limits import SMALL_BYTES, Unpacking
 
 
 class Work:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.spark.arrow_batches import MAX_ROWS, MIN_ROWS, direct_mb, memory_mb, rows_a_batch
+from ottla.spark.session import MAX_ROWS, MIN_ROWS, direct_mb, memory_mb, rows_a_batch
 
 
 @pytest.mark.parametrize(

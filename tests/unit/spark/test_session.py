@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from ottla.spark.arrow_batches import direct_mb, memory_mb, rows_a_batch
 from ottla.spark.java import Java
-from ottla.spark.session import default_log_file, is_local, settings_for, threads_of
+from ottla.spark.session import (
+    default_log_file,
+    direct_mb,
+    is_local,
+    memory_mb,
+    rows_a_batch,
+    settings_for,
+    threads_of,
+)
 
 JAVA = Java(Path("/jvm"), 17)
 LOG = Path("/logs/spark.log")

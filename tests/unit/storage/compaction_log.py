@@ -12,12 +12,12 @@ from ottla.records.batch import BatchView
 from ottla.records.control import ControlType, end_txn_marker, parse_control_type
 from ottla.records.record import build_batch, read_records
 from ottla.records.types import Record
-from ottla.storage.cleaner import Cleaner
-from ottla.storage.cleaner_job import CleanedGroup, CleaningJob, CleaningStats, SegmentSpec
+from ottla.storage.cleaner.cleaner import Cleaner
+from ottla.storage.cleaner.job import CleanedGroup, CleaningJob, CleaningStats, SegmentSpec
+from ottla.storage.config import LogConfig
 from ottla.storage.files import CLEANED_SUFFIX, LOG_SUFFIX
-from ottla.storage.log_config import LogConfig
-from ottla.storage.segment import LogSegment
-from ottla.storage.txnindex import AbortedTransaction
+from ottla.storage.segment.indexes import AbortedTransaction
+from ottla.storage.segment.segment import LogSegment
 
 CONFIG = LogConfig(index_interval_bytes=64)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from ottla.records.batch import BatchView, iter_batches
 from ottla.records.record import build_batch, read_records
 from ottla.records.types import Record
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
+from ottla.storage.config import LogConfig
+from ottla.storage.log.log import Log
 
 NOW = 1_700_000_000_000
 EPOCH = 3

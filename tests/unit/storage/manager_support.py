@@ -11,11 +11,10 @@ from ottla.model.clock import ManualClock
 from ottla.model.ids import TopicPartition, Uuid, random_uuid
 from ottla.records.record import build_batch, read_records
 from ottla.records.types import Record
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
+from ottla.storage.config import LogConfig, LogManagerSettings
+from ottla.storage.dirs.meta_properties import MetaProperties, write_meta_properties
+from ottla.storage.log.log import Log
 from ottla.storage.log_manager import LogManager
-from ottla.storage.meta_properties import MetaProperties, write_meta_properties
-from ottla.storage.settings import LogManagerSettings
 
 TOPIC_ID = Uuid(bytes(range(16)))
 TP = TopicPartition("orders", 0)

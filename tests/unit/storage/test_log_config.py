@@ -1,6 +1,6 @@
 """LogConfig: from typed values by Kafka's names."""
 
-from ottla.storage.log_config import LogConfig
+from ottla.storage.config import LogConfig
 
 
 def test_values_by_kafkas_names() -> None:

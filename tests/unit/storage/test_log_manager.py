@@ -22,15 +22,21 @@ from tests.unit.storage.manager_support import (
 from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid, random_uuid
-from ottla.storage.checkpoints import UNKNOWN_BROKER_EPOCH, parse_offsets
+from ottla.storage.config import LogConfig
+from ottla.storage.dirs.checkpoints import UNKNOWN_BROKER_EPOCH, parse_offsets
+from ottla.storage.dirs.log_dir import (
+    DirKind,
+    DirLockedError,
+    delete_dir_name,
+    future_dir_name,
+    parse_dir_name,
+    stray_dir_name,
+)
+from ottla.storage.dirs.meta_properties import MetaPropertiesError
 from ottla.storage.errors import StorageError
-from ottla.storage.lock import DirLockedError
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
-from ottla.storage.log_dir import DirKind, delete_dir_name, future_dir_name, parse_dir_name, stray_dir_name
+from ottla.storage.log.log import Log
 from ottla.storage.log_manager import DuplicateLogError
 from ottla.storage.log_store import NewLog
-from ottla.storage.meta_properties import MetaPropertiesError
 
 
 def offsets(path: Path) -> dict[TopicPartition, int]:

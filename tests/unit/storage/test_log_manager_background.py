@@ -24,11 +24,9 @@ from tests.unit.storage.manager_support import (
 from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.storage.checkpoints import parse_offsets
-from ottla.storage.deletion import Deletions
-from ottla.storage.log_config import MAX_LONG
-from ottla.storage.settings import LogManagerSettings
-from ottla.storage.ticks import Ticker, in_slices
+from ottla.storage.background import Deletions, Ticker, in_slices
+from ottla.storage.config import MAX_LONG, LogManagerSettings
+from ottla.storage.dirs.checkpoints import parse_offsets
 
 
 @pytest.fixture
@@ -86,7 +84,7 @@ def test_segments_below_the_log_start_offset_go(dir: Path) -> None:
 def test_what_retention_deletes_is_logged_with_the_reason(
     dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "ottla.storage.log")
+    caplog.set_level("INFO", "ottla.storage.log.log")
 
     async def test() -> None:
         clock = ManualClock(NOW_MS)

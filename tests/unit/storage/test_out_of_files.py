@@ -13,10 +13,10 @@ from tests.unit.storage.log_support import NOW, append, crash, open_log, reopen,
 from tests.unit.storage.manager_support import TOPIC_ID, TP, formatted, run, running
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfFilesError
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
-from ottla.storage.open_files import OpenFiles, open_files
+from ottla.storage.files import OpenFiles, open_files
+from ottla.storage.log.log import Log
 
 SMALL = LogConfig(segment_bytes=300, index_interval_bytes=100, retention_bytes=900)
 

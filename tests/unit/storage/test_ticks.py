@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ottla.storage.ticks import in_thread
+from ottla.storage.background import in_thread
 
 
 def test_a_job_that_fails_after_its_caller_was_cancelled_is_in_the_log(

@@ -3,8 +3,14 @@
 import pytest
 
 from ottla.wire.codec import WireError, decode
-from ottla.wire.framing import FrameReader, encode_request, encode_response, frame_size
-from ottla.wire.header import decode_request_header, decode_response_header
+from ottla.wire.framing import (
+    FrameReader,
+    decode_request_header,
+    decode_response_header,
+    encode_request,
+    encode_response,
+    frame_size,
+)
 from ottla.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 
 REQUEST = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")

@@ -9,7 +9,7 @@ from kio.serial import entity_writer
 from kio.static.primitive import i16, i32
 
 from ottla.wire.codec import WireError
-from ottla.wire.header import (
+from ottla.wire.framing import (
     RequestHeader,
     decode_request_header,
     decode_response_header,

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from ottla.model.ids import ZERO_UUID
-from ottla.wire.classes import replace
 from ottla.wire.messages.fetch import FetchRequest, PartitionData, ReplicaState
 from ottla.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 from ottla.wire.schema import (
@@ -20,6 +19,7 @@ from ottla.wire.schema import (
     field,
     message,
     parse_versions,
+    replace,
     schema_of,
     since,
     struct,
@@ -144,7 +144,7 @@ def test_nullable_structs_of_a_partition_start_as_declared() -> None:
 
 def test_importing_one_family_imports_no_other() -> None:
     code = (
-        "import sys; import ottla.wire.messages.fetch; from ottla.wire.header import RequestHeader;"
+        "import sys; import ottla.wire.messages.fetch; from ottla.wire.framing import RequestHeader;"
         "print(sorted(m for m in sys.modules if m.startswith('ottla.wire.messages.')))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,15 +9,12 @@ core gives it its turns and tells the application what changes hands.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ottla.client.calls import Call
 from ottla.client.config import ConsumerConfig
-from ottla.client.coordinators import MOVED_COORDINATOR, group_coordinator
 from ottla.client.errors import Closed, UnsupportedVersion
 from ottla.client.group.events import Change
-from ottla.client.group.offset_messages import GroupMetadata
 from ottla.client.metadata import error_of
-from ottla.client.network import NetworkCore
-from ottla.client.offsets import by_topic
+from ottla.client.network import MOVED_COORDINATOR, Call, NetworkCore, group_coordinator
+from ottla.client.offsets import GroupMetadata, by_topic
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid, uuid_to_str
 from ottla.wire.messages.consumer_group import (

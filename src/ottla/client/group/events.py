@@ -1,11 +1,11 @@
 """What a member and its group core say to each other: partitions that change hands, and how a member is treated."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from ottla.client.group.offset_messages import GroupMetadata
+from ottla.client.offsets import GroupMetadata
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
@@ -54,3 +54,24 @@ class Member(Protocol):
     def leave(self, now: float, deadline_ms: float, on_done: Callable[[], None], *, remain: bool) -> None:
         """Leave in peace (a static member: only for now); `remain` keeps the place in the group."""
         ...
+
+
+# ----------------------------------------
+# What an application may want to hear of its group.
+
+
+class RebalanceListener:
+    """Hears what the group gives and takes; override what is of interest. Called from within poll and close.
+
+    A listener of an AsyncConsumer may have coroutines. Partitions revoked are still the consumer's while it is
+    told: it may commit. Lost ones are not: somebody else may have them already.
+    """
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        return None
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        return None
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        return self.on_partitions_revoked(partitions)

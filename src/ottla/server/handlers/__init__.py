@@ -9,37 +9,14 @@ from importlib import import_module
 
 from ottla.server.registry import serve_later
 
-FAMILIES = (
-    "api_versions",
-    "produce",
-    "fetch",
-    "list_offsets",
-    "metadata",
-    "topics",
-    "configs",
-    "cluster",
-    "log_dirs",
-    "producers",
-    "transactions",
-    "coordinators",
-    "reassignments",
-    "features",
-    "quorum",
-    "broker_lifecycle",
-    "envelope",
-)
+FAMILIES = ("api_versions", "produce", "fetch", "logs", "metadata", "controller", "configs", "transactions")
 # With the keys they serve on the broker's listeners.
 LATER = {
-    "offset_commit": (8, 28),
-    "offset_fetch": (9,),
-    "offset_delete": (47,),
-    "group_directory": (16, 42),
-    "classic_groups": (11, 12, 13, 14, 15),
-    "consumer_groups": (68, 69),
-    "streams_groups": (88, 89),
-    "share_fetch": (78, 79),
-    "share_groups": (76, 77, 90, 91, 92),
-    "share_state": (83, 84, 85, 86, 87),
+    "offsets": (8, 28, 9, 47),
+    "groups": (16, 42, 11, 12, 13, 14, 15, 68, 69, 88, 89),
+    "share.fetch": (78, 79),
+    "share.groups": (76, 77, 90, 91, 92),
+    "share.state": (83, 84, 85, 86, 87),
 }
 
 

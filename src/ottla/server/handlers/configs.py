@@ -4,24 +4,25 @@ A change is looked at twice, as in Kafka: this broker checks what only it can kn
 loggers) and the controller checks and stores the rest. A resource that fails here does not reach the controller.
 """
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 from ottla.config import describe
+from ottla.config.alter import check_broker_change
+from ottla.config.definitions import BROKER_KEYS, Type
 from ottla.config.describe import Described
-from ottla.config.dynamic import check_broker_change
 from ottla.config.errors import ConfigError
+from ottla.config.types import to_text
 from ottla.metadata.image import ResourceType
-from ottla.model.breath import Breath
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.topic_names import topic_name_problem
-from ottla.server import broker_loggers
-from ottla.server.broker_loggers import Operation
-from ottla.server.config_changes import incremental_settings
+from ottla.model.ids import topic_name_problem
+from ottla.model.time_slice import TimeSlice
 from ottla.server.context import Context
+from ottla.server.limits import MAX_DECIDED_ELEMENTS
 from ottla.server.registry import Listener, handles
-from ottla.server.request_head import MAX_DECIDED_ELEMENTS
 from ottla.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
@@ -33,12 +34,129 @@ from ottla.wire.messages.configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+
+# ----------------------------------------
+# Log levels of a running broker, changed by clients (KIP-412): Kafka's level names over Python's loggers.
+#
+# The levels are not stored: a restart brings back what the broker was started with.
+
+
+ROOT_LOGGER = "root"
+
+# Python has no level below DEBUG and one name for the highest: these are Kafka's names for them.
+TRACE = 5
+LEVELS: Mapping[str, int] = {
+    "TRACE": TRACE,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+_NAMES = {number: name for name, number in LEVELS.items()}
+
+
+class Operation(IntEnum):
+    """What an incremental change does to a key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def logger_levels() -> dict[str, str]:
+    """Every logger of ours with the level in force."""
+    names = sorted(name for name in logging.root.manager.loggerDict if name.split(".")[0] == "ottla")
+    shown = {name: _level_name(logging.getLogger(name).getEffectiveLevel()) for name in names}
+    shown[ROOT_LOGGER] = _level_name(logging.root.level)
+    return shown
+
+
+def check_logger_change(name: str, operation: int, value: str | None) -> None:
+    """KafkaError if the change cannot be made."""
+    if operation not in (Operation.SET, Operation.DELETE):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, _not_allowed(operation))
+    if name not in logger_levels():
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
+    if operation == Operation.DELETE and name == ROOT_LOGGER:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Removing the log level of the {ROOT_LOGGER} logger is not allowed"
+        )
+    if operation == Operation.SET and value not in LEVELS:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Cannot set the log level of {name} to {value} as it is not a supported log level. "
+            f"Valid log levels are {', '.join(sorted(LEVELS))}",
+        )
+
+
+def apply_logger_change(name: str, operation: int, value: str | None) -> None:
+    """Make a change that `check_logger_change` has let through."""
+    logger = logging.root if name == ROOT_LOGGER else logging.getLogger(name)
+    logger.setLevel(LEVELS[value] if operation == Operation.SET and value is not None else logging.NOTSET)
+
+
+def _not_allowed(operation: int) -> str:
+    if operation in (Operation.APPEND, Operation.SUBTRACT):
+        return f"{Operation(operation).name} operation is not allowed for the BROKER_LOGGER resource"
+    return f"Unknown operation type {operation} is not allowed for the BROKER_LOGGER resource"
+
+
+def _level_name(number: int) -> str:
+    """The nearest of Kafka's names at or above a level."""
+    return next((name for level, name in sorted(_NAMES.items()) if level >= number), "FATAL")
+
+
+# ----------------------------------------
+# What a resource's settings would be after an incremental change: for checking it before it is made.
+
+
+def incremental_settings(
+    current: Mapping[str, str], resource: IncrementalAlterConfigsResource
+) -> dict[str, str]:
+    """The broker settings that `current` becomes."""
+    settings = dict(current)
+    for change in resource.configs:
+        _apply(settings, change)
+    return settings
+
+
+def _apply(settings: dict[str, str], change: IncrementalAlterableConfig) -> None:
+    if change.config_operation == Operation.DELETE:
+        settings.pop(change.name, None)
+    elif change.config_operation == Operation.SET:
+        settings[change.name] = change.value or ""
+    elif change.config_operation in (Operation.APPEND, Operation.SUBTRACT):
+        settings[change.name] = _edited(settings, change)
+    else:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.config_operation}")
+
+
+def _edited(settings: Mapping[str, str], change: IncrementalAlterableConfig) -> str:
+    key = BROKER_KEYS.get(change.name)
+    if key is None:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {change.name}")
+    verb = Operation(change.config_operation).name.lower()
+    if key.type is not Type.LIST:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Config value {verb} is not allowed for config key: {change.name}"
+        )
+    old = [
+        entry for entry in (settings.get(change.name) or to_text(key, key.default) or "").split(",") if entry
+    ]
+    given = (change.value or "").split(",")
+    if change.config_operation == Operation.APPEND:
+        return ",".join(old + [entry for entry in given if entry not in old])
+    return ",".join(entry for entry in old if entry not in given)
+
 
 DYNAMIC_BROKER_LOGGER_CONFIG = 6
 
@@ -49,10 +167,10 @@ DYNAMIC_BROKER_LOGGER_CONFIG = 6
 async def describe_configs(ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """The configuration of each resource, with where every value comes from."""
     results = []
-    breath = Breath()  # tools ask for all topics at once
+    time_slice = TimeSlice()  # tools ask for all topics at once
     for resource in request.resources:
         results.append(_describe(ctx, request, resource))
-        await breath.take()
+        await time_slice.yield_to_loop()
     return DescribeConfigsResponse(results=results)
 
 
@@ -131,7 +249,7 @@ def _describe_loggers(
             synonyms=[],
             documentation="",
         )
-        for logger, level in broker_loggers.levels().items()
+        for logger, level in logger_levels().items()
         if not asked or logger in asked
     ]
 
@@ -340,10 +458,10 @@ def _alter_loggers(ctx: Context, resource: IncrementalAlterConfigsResource, vali
     name = resource.resource_name
     _check_own_id(ctx, name, f"Unexpected node id. Expected {ctx.node.node_id}, but received {name}")
     for entry in resource.configs:
-        broker_loggers.check(entry.name, entry.config_operation, entry.value)
+        check_logger_change(entry.name, entry.config_operation, entry.value)
     if not validate_only:
         for entry in resource.configs:
-            broker_loggers.apply(entry.name, entry.config_operation, entry.value)
+            apply_logger_change(entry.name, entry.config_operation, entry.value)
 
 
 def _merge(

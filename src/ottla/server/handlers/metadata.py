@@ -4,20 +4,37 @@ An unknown topic may be created by the way (auto-creation), in which case the cl
 does.
 """
 
+import asyncio
+import re
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final
 
-from ottla.metadata.partition import PartitionRegistration, TopicImage
-from ottla.model.breath import Breath
+from ottla.coordinator.java_hash import partition_for
+from ottla.coordinator.runtime import CoordinatorRuntime
+from ottla.metadata.registrations import Endpoint, PartitionRegistration, TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import ZERO_UUID, Uuid
-from ottla.model.topic_names import INTERNAL_TOPICS, topic_name_problem
+from ottla.model.ids import INTERNAL_TOPICS, ZERO_UUID, Uuid, topic_name_problem, uuid_from_str, uuid_to_str
+from ottla.model.time_slice import TimeSlice
 from ottla.server.authorized import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, NOT_ASKED
-from ottla.server.context import Context
+from ottla.server.context import Context, Services
 from ottla.server.dispatch import Encoded
+from ottla.server.limits import MAX_DECIDED_ELEMENTS
 from ottla.server.metadata_encoding import View, encode_topic, splice_topics
-from ottla.server.registry import handles
-from ottla.server.request_head import MAX_DECIDED_ELEMENTS
+from ottla.server.registry import Listener, handles
+from ottla.server.topic_creation import (
+    GROUP_METADATA,
+    SHARE_GROUP_STATE,
+    TRANSACTION_STATE,
+    InternalTopic,
+)
 from ottla.wire.codec import encode
+from ottla.wire.messages.cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from ottla.wire.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.wire.messages.metadata import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -45,10 +62,10 @@ async def metadata(ctx: Context, request: MetadataRequest) -> Encoded:
         topics: list[bytes] = []
     else:
         wanted, topics = await _asked(ctx, request, view)
-    breath = Breath()
+    time_slice = TimeSlice()
     for topic in wanted:
         topics.append(ctx.node.topic_encoder.encode(view, topic, ctx.version, operations))
-        await breath.take()
+        await time_slice.yield_to_loop()
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(
@@ -88,7 +105,7 @@ async def _asked(ctx: Context, request: MetadataRequest, view: View) -> tuple[li
     known: list[TopicImage] = []
     encoded: list[bytes] = []
     missing: list[str] = []
-    breath = Breath()
+    time_slice = TimeSlice()
     for name, topic_id in _wanted(request.topics):
         topic = view.image.topic_by_id(topic_id) if name is None else view.image.topic(name)
         if topic is not None:
@@ -97,8 +114,8 @@ async def _asked(ctx: Context, request: MetadataRequest, view: View) -> tuple[li
             encoded.append(encode_topic(ctx.version, ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id))
         else:
             missing.append(name)
-        await breath.take()
-    return known, await _missing(ctx, request, missing, breath) + encoded
+        await time_slice.yield_to_loop()
+    return known, await _missing(ctx, request, missing, time_slice) + encoded
 
 
 def _wanted(asked: list[MetadataRequestTopic]) -> list[tuple[str | None, Uuid]]:
@@ -109,7 +126,9 @@ def _wanted(asked: list[MetadataRequestTopic]) -> list[tuple[str | None, Uuid]]:
     return [(name, ZERO_UUID) for name in dict.fromkeys(topic.name for topic in asked)]
 
 
-async def _missing(ctx: Context, request: MetadataRequest, names: list[str], breath: Breath) -> list[bytes]:
+async def _missing(
+    ctx: Context, request: MetadataRequest, names: list[str], time_slice: TimeSlice
+) -> list[bytes]:
     legal: list[str] = []
     encoded: list[bytes] = []
     for name in names:
@@ -118,7 +137,7 @@ async def _missing(ctx: Context, request: MetadataRequest, names: list[str], bre
             legal.append(name)
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         encoded.append(encode_topic(ctx.version, error, name))
-        await breath.take()
+        await time_slice.yield_to_loop()
     if legal and request.allow_auto_topic_creation and ctx.node.config()["auto.create.topics.enable"]:
         ctx.node.topic_creation.auto_create(ctx.node, legal[:MAX_DECIDED_ELEMENTS])
     return encoded
@@ -140,9 +159,9 @@ async def describe_topic_partitions(
     names = sorted(name for name in (asked or image.topics) if name >= first)
     limit_config: int = ctx.node.config()["max.request.partition.size.limit"]
     page = _Page(View(image, ctx.listener_name), max(min(limit_config, request.response_partition_limit), 1))
-    breath = Breath()
+    time_slice = TimeSlice()
     for name in names:
-        await breath.take()
+        await time_slice.yield_to_loop()
         start = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         if not page.add(name, start, reported_if_missing=bool(asked)):
             break
@@ -227,3 +246,209 @@ def _described_partition(
         last_known_elr=list(partition.last_known_elr),
         offline_replicas=list(view.offline(partition)),
     )
+
+
+# ----------------------------------------
+# DescribeCluster: who the brokers (or controllers) are, on the listener that asks.
+
+
+BROKERS, CONTROLLERS = 1, 2
+# The first version that says whom it means (KIP-919).
+ENDPOINT_TYPE_VERSION = 1
+
+
+@handles(DescribeClusterRequest, Listener.BROKER, Listener.CONTROLLER)
+def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    """The nodes of the kind that this listener leads to."""
+    here = CONTROLLERS if ctx.connection.host.kind is Listener.CONTROLLER else BROKERS
+    if request.endpoint_type != here:
+        return _wrong_endpoint(ctx, request, here)
+    nodes = _controllers(ctx) if here == CONTROLLERS else _brokers(ctx, request.include_fenced_brokers)
+    return DescribeClusterResponse(
+        endpoint_type=here,
+        cluster_id=ctx.node.cluster_id,
+        controller_id=_controller_id(ctx, here),
+        brokers=nodes,
+        cluster_authorized_operations=(
+            ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+def _wrong_endpoint(ctx: Context, request: DescribeClusterRequest, here: int) -> DescribeClusterResponse:
+    names = {BROKERS: "BROKER", CONTROLLERS: "CONTROLLER"}
+    if ctx.version < ENDPOINT_TYPE_VERSION:
+        error = ErrorCode.INVALID_REQUEST
+        message = "Requests of version 0 are for brokers only"
+    elif request.endpoint_type not in names:
+        error = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        message = f"Unsupported endpoint type {request.endpoint_type}"
+    else:
+        error = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        message = (
+            f"The request was sent to an endpoint of type {names[here]}, but we wanted an endpoint of type "
+            f"{names[request.endpoint_type]}"
+        )
+    return DescribeClusterResponse(error_code=error, error_message=message, cluster_id="", brokers=[])
+
+
+def _controller_id(ctx: Context, here: int) -> int:
+    return ctx.node.controller.raft.state.leader_id if here == CONTROLLERS else ctx.node.node_id
+
+
+def _brokers(ctx: Context, include_fenced: bool) -> list[DescribeClusterBroker]:
+    listener = ctx.listener_name
+    return [
+        DescribeClusterBroker(
+            broker_id=broker.id,
+            host=broker.listeners[listener].host,
+            port=broker.listeners[listener].port,
+            rack=broker.rack,
+            is_fenced=broker.fenced,
+        )
+        for broker in ctx.node.image().brokers.values()
+        if listener in broker.listeners and (include_fenced or not broker.fenced)
+    ]
+
+
+def _controllers(ctx: Context) -> list[DescribeClusterBroker]:
+    listener = ctx.listener_name
+    return [
+        DescribeClusterBroker(
+            broker_id=controller.id,
+            host=controller.listeners[listener].host,
+            port=controller.listeners[listener].port,
+        )
+        for controller in ctx.node.image().controllers.values()
+        if listener in controller.listeners
+    ]
+
+
+# ----------------------------------------
+# FindCoordinator: which broker is responsible for a group, a transactional id or a share partition.
+#
+# The first question makes the topic that the coordinators write to, and waits for it, within a bound: Apache says at once
+# that there is no coordinator yet, and clients that give up soon (librdkafka asks for a transaction's three times within
+# 300 ms) may never find it on a busy machine.
+
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+_TOPICS: Final[dict[int, InternalTopic]] = {
+    GROUP: GROUP_METADATA,
+    TRANSACTION: TRANSACTION_STATE,
+    SHARE: SHARE_GROUP_STATE,
+}
+# The first versions with several keys (KIP-699) and with share coordinators (KIP-932).
+FIRST_BATCHED_VERSION = 4
+FIRST_SHARE_VERSION = 6
+# How long a request waits at most for a coordinator that is being made.
+MAX_WAIT_S: Final = 1.0
+_INT = re.compile(r"[+-]?\d{1,10}")
+_MESSAGES: Final = {
+    ErrorCode.NONE: "NONE",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: (
+        "This most likely occurs because of a request being malformed by the client library or the message was "
+        "sent to an incompatible broker. See the broker logs for more details."
+    ),
+}
+
+
+@handles(FindCoordinatorRequest)
+async def find_coordinator(ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    """The coordinator of each key."""
+    await _made(ctx, request)
+    if ctx.version >= FIRST_BATCHED_VERSION:
+        time_slice = TimeSlice()
+        coordinators = []
+        for key in request.coordinator_keys:
+            coordinators.append(_coordinator(ctx, request.key_type, key))
+            await time_slice.yield_to_loop()
+        return FindCoordinatorResponse(coordinators=coordinators)
+    found = _coordinator(ctx, request.key_type, request.key)
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=_MESSAGES[ErrorCode(found.error_code)],
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+async def _made(ctx: Context, request: FindCoordinatorRequest) -> None:
+    """If nobody has needed these coordinators yet, have them made; wait until they serve, or for as long as we may."""
+    topic = _TOPICS.get(request.key_type)
+    keys = request.coordinator_keys if ctx.version >= FIRST_BATCHED_VERSION else [request.key]
+    if topic is None or ctx.node.image().topic(topic.name) is not None:
+        return
+    if topic is SHARE_GROUP_STATE:
+        keys = [normal for key in keys if (normal := _share_key(ctx, key)) is not None]
+    if not keys:
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(MAX_WAIT_S):
+            # Whoever else waits for it goes on waiting when this one's time is up.
+            await asyncio.shield(ctx.node.topic_creation.create_internal(ctx.node, topic))
+            runtime = _runtime(ctx.node, topic)
+            for partition in {runtime.partition_for(key) for key in keys}:
+                await runtime.settled(partition)
+
+
+def _runtime(node: Services, topic: InternalTopic) -> CoordinatorRuntime[Any]:
+    if topic is GROUP_METADATA:
+        return node.groups
+    return node.transactions.runtime if topic is TRANSACTION_STATE else node.share_state.runtime
+
+
+def _share_key(ctx: Context, key: str) -> str | None:
+    return None if ctx.version < FIRST_SHARE_VERSION else normal_share_key(key)
+
+
+def _coordinator(ctx: Context, key_type: int, key: str) -> Coordinator:
+    topic = _TOPICS.get(key_type)
+    if topic is None:
+        return _nobody(key, ErrorCode.INVALID_REQUEST, _MESSAGES[ErrorCode.INVALID_REQUEST])
+    if topic is SHARE_GROUP_STATE:
+        normal = _share_key(ctx, key)
+        if normal is None:
+            return _nobody(key, ErrorCode.INVALID_REQUEST)
+        found = _find(ctx, topic, normal)
+    else:
+        found = _find(ctx, topic, key)
+    if found is None:
+        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    node_id, here = found
+    return Coordinator(key=key, node_id=node_id, host=here.host, port=here.port, error_message="")
+
+
+def _find(ctx: Context, topic: InternalTopic, key: str) -> tuple[int, Endpoint] | None:
+    """The broker that leads the key's partition, if it can be reached on this listener."""
+    image = ctx.node.image()
+    partition = image.partition(topic.name, partition_for(key, topic.partitions(ctx)))
+    broker = None if partition is None else image.brokers.get(partition.leader)
+    if broker is None or broker.fenced:
+        return None
+    here = broker.listeners.get(ctx.listener_name)
+    return None if here is None else (broker.id, here)
+
+
+def _nobody(key: str, code: ErrorCode, message: str = "") -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=int(code), error_message=message)
+
+
+def normal_share_key(key: str) -> str | None:
+    """group:topic id:partition, as the share coordinator hashes it; None if it is something else.
+
+    It is read from the right, because a group's name may have colons in it.
+    """
+    parts = key.rstrip(":").split(":")
+    if len(parts) < 3 or _INT.fullmatch(parts[-1]) is None:
+        return None
+    group_id, topic_id, partition = ":".join(parts[:-2]), parts[-2], int(parts[-1])
+    if not group_id.strip() or not -(1 << 31) <= partition < 1 << 31:
+        return None
+    try:
+        raw_id = uuid_from_str(topic_id.removesuffix("=="))
+    except ValueError:
+        return None
+    return f"{group_id}:{uuid_to_str(raw_id)}:{partition}"

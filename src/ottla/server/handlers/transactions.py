@@ -3,19 +3,32 @@
 A client that is too old to know PRODUCER_FENCED is told INVALID_PRODUCER_EPOCH, on which it does the same (KIP-588).
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, Final
 
-from ottla.coordinator.transaction.listing import TransactionFilter
-from ottla.coordinator.transaction.machine import EndRequest, Outcome
-from ottla.coordinator.transaction.state import ProducerIdAndEpoch, Transaction
-from ottla.model.breath import Breath
+from ottla.coordinator.transaction.coordinator import EndRequest, InitRequest, Outcome, TransactionFilter
+from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch, Transaction
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import TopicPartition
+from ottla.model.ids import (
+    INTERNAL_TOPICS,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TopicPartition,
+    topic_name_problem,
+)
 from ottla.model.pending import Pending, gather
-from ottla.model.topic_names import INTERNAL_TOPICS
+from ottla.model.time_slice import TimeSlice
 from ottla.server.context import Context
 from ottla.server.registry import handles
+from ottla.wire.messages.producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
 from ottla.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -216,11 +229,11 @@ async def describe_transactions(
     ctx: Context, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     """Transactions in full (KIP-664)."""
-    breath = Breath()
+    time_slice = TimeSlice()
     states = []
     for transactional_id in request.transactional_ids:
         states.append(_described(ctx, transactional_id))
-        await breath.take()
+        await time_slice.yield_to_loop()
     return DescribeTransactionsResponse(transaction_states=states)
 
 
@@ -259,7 +272,7 @@ def _topics(partitions: Iterable[TopicPartition]) -> list[TopicData]:
 @handles(ListTransactionsRequest)
 async def list_transactions(ctx: Context, request: ListTransactionsRequest) -> ListTransactionsResponse:
     """The transactional ids that this broker coordinates (KIP-664; by duration, KIP-994; by pattern, KIP-1152)."""
-    breath = Breath()
+    time_slice = TimeSlice()
     wanted = TransactionFilter.of(
         request.state_filters,
         request.producer_id_filters,
@@ -270,7 +283,7 @@ async def list_transactions(ctx: Context, request: ListTransactionsRequest) -> L
     for transactional_id, row in ctx.node.transactions.listed():
         if wanted.takes(transactional_id, row, ctx.now_ms):
             states.append(_listed(transactional_id, row))
-        await breath.take()
+        await time_slice.yield_to_loop()
     return ListTransactionsResponse(unknown_state_filters=wanted.unknown_states, transaction_states=states)
 
 
@@ -279,4 +292,112 @@ def _listed(transactional_id: str, row: Transaction) -> ListTransactionsResponse
         transactional_id=transactional_id,
         producer_id=row.producer_id,
         transaction_state=row.state.label,
+    )
+
+
+# ----------------------------------------
+# InitProducerId for idempotent and transactional producers, and DescribeProducers.
+
+
+# The first version of InitProducerId whose clients know PRODUCER_FENCED.
+INIT_PRODUCER_ID_FENCING_VERSION: Final = 4
+
+
+@handles(InitProducerIdRequest)
+def init_producer_id(
+    ctx: Context, request: InitProducerIdRequest
+) -> Pending[InitProducerIdResponse] | Coroutine[Any, Any, InitProducerIdResponse]:
+    """A fresh producer id, or that of a transactional id with its next epoch."""
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+        return Pending.of(_refused(ctx, KafkaError(ErrorCode.INVALID_REQUEST)))
+    if ctx.node.producer_ids.at_hand:
+        return _init(ctx, request)
+    return _init_later(ctx, request)
+
+
+async def _init_later(ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    try:
+        await ctx.node.producer_ids.fill()
+    except KafkaError as error:
+        return _refused(ctx, error)
+    return await _init(ctx, request)
+
+
+def _init(ctx: Context, request: InitProducerIdRequest) -> Pending[InitProducerIdResponse]:
+    if request.transactional_id is None:
+        return Pending.of(InitProducerIdResponse(producer_id=ctx.node.producer_ids.take(), producer_epoch=0))
+    if not request.transactional_id:
+        return Pending.of(_refused(ctx, KafkaError(ErrorCode.INVALID_REQUEST)))
+    expected = None
+    if request.producer_id != NO_PRODUCER_ID:
+        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    ask = InitRequest(
+        request.transactional_id,
+        request.transaction_timeout_ms,
+        expected,
+        request.enable_2pc,
+        request.keep_prepared_txn,
+    )
+    return ctx.node.transactions.init_producer_id(ask).map(
+        lambda outcome: _initialized(ctx, outcome), lambda error: _refused(ctx, error)
+    )
+
+
+def _initialized(ctx: Context, outcome: Outcome) -> InitProducerIdResponse:
+    return InitProducerIdResponse(
+        error_code=known_error(ctx.version, outcome.error, INIT_PRODUCER_ID_FENCING_VERSION),
+        producer_id=outcome.producer_id,
+        producer_epoch=outcome.producer_epoch,
+    )
+
+
+def _refused(ctx: Context, error: KafkaError) -> InitProducerIdResponse:
+    return _initialized(ctx, Outcome(error.code))
+
+
+@handles(DescribeProducersRequest)
+async def describe_producers(ctx: Context, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    """The producers that partitions remember (KIP-664)."""
+    time_slice = TimeSlice()
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[await _describe(ctx, topic.name, i, time_slice) for i in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _require_topic(ctx: Context, topic: str) -> None:
+    why = topic_name_problem(topic)
+    if why is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
+    if ctx.node.image().topic(topic) is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {topic}")
+
+
+async def _describe(ctx: Context, topic: str, index: int, time_slice: TimeSlice) -> PartitionResponse:
+    await time_slice.yield_to_loop()
+    try:
+        _require_topic(ctx, topic)
+        partition = ctx.node.replicas.leader(topic, index)
+    except KafkaError as error:
+        return PartitionResponse(
+            partition_index=index, error_code=error.code, error_message=error.message, active_producers=[]
+        )
+    return PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            ProducerState(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.current_txn_start_offset,
+            )
+            for producer in partition.log.active_producers()
+        ],
     )

@@ -16,10 +16,8 @@ Owned by the process that runs the pipeline, the driver.
 
 from __future__ import annotations
 
-from ottla.spark.pipeline.declare import delta, iceberg, parquet, stream, topic, view
-from ottla.spark.pipeline.errors import PipelineError, Problem
-from ottla.spark.pipeline.load import load
-from ottla.spark.pipeline.model import Pipeline
+from ottla.spark.pipeline.declare import PipelineError, Problem, delta, iceberg, parquet, stream, topic, view
+from ottla.spark.pipeline.load import Pipeline, load
 
 __all__ = [
     "Pipeline",

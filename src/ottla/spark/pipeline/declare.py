@@ -8,11 +8,17 @@ file can be imported by a test like any module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+# The parameter of a stream's function that is given the session.
+SESSION_PARAMETER = "spark"
 
 FORMATS = ("json", "avro", "protobuf", "string", "raw")
 MODES = ("append", "update", "complete")
@@ -296,3 +302,73 @@ def _texts(given: Mapping[str, Any] | None) -> dict[str, str]:
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in (given or {}).items()
     }
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    """Parameters and their defaults; Parameter.empty where there is none."""
+    return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+
+
+# ----------------------------------------
+# What is wrong with a pipeline, said so that a person finds the place: the file, the function, the parameter.
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: `where` names file, line, function and parameter as far as they are known."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
+class PipelineError(Exception):
+    """A pipeline that cannot run, with everything that is wrong with it, not only the first."""
+
+    def __init__(self, problems: Problem | Iterable[Problem]) -> None:
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+    def __reduce__(self) -> tuple[type[PipelineError], tuple[tuple[Problem, ...]]]:
+        return (type(self), (self.problems,))
+
+
+class DeclarationError(Exception):
+    """A declaration that is wrong in itself; whoever knows its place makes a Problem of it."""
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """`; did you mean 'x'?` where a known word is close, else nothing."""
+    found = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """`a, b, c`, or `none`."""
+    return ", ".join(names) or "none"
+
+
+# ----------------------------------------
+# When a stream runs its next micro-batch: the words of a file as Spark's trigger. Pure.
+
+
+AVAILABLE_NOW = "available now"
+_INTERVAL = re.compile(r"\d+(\.\d+)?\s*(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?|days?)")
+_SHORT = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+
+
+def parse_trigger(text: str | None) -> dict[str, Any]:
+    """The keywords of DataStreamWriter.trigger; none for as fast as it goes."""
+    if text is None:
+        return {}
+    if not isinstance(text, str):
+        raise DeclarationError(f"takes text such as '10 seconds', not {text!r}")
+    words = " ".join(text.lower().replace("_", " ").split())
+    if words in (AVAILABLE_NOW, "availablenow", "once"):
+        return {"availableNow": True}
+    found = _INTERVAL.fullmatch(words)
+    if found is None:
+        raise DeclarationError(f"{text!r} is neither an interval ('10 seconds') nor 'available now'")
+    unit = found[2]
+    return {"processingTime": f"{words.removesuffix(unit).strip()} {_SHORT.get(unit, unit)}"}

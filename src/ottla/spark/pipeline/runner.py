@@ -9,6 +9,7 @@ is gone) stop the queries cleanly. Everything else is told through the pipeline'
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -21,18 +22,293 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ottla.model.ids import TopicPartition
 from ottla.spark.pipeline import state
-from ottla.spark.pipeline.errors import PipelineError
-from ottla.spark.pipeline.lag import Lags, LagWatch
+from ottla.spark.pipeline.declare import PipelineError
 from ottla.spark.pipeline.load import load
-from ottla.spark.pipeline.progress import Figures
-from ottla.spark.pipeline.running import first_line, plan, start
-from ottla.spark.pipeline.supervise import Supervised
+from ottla.spark.pipeline.running import Figures, first_line, plan, start
 from ottla.spark.pipeline.topics import create_topics
 from ottla.spark.session import SparkFailed, session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ottla.client.inline import InlineClient
+
+
+# ----------------------------------------
+# One query of a run, kept going: what ends it by accident ends it for a moment only.
+#
+# A worker that did not come up, a broker that was away for too long, a machine out of memory: the query is started
+# again from its checkpoint, after a while, and not for ever: the count begins anew only when a micro-batch has been
+# finished in between. What would fail again the same way (a value that does not parse where that is to stop the
+# stream, data that is lost) is not tried again. Owned by the runner.
+
+
+DELAYS_S = (1.0, 5.0, 20.0)
+RAISED = "[USER_RAISED_EXCEPTION] "
+# What fails the same way however often it is tried: the code, the options and the checkpoint do not fit together.
+LASTING = (
+    RAISED,
+    "DataLossError",
+    "OptionError",
+    "RowError",
+    "AnalysisException",
+    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
+    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
+    "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE",
+    "STATE_STORE_INVALID_CONFIG_AFTER_RESTART",
+    "STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION",
+    "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE",
+    "STATE_STORE_KEY_ROW_FORMAT_VALIDATION_FAILURE",
+    "STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE",
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+    "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
+    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
+    "STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS",
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "TRANSFORM_WITH_STATE_USER_FUNCTION_ERROR",
+    "sources in the checkpoint offsets",  # a source more or less than before
+)
+
+
+class Supervised:
+    """A query, its figures, and when it is to be started again."""
+
+    def __init__(
+        self, query: StreamingQuery, figures: Figures, restart: Callable[[], StreamingQuery]
+    ) -> None:
+        self.query = query
+        self.figures = figures
+        self._restart = restart
+        self._failures = 0
+        self._failed_at_batch = -1
+        self._restart_at: float | None = None
+        self._is_stopping = False
+        self._is_over = False
+
+    @property
+    def is_done(self) -> bool:
+        """Ended, and not to be started again."""
+        return self._restart_at is None and not self.query.isActive
+
+    def stop(self) -> None:
+        """For good. One that waited to be started again is over without a problem: the next run goes on with it."""
+        self._is_stopping = True
+        self._is_over = self._restart_at is not None
+        self._restart_at = None
+        if self.query.isActive:
+            self.query.stop()
+
+    def look(self, now: float, say: Callable[[str], None]) -> str | None:
+        """Take in what is new; why the query is over, if it failed for good: this is told once."""
+        if self._is_over:
+            return None
+        if self._restart_at is not None:
+            if now < self._restart_at:
+                return None
+            self._restart_at = None
+            try:
+                self.query = self._restart()
+            except PipelineError as refused:  # Spark does not take it any more
+                return self._failed(refused, now, say)
+        # Asked in this order: a query that ends in between has reported all it did before it was seen to have ended.
+        active = self.query.isActive
+        self.figures.add(self.query.recentProgress, now)
+        self.figures.state = "running" if active else "ended"
+        error = None if active else self.query.exception()
+        return None if error is None else self._failed(error, now, say)
+
+    def _failed(self, error: BaseException, now: float, say: Callable[[str], None]) -> str | None:
+        told = sentence(error)
+        # The whole of what Spark says is for its log; people read the sentence.
+        print(f"{self.figures.name} failed:\n{error}", file=sys.stderr, flush=True)
+        delay = self._delay(str(error))
+        if delay is None:
+            self._is_over = True
+            self.figures.state, self.figures.problem = "failed", told
+            return f"{self.figures.name}: {told}"
+        self.figures.state = "restarting"
+        self._restart_at = now + delay
+        say(f"{self.figures.name}: failed, starts again in {delay:g} s: {told}")
+        return None
+
+    def _delay(self, text: str) -> float | None:
+        if self._is_stopping or any(mark in text for mark in LASTING):
+            return None
+        if self.figures.batch_id > self._failed_at_batch:
+            self._failures = 0
+        self._failed_at_batch = self.figures.batch_id
+        self._failures += 1
+        return DELAYS_S[self._failures - 1] if self._failures <= len(DELAYS_S) else None
+
+
+def sentence(error: BaseException | Any) -> str:
+    """What went wrong in a query, without Spark's wrapping: the innermost message that says something."""
+    lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
+    for line in lines:
+        if RAISED in line:
+            return _clean(line.split(RAISED, 1)[1])
+    for mark in ("Error: ", "Exception: "):
+        told = [line for line in lines if mark in line and not line.startswith("Caused by")]
+        if told and ": " in told[-1]:
+            return _clean(told[-1].strip())
+    return _clean(first_line(error))
+
+
+def _clean(text: str) -> str:
+    return text.split(" SQLSTATE:")[0].split(" == DataFrame ==")[0].strip()
+
+
+# ----------------------------------------
+# How far queries are behind their topics: in records, and in seconds since the first record not yet read.
+#
+# Asked in a thread of its own, neither by a query nor by whoever shows the figures: brokers that are away are waited for
+# there. While they do not answer there is no figure, and `problem` says why.
+
+
+# Timestamps are read for so many of the partitions that are behind: the oldest is among the furthest, mostly.
+MAX_TIMESTAMPS = 16
+TIMEOUT_MS = 2_000.0
+MAX_FETCH_BYTES = 1
+
+INTERVAL_S = 2.0
+
+Offsets = Mapping[str, Mapping[str, int]]
+Lag = tuple[int | None, float | None]
+UNKNOWN: Lag = (None, None)
+log = logging.getLogger(__name__)
+
+
+class LagWatch:
+    """Asks for the lags of all queries again and again, in a thread."""
+
+    def __init__(self, lags: Lags, interval_s: float = INTERVAL_S) -> None:
+        self._lags = lags
+        self._interval_s = interval_s
+        self._changed = threading.Condition()
+        self._wanted: dict[str, Offsets] = {}
+        self._found: dict[str, Lag] = {}
+        self._rounds = self._hurry_until = 0
+        self._is_over = False
+        threading.Thread(target=self._run, name="lags", daemon=True).start()
+
+    @property
+    def problem(self) -> str | None:
+        """Why the brokers gave no answer the last time they were asked."""
+        return self._lags.problem
+
+    def want(self, name: str, offsets: Offsets) -> Lag:
+        """What was found out last, records and seconds; from now on it is asked for these offsets."""
+        with self._changed:
+            self._wanted[name] = offsets
+            return self._found.get(name, UNKNOWN)
+
+    def refresh(self, timeout_s: float) -> None:
+        """Wait, not for ever, until everything that is wanted by now has been asked for."""
+        with self._changed:
+            # The round that is under way may have begun before.
+            self._hurry_until = wanted = self._rounds + 2
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._rounds >= wanted, timeout_s)
+
+    def close(self) -> None:
+        """No more questions. One that is under way ends by itself: nobody waits for brokers that are away."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while not self._is_over:
+            with self._changed:
+                wanted = dict(self._wanted)
+            found = {name: self._lags.of(offsets, _now_ms()) for name, offsets in wanted.items()}
+            with self._changed:
+                self._found = found
+                self._rounds += 1
+                self._changed.notify_all()
+                self._changed.wait_for(
+                    lambda: self._is_over or self._hurry_until > self._rounds, self._interval_s
+                )
+        self._lags.close()
+
+
+class Lags:
+    """Asks the brokers, on one connection."""
+
+    def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
+        from ottla.spark.connection import kafka_options
+
+        self._kafka = kafka_options({"kafka.bootstrap.servers": bootstrap, **options})
+        self._client: InlineClient | None = None
+        self.problem: str | None = None
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def of(self, offsets: Offsets, now_ms: int) -> Lag:
+        """Records and seconds behind."""
+        from ottla.model.errors import KafkaError
+
+        places = {
+            TopicPartition(topic, int(partition)): at
+            for topic, there in offsets.items()
+            for partition, at in there.items()
+        }
+        if not places:
+            return UNKNOWN
+        try:
+            found = self._ask(places, now_ms)
+        except (KafkaError, OSError) as error:
+            self.problem = str(error) or type(error).__name__
+        except Exception as error:  # the next time it is asked anew; the figures do without
+            log.exception("no lag")
+            self.problem = f"{type(error).__name__}: {error}"
+        else:
+            self.problem = None
+            return found
+        self.close()
+        return UNKNOWN
+
+    def _ask(self, places: Mapping[TopicPartition, int], now_ms: int) -> tuple[int, float]:
+        from ottla.client.offsets import LATEST
+
+        client = self._connected()
+        found = client.list_offsets(dict.fromkeys(places, LATEST), read_committed=True, timeout_ms=TIMEOUT_MS)
+        behind = {tp: found[tp].offset - at for tp, at in places.items() if found[tp].offset > at}
+        stamps = [
+            stamp
+            for tp in sorted(behind, key=lambda tp: -behind[tp])[:MAX_TIMESTAMPS]
+            if (stamp := _first_timestamp(client, tp, places[tp], places[tp] + behind[tp])) is not None
+        ]
+        oldest = min(stamps, default=None)
+        return sum(behind.values()), 0.0 if oldest is None else round(max(now_ms - oldest, 0) / 1000, 1)
+
+    def _connected(self) -> InlineClient:
+        from ottla.spark.connection import connect
+
+        if self._client is None:
+            self._client = connect(self._kafka)
+        return self._client
+
+
+def _first_timestamp(client: InlineClient, tp: TopicPartition, start: int, end: int) -> int | None:
+    """The timestamp of the batch that holds the first unread record."""
+    from ottla.client.consumer.inline import RawFetcher
+    from ottla.records.batch import iter_batches
+
+    fetcher = RawFetcher(client, tp, start, end, max_bytes=MAX_FETCH_BYTES, timeout_ms=TIMEOUT_MS)
+    for chunk in fetcher:
+        for batch in iter_batches(chunk.data):
+            if batch.last_offset >= start and not batch.is_control:
+                return int(batch.max_timestamp if batch.base_timestamp < 0 else batch.base_timestamp)
+    return None
+
 
 TICK_S = 0.5
 LOG_EVERY_S = 10.0

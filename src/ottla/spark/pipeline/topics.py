@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.spark.pipeline.declare import Topic
-from ottla.spark.pipeline.errors import PipelineError, Problem, did_you_mean
-from ottla.spark.pipeline.model import Pipeline
+from ottla.spark.pipeline.declare import PipelineError, Problem, Topic, did_you_mean
+from ottla.spark.pipeline.load import Pipeline
 
 if TYPE_CHECKING:
     from ottla.client.blocking import Admin
@@ -49,8 +48,7 @@ def _wanted(admin: Admin, pipeline: Pipeline, bootstrap: str, create_all: bool) 
 
 def _admin(bootstrap: str, options: Mapping[str, str]) -> Admin:
     from ottla.client.blocking import Admin
-    from ottla.spark.connection import ssl_context
-    from ottla.spark.kafka_options import kafka_options
+    from ottla.spark.connection import kafka_options, ssl_context
 
     kafka = kafka_options({"kafka.bootstrap.servers": bootstrap, **options})
     settings: dict[str, Any] = {
@@ -91,7 +89,7 @@ def _problem(
 def _create(
     admin: Admin, pipeline: Pipeline, wanted: Mapping[str, Topic | None], bootstrap: str
 ) -> list[str]:
-    from ottla.client.admin_types import NewTopic
+    from ottla.client.admin.types import NewTopic
     from ottla.model.errors import ErrorCode, KafkaError
 
     if not wanted:

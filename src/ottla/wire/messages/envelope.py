@@ -3,7 +3,7 @@
 Declarations only, in the language of `ottla.wire.schema`.
 """
 
-from ottla.wire.schema import Bytes, Int16, NullableBytes, message
+from ottla.wire.schema import Bool, Bytes, Int16, NullableBytes, String, data, message
 
 
 @message(api_key=58, versions="0", flexible="0+")
@@ -21,3 +21,18 @@ class EnvelopeResponse:
 
     response_data: NullableBytes = None
     error_code: Int16 = 0
+
+
+# ----------------------------------------
+# Who sent a forwarded request.
+#
+# Declarations only, in the language of `ottla.wire.schema`.
+
+
+@data(versions="0", flexible="0+")
+class DefaultPrincipalData:
+    """Who sent a forwarded request."""
+
+    type: String
+    name: String
+    token_authenticated: Bool

@@ -3,7 +3,12 @@
 import pytest
 from tests.support.transaction_world import TransactionWorld, error_of, place
 
-from ottla.coordinator.transaction.state import LAST_CLIENT_EPOCH, MAX_EPOCH, NO_TIMEOUT_MS, TransactionState
+from ottla.coordinator.transaction.metadata import (
+    LAST_CLIENT_EPOCH,
+    MAX_EPOCH,
+    NO_TIMEOUT_MS,
+    TransactionState,
+)
 from ottla.model.errors import ErrorCode
 
 

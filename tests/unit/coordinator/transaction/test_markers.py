@@ -3,9 +3,9 @@
 import pytest
 from tests.support.transaction_world import TransactionWorld, error_of, place
 
-from ottla.coordinator.transaction.state import TransactionState
+from ottla.coordinator.transaction.metadata import TransactionState
 from ottla.model.errors import ErrorCode
-from ottla.server.marker_sender import NO_LEADER
+from ottla.server.transaction.markers import NO_LEADER
 
 S = TransactionState
 RETRIED = [

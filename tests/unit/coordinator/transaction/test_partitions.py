@@ -3,7 +3,7 @@
 import pytest
 from tests.support.transaction_world import TransactionWorld, error_of, place
 
-from ottla.coordinator.transaction.state import ProducerIdAndEpoch, TransactionState
+from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch, TransactionState
 from ottla.model.errors import ErrorCode, KafkaError
 
 

@@ -3,8 +3,8 @@
 import pytest
 from tests.support.transaction_world import TransactionWorld, error_of, place
 
-from ottla.coordinator.transaction.machine import EXPIRY_SLICE
-from ottla.coordinator.transaction.state import LAST_CLIENT_EPOCH, TransactionState
+from ottla.coordinator.transaction.coordinator import EXPIRY_SLICE
+from ottla.coordinator.transaction.metadata import LAST_CLIENT_EPOCH, TransactionState
 from ottla.model.errors import ErrorCode
 
 S = TransactionState

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.spark.pipeline.graph import find_cycle
+from ottla.spark.pipeline.load import find_cycle
 
 NODES = "abcdef"
 edges = st.dictionaries(st.sampled_from(NODES), st.frozensets(st.sampled_from(NODES)))

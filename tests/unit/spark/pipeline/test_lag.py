@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ottla.spark.pipeline.lag import UNKNOWN, Lag, Lags, LagWatch, Offsets
+from ottla.spark.pipeline.runner import UNKNOWN, Lag, Lags, LagWatch, Offsets
 
 
 class Brokers(Lags):

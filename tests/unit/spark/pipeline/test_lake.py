@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ottla.spark.pipeline import lake_delta, lake_iceberg
 from ottla.spark.pipeline.declare import Delta, Iceberg, delta, iceberg
-from ottla.spark.pipeline.lake import as_stored, split_deleted
+from ottla.spark.pipeline.lake import delta as lake_delta
+from ottla.spark.pipeline.lake import iceberg as lake_iceberg
+from ottla.spark.pipeline.lake.common import as_stored, split_deleted
 
 SCHEMA = pa.schema([("id", pa.int32()), ("v", pa.int32()), ("name", pa.string()), ("gone", pa.bool_())])
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ottla.spark.pipeline.errors import PipelineError, Problem
-from ottla.spark.pipeline.progress import Figures
-from ottla.spark.pipeline.supervise import DELAYS_S, Supervised, sentence
+from ottla.spark.pipeline.declare import PipelineError, Problem
+from ottla.spark.pipeline.runner import DELAYS_S, Supervised, sentence
+from ottla.spark.pipeline.running import Figures
 
 NOT_UP = RuntimeError(
     "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back."
@@ -101,8 +101,8 @@ def test_a_finished_batch_begins_the_count_anew() -> None:
             "copy: t-0 at offset 3: the value is bad; fix it",
         ),
         (
-            "boom\n  File x\nottla.spark.cluster.DataLossError: t-0 starts at 7\n",
-            "copy: ottla.spark.cluster.DataLossError: t-0",
+            "boom\n  File x\nottla.spark.source.cluster.DataLossError: t-0 starts at 7\n",
+            "copy: ottla.spark.source.cluster.DataLossError: t-0",
         ),
         (
             "[STREAM_FAILED] Query terminated with exception: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key "

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla.spark.pipeline.errors import DeclarationError
-from ottla.spark.pipeline.trigger import parse_trigger
+from ottla.spark.pipeline.declare import DeclarationError, parse_trigger
 
 
 @pytest.mark.parametrize(

@@ -8,25 +8,174 @@ Rules: the counts (members that wait, members that know a protocol) change only 
 Owner: the ClassicManager of a shard.
 """
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
-from ottla.coordinator.group.classic.member import NEVER, Member, Protocols, size_of
-from ottla.coordinator.group.classic.protocols import CONSUMER_PROTOCOL_TYPE, most_votes, subscribed_topics
-from ottla.coordinator.group.classic.state import (
-    COMPLETING_REBALANCE,
-    DEAD,
-    EMPTY,
-    PREPARING_REBALANCE,
-    STABLE,
-    TRANSITIONS,
-    ClassicGroupState,
-)
-from ottla.coordinator.group.group import GroupType, OffsetExpiration
-from ottla.coordinator.result import CoordinatorRecord
+from ottla.coordinator.group.group import Group, GroupType, OffsetExpiration
+from ottla.coordinator.java_hash import java_hash_code
+from ottla.coordinator.machine import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineValue
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.messages.offsets_log import GroupMetadataKey, GroupMetadataValue
+from ottla.model.pending import Pending
+from ottla.wire.codec import decode
+from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from ottla.wire.messages.groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
+from ottla.wire.messages.offsets_log import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+
+# ----------------------------------------
+# The states of a classic group, and which may follow which.
+
+
+class ClassicGroupState(StrEnum):
+    """By the names that ListGroups and DescribeGroups tell."""
+
+    # No members; there may be offsets.
+    EMPTY = "Empty"
+    # Members are asked to join again, and wait for each other.
+    PREPARING_REBALANCE = "PreparingRebalance"
+    # A generation is formed; its leader has yet to say who gets what.
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    # Everybody has, or can ask for, an assignment.
+    STABLE = "Stable"
+    # Coordinated here no more.
+    DEAD = "Dead"
+
+
+EMPTY: Final = ClassicGroupState.EMPTY
+PREPARING_REBALANCE: Final = ClassicGroupState.PREPARING_REBALANCE
+COMPLETING_REBALANCE: Final = ClassicGroupState.COMPLETING_REBALANCE
+STABLE: Final = ClassicGroupState.STABLE
+DEAD: Final = ClassicGroupState.DEAD
+
+TRANSITIONS: Final[dict[ClassicGroupState, frozenset[ClassicGroupState]]] = {
+    EMPTY: frozenset({PREPARING_REBALANCE, DEAD}),
+    PREPARING_REBALANCE: frozenset({EMPTY, COMPLETING_REBALANCE, DEAD}),
+    COMPLETING_REBALANCE: frozenset({STABLE, PREPARING_REBALANCE, DEAD}),
+    STABLE: frozenset({PREPARING_REBALANCE, DEAD}),
+    DEAD: frozenset({DEAD}),
+}
+
+
+# ----------------------------------------
+# A member of a classic group: what it said of itself, what it was assigned, what it waits for.
+#
+# Owner: a ClassicGroup. Everything here is soft: a new coordinator knows only what the last record of the group says.
+
+
+NO_ASSIGNMENT: Final = b""
+NEVER: Final = float("inf")
+
+# The assignors a member knows, the one it likes best first, each with its subscription in that assignor's terms.
+Protocols = tuple[tuple[str, bytes], ...]
+# What holding one of them takes, beside its bytes.
+PROTOCOL_OVERHEAD_BYTES: Final = 200
+
+
+def size_of(protocols: Protocols) -> int:
+    """What holding them takes."""
+    return sum(len(name) + len(metadata) + PROTOCOL_OVERHEAD_BYTES for name, metadata in protocols)
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """See the module."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = NO_ASSIGNMENT
+    # Requests that are parked until the others have joined, until the leader has assigned.
+    awaiting_join: Pending[JoinGroupResponse] | None = None
+    awaiting_sync: Pending[SyncGroupResponse] | None = None
+    # Has it never been in a generation? Its client may be gone while its first join is parked.
+    is_new: bool = False
+    # When it counts as gone unless it is heard of before.
+    deadline_ms: float = NEVER
+    # By name, for looking up.
+    metadata: Mapping[str, bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.metadata = dict(self.protocols)
+
+    @property
+    def is_static(self) -> bool:
+        return self.group_instance_id is not None
+
+    @property
+    def excused(self) -> bool:
+        """Need it not send heartbeats? It cannot while it waits; but a new one must not wait for ever."""
+        return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
+
+    def set_protocols(self, protocols: Protocols) -> None:
+        self.protocols = protocols
+        self.metadata = dict(protocols)
+
+
+# ----------------------------------------
+# Which of the protocols that all members know a group uses, and what consumers say in theirs.
+
+
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+_VERSION: Final = struct.Struct(">h")
+# Every version of a subscription begins as version 0 does.
+_SUBSCRIPTION_PREFIX_VERSION: Final = 0
+
+
+def most_votes(votes: Iterable[str]) -> str:
+    """The protocol that most members like best; of several, the one that Kafka's hash table holds first."""
+    counts: dict[str, int] = {}
+    for name in votes:
+        counts[name] = counts.get(name, 0) + 1
+    most = max(counts.values())
+    winners = [name for name, count in counts.items() if count == most]
+    return winners[0] if len(winners) == 1 else _first_in_hash_table(winners, len(counts))
+
+
+def _first_in_hash_table(names: list[str], size: int) -> str:
+    """Where Java's HashMap of so many entries would begin."""
+    capacity = 16
+    while size > capacity * 3 // 4:
+        capacity *= 2
+
+    def bucket(name: str) -> int:
+        code = java_hash_code(name) & 0xFFFFFFFF
+        return (code ^ code >> 16) & (capacity - 1)
+
+    return min(names, key=bucket)
+
+
+def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
+    """The topics that consumers subscribe to; None if one of them says it in a way that is not understood."""
+    topics: set[str] = set()
+    try:
+        for subscription in subscriptions:
+            topics.update(parse_subscription(subscription).topics)
+    except (KafkaError, struct.error):
+        return None
+    return frozenset(topics)
+
+
+def parse_subscription(subscription: bytes) -> ConsumerProtocolSubscription:
+    """The part that every version has; KafkaError or struct.error if it is something else."""
+    if _VERSION.unpack_from(subscription)[0] < _SUBSCRIPTION_PREFIX_VERSION:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a subscription has a version")
+    parsed, _ = decode(
+        ConsumerProtocolSubscription, subscription, _SUBSCRIPTION_PREFIX_VERSION, _VERSION.size
+    )
+    return parsed
+
 
 _HAS_MEMBERS: Final = (STABLE, PREPARING_REBALANCE, COMPLETING_REBALANCE)
 
@@ -282,3 +431,130 @@ class ClassicGroup:
 
     def tombstones(self) -> Iterator[CoordinatorRecord]:
         yield CoordinatorRecord(GroupMetadataKey(group=self.group_id), None)
+
+
+# ----------------------------------------
+# A classic group as __consumer_offsets has it, and back.
+
+
+_UNKNOWN = -1
+
+
+def group_record(group: ClassicGroup, assignments: dict[str, bytes]) -> CoordinatorRecord:
+    """The group as it is, with what each member is assigned."""
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type,
+        generation=group.generation_id,
+        protocol=group.protocol_name,
+        leader=group.leader_id,
+        current_state_timestamp=_timestamp(group),
+        members=[
+            _member_row(group, member, assignments.get(member.member_id, NO_ASSIGNMENT))
+            for member in group.members.values()
+        ],
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+
+
+def _member_row(group: ClassicGroup, member: Member, assignment: bytes) -> MemberMetadata:
+    assert group.protocol_name is not None, "members of a group without a protocol cannot be written"
+    return MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=member.session_timeout_ms,
+        subscription=member.metadata[group.protocol_name],
+        assignment=assignment,
+    )
+
+
+def new_group_record(group: ClassicGroup) -> CoordinatorRecord:
+    """That the group is there; nobody has joined yet."""
+    value = GroupMetadataValue(
+        protocol_type="",
+        generation=0,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=_timestamp(group),
+        members=[],
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+
+
+def _timestamp(group: ClassicGroup) -> int:
+    return _UNKNOWN if group.state_timestamp_ms is None else group.state_timestamp_ms
+
+
+def restore(group: ClassicGroup, value: GroupMetadataValue) -> None:
+    """Begin again from what the log says: the members are there, and have to show that they are alive."""
+    group.generation_id = value.generation
+    group.protocol_type_or_none = value.protocol_type or None
+    group.protocol_name = value.protocol
+    group.leader_id = value.leader
+    timestamp = value.current_state_timestamp
+    group.state_timestamp_ms = None if timestamp == _UNKNOWN else timestamp
+    for row in value.members:
+        group.add(_restored_member(value, row))
+    if value.members:
+        group.state = STABLE
+    group.note_subscriptions()
+
+
+def _restored_member(value: GroupMetadataValue, row: MemberMetadata) -> Member:
+    no_rebalance_timeout = row.rebalance_timeout == _UNKNOWN  # before version 1
+    return Member(
+        row.member_id,
+        row.group_instance_id,
+        row.client_id,
+        row.client_host,
+        row.session_timeout if no_rebalance_timeout else row.rebalance_timeout,
+        row.session_timeout,
+        ((value.protocol or "", row.subscription),),
+        row.assignment,
+    )
+
+
+# ----------------------------------------
+# DescribeGroups: a classic group and its members, as it is.
+
+
+# Before, a group that is not there is described as dead, without an error (KIP-1043).
+FIRST_NOT_FOUND_VERSION = 6
+
+
+def describe(group_id: str, group: Group | None, version: int) -> DescribedGroup:
+    """What is committed of it; dead if there is no such classic group."""
+    if not isinstance(group, ClassicGroup):
+        why = "not found." if group is None else "is not a classic group."
+        return _not_there(group_id, f"Group {group_id} {why}", version)
+    stable = group.state is STABLE
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state_name(),
+        protocol_type=group.protocol_type,
+        protocol_data=(group.protocol_name or "") if stable else "",
+        members=[_member(group, member, stable) for member in group.members.values()],
+    )
+
+
+def _not_there(group_id: str, message: str, version: int) -> DescribedGroup:
+    described = DescribedGroup(
+        group_id=group_id, group_state=DEAD.value, protocol_type="", protocol_data="", members=[]
+    )
+    if version >= FIRST_NOT_FOUND_VERSION:
+        described.error_code = int(ErrorCode.GROUP_ID_NOT_FOUND)
+        described.error_message = message
+    return described
+
+
+def _member(group: ClassicGroup, member: Member, stable: bool) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata[group.protocol_name] if stable and group.protocol_name else b"",
+        member_assignment=member.assignment,
+    )

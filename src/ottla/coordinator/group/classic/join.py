@@ -11,22 +11,29 @@ import uuid
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ottla.coordinator.group.classic.group import ClassicGroup
-from ottla.coordinator.group.classic.member import Member, Protocols, size_of
-from ottla.coordinator.group.classic.rebalance import Rebalances, joined
-from ottla.coordinator.group.classic.records import group_record
-from ottla.coordinator.group.classic.state import (
+from ottla.coordinator.group.classic.group import (
     COMPLETING_REBALANCE,
     EMPTY,
+    NO_ASSIGNMENT,
     PREPARING_REBALANCE,
     STABLE,
+    ClassicGroup,
+    Member,
+    Protocols,
+    group_record,
+    size_of,
 )
-from ottla.coordinator.group.classic.turn import Turn, join_error, park, sync_error
-from ottla.coordinator.group.context import GroupContext
-from ottla.coordinator.result import After, Effect
+from ottla.coordinator.group.classic.rebalance import Rebalances, Turn, join_error, joined, park, sync_error
+from ottla.coordinator.group.context import Caller, GroupContext
+from ottla.coordinator.machine import After, Effect
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
-from ottla.wire.messages.groups import JoinGroupRequest, JoinGroupResponse
+from ottla.wire.messages.groups import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 
 # A member that is new may be gone while its join is parked: nothing would tell (KAFKA-7610).
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
@@ -38,15 +45,7 @@ MAX_PROTOCOL_BYTES: Final = 32 * 1024 * 1024
 FIRST_MEMBER_ID_REQUIRED_VERSION: Final = 4
 FIRST_SKIP_ASSIGNMENT_VERSION: Final = 9
 
-Reply = JoinGroupResponse | Pending[JoinGroupResponse]
-
-
-class Caller(NamedTuple):
-    """Who sends a request, and in which version."""
-
-    client_id: str
-    client_host: str
-    version: int
+JoinReply = JoinGroupResponse | Pending[JoinGroupResponse]
 
 
 class Joining(NamedTuple):
@@ -70,7 +69,7 @@ class Joins:
         self._context = context
         self._rebalances = rebalances
 
-    def join(self, turn: Turn, group: ClassicGroup, caller: Caller, request: JoinGroupRequest) -> Reply:
+    def join(self, turn: Turn, group: ClassicGroup, caller: Caller, request: JoinGroupRequest) -> JoinReply:
         """Let a member in, or say why not."""
         joining = Joining(caller, request, tuple((p.name, p.metadata) for p in request.protocols))
         member_id = request.member_id
@@ -106,7 +105,7 @@ class Joins:
 
     # ---- new members --------------------------------------------------------------------------------------
 
-    def _join_new(self, turn: Turn, group: ClassicGroup, joining: Joining) -> Reply:
+    def _join_new(self, turn: Turn, group: ClassicGroup, joining: Joining) -> JoinReply:
         instance_id = joining.request.group_instance_id
         if instance_id is not None:
             old_id = group.static_members.get(instance_id)
@@ -122,7 +121,7 @@ class Joins:
     def _new_member_id(self, prefix: str) -> str:
         return f"{prefix}-{uuid.UUID(bytes=bytes(self._context.new_uuid()))}"
 
-    def _give_id(self, turn: Turn, group: ClassicGroup, joining: Joining, new_id: str) -> Reply:
+    def _give_id(self, turn: Turn, group: ClassicGroup, joining: Joining, new_id: str) -> JoinReply:
         if len(group.pending_join) >= MAX_PENDING_JOIN:
             return join_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
         until_ms = turn.now_ms + joining.request.session_timeout_ms
@@ -130,7 +129,7 @@ class Joins:
         self._rebalances.watch(turn, group, until_ms)
         return join_error(ErrorCode.MEMBER_ID_REQUIRED, new_id)
 
-    def _join_pending(self, turn: Turn, group: ClassicGroup, joining: Joining) -> Reply:
+    def _join_pending(self, turn: Turn, group: ClassicGroup, joining: Joining) -> JoinReply:
         """With the id it was given."""
         if joining.request.group_instance_id is not None:
             raise KafkaError(
@@ -138,7 +137,7 @@ class Joins:
             )
         return self._add(turn, group, joining, joining.request.member_id)
 
-    def _add(self, turn: Turn, group: ClassicGroup, joining: Joining, member_id: str) -> Reply:
+    def _add(self, turn: Turn, group: ClassicGroup, joining: Joining, member_id: str) -> JoinReply:
         request = joining.request
         parked = park(None)
         member = Member(
@@ -163,7 +162,7 @@ class Joins:
 
     # ---- members that are known ---------------------------------------------------------------------------
 
-    def _join_again(self, turn: Turn, group: ClassicGroup, joining: Joining) -> Reply:
+    def _join_again(self, turn: Turn, group: ClassicGroup, joining: Joining) -> JoinReply:
         member = group.members[joining.request.member_id]
         unchanged = member.protocols == joining.protocols
         is_leader = group.leader_id == member.member_id
@@ -189,7 +188,9 @@ class Joins:
 
     # ---- static members that are back ---------------------------------------------------------------------
 
-    def _replace(self, turn: Turn, group: ClassicGroup, joining: Joining, old: Member, new_id: str) -> Reply:
+    def _replace(
+        self, turn: Turn, group: ClassicGroup, joining: Joining, old: Member, new_id: str
+    ) -> JoinReply:
         old_leader = group.leader_id
         turn.answer_join(group, old, join_error(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
         turn.answer_sync(old, sync_error(ErrorCode.FENCED_INSTANCE_ID))
@@ -278,3 +279,94 @@ def _answer_replaced(
 
 def _reason(request: JoinGroupRequest) -> str:
     return f"client reason: {request.reason or 'not provided'}"
+
+
+# ----------------------------------------
+# SyncGroup: the leader says who gets what, and everybody fetches its own part.
+#
+# An assignment counts when it is written. Until then those who ask for theirs wait; if it cannot be written, or the
+# group has begun to rebalance in between, they are told and join again.
+#
+# Owner: the ClassicManager of a shard.
+
+
+SyncReply = SyncGroupResponse | Pending[SyncGroupResponse]
+
+
+class Syncs:
+    """See the module."""
+
+    def __init__(self, rebalances: Rebalances) -> None:
+        self._rebalances = rebalances
+
+    def sync(self, turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> SyncReply:
+        """A member's assignment, when there is one."""
+        error = _refusal(group, request)
+        if error is not None:
+            return sync_error(error)
+        member = group.members[request.member_id]
+        if group.state is PREPARING_REBALANCE:
+            return sync_error(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._rebalances.synced(turn, group, member.member_id)
+        if group.state is STABLE:
+            return _assigned(group, member)
+        member.awaiting_sync = parked = park(member.awaiting_sync)
+        if group.leader_id == member.member_id:
+            self._store(turn, group, {a.member_id: a.assignment for a in request.assignments})
+        return parked
+
+    def _store(self, turn: Turn, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
+        generation_id = group.generation_id
+        turn.records.append(group_record(group, assignments))
+        turn.effects.append(After(lambda: self._stored(turn, group, generation_id, assignments)))
+        turn.on_failure = lambda error: self._not_stored(turn.now_ms, group, generation_id, error)
+
+    def _stored(
+        self, turn: Turn, group: ClassicGroup, generation_id: int, assignments: dict[str, bytes]
+    ) -> None:
+        """Committed: the group is stable, unless it has begun to rebalance meanwhile."""
+        if group.state is not COMPLETING_REBALANCE or group.generation_id != generation_id:
+            return
+        group.become(STABLE, turn.now_ms)
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, NO_ASSIGNMENT)
+            parked, member.awaiting_sync = member.awaiting_sync, None
+            if parked is not None:
+                member.deadline_ms = max(member.deadline_ms, turn.now_ms + member.session_timeout_ms)
+                parked.resolve(_assigned(group, member))
+
+    def _not_stored(
+        self, now_ms: int, group: ClassicGroup, generation_id: int, error: KafkaError
+    ) -> Sequence[Effect]:
+        if group.state is not COMPLETING_REBALANCE or group.generation_id != generation_id:
+            return self._rebalances.rearm(group)
+        turn = Turn(now_ms)
+        self._rebalances.reset_assignments(turn, group, error.code)
+        self._rebalances.prepare_or_complete(turn, group, f"the assignment could not be stored: {error}")
+        return [*turn.effects, *self._rebalances.rearm(group)]
+
+
+def _refusal(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode | None:
+    try:
+        group.validate_member(request.member_id, request.group_instance_id)
+    except KafkaError as error:
+        return error.code
+    if request.generation_id != group.generation_id:
+        return ErrorCode.ILLEGAL_GENERATION
+    if _differs(request.protocol_type, group.protocol_type_or_none) or _differs(
+        request.protocol_name, group.protocol_name
+    ):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return None
+
+
+def _differs(told: str | None, agreed: str | None) -> bool:
+    return told is not None and agreed is not None and told != agreed
+
+
+def _assigned(group: ClassicGroup, member: Member) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        protocol_type=group.protocol_type_or_none,
+        protocol_name=group.protocol_name,
+        assignment=member.assignment,
+    )

@@ -6,32 +6,131 @@ asks.
 Owner: the ConsumerManager of one group shard.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment, SubscriptionType
 from ottla.coordinator.group.consumer import records
-from ottla.coordinator.group.consumer.commits import check_commit, stale
 from ottla.coordinator.group.consumer.member import (
     ConsumerGroupMember,
     EpochAssignment,
 )
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression
-from ottla.coordinator.group.consumer.subscriptions import (
-    SubscriptionCount,
-    count_names,
-    count_regex,
-    count_up,
-    most_frequent,
-    subscription_type,
-)
 from ottla.coordinator.group.group import CommitPartitionValidator, GroupType, OffsetExpiration
-from ottla.coordinator.group.modern_group import ModernGroup
-from ottla.coordinator.result import CoordinatorRecord
+from ottla.coordinator.group.modern.group import ModernGroup
+from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
+from ottla.coordinator.machine import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineDict, TimelineValue
+from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
+from ottla.wire.messages.consumer_group import (
+    ConsumerGroupDescribeResponseAssignment,
+    ConsumerGroupDescribeResponseTopicPartitions,
+    DescribedGroup,
+    Member,
+)
+
+# ----------------------------------------
+# How many members subscribe to what: the counts that a group keeps, and what follows from them.
+
+
+K = TypeVar("K")
+
+
+class SubscriptionCount(NamedTuple):
+    """How many members subscribe to a topic by its name, and how many expressions stand for it."""
+
+    by_name: int = 0
+    by_regex: int = 0
+
+
+Counts = dict[str, SubscriptionCount] | TimelineDict[str, SubscriptionCount]
+
+
+def subscription_type(
+    regexes: Mapping[str, int], subscriptions: Mapping[str, SubscriptionCount], members: int
+) -> SubscriptionType:
+    """Do all members subscribe to the same topics? All by the same names, or all by one expression."""
+    counts = subscriptions.values()
+    if not regexes:
+        same = all(count.by_name == members for count in counts)
+    else:
+        same = next(iter(regexes.values())) == members and all(
+            count.by_regex == 1 and count.by_name == 0 for count in counts
+        )
+    return SubscriptionType.HOMOGENEOUS if same else SubscriptionType.HETEROGENEOUS
+
+
+def count_up(counts: "dict[K, int] | TimelineDict[K, int]", key: K | None, step: int) -> None:
+    if key is None:
+        return
+    count = (counts.get(key) or 0) + step
+    if count > 0:
+        counts[key] = count
+    elif key in counts:
+        counts.pop(key)
+
+
+def count_names(
+    counts: Counts,
+    old: ConsumerGroupMember | None,
+    new: ConsumerGroupMember | None,
+) -> None:
+    before = old.subscribed_topic_names if old else frozenset()
+    after = new.subscribed_topic_names if new else frozenset()
+    for topic in before - after:
+        _subscribe(counts, topic, -1, 0)
+    for topic in after - before:
+        _subscribe(counts, topic, 1, 0)
+
+
+def count_regex(
+    counts: Counts,
+    topics: Iterable[str],
+    step: int,
+) -> None:
+    for topic in topics:
+        _subscribe(counts, topic, 0, step)
+
+
+def _subscribe(
+    counts: Counts,
+    topic: str,
+    names: int,
+    regexes: int,
+) -> None:
+    by_name, by_regex = counts.get(topic) or SubscriptionCount()
+    count = SubscriptionCount(by_name + names, by_regex + regexes)
+    if count > (0, 0):
+        counts[topic] = count
+    elif topic in counts:
+        counts.pop(topic)
+
+
+def most_frequent(counts: Mapping[str, int]) -> str | None:
+    """The most frequent; of several the one that Java's table has first."""
+    names = hash_order(counts, java_hash_code, grown_capacity(len(counts)))
+    return max(names, key=lambda name: counts[name], default=None)
+
+
+# ----------------------------------------
+# May a member commit an offset? By its epoch, and by the epoch in which it got the partition (KIP-1251).
+
+
+def stale(member: ConsumerGroupMember, why: str) -> KafkaError:
+    code = ErrorCode.ILLEGAL_GENERATION if member.uses_classic_protocol else ErrorCode.STALE_MEMBER_EPOCH
+    return KafkaError(code, f"Member {member.member_id}: {why}.")
+
+
+def check_commit(member: ConsumerGroupMember, epoch: int, topic: str, topic_id: Uuid, partition: int) -> None:
+    assigned_in = member.assignment_epoch(topic_id, partition)
+    if assigned_in is None:
+        raise stale(member, f"{topic}-{partition} is neither assigned nor to be revoked")
+    if epoch < assigned_in:
+        raise stale(member, f"{topic}-{partition} was assigned in epoch {assigned_in}, after epoch {epoch}")
+
 
 PROTOCOL_TYPE: Final = "consumer"
 # A commit to a consumer group says the member's epoch since this version of OffsetCommit.
@@ -333,3 +432,71 @@ def _partitions(assignment: EpochAssignment) -> Iterator[tuple[Uuid, int]]:
     for topic_id, partitions in assignment.items():
         for partition in partitions:
             yield topic_id, partition
+
+
+# ----------------------------------------
+# ConsumerGroupDescribe: a consumer group and its members, as they are committed.
+#
+# A group may have thousands of members, so they are shown one by one: whoever asks takes a time_slice in between. What is
+# shown is what was committed when it was asked.
+
+
+_CLASSIC, _CONSUMER = 0, 1
+
+
+def describe(
+    group: ConsumerGroup, default_assignor: str, image: ClusterImage
+) -> tuple[DescribedGroup, Iterator[Member]]:
+    """The group, and its members to be put in."""
+    epoch, target_epoch = group.committed_epochs()
+    described = DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state_name(committed=True),
+        group_epoch=epoch,
+        assignment_epoch=target_epoch,
+        assignor_name=group.committed_assignor() or default_assignor,
+        members=[],
+    )
+    members = list(group.members.committed_view().values())
+    targets = [group.target.committed(member.member_id) or NO_PARTITIONS for member in members]
+    return described, (_member(m, t, image) for m, t in zip(members, targets, strict=True))
+
+
+def _member(member: ConsumerGroupMember, target: Assignment, image: ClusterImage) -> Member:
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.subscribed_topic_names),
+        subscribed_topic_regex=member.subscribed_topic_regex,
+        assignment=_assignment(_held(member), image),
+        target_assignment=_assignment(target, image),
+        member_type=_CLASSIC if member.uses_classic_protocol else _CONSUMER,
+    )
+
+
+def _held(member: ConsumerGroupMember) -> Mapping[Uuid, Collection[int]]:
+    """What it must still give up it still has."""
+    held: dict[Uuid, set[int]] = {t: set(partitions) for t, partitions in member.assigned.items()}
+    for topic_id, partitions in member.pending_revocation.items():
+        held.setdefault(topic_id, set()).update(partitions)
+    return held
+
+
+def _assignment(
+    partitions: Mapping[Uuid, Collection[int]], image: ClusterImage
+) -> ConsumerGroupDescribeResponseAssignment:
+    """Topics that are gone are left out."""
+    named = ((topic_id, image.topic_by_id(topic_id), numbers) for topic_id, numbers in partitions.items())
+    return ConsumerGroupDescribeResponseAssignment(
+        topic_partitions=[
+            ConsumerGroupDescribeResponseTopicPartitions(
+                topic_id=topic_id, topic_name=topic.name, partitions=sorted(numbers)
+            )
+            for topic_id, topic, numbers in named
+            if topic is not None
+        ]
+    )

@@ -6,31 +6,46 @@ Owner: a GroupMachine.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from ottla.coordinator.group.classic.join import Caller
+from ottla.coordinator.group.assignors.api import Assignment
 from ottla.coordinator.group.classic.manager import ClassicManager
-from ottla.coordinator.group.consumer.classic_members import ClassicMembers
-from ottla.coordinator.group.consumer.conversion import Conversions
-from ottla.coordinator.group.consumer.core import ConsumerGroups
-from ottla.coordinator.group.consumer.describe import describe
-from ottla.coordinator.group.consumer.group import ConsumerGroup
-from ottla.coordinator.group.consumer.heartbeat import Heartbeats
-from ottla.coordinator.group.consumer.large import LargeAssignments
-from ottla.coordinator.group.consumer.leave import Leaves
-from ottla.coordinator.group.consumer.loaded import arm
-from ottla.coordinator.group.consumer.member import ConsumerGroupMember
-from ottla.coordinator.group.consumer.replay import ConsumerReplay
-from ottla.coordinator.group.context import GroupContext, Replay
+from ottla.coordinator.group.consumer import records
+from ottla.coordinator.group.consumer.assignment import LargeAssignments, owned_of, reset_epochs
+from ottla.coordinator.group.consumer.group import ConsumerGroup, describe
+from ottla.coordinator.group.consumer.groups import ConsumerGroups, ConsumerReplay, Owned, RegexChange
+from ottla.coordinator.group.consumer.member import NOTHING, ConsumerGroupMember, EpochAssignment, MemberState
+from ottla.coordinator.group.consumer.migration import ClassicMembers, Conversions
+from ottla.coordinator.group.context import Caller, GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
-from ottla.coordinator.group.modern_image import forget_changed
-from ottla.coordinator.group.modern_turn import Turn
-from ottla.coordinator.result import Effect, Result
+from ottla.coordinator.group.modern.group import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    changed,
+    fenced,
+)
+from ottla.coordinator.group.modern.groups import Wait
+from ottla.coordinator.group.modern.heartbeat import (
+    NOT_GIVEN,
+    Turn,
+    forget_changed,
+    require,
+    require_possible_epoch,
+    require_text,
+)
+from ottla.coordinator.machine import Effect, Result, StartTimer
 from ottla.metadata.delta import Delta
-from ottla.model.errors import KafkaError
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import uuid_to_str
+from ottla.model.pending import Pending
 from ottla.wire.messages.consumer_group import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    ConsumerGroupHeartbeatResponseAssignment,
+    ConsumerGroupHeartbeatResponseTopicPartitions,
     DescribedGroup,
 )
 from ottla.wire.messages.consumer_group import Member as DescribedMember
@@ -41,9 +56,437 @@ from ottla.wire.messages.groups import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
+
+# ----------------------------------------
+# Members that go: by their own request, by an administrator's, or because they were not heard of.
+#
+# A static member may leave for a while: it keeps its partitions until it is back under another member id, or its
+# session is over. When the last member of the new protocol goes and only classic ones are left, the group becomes a
+# classic group (KIP-848).
+#
+# Owner: the ConsumerManager of a shard.
+
+
+T = TypeVar("T")
+
+
+class Downgrades(Protocol):
+    """What becomes of a consumer group that only classic members are left of."""
+
+    def may_downgrade(self, group: ConsumerGroup, leaving: list[ConsumerGroupMember]) -> bool: ...
+
+    def downgrade(self, turn: Turn, group: ConsumerGroup, leaving: list[ConsumerGroupMember]) -> None: ...
+
+
+class Leaves:
+    """See the module."""
+
+    def __init__(self, groups: ConsumerGroups, downgrades: Downgrades) -> None:
+        self._groups = groups
+        self._downgrades = downgrades
+
+    def leave(self, turn: Turn, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        """A member's own request."""
+        group = self._groups.consumer_group(request.group_id)
+        if request.instance_id is None:
+            member = group.member(request.member_id)
+        else:
+            member = self._groups.known_instance(group, request.member_id, request.instance_id)
+            if request.member_epoch == STATIC_LEAVE_EPOCH:
+                return self._leave_for_a_while(turn, group, member)
+        self.fence(turn, group, [member])
+        return ConsumerGroupHeartbeatResponse(
+            member_id=request.member_id, member_epoch=request.member_epoch, heartbeat_interval_ms=0
+        )
+
+    def _leave_for_a_while(
+        self, turn: Turn, group: ConsumerGroup, member: ConsumerGroupMember
+    ) -> ConsumerGroupHeartbeatResponse:
+        left = replace(
+            member,
+            member_epoch=STATIC_LEAVE_EPOCH,
+            pending_revocation=NOTHING,
+            assigned=reset_epochs(member.assigned),
+        )
+        turn.records.append(records.current_assignment(group.group_id, left))
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member.member_id, member_epoch=STATIC_LEAVE_EPOCH, heartbeat_interval_ms=0
+        )
+
+    def fence(self, turn: Turn, group: ConsumerGroup, leaving: list[ConsumerGroupMember]) -> None:
+        """Remove members: the others share what they had."""
+        if not leaving:
+            return
+        if self._downgrades.may_downgrade(group, leaving):
+            self._downgrades.downgrade(turn, group, leaving)
+            return
+        for member in leaving:
+            turn.records.extend(records.removed_member(group.group_id, member.member_id))
+        unused = self._groups.regexes.remove_unused(turn, group, leaving)
+        counts = group.subscriptions_without(leaving, unused)
+        metadata_hash = self._groups.hashes.group_hash(counts, self._groups.context.image)
+        turn.records.append(records.group_epoch(group.group_id, group.epoch + 1, metadata_hash))
+        session_timeout_ms = self._groups.settings[group.group_id].session_timeout_ms
+        for member in leaving:
+            self._groups.timers.cancel_all(turn, group.group_id, member.member_id, session_timeout_ms)
+
+    def leave_classic(
+        self, turn: Turn, group: ConsumerGroup, request: LeaveGroupRequest
+    ) -> LeaveGroupResponse:
+        """LeaveGroup: of classic members, and of any member by an administrator."""
+        leaving: dict[str, ConsumerGroupMember] = {}
+        answers: list[MemberResponse] = []
+        for identity in request.members:
+            code = ErrorCode.NONE
+            try:
+                member = self._identified(group, identity)
+                leaving[member.member_id] = member
+            except KafkaError as error:
+                code = error.code
+            answers.append(
+                MemberResponse(
+                    member_id=identity.member_id,
+                    group_instance_id=identity.group_instance_id,
+                    error_code=int(code),
+                )
+            )
+        self.fence(turn, group, list(leaving.values()))
+        return LeaveGroupResponse(members=answers)
+
+    def _identified(self, group: ConsumerGroup, identity: MemberIdentity) -> ConsumerGroupMember:
+        if identity.group_instance_id is None:
+            return group.member(identity.member_id)
+        # An administrator knows the instance only.
+        return self._groups.known_instance(group, identity.member_id or None, identity.group_instance_id)
+
+
+# ----------------------------------------
+# ConsumerGroupHeartbeat: a member joins, stays, changes its mind or leaves; it learns what it shall have (KIP-848).
+#
+# Three things happen, each only if it is due: what the member says of itself is noted, and the group's epoch grows if
+# that changes the subscription; a new target assignment is made for a new epoch; the member takes a step towards its
+# part of it.
+#
+# Owner: the ConsumerManager of a shard.
+
+
+Reply = ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]
+
+
+class Upgrades(Protocol):
+    """What becomes of a classic group whose members begin to speak the new protocol."""
+
+    def group_to_join(self, turn: Turn, group_id: str) -> ConsumerGroup:
+        """The consumer group, made if need be in the place of a classic one; GROUP_ID_NOT_FOUND if it cannot."""
+        ...
+
+
+class Heartbeats:
+    """See the module."""
+
+    def __init__(
+        self, groups: ConsumerGroups, leaves: Leaves, large: LargeAssignments, upgrades: Upgrades
+    ) -> None:
+        self._groups = groups
+        self._leaves = leaves
+        self._large = large
+        self._upgrades = upgrades
+
+    def heartbeat(
+        self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
+    ) -> Result[ConsumerGroupHeartbeatResponse]:
+        """Decide on a heartbeat of any kind."""
+        self._large.heard_of(request.group_id, request.member_id)
+        unchanged = self._unchanged(caller, request, now_ms)
+        if unchanged is not None:
+            group_id = request.group_id
+            session = self._groups.timers.session(
+                group_id, unchanged.member_id, self._groups.settings[group_id].session_timeout_ms
+            )
+            return Result(self._response(group_id, unchanged, None), (), (session,))
+        turn = Turn(now_ms)
+        if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
+            return turn.result(self._leaves.leave(turn, request))
+        return turn.result(self._regular(turn, caller, request))
+
+    def _unchanged(
+        self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
+    ) -> ConsumerGroupMember | None:
+        """The member, if there is nothing to be done but to hear that it is alive: nearly every heartbeat."""
+        group = self._groups.context.groups.get(request.group_id)
+        if not isinstance(group, ConsumerGroup) or request.member_epoch <= JOIN_EPOCH:
+            return None
+        member = group.members.get(request.member_id)
+        if member is None or _says_something(member, caller, request):
+            return None
+        target_epoch = group.target_epoch.epoch
+        due = group.epoch > target_epoch or len(group.subscribed_regexes) or group.must_refresh(now_ms)
+        return None if due or not member.is_reconciled_to(target_epoch) else member
+
+    def _regular(self, turn: Turn, caller: Caller, request: ConsumerGroupHeartbeatRequest) -> Reply:
+        groups = self._groups
+        group = self._group(turn, request)
+        groups.require_room(group, request.member_id, request.instance_id)
+        owned = _owned(request)
+        member = self._member(turn, group, request, owned)
+        updated = _said(member, caller, request)
+        names_changed = groups.note_member(turn, group, member, updated)
+        regex = groups.regexes.update(turn, group, member, updated)
+        bump = names_changed or regex is RegexChange.UPDATED_AND_RESOLVED
+        epoch = group.epoch
+        if bump or group.must_refresh(turn.now_ms):
+            epoch = groups.refresh(turn, group, member, updated, bump)
+        self._start_session(turn, group.group_id, updated.member_id)
+        tell = request.member_epoch == JOIN_EPOCH or _is_full(request)
+        step = _Step(member.assigned, owned, names_changed or regex is not RegexChange.NONE, tell)
+        return self._assign(turn, group, member, updated, epoch, step)
+
+    def _assign(
+        self,
+        turn: Turn,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        epoch: int,
+        step: "_Step",
+    ) -> Reply:
+        """A new target assignment if one is due, then the member's step."""
+        groups = self._groups
+        if groups.may_assign(group, epoch, turn.now_ms) and not self._large.is_running(group.group_id):
+            plan = groups.plan(group, epoch, member, updated)
+            if not self._large.is_for(plan):
+                mine = groups.assign(turn, group, plan)
+                return self._answer(turn, group, updated, (epoch, mine), step)
+            else:
+                return self._large.begin(
+                    turn, group.group_id, plan,
+                    lambda turn, group, member, target: self._answer(turn, group, member, target, step),
+                )  # fmt: skip
+        last = group.target_of(updated.member_id, updated.instance_id)
+        return self._answer(turn, group, updated, (group.target_epoch.epoch, last), step)
+
+    def _answer(
+        self,
+        turn: Turn,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        target: tuple[int, Assignment],
+        step: "_Step",
+    ) -> ConsumerGroupHeartbeatResponse:
+        after = self._groups.reconcile(
+            turn, group, member, target, step.owned, subscription_changed=step.subscription_changed
+        )
+        tell = step.tell or step.assigned_before != after.assigned
+        return self._response(group.group_id, after, _assignment(after.assigned) if tell else None)
+
+    def _response(
+        self,
+        group_id: str,
+        member: ConsumerGroupMember,
+        assignment: ConsumerGroupHeartbeatResponseAssignment | None,
+    ) -> ConsumerGroupHeartbeatResponse:
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member.member_id,
+            member_epoch=member.member_epoch,
+            heartbeat_interval_ms=self._groups.settings[group_id].heartbeat_interval_ms,
+            assignment=assignment,
+        )
+
+    def _start_session(self, turn: Turn, group_id: str, member_id: str) -> None:
+        timeout_ms = self._groups.settings[group_id].session_timeout_ms
+        turn.effects.append(self._groups.timers.session(group_id, member_id, timeout_ms))
+
+    # ---- who it is ------------------------------------------------------------------------------------------
+
+    def _group(self, turn: Turn, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
+        if request.member_epoch == JOIN_EPOCH:
+            return self._upgrades.group_to_join(turn, request.group_id)
+        return self._groups.consumer_group(request.group_id)
+
+    def _member(
+        self, turn: Turn, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, owned: Owned | None
+    ) -> ConsumerGroupMember:
+        """The member as it is, or a new one."""
+        joins = request.member_epoch == JOIN_EPOCH
+        member_id = request.member_id or uuid_to_str(self._groups.context.new_uuid())
+        if request.instance_id is None:
+            member = group.members.get(member_id)
+            if member is None:
+                return ConsumerGroupMember(member_id) if joins else group.member(member_id)
+        elif joins:
+            return self._groups.static_newcomer(turn, group, member_id, request.instance_id, classic=False)
+        else:
+            member = self._groups.known_instance(group, member_id, request.instance_id)
+        _require_epoch(member, request.member_epoch, owned)
+        return member
+
+
+class _Step(NamedTuple):
+    """What of a request matters when its member takes its step."""
+
+    assigned_before: EpochAssignment
+    owned: Owned | None
+    subscription_changed: bool
+    # Does the member learn its assignment even if that has not changed?
+    tell: bool
+
+
+def _says_something(
+    member: ConsumerGroupMember, caller: Caller, request: ConsumerGroupHeartbeatRequest
+) -> bool:
+    """Does the request say anything that the group does not know?"""
+    return (
+        request.member_epoch != member.member_epoch
+        or request.instance_id != member.instance_id
+        or request.topic_partitions is not None
+        or request.subscribed_topic_names is not None
+        or request.subscribed_topic_regex is not None
+        or request.rebalance_timeout_ms != NOT_GIVEN
+        or request.server_assignor is not None
+        or request.rack_id is not None
+        or member.client_id != caller.client_id
+        or member.client_host != caller.client_host
+        or member.classic is not None
+    )
+
+
+def _require_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -> None:
+    """The member's own epoch, or the one before if it may not have heard of the new one."""
+    if epoch in (JOIN_EPOCH, member.member_epoch):
+        return
+    if epoch == member.previous_member_epoch < member.member_epoch and _is_subset(owned, member.assigned):
+        return
+    raise fenced(member.member_epoch, epoch)
+
+
+def _is_subset(owned: Owned | None, assigned: EpochAssignment) -> bool:
+    if owned is None:
+        return False
+    return all(t in assigned and partitions <= assigned[t].keys() for t, partitions in owned.items())
+
+
+def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
+    listed = request.topic_partitions
+    return owned_of(None if listed is None else ((topic.topic_id, topic.partitions) for topic in listed))
+
+
+def _said(
+    member: ConsumerGroupMember, caller: Caller, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupMember:
+    """The member with what the request says of it; what it leaves out stays."""
+    fields: dict[str, Any] = {
+        "client_id": caller.client_id,
+        "client_host": caller.client_host,
+        "classic": None,
+    }
+    if request.instance_id is not None:
+        fields["instance_id"] = request.instance_id
+    if request.rack_id is not None:
+        fields["rack_id"] = request.rack_id
+    if request.rebalance_timeout_ms != NOT_GIVEN:
+        fields["rebalance_timeout_ms"] = request.rebalance_timeout_ms
+    if request.server_assignor is not None:
+        fields["server_assignor"] = request.server_assignor
+    if request.subscribed_topic_names is not None:
+        fields["subscribed_topic_names"] = frozenset(request.subscribed_topic_names)
+    if request.subscribed_topic_regex is not None:
+        fields["subscribed_topic_regex"] = request.subscribed_topic_regex
+    return changed(member, **fields)
+
+
+def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Does the request say everything? Clients say it again when they are not sure what was heard."""
+    subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    return request.rebalance_timeout_ms != NOT_GIVEN and subscribes and request.topic_partitions is not None
+
+
+def _assignment(assigned: EpochAssignment) -> ConsumerGroupHeartbeatResponseAssignment:
+    return ConsumerGroupHeartbeatResponseAssignment(
+        topic_partitions=[
+            ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+            for topic_id, partitions in assigned.items()
+        ]
+    )
+
+
+# ----------------------------------------
+# What is wrong with a ConsumerGroupHeartbeat whatever the state of its group.
+
+
+# Since this version members make their ids themselves (KIP-1082).
+MEMBER_ID_REQUIRED_VERSION: Final = 1
+
+
+def validate(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Mapping[str, Any]) -> None:
+    """INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for what no state of the group could make right."""
+    epoch = request.member_epoch
+    if epoch > 0 and _says_who_it_is_and_nothing_else(request):
+        return  # nearly every heartbeat
+    must_have_id = version >= MEMBER_ID_REQUIRED_VERSION or epoch > 0 or epoch == LEAVE_EPOCH
+    if must_have_id:
+        require_text(request.member_id, "MemberId")
+    require_text(request.group_id, "GroupId")
+    require_text(request.instance_id, "InstanceId")
+    require_text(request.rack_id, "RackId")
+    if epoch == JOIN_EPOCH:
+        _validate_join(request)
+    require_possible_epoch(epoch, request.instance_id)
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        known = ", ".join(assignors)
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"There is no assignor {request.server_assignor}; there are {known}.",
+        )
+
+
+def _says_who_it_is_and_nothing_else(request: ConsumerGroupHeartbeatRequest) -> bool:
+    return (
+        request.instance_id is None
+        and request.rack_id is None
+        and request.server_assignor is None
+        and bool(request.member_id.strip() and request.group_id.strip())
+    )
+
+
+def _validate_join(request: ConsumerGroupHeartbeatRequest) -> None:
+    require(request.rebalance_timeout_ms != NOT_GIVEN, "A member that joins says its RebalanceTimeoutMs.")
+    nothing = request.topic_partitions is not None and not request.topic_partitions
+    require(nothing, "A member that joins has no partitions and says so.")
+    subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    require(subscribes, "A member that joins says SubscribedTopicNames or SubscribedTopicRegex.")
+
+
+# ----------------------------------------
+# After a load: every member has a whole session to be heard of, from now on.
+
+
+# Groups whose timers are started before the loop goes on to something else.
+ARMED_AT_ONCE: Final = 50
+
+
+def arm(groups: ConsumerGroups, loaded: Iterator[ConsumerGroup], now_ms: int) -> list[Effect]:
+    """Start the timers of all members, in slices: there may be many."""
+    turn = Turn(now_ms)
+    some = list(islice(loaded, ARMED_AT_ONCE))
+    for group in some:
+        _arm_group(turn, groups, group)
+    if len(some) == ARMED_AT_ONCE:
+        rest = StartTimer("consumer-loaded", 0, lambda now_ms: Result(None, (), arm(groups, loaded, now_ms)))
+        turn.effects.append(rest)
+    return turn.effects
+
+
+def _arm_group(turn: Turn, groups: ConsumerGroups, group: ConsumerGroup) -> None:
+    timeout_ms = groups.settings[group.group_id].session_timeout_ms
+    for member in group.members.values():
+        groups.timers.start(turn, Wait.SESSION, group.group_id, member.member_id, timeout_ms)
+        if member.state is MemberState.UNREVOKED_PARTITIONS:
+            groups.timers.start_rebalance(turn, group.group_id, member)
 
 
 class ConsumerManager:

@@ -10,7 +10,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
-from ottla.coordinator.group.modern_member import LEAVE_EPOCH
+from ottla.coordinator.group.modern.group import LEAVE_EPOCH
 from ottla.model.ids import Uuid
 from ottla.wire.messages.offsets_log import (
     ClassicMemberMetadata,

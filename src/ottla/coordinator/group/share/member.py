@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment
-from ottla.coordinator.group.modern_member import LEAVE_EPOCH
+from ottla.coordinator.group.modern.group import LEAVE_EPOCH
 from ottla.model.ids import Uuid
 from ottla.wire.messages import share_group_log as log
 

@@ -10,11 +10,10 @@ Owner: the ShareManager of a shard.
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from ottla.coordinator.group.share.groups import ShareGroups
-from ottla.coordinator.group.share.heartbeat import Initialize
-from ottla.coordinator.group.share.topic_states import UNKNOWN_NAME, ShareTopic, TopicStates, combined
-from ottla.coordinator.result import CoordinatorRecord, Result
-from ottla.metadata.partition import TopicImage
+from ottla.coordinator.group.share.group import Initialize, ShareGroups
+from ottla.coordinator.group.share.records import UNKNOWN_NAME, ShareTopic, TopicStates, combined
+from ottla.coordinator.machine import CoordinatorRecord, Result
+from ottla.metadata.registrations import TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
 from ottla.wire.messages.share_group import (

@@ -6,25 +6,118 @@ can be queried where, and who asked the whole application to stop.
 Owner: the StreamsManager of one group shard.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from ottla.coordinator.group.group import GroupType, OffsetExpiration
-from ottla.coordinator.group.modern_group import ModernGroup
+from ottla.coordinator.group.modern.group import ModernGroup
 from ottla.coordinator.group.streams import records
-from ottla.coordinator.group.streams.configured import ConfiguredTopology
-from ottla.coordinator.group.streams.member import StreamsGroupMember
-from ottla.coordinator.group.streams.owners import TaskOwners
+from ottla.coordinator.group.streams.member import NOTHING, HeldTasks, StreamsGroupMember, Tasks
 from ottla.coordinator.group.streams.records import AssignmentBasis
-from ottla.coordinator.group.streams.tasks import NOTHING, Tasks
-from ottla.coordinator.group.streams.topology import StreamsTopology
-from ottla.coordinator.result import CoordinatorRecord
-from ottla.coordinator.timeline import Timeline, TimelineValue
+from ottla.coordinator.group.streams.topology import (
+    ConfiguredInternalTopic,
+    ConfiguredTopology,
+    StreamsTopology,
+)
+from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code, timeline_order
+from ottla.coordinator.machine import CoordinatorRecord
+from ottla.coordinator.timeline import Timeline, TimelineDict, TimelineValue
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
-from ottla.wire.messages.streams_group import EndpointToPartitions
+from ottla.wire.messages.streams_group import (
+    Assignment,
+    DescribedGroup,
+    Endpoint,
+    EndpointToPartitions,
+    KeyValue,
+    Member,
+    StreamsGroupDescribeResponseSubtopology,
+    StreamsGroupDescribeResponseTopology,
+    TaskIds,
+    TopicInfo,
+)
+from ottla.wire.messages.streams_group_log import TopicInfo as LoggedTopicInfo
+
+# ----------------------------------------
+# In which process each task of a group is now, whether its member is to keep it or to give it up.
+#
+# An active task is in one process at most. A process has a task in one role at most, because all roles use the same
+# directory of its state.
+
+
+Task = tuple[str, int]
+_NOBODY: frozenset[str] = frozenset()
+
+
+class TaskOwners:
+    """Owned by a StreamsGroup; follows its members in replay."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._active: TimelineDict[Task, str] = TimelineDict(timeline)
+        self._standby: TimelineDict[Task, frozenset[str]] = TimelineDict(timeline)
+        self._warmup: TimelineDict[Task, frozenset[str]] = TimelineDict(timeline)
+
+    def active(self, subtopology: str, partition: int) -> str | None:
+        """The process that has the task as an active one."""
+        return self._active.get((subtopology, partition))
+
+    def standby(self, subtopology: str, partition: int) -> frozenset[str]:
+        return self._standby.get((subtopology, partition)) or _NOBODY
+
+    def warmup(self, subtopology: str, partition: int) -> frozenset[str]:
+        return self._warmup.get((subtopology, partition)) or _NOBODY
+
+    def move(self, old: StreamsGroupMember | None, new: StreamsGroupMember | None) -> None:
+        """The new member stands for the old one. On load, what somebody has since then stays with it."""
+        if old is not None and new is not None and _same_tasks(old, new):
+            return
+        if old is not None:
+            self._leave(old)
+        if new is not None:
+            self._enter(new)
+
+    def _leave(self, member: StreamsGroupMember) -> None:
+        process = member.process_id
+        for held in (member.assigned, member.pending_revocation):
+            for task in _tasks(held.active):
+                if self._active.get(task) == process:
+                    self._active.pop(task)
+            for roles, tasks in ((self._standby, held.standby), (self._warmup, held.warmup)):
+                for task in _tasks(tasks):
+                    _put(roles, task, (roles.get(task) or _NOBODY) - {process})
+
+    def _enter(self, member: StreamsGroupMember) -> None:
+        process = member.process_id
+        for held in (member.assigned, member.pending_revocation):
+            for task in _tasks(held.active):
+                self._active[task] = process
+            for roles, tasks in ((self._standby, held.standby), (self._warmup, held.warmup)):
+                for task in _tasks(tasks):
+                    _put(roles, task, (roles.get(task) or _NOBODY) | {process})
+
+
+def _same_tasks(old: StreamsGroupMember, new: StreamsGroupMember) -> bool:
+    return (
+        old.process_id == new.process_id
+        and old.assigned == new.assigned
+        and old.pending_revocation == new.pending_revocation
+    )
+
+
+def _put(roles: TimelineDict[Task, frozenset[str]], task: Task, processes: frozenset[str]) -> None:
+    if processes:
+        roles[task] = processes
+    elif task in roles:
+        roles.pop(task)
+
+
+def _tasks(tasks: Mapping[str, Any]) -> Iterator[Task]:
+    for subtopology, partitions in tasks.items():
+        for partition in partitions:
+            yield subtopology, partition
+
 
 PROTOCOL_TYPE: Final = "streams"
 # A commit to a streams group says the member's epoch since this version of OffsetCommit.
@@ -218,3 +311,132 @@ class CommitValidator:
 
 def _stale(member: StreamsGroupMember, why: str) -> KafkaError:
     return KafkaError(ErrorCode.STALE_MEMBER_EPOCH, f"Member {member.member_id}: {why}.")
+
+
+# ----------------------------------------
+# StreamsGroupDescribe: a streams group, its topology and its members, as they are committed.
+
+
+def describe(group: StreamsGroup) -> DescribedGroup:
+    """Only what is committed."""
+    epoch, target_epoch = group.committed_epochs()
+    members = group.members.committed_view()
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state_name(committed=True),
+        group_epoch=epoch,
+        assignment_epoch=target_epoch,
+        topology=_topology(*group.committed_topology()),
+        members=[_member(group, members[member_id]) for member_id in timeline_order(list(members))],
+    )
+
+
+# ---- the topology -------------------------------------------------------------------------------------------
+
+
+def _topology(
+    topology: StreamsTopology | None, configured: ConfiguredTopology | None
+) -> StreamsGroupDescribeResponseTopology:
+    """As it runs, or as it was said while it cannot run yet."""
+    if configured is not None and configured.is_ready:
+        return _configured(configured)
+    if topology is None:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group has no topology.")
+    return StreamsGroupDescribeResponseTopology(
+        epoch=topology.epoch,
+        subtopologies=[
+            StreamsGroupDescribeResponseSubtopology(
+                subtopology_id=subtopology_id,
+                source_topics=sorted(said.source_topics),
+                repartition_sink_topics=sorted(said.repartition_sink_topics),
+                state_changelog_topics=_said_topics(said.state_changelog_topics),
+                repartition_source_topics=_said_topics(said.repartition_source_topics),
+            )
+            for subtopology_id, said in sorted(topology.subtopologies.items(), key=lambda row: row[0])
+        ],
+    )
+
+
+def _said_topics(topics: Iterable[LoggedTopicInfo]) -> list[TopicInfo]:
+    return [
+        TopicInfo(
+            name=topic.name,
+            partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            topic_configs=[KeyValue(key=config.key, value=config.value) for config in topic.topic_configs],
+        )
+        for topic in sorted(topics, key=lambda topic: topic.name)
+    ]
+
+
+def _configured(configured: ConfiguredTopology) -> StreamsGroupDescribeResponseTopology:
+    return StreamsGroupDescribeResponseTopology(
+        epoch=configured.epoch,
+        subtopologies=[
+            StreamsGroupDescribeResponseSubtopology(
+                subtopology_id=subtopology_id,
+                source_topics=sorted(subtopology.source_topics),
+                repartition_sink_topics=sorted(subtopology.repartition_sink_topics),
+                state_changelog_topics=_topics(subtopology.state_changelog_topics),
+                repartition_source_topics=_topics(subtopology.repartition_source_topics),
+            )
+            for subtopology_id, subtopology in (configured.subtopologies or {}).items()
+        ],
+    )
+
+
+def _topics(topics: Mapping[str, ConfiguredInternalTopic]) -> list[TopicInfo]:
+    return [
+        TopicInfo(
+            name=name,
+            partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            topic_configs=_key_values(topic.configs),
+        )
+        for name, topic in sorted(topics.items(), key=lambda row: row[0])
+    ]
+
+
+def _key_values(values: Mapping[str, str]) -> list[KeyValue]:
+    """In the order of Apache's table of them."""
+    order = hash_order(values, java_hash_code, grown_capacity(len(values)))
+    return [KeyValue(key=key, value=values[key]) for key in order]
+
+
+# ---- members ------------------------------------------------------------------------------------------------
+
+
+def _member(group: StreamsGroup, member: StreamsGroupMember) -> Member:
+    endpoint = member.user_endpoint
+    return Member(
+        member_id=member.member_id,
+        member_epoch=member.member_epoch,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topology_epoch=member.topology_epoch,
+        process_id=member.process_id,
+        user_endpoint=None if endpoint is None else Endpoint(host=endpoint.host, port=endpoint.port),
+        client_tags=_key_values(member.client_tags),
+        task_offsets=[],
+        task_end_offsets=[],
+        assignment=_assignment(member.assigned),
+        target_assignment=_assignment(group.target.committed(member.member_id) or NOTHING),
+        is_classic=False,
+    )
+
+
+def _assignment(tasks: Tasks | HeldTasks) -> Assignment:
+    return Assignment(
+        active_tasks=_rows(tasks.active),
+        standby_tasks=_rows(tasks.standby),
+        warmup_tasks=_rows(tasks.warmup),
+    )
+
+
+def _rows(tasks: Mapping[str, Any]) -> list[TaskIds]:
+    return [
+        TaskIds(subtopology_id=subtopology_id, partitions=sorted(partitions))
+        for subtopology_id, partitions in sorted(tasks.items(), key=lambda row: row[0])
+    ]

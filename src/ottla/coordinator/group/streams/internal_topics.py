@@ -7,24 +7,179 @@ Pure: the topology and the cluster go in, a ConfiguredTopology comes out. Whatev
 KafkaError.
 """
 
-from collections.abc import Iterable, Mapping
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
 from typing import Final, TypeVar
 
-from ottla.coordinator.group.assignors.java_order import grown_capacity, hash_order
-from ottla.coordinator.group.streams.configured import (
+from ottla.coordinator.group.streams.topology import (
     ConfiguredInternalTopic,
     ConfiguredSubtopology,
     ConfiguredTopology,
     StatusCode,
+    StreamsTopology,
     TopicConfigurationError,
+    input_topics,
 )
-from ottla.coordinator.group.streams.copartitioning import Copartitioning
-from ottla.coordinator.group.streams.repartition import RepartitionCounts
-from ottla.coordinator.group.streams.topology import StreamsTopology, input_topics
-from ottla.coordinator.partitioning import java_hash_code
+from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.messages.streams_group_log import Subtopology, TopicInfo
+from ottla.wire.messages.streams_group_log import CopartitionGroup, Subtopology, TopicInfo
+
+# ----------------------------------------
+# Topics that are joined must have equally many partitions: repartition topics are made so, others must be so.
+
+
+class Copartitioning:
+    """The groups of topics of one topology. `count_of` is how many partitions a topic has, or shall have so far."""
+
+    def __init__(self, subtopologies: Iterable[Subtopology], count_of: Callable[[str], int | None]) -> None:
+        self._count_of = count_of
+        self._groups: list[frozenset[str]] = []
+        self._fixed: set[str] = set()
+        self._flexible: set[str] = set()
+        for subtopology in subtopologies:
+            self._groups.extend(_topics(subtopology, group) for group in subtopology.copartition_groups)
+            for topic in subtopology.repartition_source_topics:
+                (self._fixed if topic.partitions else self._flexible).add(topic.name)
+
+    def decide(self, counts: dict[str, int]) -> None:
+        """Set the partitions of the repartition topics of every group, one group after the other."""
+        for group in self._groups:
+            counts.update(self._decide_group(group))
+
+    def _decide_group(self, group: frozenset[str]) -> Mapping[str, int]:
+        repartition = {t: self._count(t) for t in group if t in self._fixed or t in self._flexible}
+        others = {topic: self._count(topic) for topic in group if topic not in repartition}
+        if not group:
+            return {}
+        if others:
+            count = _same(others)
+        elif self._fixed:
+            count = self._fixed_count
+        else:
+            count = _largest(repartition)
+        for topic, own in repartition.items():
+            if topic in self._fixed and own != count:
+                raise _incorrect(f"Repartition topic {topic} has {own} partitions, and must have {count}.")
+        return dict.fromkeys(repartition, count)
+
+    @cached_property
+    def _fixed_count(self) -> int:
+        """All that the application has decided must agree, in one group or not."""
+        return _same({topic: self._count(topic) for topic in self._fixed})
+
+    def _count(self, topic: str) -> int:
+        count = self._count_of(topic)
+        if count is None:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Nothing says how many partitions {topic} has.")
+        return count
+
+
+def _topics(subtopology: Subtopology, group: CopartitionGroup) -> frozenset[str]:
+    """A group names its topics by their places in the subtopology's lists."""
+    repartition = [topic.name for topic in subtopology.repartition_source_topics]
+    return frozenset(
+        (
+            *(_at(subtopology.source_topics, place) for place in group.source_topics),
+            *(_at(repartition, place) for place in group.repartition_source_topics),
+        )
+    )
+
+
+def _at(topics: list[str], place: int) -> str:
+    if not 0 <= place < len(topics):
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"There is no topic {place} to be copartitioned.")
+    return topics[place]
+
+
+def _same(counts: Mapping[str, int]) -> int:
+    found = set(counts.values())
+    if len(found) > 1:
+        told = ", ".join(f"{topic}: {count}" for topic, count in sorted(counts.items()))
+        raise _incorrect(f"These topics must have equally many partitions: {told}.")
+    return found.pop()
+
+
+def _largest(counts: Mapping[str, int]) -> int:
+    largest = max(counts.values())
+    if largest <= 0:
+        raise KafkaError(
+            ErrorCode.STREAMS_INVALID_TOPOLOGY, f"Nothing says how many partitions {sorted(counts)} have."
+        )
+    return largest
+
+
+def _incorrect(detail: str) -> TopicConfigurationError:
+    return TopicConfigurationError(StatusCode.INCORRECTLY_PARTITIONED_TOPICS, detail)
+
+
+# ----------------------------------------
+# How many partitions repartition topics have: as many as the largest topic of the subtopology that writes to them.
+#
+# One may depend on another. Apache goes through the subtopologies again and again until all is decided, and each decides
+# as soon as it knows the size of any of its topics, which need not be the largest. The same is decided here by visiting
+# a subtopology only when it can decide, at the turn at which Apache would: in no more than a sort's time, however long
+# the chain is that a topology makes.
+
+
+# A round and a place in it.
+Turn = tuple[int, int]
+
+
+class RepartitionCounts:
+    """Used once. `count_of` is how many partitions a topic has that exists."""
+
+    def __init__(self, subtopologies: Sequence[Subtopology], count_of: Callable[[str], int | None]) -> None:
+        self._subtopologies = subtopologies
+        self._count_of = count_of
+        self._counts: dict[str, int] = {}
+        self._readers: dict[str, list[int]] = {}
+        self._due: list[Turn] = []
+        self._seen: set[int] = set()
+
+    def decided(self) -> dict[str, int]:
+        """By topic; STREAMS_INVALID_TOPOLOGY if some depend on nothing but themselves."""
+        for place, subtopology in enumerate(self._subtopologies):
+            for topic in subtopology.repartition_source_topics:
+                self._readers.setdefault(topic.name, []).append(place)
+                if topic.partitions:
+                    self._counts[topic.name] = topic.partitions
+        for place in range(len(self._subtopologies)):
+            if self._largest_input(place) is not None:
+                self._visit(place, (0, -1))
+        while self._due:
+            self._decide(heapq.heappop(self._due))
+        sinks = chain.from_iterable(s.repartition_sink_topics for s in self._subtopologies)
+        if any(topic not in self._counts for topic in sinks):
+            raise KafkaError(
+                ErrorCode.STREAMS_INVALID_TOPOLOGY,
+                "The partitions of a repartition topic depend on themselves.",
+            )
+        return self._counts
+
+    def _visit(self, place: int, after: Turn) -> None:
+        """At its next turn after this one, unless it was to be visited before."""
+        if place not in self._seen:
+            self._seen.add(place)
+            heapq.heappush(self._due, (after[0] if place > after[1] else after[0] + 1, place))
+
+    def _decide(self, turn: Turn) -> None:
+        count = self._largest_input(turn[1])
+        assert count is not None, "it is visited when it can decide"
+        for topic in self._subtopologies[turn[1]].repartition_sink_topics:
+            if topic not in self._counts:
+                self._counts[topic] = count
+                for reader in self._readers.get(topic, ()):
+                    self._visit(reader, turn)
+
+    def _largest_input(self, place: int) -> int | None:
+        subtopology = self._subtopologies[place]
+        repartition = (self._counts.get(topic.name) for topic in subtopology.repartition_source_topics)
+        sources = (self._count_of(topic) for topic in subtopology.source_topics)
+        return max((count for count in (*repartition, *sources) if count is not None), default=None)
+
 
 T = TypeVar("T")
 

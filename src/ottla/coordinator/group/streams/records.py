@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ottla.coordinator.group.modern_records import ModernRecords
-from ottla.coordinator.group.streams.member import StreamsGroupMember
-from ottla.coordinator.group.streams.tasks import TaskEpochs, TaskIds, Tasks
-from ottla.coordinator.result import CoordinatorRecord
+from ottla.coordinator.group.modern.group import ModernRecords
+from ottla.coordinator.group.streams.member import StreamsGroupMember, TaskEpochs, TaskIds, Tasks
+from ottla.coordinator.machine import CoordinatorRecord
 from ottla.wire.messages import streams_group_log as log
 
 

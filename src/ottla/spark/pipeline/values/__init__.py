@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.spark.pipeline.errors import DeclarationError
+from ottla.spark.pipeline.declare import DeclarationError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -56,7 +56,7 @@ def codec(topic: Topic, form: str, base_dir: Path, *, writing: bool) -> Codec | 
             raise DeclarationError("schema: format='raw' takes none")
         return None
     if form == "string":
-        from ottla.spark.pipeline.values.text import TextCodec
+        from ottla.spark.pipeline.values.json import TextCodec
 
         if topic.schema is not None:
             raise DeclarationError("schema: format='string' takes none")

@@ -10,8 +10,8 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from ottla.spark.pipeline.ddl import DdlError, parse_schema
-from ottla.spark.pipeline.errors import DeclarationError, listed
+from ottla.spark.pipeline.declare import DeclarationError, listed
+from ottla.spark.pipeline.values.ddl import DdlError, parse_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -206,3 +206,47 @@ def _join(path: str, name: str) -> str:
 def _shortened(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= MAX_SHOWN else flat[: MAX_SHOWN - 3] + "..."
+
+
+# ----------------------------------------
+# Values that are text: one column, `value`.
+
+
+class TextCodec:
+    """UTF-8 text in one column; bytes that are none are errors."""
+
+    can_fail_to_write = False
+
+    @property
+    def columns(self) -> StructType:
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        return StructType([StructField("value", StringType())])
+
+    def parse(self, value: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.struct(value.cast("string").alias("value"))
+
+    def error(self, parsed: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.when(~F.is_valid_utf8(parsed.getField("value")), F.lit("is not UTF-8 text"))
+
+    def fields(self, parsed: Column) -> list[Column]:
+        return [parsed.getField("value").alias("value")]
+
+    def encode(self, row: Column, columns: StructType) -> Column:
+        from pyspark.sql import functions as F
+
+        only = row.getField(columns.names[0])
+        text = F.lit(None).cast("string")
+        return F.struct(only.cast("string").cast("binary").alias("value"), text.alias("error"))
+
+    def refuse(self, columns: StructType) -> list[str]:
+        if len(columns.fields) == 1:
+            return []
+        return [f"format='string' writes one column, and the result has {', '.join(columns.names)}"]
+
+    def explain(self, value: bytes) -> str:
+        return "is not UTF-8 text"

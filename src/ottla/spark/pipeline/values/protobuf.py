@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -9,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.model.install import install
-from ottla.spark.pipeline.errors import DeclarationError
+from ottla.spark.pipeline.declare import DeclarationError, did_you_mean, listed
 from ottla.spark.pipeline.values.json import differences
 from ottla.spark.pipeline.values.rows import Decode, Encode, decode_column, encode_column
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import FieldDescriptor
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from pyspark.sql import Column
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -24,8 +27,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def protobuf_codec(schema: Any, message: str | None, base_dir: Path) -> ProtobufCodec:
     """By a descriptor set, a .proto file or a generated class."""
     try:
-        from ottla.spark.pipeline.values.protobuf_schema import message_class, read_descriptors, spark_columns
-
         if schema is None:
             raise DeclarationError(
                 "format='protobuf' needs a schema: a descriptor set (.desc), a .proto file or a class"
@@ -96,7 +97,6 @@ _classes: dict[tuple[bytes, str], Any] = {}
 
 def _class(descriptors: bytes, message: str) -> Any:
     """A worker lives for many batches, and making a class is slow; there are as many as schemas."""
-    from ottla.spark.pipeline.values.protobuf_schema import message_class
 
     found = _classes.get((descriptors, message))
     if found is None:
@@ -138,7 +138,6 @@ def _reader(descriptor: Any) -> Read:
 
 
 def _get(field: FieldDescriptor) -> Callable[[Any], Any]:
-    from ottla.spark.pipeline.values.protobuf_schema import is_map
 
     if is_map(field):
         get = _get_one(field.message_type.fields_by_name["value"])
@@ -149,7 +148,6 @@ def _get(field: FieldDescriptor) -> Callable[[Any], Any]:
 
 
 def _get_one(field: FieldDescriptor) -> Callable[[Any], Any]:
-    from ottla.spark.pipeline.values.protobuf_schema import TIMESTAMP, WRAPPERS
 
     message = field.message_type
     if message is not None:
@@ -204,7 +202,6 @@ def _fill(message: Any, row: dict[str, Any], path: str) -> None:
 
 
 def _set(message: Any, field: FieldDescriptor, value: Any, where: str) -> None:
-    from ottla.spark.pipeline.values.protobuf_schema import is_map
 
     if is_map(field):
         target, kind = getattr(message, field.name), field.message_type.fields_by_name["value"]
@@ -229,7 +226,6 @@ def _set(message: Any, field: FieldDescriptor, value: Any, where: str) -> None:
 
 
 def _set_message(target: Any, descriptor: Any, value: Any, where: str) -> None:
-    from ottla.spark.pipeline.values.protobuf_schema import TIMESTAMP, WRAPPERS
 
     if descriptor.full_name == TIMESTAMP:
         micros = (value - _EPOCH) // timedelta(microseconds=1)
@@ -247,3 +243,231 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
             raise ValueError(f"{value!r} is no {field.enum_type.full_name}")
         return found.number
     return int(value) if isinstance(value, Decimal) else value
+
+
+# ----------------------------------------
+# Protobuf messages by their descriptors: found in a descriptor set, a .proto file or a generated class, and
+#
+# told as Spark columns.
+#
+# The mapping: uint32 is bigint and uint64 decimal(20,0), since Spark has no unsigned types; an enum is its name;
+# Timestamp is timestamp; the wrappers are columns that may be null. A field without presence is its default where
+# it was not sent, one with presence is null.
+
+
+MAX_DESCRIPTOR_BYTES = 16_000_000
+PROTOC_TIMEOUT_S = 60
+TIMESTAMP = "google.protobuf.Timestamp"
+WRAPPERS = frozenset(
+    f"google.protobuf.{kind}Value"
+    for kind in ("Bool", "Int32", "UInt32", "Int64", "UInt64", "Float", "Double", "String", "Bytes")
+)
+
+
+def read_descriptors(schema: Any, message: str | None, base_dir: Path) -> tuple[bytes, str]:
+    """A serialised FileDescriptorSet, and the full name of the message."""
+    descriptor = getattr(schema, "DESCRIPTOR", None)
+    if descriptor is not None and hasattr(descriptor, "full_name"):
+        return _set_of(descriptor.file), message or descriptor.full_name
+    if not isinstance(schema, str):
+        raise DeclarationError(
+            f"schema: Protobuf takes a descriptor set (.desc), a .proto file or a generated class, "
+            f"not {type(schema).__name__}"
+        )
+    path = base_dir / schema
+    if not path.is_file():
+        raise DeclarationError(f"schema: there is no file {schema!r} (a descriptor set, or a .proto file)")
+    if path.stat().st_size > MAX_DESCRIPTOR_BYTES:
+        raise DeclarationError(f"schema {schema}: larger than {MAX_DESCRIPTOR_BYTES:,} bytes")
+    data = _compiled(path) if path.suffix == ".proto" else path.read_bytes()
+    return data, message or _only_message(data, schema)
+
+
+def _set_of(file: Any) -> bytes:
+    """A file's descriptor with all that it imports, dependencies first."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    found: dict[str, Any] = {}
+
+    def add(one: Any) -> None:
+        if one.name not in found:
+            for dependency in one.dependencies:
+                add(dependency)
+            found[one.name] = one
+
+    add(file)
+    made = FileDescriptorSet()
+    for one in found.values():
+        one.CopyToProto(made.file.add())
+    data: bytes = made.SerializeToString()
+    return data
+
+
+def _compiled(path: Path) -> bytes:
+    """A .proto file through protoc, where there is one."""
+    protoc = shutil.which("protoc")
+    if protoc is None:
+        raise DeclarationError(
+            f"schema {path.name}: there is no protoc here to compile it; give a descriptor set "
+            f"(protoc --include_imports --descriptor_set_out={path.stem}.desc {path.name})"
+        )
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "out.desc"
+        done = subprocess.run(
+            [protoc, f"-I{path.parent}", "--include_imports", f"--descriptor_set_out={out}", str(path)],
+            capture_output=True,
+            text=True,
+            timeout=PROTOC_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode:
+            raise DeclarationError(f"schema {path.name}: {' '.join(done.stderr.split())}")
+        return out.read_bytes()
+
+
+def _only_message(data: bytes, schema: str) -> str:
+    names = message_names(data)
+    if len(names) == 1:
+        return names[0]
+    raise DeclarationError(f"message: {schema} has {listed(names)}; say which")
+
+
+def message_names(data: bytes) -> list[str]:
+    """The messages at the top of the files of a set, those of Protobuf's own files left out."""
+    found = []
+    for file in _file_set(data).file:
+        if not file.name.startswith("google/protobuf/"):
+            prefix = f"{file.package}." if file.package else ""
+            found += [prefix + message.name for message in file.message_type]
+    return found
+
+
+def _file_set(data: bytes) -> Any:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.message import DecodeError
+
+    try:
+        return FileDescriptorSet.FromString(data)
+    except DecodeError:
+        raise DeclarationError("schema: is no descriptor set (protoc --descriptor_set_out)") from None
+
+
+def message_class(data: bytes, name: str) -> Any:
+    """The class of a message, made of its descriptors alone."""
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message_factory import GetMessageClass
+
+    pool = DescriptorPool()
+    for file in _ordered(_file_set(data)):
+        try:
+            pool.Add(file) if not hasattr(pool, "AddSerializedFile") else pool.AddSerializedFile(
+                file.SerializeToString()
+            )
+        except TypeError as error:
+            raise DeclarationError(
+                f"schema: {' '.join(str(error).split())} (was the set made with --include_imports?)"
+            ) from None
+    try:
+        return GetMessageClass(pool.FindMessageTypeByName(name))
+    except KeyError:
+        known = message_names(data)
+        raise DeclarationError(
+            f"message: there is no {name!r}; there is {listed(known)}{did_you_mean(name, known)}"
+        ) from None
+
+
+def _ordered(files: Any) -> list[Any]:
+    """Dependencies first; those that a set leaves out of Protobuf's own files are taken from the package."""
+    by_name = {file.name: file for file in files.file}
+    done: dict[str, Any] = {}
+
+    def add(name: str) -> None:
+        if name in done:
+            return
+        file = by_name.get(name) or _well_known(name)
+        if file is None:
+            return  # the pool says which one is missing
+        done[name] = file
+        for dependency in file.dependency:
+            add(dependency)
+        done[name] = done.pop(name)
+
+    for name in by_name:
+        add(name)
+    return list(done.values())
+
+
+def _well_known(name: str) -> Any:
+    if not name.startswith("google/protobuf/"):
+        return None
+    import importlib
+
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    module = "google.protobuf." + name.removeprefix("google/protobuf/").removesuffix(".proto") + "_pb2"
+    try:
+        file = importlib.import_module(module).DESCRIPTOR
+    except ModuleNotFoundError:
+        return None
+    made = FileDescriptorProto()
+    file.CopyToProto(made)
+    return made
+
+
+def spark_columns(descriptor: Descriptor) -> StructType:
+    """A message as columns."""
+    return _struct(descriptor, (), "")
+
+
+def _struct(descriptor: Descriptor, inside: tuple[str, ...], path: str) -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    if descriptor.full_name in inside:
+        raise DeclarationError(f"schema: field {path!r} contains itself, which Spark has no type for")
+    deeper = (*inside, descriptor.full_name)
+    return StructType(
+        [
+            StructField(field.name, _field(field, deeper, f"{path}.{field.name}" if path else field.name))
+            for field in descriptor.fields
+        ]
+    )
+
+
+def _field(field: FieldDescriptor, inside: tuple[str, ...], path: str) -> DataType:
+    from pyspark.sql.types import ArrayType, MapType
+
+    if is_map(field):
+        entry = field.message_type.fields_by_name
+        return MapType(_single(entry["key"], inside, path), _single(entry["value"], inside, path))
+    kind = _single(field, inside, path)
+    return ArrayType(kind) if field.is_repeated else kind
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    """A map is a repeated message of its own kind on the wire."""
+    return bool(field.message_type is not None and field.message_type.GetOptions().map_entry)
+
+
+def _single(field: FieldDescriptor, inside: tuple[str, ...], path: str) -> DataType:
+    from pyspark.sql import types
+
+    message = field.message_type
+    if message is not None:
+        if message.full_name == TIMESTAMP:
+            return types.TimestampType()
+        if message.full_name in WRAPPERS:
+            return _single(message.fields_by_name["value"], inside, path)
+        return _struct(message, inside, path)
+    simple = {
+        field.CPPTYPE_INT32: types.IntegerType(),
+        field.CPPTYPE_INT64: types.LongType(),
+        field.CPPTYPE_UINT32: types.LongType(),
+        field.CPPTYPE_UINT64: types.DecimalType(20, 0),
+        field.CPPTYPE_DOUBLE: types.DoubleType(),
+        field.CPPTYPE_FLOAT: types.FloatType(),
+        field.CPPTYPE_BOOL: types.BooleanType(),
+        field.CPPTYPE_ENUM: types.StringType(),
+    }
+    if field.type == field.TYPE_BYTES:
+        return types.BinaryType()
+    return simple.get(field.cpp_type, types.StringType())

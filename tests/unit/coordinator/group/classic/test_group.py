@@ -6,10 +6,13 @@ from hypothesis import strategies as st
 from tests.support.group_world import GroupWorld, error_of
 
 from ottla.coordinator.group.classic import rebalance
-from ottla.coordinator.group.classic.group import ClassicGroup
-from ottla.coordinator.group.classic.protocols import subscribed_topics
-from ottla.coordinator.group.classic.records import restore
-from ottla.coordinator.group.classic.state import TRANSITIONS, ClassicGroupState
+from ottla.coordinator.group.classic.group import (
+    TRANSITIONS,
+    ClassicGroup,
+    ClassicGroupState,
+    restore,
+    subscribed_topics,
+)
 from ottla.coordinator.group.group import OffsetExpiration
 from ottla.coordinator.timeline import Timeline
 from ottla.model.errors import ErrorCode, KafkaError

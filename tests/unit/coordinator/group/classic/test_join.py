@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.group_world import GroupWorld, error_of
 
+from ottla.coordinator.group.classic.group import most_votes
 from ottla.coordinator.group.classic.join import MAX_PENDING_JOIN, NEW_MEMBER_JOIN_TIMEOUT_MS
-from ottla.coordinator.group.classic.protocols import most_votes
 from ottla.model.errors import ErrorCode
 
 TWO = (("range", b"\x00\x00" + bytes(8)), ("roundrobin", b"\x00\x00" + bytes(8)))

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 from tests.support.group_world import GroupWorld
 
-from ottla.coordinator.group.classic.group import ClassicGroup
-from ottla.coordinator.group.classic.member import NEVER
-from ottla.coordinator.group.classic.state import EMPTY, PREPARING_REBALANCE
+from ottla.coordinator.group.classic.group import EMPTY, NEVER, PREPARING_REBALANCE, ClassicGroup
 from ottla.model.errors import ErrorCode
 from ottla.model.pending import Pending
 

@@ -14,8 +14,8 @@ from ottla.coordinator.group.assignors import (
     SubscribedTopics,
 )
 from ottla.coordinator.group.assignors.loading import load_assignors
-from ottla.coordinator.group.consumer.large import PORTION
-from ottla.coordinator.result import Result
+from ottla.coordinator.group.consumer.assignment import PORTION
+from ottla.coordinator.machine import Result
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches

@@ -8,7 +8,7 @@ from tests.support.consumer_world import ConsumerWorld
 from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import MemberState
 from ottla.coordinator.group.group import GroupType
-from ottla.coordinator.result import CoordinatorRecord, Result
+from ottla.coordinator.machine import CoordinatorRecord, Result
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages import offsets_log as log
 

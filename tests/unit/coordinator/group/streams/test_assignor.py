@@ -8,10 +8,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.coordinator.group.streams.assignor import AssignmentMember, assign
-from ottla.coordinator.group.streams.configured import ConfiguredInternalTopic, ConfiguredSubtopology
-from ottla.coordinator.group.streams.process_state import PriorityQueue
-from ottla.coordinator.group.streams.tasks import NOTHING, Tasks
+from ottla.coordinator.group.streams.assignor import AssignmentMember, PriorityQueue, assign
+from ottla.coordinator.group.streams.member import NOTHING, Tasks
+from ottla.coordinator.group.streams.topology import ConfiguredInternalTopic, ConfiguredSubtopology
 
 CHANGELOG = {"c": ConfiguredInternalTopic("c", 1, 0, {})}
 

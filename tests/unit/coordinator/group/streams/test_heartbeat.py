@@ -14,9 +14,9 @@ from tests.support.streams_world import (
     topology,
 )
 
-from ottla.coordinator.group.streams.configured import StatusCode
+from ottla.coordinator.group.streams.manager import MAX_TOPOLOGY_SIZE
 from ottla.coordinator.group.streams.member import MemberState
-from ottla.coordinator.group.streams.validation import MAX_TOPOLOGY_SIZE
+from ottla.coordinator.group.streams.topology import StatusCode
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages.streams_group import KeyValue, TaskIds, TaskOffset
 

@@ -7,9 +7,8 @@ import pytest
 from tests.support.consumer_world import image_of
 from tests.support.streams_world import internal, subtopology, topology
 
-from ottla.coordinator.group.streams.configured import ConfiguredTopology, StatusCode
 from ottla.coordinator.group.streams.internal_topics import configure, summary
-from ottla.coordinator.group.streams.topology import topology_from_request
+from ottla.coordinator.group.streams.topology import ConfiguredTopology, StatusCode, topology_from_request
 from ottla.model.errors import ErrorCode, KafkaError
 
 

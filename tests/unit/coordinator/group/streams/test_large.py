@@ -3,8 +3,8 @@
 from tests.support.consumer_world import refused
 from tests.support.streams_world import Owned, StreamsWorld, statuses, told_tasks
 
-from ottla.coordinator.group.streams.configured import StatusCode
-from ottla.coordinator.group.streams.target import INLINE_LIMIT
+from ottla.coordinator.group.streams.assignment import INLINE_LIMIT
+from ottla.coordinator.group.streams.topology import StatusCode
 from ottla.model.errors import ErrorCode, KafkaError
 
 TASKS = INLINE_LIMIT + 1

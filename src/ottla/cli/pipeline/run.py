@@ -1,0 +1,349 @@
+"""`ottla pipeline run`: checks, then a runner in a process of its own, watched until it ends or Ctrl-C.
+
+The runner (ottla.spark.pipeline.runner) does the work and writes its state to disk; whoever watches reads it there,
+so a run in the foreground is a run in the background with somebody looking on. Spark's noise goes to a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ottla.cli.args import EXIT_INTERRUPTED, CliError, UsageError, bootstrap_servers, pairs
+from ottla.cli.client import explained
+from ottla.cli.output import say
+from ottla.model.install import install
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from ottla.spark.pipeline.load import Pipeline
+    from ottla.spark.pipeline.runner import Spec
+    from ottla.spark.pipeline.state import Home, Run
+
+# As Spark takes them; some would be found out only by Java, which is then blamed.
+MASTER = re.compile(r"local|local\[(\*|\d+)(\s*,\s*\d+)?\]|local-cluster\[.*\]|spark://.+|yarn|k8s://.+")
+REDRAW_S = 0.5
+PLAIN_EVERY_S = 10.0
+KEEP_LOGS = 20
+
+
+def run(args: argparse.Namespace, root: Path) -> int:
+    """Check, start, watch."""
+    if args.master and args.remote:
+        raise UsageError("--master and --remote: one or the other")
+    if args.master and not MASTER.fullmatch(args.master):
+        raise UsageError(
+            f"--master {args.master!r} is no master of Spark's: local, local[N], local[*], spark://HOST:PORT, yarn, "
+            "k8s://…"
+        )
+    _require_spark(args.remote)
+    pipeline = checked(args.file, args.name)
+    bootstrap = bootstrap_servers(args.bootstrap_server)
+    options = {f"kafka.{key}": value for key, value in pairs(args.property, "-X")}
+    conf = dict(pairs(args.conf, "--conf"))
+    home = _home(root, pipeline.name)
+    _check_topics(pipeline, bootstrap, options, create_all=args.create_topics)
+    spec = _spec(args, pipeline, home, bootstrap, conf, options)
+    return _detached(spec, home) if args.detach else _watched(spec, home)
+
+
+def checked(file: str, name: str | None) -> Pipeline:
+    """The pipeline of a file, or everything that is wrong with it."""
+    from dataclasses import replace
+
+    from ottla.spark.pipeline.declare import PipelineError
+    from ottla.spark.pipeline.load import LEGAL_NAME, load
+
+    try:
+        pipeline = load(file)
+    except PipelineError as error:
+        raise _refused(error) from None
+    name = name or pipeline.name
+    if not LEGAL_NAME.fullmatch(name):
+        raise UsageError(f"{name!r}: the name of a pipeline is letters, digits, '.', '_' and '-'; see --name")
+    return replace(pipeline, name=name)
+
+
+def _refused(error: Exception) -> CliError:
+    """All that is wrong, one line each; the last line is the one that main prints."""
+    lines = str(error).splitlines()
+    for line in lines[:-1]:
+        say(f"ottla: {line}")
+    return CliError(lines[-1])
+
+
+def _require_spark(remote: str | None) -> None:
+    """One sentence for what is missing, before anything else is tried."""
+    for package in ("pyspark", "pyarrow"):
+        if not _is_installed(package):
+            raise CliError(f"pipelines need the package {package}: {install('spark')}")
+    if remote is not None:
+        for package in ("grpc", "grpc_status", "pandas", "google.rpc"):
+            if not _is_installed(package):
+                raise CliError(f"--remote needs the package {package}: {install('spark-connect')}")
+        return
+    from ottla.spark.java import JavaMissing, find_java
+
+    try:
+        find_java()
+    except JavaMissing as error:
+        raise CliError(str(error)) from None
+
+
+def _is_installed(package: str) -> bool:
+    import importlib.util
+
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # of the package above it
+        return False
+
+
+def _home(root: Path, name: str) -> Home:
+    from ottla.spark.pipeline.state import Home
+
+    home = Home(root, name)
+    if home.is_running():
+        raise CliError(
+            f"{name} runs already, as process {home.pid()}; `ottla pipeline stop {name}` stops it, --name runs another"
+        )
+    return home
+
+
+def _check_topics(pipeline: Pipeline, bootstrap: str, options: dict[str, str], *, create_all: bool) -> None:
+    from ottla.spark.connection import OptionError
+    from ottla.spark.pipeline.declare import PipelineError
+    from ottla.spark.pipeline.topics import check_topics
+
+    try:
+        with explained():
+            check_topics(pipeline, bootstrap, options, create_all=create_all)
+    except PipelineError as error:
+        raise _refused(error) from None
+    except OptionError as error:
+        raise UsageError(str(error)) from None
+
+
+def _spec(
+    args: argparse.Namespace,
+    pipeline: Pipeline,
+    home: Home,
+    bootstrap: str,
+    conf: dict[str, str],
+    options: dict[str, str],
+) -> Spec:
+    from ottla.spark.pipeline.runner import Spec
+
+    home.logs.mkdir(parents=True, exist_ok=True)
+    _drop_old_logs(home.logs)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
+    return Spec(
+        file=str(pipeline.path),
+        name=pipeline.name,
+        bootstrap=bootstrap,
+        state_dir=str(home.path.parent),
+        log=str(home.logs / f"{stamp}.log"),
+        spark_log=str(home.logs / f"{stamp}.spark.log"),
+        master=args.master,
+        remote=args.remote,
+        checkpoint_dir=args.checkpoint_dir,
+        available_now=args.available_now,
+        watched=not args.detach,
+        create_topics=args.create_topics,
+        conf=conf,
+        options=options,
+    )
+
+
+def _drop_old_logs(logs: Path) -> None:
+    """A pipeline that is restarted every hour would fill the disk with what it said."""
+    for old in sorted(logs.glob("*.log*"))[: -2 * KEEP_LOGS]:
+        old.unlink(missing_ok=True)
+
+
+def _start(spec: Spec) -> subprocess.Popen[bytes]:
+    """The runner, away from this terminal's signals."""
+    command = [sys.executable, "-m", "ottla.spark.pipeline.runner", spec.to_json()]
+    with open(spec.spark_log, "ab") as noise:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE if spec.watched else subprocess.DEVNULL,
+            stdout=noise,
+            stderr=noise,
+            start_new_session=True,
+        )
+
+
+def _detached(spec: Spec, home: Home) -> int:
+    """Start it and wait until it runs, so that what goes wrong at the start is said here."""
+    from ottla.spark.pipeline.state import STARTING
+
+    process = _start(spec)
+    say(f"{spec.name}: starting as process {process.pid}")
+    while process.poll() is None:
+        found = _current(home, process.pid)
+        if found is not None and found.state != STARTING:
+            break
+        time.sleep(0.1)  # the runner tells its state in a file
+    ended = _outcome(home, process, spec)
+    if ended.problems or process.poll() not in (None, 0):
+        return _report(ended, spec)
+    say(f"{spec.name}: {ended.state}; `ottla pipeline status {spec.name}` shows it, log {spec.log}")
+    return 0
+
+
+def _current(home: Home, pid: int) -> Run | None:
+    """The run of this very process: an earlier one's file may still be there."""
+    found = home.run()
+    return found if found is not None and found.pid == pid else None
+
+
+def _watched(spec: Spec, home: Home) -> int:
+    process = _start(spec)
+    interrupted = False
+    try:
+        with _view() as show:
+            while process.poll() is None:
+                show(home, process.pid)
+                time.sleep(REDRAW_S)  # between two pictures
+    except KeyboardInterrupt:
+        interrupted = True
+        _stop(process, spec)
+    ended = _outcome(home, process, spec)
+    _last_word(ended, home)
+    if ended.problems or ended.state not in ("stopped", "finished"):
+        return _report(ended, spec)
+    return EXIT_INTERRUPTED if interrupted else 0
+
+
+def _stop(process: subprocess.Popen[bytes], spec: Spec) -> None:
+    """Ctrl-C: the runner stops when its standard input ends. A second one does not wait for it."""
+    say(f"\n{spec.name}: stopping (Ctrl-C again kills it)")
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait()
+    except KeyboardInterrupt:
+        process.kill()
+        process.wait()
+
+
+def _outcome(home: Home, process: subprocess.Popen[bytes], spec: Spec) -> Run:
+    from dataclasses import replace
+
+    from ottla.spark.pipeline.state import DIED, FAILED, Run
+
+    found = _current(home, process.pid)
+    if found is None:
+        told = _tail(spec.log) or _tail(spec.spark_log) or f"it ended with code {process.poll()}"
+        return Run(
+            spec.name,
+            spec.file,
+            spec.bootstrap,
+            spec.remote or spec.master or "",
+            FAILED,
+            process.pid,
+            problems=(told,),
+        )
+    if found.state == DIED:
+        return replace(found, problems=(f"the process ended unexpectedly (code {process.poll()})",))
+    return found
+
+
+def _tail(path: str) -> str:
+    """The last line of a file, if there is one."""
+    try:
+        lines = Path(path).read_text(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _report(ended: Run, spec: Spec) -> int:
+    for problem in ended.problems:
+        say(f"ottla: {problem}")
+    say(f"ottla: the log is {spec.log}, Spark's {spec.spark_log}")
+    return 1
+
+
+def _last_word(ended: Run, home: Home) -> None:
+    from ottla.cli.pipeline.screen import elapsed, plain_lines
+
+    took_ms = (ended.ended_ms or ended.started_ms) - ended.started_ms
+    for line in plain_lines(home.progress(), took_ms / 1000):
+        say(line)
+    say(f"{ended.name}: {ended.state} after {elapsed(took_ms)}")
+
+
+@contextlib.contextmanager
+def _view() -> Iterator[_Show]:
+    """A redrawn table on a terminal, plain lines elsewhere."""
+    show = _Table() if sys.stderr.isatty() else _Lines()
+    try:
+        yield show
+    finally:
+        show.close()
+
+
+class _Show:
+    """Shows a run; asked about twice a second."""
+
+    def __call__(self, home: Home, pid: int) -> None:
+        found = _current(home, pid)
+        if found is not None:
+            self.draw(found, home.progress())
+
+    def draw(self, found: Run, progress: dict[str, object]) -> None:
+        raise AssertionError("one of the two below")
+
+    def close(self) -> None:
+        """Leave the terminal as it is."""
+
+
+class _Table(_Show):
+    def __init__(self) -> None:
+        self._height = 0
+
+    def draw(self, found: Run, progress: dict[str, object]) -> None:
+        from ottla.cli.pipeline.screen import screen
+
+        lines = screen(found, progress, time.time_ns() // 1_000_000, shutil.get_terminal_size().columns)
+        self._write(lines)
+
+    def _write(self, lines: Sequence[str]) -> None:
+        up = f"\x1b[{self._height}F" if self._height else ""
+        sys.stderr.write(up + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+        sys.stderr.flush()
+        self._height = len(lines)
+
+
+class _Lines(_Show):
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._state = ""
+        self._told_created = False
+
+    def draw(self, found: Run, progress: dict[str, object]) -> None:
+        from ottla.cli.pipeline.screen import created_line, plain_lines
+
+        if found.state != self._state:
+            self._state = found.state
+            say(f"{found.name}: {found.state} (log {found.log})")
+        if found.created and not self._told_created:
+            self._told_created = True
+            say(f"{found.name}: {created_line(found)}")
+        now = time.monotonic()
+        if now >= self._next and progress.get("streams"):
+            self._next = now + PLAIN_EVERY_S
+            for line in plain_lines(progress, (time.time_ns() // 1_000_000 - found.started_ms) / 1000):
+                say(line)

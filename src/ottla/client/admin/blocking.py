@@ -1,0 +1,170 @@
+"""Admin: the admin client for plain threads. See ottla.client.admin.aio."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ottla.client.admin.aio import AsyncAdmin
+from ottla.client.admin.types import (
+    ActiveProducer,
+    ClusterDescription,
+    ConfigChange,
+    ConfigEntry,
+    ConfigResource,
+    CreatedTopic,
+    FeatureDescription,
+    GroupDescription,
+    GroupListing,
+    LogDirDescription,
+    NewTopic,
+    OpenTransaction,
+    QuorumDescription,
+    ResourceType,
+    ShareOffset,
+    TopicDescription,
+    TopicListing,
+    TransactionDescription,
+    TransactionListing,
+)
+from ottla.client.base import Blocking
+from ottla.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
+from ottla.model.errors import KafkaError
+from ottla.model.ids import TopicPartition
+
+
+class Admin(Blocking):
+    """Topics, partitions, configurations, offsets, records, directories: see AsyncAdmin."""
+
+    _twin: AsyncAdmin
+
+    def __init__(self, settings: Mapping[str, Any] | None = None, **more: Any) -> None:
+        super().__init__(lambda lock: AsyncAdmin(settings, lock=lock, **more))
+
+    def create_topics(self, topics: Sequence[NewTopic], **more: Any) -> dict[str, CreatedTopic | KafkaError]:
+        return self._run(self._twin.create_topics(topics, **more))
+
+    def delete_topics(self, names: Iterable[str], **more: Any) -> dict[str, KafkaError | None]:
+        return self._run(self._twin.delete_topics(names, **more))
+
+    def create_partitions(self, counts: Mapping[str, int], **more: Any) -> dict[str, KafkaError | None]:
+        return self._run(self._twin.create_partitions(counts, **more))
+
+    def list_topics(self) -> list[TopicListing]:
+        return self._run(self._twin.list_topics())
+
+    def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription | KafkaError]:
+        return self._run(self._twin.describe_topics(names))
+
+    def describe_configs(
+        self, resources: Iterable[ConfigResource], **more: Any
+    ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]:
+        return self._run(self._twin.describe_configs(resources, **more))
+
+    def incremental_alter_configs(
+        self, changes: Mapping[ConfigResource, Sequence[ConfigChange]], **more: Any
+    ) -> dict[ConfigResource, KafkaError | None]:
+        return self._run(self._twin.incremental_alter_configs(changes, **more))
+
+    def list_config_resources(self, types: Iterable[ResourceType] = ()) -> list[ConfigResource]:
+        return self._run(self._twin.list_config_resources(types))
+
+    def describe_cluster(self) -> ClusterDescription:
+        return self._run(self._twin.describe_cluster())
+
+    def describe_quorum(self) -> QuorumDescription:
+        return self._run(self._twin.describe_quorum())
+
+    def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None
+    ) -> dict[int, list[LogDirDescription] | KafkaError]:
+        return self._run(self._twin.describe_log_dirs(brokers))
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], **more: Any
+    ) -> dict[TopicPartition, int | KafkaError]:
+        return self._run(self._twin.delete_records(before, **more))
+
+    def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], **more: Any
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        return self._run(self._twin.list_offsets(timestamps, **more))
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[ActiveProducer] | KafkaError]:
+        return self._run(self._twin.describe_producers(partitions))
+
+    # Groups: see ottla.client.admin.groups.
+
+    def list_groups(self, **more: Any) -> list[GroupListing]:
+        return self._run(self._twin.list_groups(**more))
+
+    def describe_groups(
+        self, group_ids: Iterable[str], **more: Any
+    ) -> dict[str, GroupDescription | KafkaError]:
+        return self._run(self._twin.describe_groups(group_ids, **more))
+
+    def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
+        return self._run(self._twin.delete_groups(group_ids))
+
+    def remove_members(self, group_id: str, **more: Any) -> None:
+        self._run(self._twin.remove_members(group_id, **more))
+
+    def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, **more: Any
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return self._run(self._twin.list_group_offsets(group_id, partitions, **more))
+
+    def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return self._run(self._twin.alter_group_offsets(group_id, offsets))
+
+    def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return self._run(self._twin.delete_group_offsets(group_id, partitions))
+
+    def list_share_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, ShareOffset | KafkaError]:
+        return self._run(self._twin.list_share_group_offsets(group_id, partitions))
+
+    def alter_share_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return self._run(self._twin.alter_share_group_offsets(group_id, offsets))
+
+    def delete_share_group_offsets(
+        self, group_id: str, topics: Iterable[str]
+    ) -> dict[str, KafkaError | None]:
+        return self._run(self._twin.delete_share_group_offsets(group_id, topics))
+
+    # Transactions and features: see ottla.client.admin.aio.
+
+    def list_transactions(self, **more: Any) -> list[TransactionListing]:
+        return self._run(self._twin.list_transactions(**more))
+
+    def describe_transactions(
+        self, transactional_ids: Iterable[str]
+    ) -> dict[str, TransactionDescription | KafkaError]:
+        return self._run(self._twin.describe_transactions(transactional_ids))
+
+    def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, KafkaError | None]:
+        return self._run(self._twin.fence_producers(transactional_ids))
+
+    def open_transactions(self, partitions: Iterable[TopicPartition]) -> list[OpenTransaction]:
+        return self._run(self._twin.open_transactions(partitions))
+
+    def find_hanging_transactions(
+        self, partitions: Iterable[TopicPartition], *, min_age_ms: int
+    ) -> list[OpenTransaction]:
+        return self._run(self._twin.find_hanging_transactions(partitions, min_age_ms=min_age_ms))
+
+    def abort_open_transaction(self, transaction: OpenTransaction) -> None:
+        self._run(self._twin.abort_open_transaction(transaction))
+
+    def describe_features(self) -> list[FeatureDescription]:
+        return self._run(self._twin.describe_features())
+
+    def update_features(self, levels: Mapping[str, int], **more: Any) -> None:
+        self._run(self._twin.update_features(levels, **more))

@@ -1,0 +1,670 @@
+"""The consumer's reading half, without I/O: positions in, Fetch requests out, answers turned into records.
+
+Who assigns the partitions, the application or its group (ottla.client.group), makes no difference here. Each turn
+looks up positions that are not known (what the group committed, else ListOffsets), checks positions after a
+change of leader (OffsetForLeaderEpoch, KIP-320), and keeps one fetch in flight to each broker, within a session
+(KIP-227). What comes back waits, undecoded, until `drain` takes it; meanwhile the next fetch is under way, as
+long as what waits is less than fetch_max_bytes. A party of the network core; owned by one driver.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ottla.client.config import ConsumerConfig
+from ottla.client.consumer.fetch import (
+    FINAL_EPOCH,
+    ConsumerRecord,
+    Fetched,
+    FetchSession,
+    FetchSpec,
+    build_fetch,
+    complete_batches_end,
+)
+from ottla.client.errors import NoOffsetForPartition, UnsupportedVersion
+from ottla.client.lookups import LeaderFanout
+from ottla.client.metadata import error_of
+from ottla.client.network import STALE_METADATA, NetworkCore
+from ottla.client.offsets import EARLIEST, LATEST, epoch_end_question, list_offsets_question
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_LEADER_EPOCH, TopicPartition, Uuid
+from ottla.net.peers import LONG_POLL, Node
+from ottla.wire.messages.fetch import FetchRequest
+
+# ----------------------------------------
+# Where a consumer stands in each of its partitions.
+#
+# `position` is the offset of the next record the application gets; `fetch_offset` runs ahead of it by what is
+# fetched and not yet taken. A partition whose position is not known has a `reset` to look up. Owned by the
+# consumer core.
+
+
+RESET_TIMESTAMPS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class PartitionPosition:
+    """One assigned partition."""
+
+    __slots__ = (
+        "attempts",
+        "fetch_offset",
+        "held",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "looking_up",
+        "needs_committed",
+        "not_before_ms",
+        "offset_epoch",
+        "paused",
+        "position",
+        "preferred_replica",
+        "preferred_until_ms",
+        "reset",
+        "tp",
+        "validated_epoch",
+        "validating",
+    )
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.position: int | None = None
+        self.fetch_offset = -1
+        self.offset_epoch = NO_LEADER_EPOCH  # the leader epoch of the record before the position
+        self.validated_epoch = NO_LEADER_EPOCH  # the leader epoch under which the position was last checked
+        self.validating = False
+        self.reset: int | None = None  # the (special) timestamp to look the position up by
+        self.looking_up = False
+        self.needs_committed = False  # the group may know where it stopped: asked before any reset
+        self.held = False  # on its way to us or from us: nothing is fetched or handed out
+        self.paused = False
+        self.attempts = 0
+        self.not_before_ms = float("-inf")
+        self.preferred_replica = -1
+        self.preferred_until_ms = float("-inf")
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+
+    def seek(self, offset: int, offset_epoch: int = NO_LEADER_EPOCH) -> None:
+        self.needs_committed = False
+        self.position = self.fetch_offset = offset
+        self.offset_epoch = offset_epoch
+        self.reset = None
+        self.looking_up = self.validating = False
+        self.attempts = 0
+        self.not_before_ms = float("-inf")
+
+    def need_reset(self, timestamp: int) -> None:
+        self.needs_committed = False
+        self.position = None
+        self.fetch_offset = -1
+        self.offset_epoch = NO_LEADER_EPOCH
+        self.reset = timestamp
+        self.looking_up = self.validating = False
+
+    def advanced(self, position: int, leader_epoch: int) -> None:
+        """The application took what came before."""
+        self.position = position
+        if leader_epoch >= 0:
+            self.offset_epoch = leader_epoch
+
+    def is_fetchable(self, now: float) -> bool:
+        return (
+            self.position is not None
+            and not self.paused
+            and not self.held
+            and not self.validating
+            and self.not_before_ms <= now
+        )
+
+    def trouble(self, now: float, delay_ms: float) -> None:
+        """A fetch went wrong in a way that passes."""
+        self.not_before_ms = now + delay_ms
+
+    def prefer(self, replica: int, until_ms: float) -> None:
+        """KIP-392: the leader names a replica nearer to us to read from."""
+        self.preferred_replica, self.preferred_until_ms = replica, until_ms
+
+    def read_replica(self, now: float) -> int:
+        """The replica to read from, or -1 for the leader."""
+        return self.preferred_replica if self.preferred_until_ms > now else -1
+
+
+# ----------------------------------------
+# Finding a consumer's positions: what its group committed, else by timestamp; and checking them after a change
+#
+# of leader (KIP-320). Owned by the consumer core, which gives it its turns.
+
+
+# The group is about to take the partition from us, or has: the question answers itself.
+_NOT_OURS = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH}
+)
+
+
+class PositionFinder:
+    """See the module. Shares the positions with the consumer core, and tells it what went wrong."""
+
+    def __init__(
+        self,
+        network: NetworkCore,
+        config: ConsumerConfig,
+        positions: dict[TopicPartition, PartitionPosition],
+        report: Callable[[KafkaError], None],
+        discard: Callable[[TopicPartition], None],
+    ) -> None:
+        self._network = network
+        self._metadata = network.metadata
+        self._config = config
+        self._positions = positions
+        self._report = report
+        self._discard = discard
+        # Set by the group: asks what was committed for partitions, and calls on_committed for each.
+        self.committed_source: Callable[[list[TopicPartition], float], None] | None = None
+
+    def look_up(self, now: float) -> None:
+        """Ask for the positions that are not known."""
+        timestamps: dict[TopicPartition, int] = {}
+        committed: list[TopicPartition] = []
+        for tp, state in self._positions.items():
+            if state.position is not None or state.looking_up:
+                continue
+            if state.needs_committed:
+                state.looking_up = True
+                committed.append(tp)
+                continue
+            timestamp = state.reset if state.reset is not None else self._reset_policy(state)
+            if timestamp is not None:
+                state.reset, state.looking_up = timestamp, True
+                timestamps[tp] = timestamp
+        if committed and self.committed_source is not None:
+            self.committed_source(committed, now)
+        if not timestamps:
+            return
+        question = list_offsets_question(
+            timestamps, self._network, read_committed=self._config.read_committed
+        )
+
+        def found(tp: TopicPartition, result: Any, error: KafkaError | None, now: float) -> None:
+            self._on_position(tp, timestamps[tp], result, error, now)
+
+        LeaderFanout(self._network, timestamps, question, found, float("inf"))
+
+    def on_committed(
+        self, tp: TopicPartition, at: tuple[int, int] | None, error: KafkaError | None, now: float
+    ) -> None:
+        """The group has said where it stopped (offset and epoch); None: it never read this partition."""
+        state = self._positions.get(tp)
+        if state is None or not state.needs_committed:
+            return  # moved or unassigned meanwhile
+        state.looking_up = False
+        if error is not None:
+            if error.code not in _NOT_OURS:
+                state.looking_up = True  # told once; a seek starts it again
+                self._report(error)
+            return
+        state.needs_committed = False
+        if at is not None:
+            state.seek(*at)
+
+    def _reset_policy(self, state: PartitionPosition) -> int | None:
+        timestamp = RESET_TIMESTAMPS.get(self._config.auto_offset_reset)
+        if timestamp is None:
+            state.looking_up = True  # told once; a seek starts it again
+            self._report(NoOffsetForPartition(f"{state.tp} has no position and auto_offset_reset is none"))
+        return timestamp
+
+    def _on_position(
+        self, tp: TopicPartition, asked: int, result: Any, error: KafkaError | None, now: float
+    ) -> None:
+        state = self._positions.get(tp)
+        if state is None or state.reset != asked or state.position is not None:
+            return  # moved or unassigned meanwhile
+        if error is not None:
+            self._report(error)
+            return
+        if result.offset < 0:
+            # No record at or after the timestamp: the end is where the next one will be.
+            state.need_reset(LATEST)
+            return
+        state.seek(result.offset)
+        state.validated_epoch = result.leader_epoch
+
+    def validate(self, now: float) -> None:
+        """After a change of leader, see that the log still holds what we have read (KIP-320)."""
+        epochs: dict[TopicPartition, int] = {}
+        for tp, state in self._positions.items():
+            current = self._metadata.leader_epoch(tp)
+            if state.position is None or state.validating or current <= state.validated_epoch:
+                continue
+            if state.offset_epoch < 0:
+                state.validated_epoch = current  # nothing read yet, nothing to check
+                continue
+            state.validating = True
+            epochs[tp] = state.offset_epoch
+        if epochs:
+            question = epoch_end_question(epochs, self._metadata)
+            LeaderFanout(self._network, epochs, question, self._on_epoch_end, float("inf"))
+
+    def _on_epoch_end(self, tp: TopicPartition, end: Any, error: KafkaError | None, now: float) -> None:
+        state = self._positions.get(tp)
+        if state is None or not state.validating:
+            return
+        state.validating = False
+        state.validated_epoch = self._metadata.leader_epoch(tp)
+        if error is not None:
+            if not isinstance(error, UnsupportedVersion):
+                self._report(error)
+            return
+        if state.position is None or end.end_offset < 0 or end.end_offset >= state.position:
+            return
+        self._discard(tp)
+        if self._config.auto_offset_reset == "none":
+            self._report(
+                KafkaError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{tp}: the log was truncated to {end.end_offset}, the position was {state.position}",
+                )
+            )
+        state.seek(end.end_offset, end.leader_epoch)
+
+
+# From this version on topics go by their id (KIP-516).
+FETCH_WITH_TOPIC_IDS = 13
+
+Records = dict[TopicPartition, list[ConsumerRecord]]
+
+
+class ConsumerCore:
+    """See the module."""
+
+    def __init__(self, network: NetworkCore, config: ConsumerConfig) -> None:
+        self._network = network
+        self._metadata = network.metadata
+        self._config = config
+        self._positions: dict[TopicPartition, PartitionPosition] = {}
+        self._fetched: deque[Fetched] = deque()
+        self._buffered_bytes = 0
+        self._errors: deque[KafkaError] = deque()
+        self._sessions: dict[int, FetchSession] = {}
+        self._fetching: set[int] = set()  # nodes with a fetch in flight
+        self._node_not_before: dict[int, float] = {}
+        self._node_failures: dict[int, int] = {}
+        self.finder = PositionFinder(network, config, self._positions, self.report, self._discard)
+        network.parties.append(self)
+
+    # -- what the application says --------------------------------------------------------------------
+
+    @property
+    def assignment(self) -> set[TopicPartition]:
+        return set(self._positions)
+
+    def assign(self, partitions: Iterable[TopicPartition], now: float) -> None:
+        """Read from these partitions and no others; positions of those kept are kept."""
+        wanted = set(partitions)
+        self.remove(self._positions.keys() - wanted)
+        added = wanted - self._positions.keys()
+        self.add(added, now)
+        self.release(added)
+
+    def add(self, partitions: Iterable[TopicPartition], now: float) -> None:
+        """Read from these too, once they are released."""
+        for tp in sorted(partitions):
+            if tp in self._positions:
+                continue
+            state = self._positions[tp] = PartitionPosition(tp)
+            state.held = True
+            state.needs_committed = self.finder.committed_source is not None
+            self._metadata.want(tp.topic, now)
+
+    def hold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch and hand out nothing of these for now."""
+        for tp in partitions:
+            if tp in self._positions:
+                self._positions[tp].held = True
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            if tp in self._positions:
+                self._positions[tp].held = False
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read no more from these."""
+        for tp in list(partitions):
+            self._discard(tp)
+            self._positions.pop(tp, None)
+
+    def positions(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Where the application stands: the offset of the next record, the leader epoch of the one before."""
+        return {
+            tp: (state.position, state.offset_epoch)
+            for tp, state in self._positions.items()
+            if state.position is not None
+        }
+
+    def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+        if offset < 0:
+            raise ValueError(f"an offset is not negative: {offset}")
+        self._discard(tp)
+        self.at(tp).seek(offset, leader_epoch)
+
+    def seek_to(self, partitions: Iterable[TopicPartition], timestamp: int) -> None:
+        """Look the position up by a (special) timestamp at the next occasion."""
+        for tp in partitions:
+            self._discard(tp)
+            self.at(tp).need_reset(timestamp)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            self.at(tp).paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            self.at(tp).paused = False
+
+    def paused(self) -> set[TopicPartition]:
+        return {tp for tp, state in self._positions.items() if state.paused}
+
+    def get(self, tp: TopicPartition) -> PartitionPosition | None:
+        return self._positions.get(tp)
+
+    def at(self, tp: TopicPartition) -> PartitionPosition:
+        """The state of an assigned partition."""
+        state = self._positions.get(tp)
+        if state is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{tp} is not assigned to this consumer")
+        return state
+
+    # -- what the application gets --------------------------------------------------------------------
+
+    def report(self, error: KafkaError) -> None:
+        """Have a drain raise this."""
+        self._errors.append(error)
+
+    def has_error(self) -> bool:
+        return bool(self._errors)
+
+    def take_error(self) -> KafkaError:
+        """The error a drain would raise next."""
+        return self._errors.popleft()
+
+    def lag(self, tp: TopicPartition) -> int | None:
+        """How many records are left to read, by the last fetch; None before there was one."""
+        state = self.at(tp)
+        end = state.last_stable_offset if self._config.read_committed else state.high_watermark
+        return None if state.position is None or end < 0 else max(end - state.position, 0)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How much waits to be taken."""
+        return self._buffered_bytes
+
+    def has_data(self) -> bool:
+        """Would drain return or raise something?"""
+        return bool(self._errors) or any(self._is_drainable(fetched) for fetched in self._fetched)
+
+    def drain(self, max_records: int) -> Records:
+        """Records that have arrived, at most so many; an error only if no record comes before it."""
+        out: Records = {}
+        held: list[Fetched] = []
+        try:
+            while max_records > 0 and self._fetched:
+                fetched = self._fetched.popleft()
+                if not self._is_drainable(fetched):
+                    held.append(fetched)
+                    continue
+                max_records -= self._take(fetched, max_records, out)
+        finally:
+            self._fetched.extendleft(reversed(held))
+        if not out and self._errors:
+            raise self._errors.popleft()
+        return out
+
+    def next_record(self) -> ConsumerRecord | None:
+        """One record, if that is no trouble at all; None says no more than that `drain` has to be asked."""
+        if self._errors or not self._fetched:
+            return None
+        fetched = self._fetched[0]
+        state = self._positions.get(fetched.tp)
+        if state is None or state.paused or state.held:
+            return None
+        record = fetched.next()
+        if record is not None:
+            state.advanced(record.offset + 1, record.leader_epoch)
+        return record
+
+    def _is_drainable(self, fetched: Fetched) -> bool:
+        state = self._positions.get(fetched.tp)
+        return state is not None and not state.paused and not state.held
+
+    def _take(self, fetched: Fetched, limit: int, out: Records) -> int:
+        """Move records from one fetch to `out`; puts the rest of the fetch back at the front."""
+        state = self._positions[fetched.tp]
+        try:
+            records = fetched.take(limit)
+        except KafkaError as error:
+            # Fetched again next time; whoever wants to get past it seeks.
+            self._buffered_bytes -= fetched.size_bytes
+            self._discard(fetched.tp)
+            state.fetch_offset = state.position if state.position is not None else -1
+            self._errors.append(error)
+            return limit
+        state.advanced(fetched.next_offset, fetched.leader_epoch)
+        if records:
+            out.setdefault(fetched.tp, []).extend(records)
+        if fetched.is_empty:
+            self._buffered_bytes -= fetched.size_bytes
+        else:
+            self._fetched.appendleft(fetched)
+        return len(records)
+
+    def _discard(self, tp: TopicPartition) -> None:
+        """Forget what was fetched for a partition."""
+        for fetched in [fetched for fetched in self._fetched if fetched.tp == tp]:
+            self._fetched.remove(fetched)
+            self._buffered_bytes -= fetched.size_bytes
+
+    # -- the turn -------------------------------------------------------------------------------------
+
+    def step(self, now: float) -> None:
+        self._note_topics(now)
+        self.finder.look_up(now)
+        self.finder.validate(now)
+        for node_id, wanted in self._fetches(now).items():
+            if self._network.ready(node_id, now, LONG_POLL):
+                self._fetch(node_id, wanted, now)
+
+    def next_deadline(self, now: float) -> float:
+        moments = [state.not_before_ms for state in self._positions.values()]
+        moments += self._node_not_before.values()
+        return min((moment for moment in moments if moment > now), default=float("inf"))
+
+    def close(self, now: float) -> None:
+        """Tell the brokers that our sessions are over; nobody waits for the answer."""
+        for node_id, session in self._sessions.items():
+            if session.session_id and self._network.ready(node_id, now, LONG_POLL):
+                request = FetchRequest(
+                    max_wait_ms=0,
+                    min_bytes=0,
+                    session_id=session.session_id,
+                    session_epoch=FINAL_EPOCH,
+                    topics=[],
+                )
+                version = self._network.version_for(node_id, FetchRequest, channel=LONG_POLL)
+                self._network.send(node_id, request, version, lambda *_: None, now, 1000, LONG_POLL)
+        self._sessions.clear()
+
+    def _note_topics(self, now: float) -> None:
+        for topic in {tp.topic for tp in self._positions}:
+            self._metadata.want(topic, now)
+            info = self._metadata.topic(topic)
+            if info is not None and info.error is not None and not info.error.retriable:
+                error = KafkaError(info.error, f"topic {topic!r}: {info.error.name}")
+                if not any(e.message == error.message for e in self._errors):
+                    self._errors.append(error)
+
+    # -- fetching -------------------------------------------------------------------------------------
+
+    def _fetches(self, now: float) -> dict[int, dict[TopicPartition, FetchSpec]]:
+        """What to fetch from whom; brokers with a fetch in flight, or in trouble, are left alone."""
+        by_node: dict[int, dict[TopicPartition, FetchSpec]] = {}
+        if self._buffered_bytes >= self._config.fetch_max_bytes:
+            return by_node
+        for tp, state in self._positions.items():
+            if not state.is_fetchable(now):
+                continue
+            node_id = self._node_for(tp, state, now)
+            if node_id is None:
+                self._metadata.invalidate()
+            elif node_id not in self._fetching and self._node_not_before.get(node_id, now) <= now:
+                by_node.setdefault(node_id, {})[tp] = FetchSpec(
+                    self._metadata.topic_id(tp.topic),
+                    state.fetch_offset,
+                    self._metadata.leader_epoch(tp),
+                    self._config.max_partition_fetch_bytes,
+                )
+        return by_node
+
+    def _node_for(self, tp: TopicPartition, state: PartitionPosition, now: float) -> int | None:
+        replica = state.read_replica(now)
+        if replica >= 0 and replica in self._metadata.nodes:
+            return replica
+        leader = self._metadata.leader_of(tp)
+        return None if leader is None else leader.node_id
+
+    def _fetch(self, node_id: int, wanted: dict[TopicPartition, FetchSpec], now: float) -> None:
+        session = self._sessions.setdefault(node_id, FetchSession())
+        asked = session.build(wanted)
+        try:
+            at_most = None if asked.by_id else FETCH_WITH_TOPIC_IDS - 1
+            version = self._network.version_for(node_id, FetchRequest, at_most, LONG_POLL)
+        except UnsupportedVersion as error:
+            self._errors.append(error)
+            self._node_not_before[node_id] = now + self._config.retry_backoff_max_ms
+            return
+        names = {spec.topic_id: tp.topic for tp, spec in wanted.items()} if asked.by_id else {}
+        use_ids = version >= FETCH_WITH_TOPIC_IDS
+        self._fetching.add(node_id)
+
+        def answered(response: Any, error: KafkaError | None, now: float) -> None:
+            self._fetching.discard(node_id)
+            if error is None:
+                self._on_fetched(node_id, wanted, response, names if use_ids else None, now)
+            else:
+                session.failed()
+                self._node_failed(node_id, now)
+
+        timeout_ms = self._config.request_timeout_ms + self._config.fetch_max_wait_ms
+        request = build_fetch(asked, self._config)
+        self._network.send(node_id, request, version, answered, now, timeout_ms, LONG_POLL)
+
+    def _node_failed(self, node_id: int, now: float) -> None:
+        failures = self._node_failures[node_id] = self._node_failures.get(node_id, 0) + 1
+        self._node_not_before[node_id] = now + self._network.retry_delay_ms(failures)
+
+    def _on_fetched(
+        self,
+        node_id: int,
+        wanted: Mapping[TopicPartition, FetchSpec],
+        response: Any,
+        names: Mapping[Uuid, str] | None,
+        now: float,
+    ) -> None:
+        session = self._sessions.setdefault(node_id, FetchSession())
+        code = error_of(response.error_code)
+        if code is not None:
+            session.failed(code)
+            if code in STALE_METADATA:
+                self._metadata.invalidate()
+            if not code.retriable:
+                self._errors.append(KafkaError(code, f"fetch from node {node_id}: {code.name}"))
+            self._node_failed(node_id, now)
+            return
+        session.accepted(response.session_id)
+        self._node_failures.pop(node_id, None)
+        nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
+        for topic in response.responses:
+            name = topic.topic if names is None else names.get(topic.topic_id)
+            for data in topic.partitions:
+                tp = TopicPartition(name or "", data.partition_index)
+                if tp in wanted:
+                    self._on_partition(node_id, tp, wanted[tp], data, nodes, now)
+
+    def _on_partition(
+        self, node_id: int, tp: TopicPartition, asked: FetchSpec, data: Any, nodes: list[Node], now: float
+    ) -> None:
+        state = self._positions.get(tp)
+        if state is None or state.position is None or state.fetch_offset != asked.fetch_offset:
+            return  # unassigned or moved while the fetch was under way
+        code = error_of(data.error_code)
+        if code is not None:
+            self._on_partition_error(node_id, state, code, data, nodes, now)
+            return
+        state.attempts = 0
+        state.high_watermark = data.high_watermark
+        state.last_stable_offset = data.last_stable_offset
+        state.log_start_offset = data.log_start_offset
+        if data.preferred_read_replica >= 0:
+            state.prefer(data.preferred_read_replica, now + self._config.metadata_max_age_ms)
+        if data.records is not None and len(data.records):
+            self._keep(state, data)
+
+    def _keep(self, state: PartitionPosition, data: Any) -> None:
+        """Put what arrived aside until it is asked for."""
+        records = data.records
+        end, next_offset = complete_batches_end(records)
+        if next_offset <= state.fetch_offset:
+            self._errors.append(
+                KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE,
+                    f"{state.tp}: no whole batch at offset {state.fetch_offset} in an answer of {len(records)} bytes",
+                )
+            )
+            state.trouble(float("inf"), 0)
+            return
+        aborted = None
+        if self._config.read_committed:
+            aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
+        fetched = Fetched(
+            state.tp, records, end, state.fetch_offset, aborted=aborted, check_crcs=self._config.check_crcs
+        )
+        state.fetch_offset = next_offset
+        self._fetched.append(fetched)
+        self._buffered_bytes += fetched.size_bytes
+
+    def _on_partition_error(
+        self,
+        node_id: int,
+        state: PartitionPosition,
+        code: ErrorCode,
+        data: Any,
+        nodes: list[Node],
+        now: float,
+    ) -> None:
+        state.attempts += 1
+        state.trouble(now, self._network.retry_delay_ms(state.attempts))
+        if code in STALE_METADATA:
+            leader = data.current_leader
+            if not self._metadata.leader_hint(state.tp, leader.leader_id, leader.leader_epoch, nodes):
+                self._metadata.invalidate()
+        if state.read_replica(now) == node_id:
+            state.prefer(-1, float("-inf"))  # whatever it was, ask the leader
+            return
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(state)
+        elif not code.retriable:
+            self._errors.append(KafkaError(code, f"{state.tp}: {code.name}"))
+
+    def _out_of_range(self, state: PartitionPosition) -> None:
+        timestamp = RESET_TIMESTAMPS.get(self._config.auto_offset_reset)
+        if any(fetched.tp == state.tp for fetched in self._fetched):
+            return  # what was fetched before comes first; the next fetch will say it again
+        if timestamp is None:
+            self._errors.append(
+                NoOffsetForPartition(
+                    f"{state.tp}: offset {state.fetch_offset} is out of range and auto_offset_reset is none"
+                )
+            )
+            return
+        state.need_reset(timestamp)

@@ -1,0 +1,361 @@
+"""Records waiting to be sent: a queue of batches for each partition, within buffer_memory in all.
+
+Rules: appending never waits; the caller asks `has_room` first and waits if there is none. A batch that comes
+back to be sent again goes to the front of its queue, by sequence number if it has one, so that order is kept.
+Owned by the producer core.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from ottla.client.config import ProducerConfig
+from ottla.model.errors import KafkaError
+from ottla.model.ids import (
+    NO_OFFSET,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TopicPartition,
+)
+from ottla.records.batch import ATTRIBUTES_OFFSET, CRC_OFFSET, HEADER_SIZE, PRODUCER_ID_OFFSET
+from ottla.records.kernel import crc32c
+from ottla.records.record import build_batch
+
+# ----------------------------------------
+# A batch on its way from `send` to its acknowledgement, and the handle each sender holds on it.
+#
+# Rules: records wait as they came, as tuples; they become bytes once, when the batch is first drained, in the
+# record kernel. Only the 14 bytes that say who the producer is change after that, when an idempotent producer
+# starts its numbering again. Owned by the producer core; a Delivery is shared with whoever called send.
+
+
+# What a record takes beside its key and value in most batches: seven varints of one or two bytes.
+RECORD_OVERHEAD_BYTES = 10
+HEADER_OVERHEAD_BYTES = 4
+
+_PRODUCER_FIELDS = struct.Struct(">qhi")
+_CRC = struct.Struct(">I")
+
+Headers = Sequence[tuple[str, bytes | None]]
+NewRecord = tuple[int, bytes | None, bytes | None, Headers]
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record ended up. The offset is -1 if nobody was asked (acks=0)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class Delivery:
+    """What becomes of one record. Drivers derive from it to wait in their own way."""
+
+    __slots__ = ("_batch", "_callbacks", "_index")
+
+    def __init__(self, batch: "ProducerBatch", index: int) -> None:
+        self._batch = batch
+        self._index = index
+        self._callbacks: list[Callable[[Any], None]] | None = None
+
+    def done(self) -> bool:
+        return self._batch.is_done
+
+    def exception(self) -> KafkaError | None:
+        """Why the record failed; None if it did not, or not yet."""
+        return self._batch.error
+
+    def metadata(self) -> RecordMetadata:
+        """Where the record is; raises what went wrong. Only when done."""
+        batch = self._batch
+        assert batch.is_done, "the record is still on its way"
+        if batch.error is not None:
+            raise batch.error
+        offset = NO_OFFSET if batch.base_offset < 0 else batch.base_offset + self._index
+        timestamp = batch.log_append_time_ms
+        if timestamp == NO_TIMESTAMP:
+            timestamp = batch.timestamps[self._index]
+        return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, timestamp)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call back with this delivery when it is done, at once if it is."""
+        if self._batch.is_done:
+            callback(self)
+            return
+        if self._callbacks is None:
+            self._callbacks = []
+        self._callbacks.append(callback)
+        self._batch.has_callbacks = True
+
+    def _move(self, batch: "ProducerBatch", index: int) -> None:
+        """The record now travels in another batch: its own was too large for the broker."""
+        self._batch, self._index = batch, index
+        batch.has_callbacks = batch.has_callbacks or self._callbacks is not None
+
+    def _finished(self) -> None:
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(self)
+
+
+class ProducerBatch:
+    """Records for one partition that go together."""
+
+    __slots__ = (
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "created_ms",
+        "deliveries",
+        "encoded",
+        "error",
+        "full",
+        "has_callbacks",
+        "in_flight",
+        "is_done",
+        "log_append_time_ms",
+        "not_before_ms",
+        "producer_epoch",
+        "producer_id",
+        "records",
+        "sequence_was_reset",
+        "size_bytes",
+        "timestamps",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition, created_ms: float) -> None:
+        self.tp = tp
+        self.created_ms = created_ms
+        self.records: list[NewRecord] = []
+        self.deliveries: list[Delivery] = []
+        self.timestamps: Sequence[int] = ()
+        self.size_bytes = HEADER_SIZE
+        self.full = False
+        self.attempts = 0
+        self.not_before_ms = float("-inf")
+        self.in_flight = False
+        self.producer_id: int = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.base_sequence = NO_SEQUENCE
+        self.sequence_was_reset = False
+        self.encoded: bytearray | None = None
+        self.has_callbacks = False
+        self.is_done = False
+        self.error: KafkaError | None = None
+        self.base_offset: int = NO_OFFSET
+        self.log_append_time_ms: int = NO_TIMESTAMP
+
+    def __len__(self) -> int:
+        return len(self.deliveries)
+
+    @property
+    def has_sequence(self) -> bool:
+        return self.base_sequence != NO_SEQUENCE
+
+    def set_producer(self, producer_id: int, epoch: int, base_sequence: int) -> None:
+        """Number the batch. Its bytes, if they are there already, are mended with it."""
+        if self.has_sequence:
+            self.sequence_was_reset = True
+        self.producer_id, self.producer_epoch, self.base_sequence = producer_id, epoch, base_sequence
+        if self.encoded is not None:
+            _PRODUCER_FIELDS.pack_into(self.encoded, PRODUCER_ID_OFFSET, producer_id, epoch, base_sequence)
+            checksum = crc32c(memoryview(self.encoded)[ATTRIBUTES_OFFSET:])
+            _CRC.pack_into(self.encoded, CRC_OFFSET, checksum)
+
+    def encode(self, compression: int, level: int | None, *, transactional: bool = False) -> bytearray:
+        """The batch as it is stored and sent; made once."""
+        if self.encoded is None:
+            self.encoded = build_batch(
+                self.records,
+                compression=compression,
+                level=level,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self.base_sequence,
+                transactional=transactional,
+            )
+        return self.encoded
+
+    def split(self, limit_bytes: int) -> "list[ProducerBatch]":
+        """The same records in batches of at most `limit_bytes` (or of one record), in order."""
+        parts: list[ProducerBatch] = []
+        for record, delivery in zip(self.records, self.deliveries, strict=True):
+            size = record_size(record)
+            if not parts or parts[-1].size_bytes + size > limit_bytes:
+                part = ProducerBatch(self.tp, self.created_ms)
+                part.full, part.attempts = True, self.attempts
+                parts.append(part)
+            part = parts[-1]
+            delivery._move(part, len(part.deliveries))
+            part.records.append(record)
+            part.deliveries.append(delivery)
+            part.size_bytes += size
+        return parts
+
+    def finish(self, base_offset: int, log_append_time_ms: int, error: KafkaError | None) -> None:
+        """The outcome is known; tell whoever asked to hear."""
+        assert not self.is_done
+        self.base_offset, self.log_append_time_ms, self.error = base_offset, log_append_time_ms, error
+        self.timestamps = [record[0] for record in self.records]
+        self.records, self.encoded = [], None
+        self.is_done = True
+        if self.has_callbacks:
+            for delivery in self.deliveries:
+                delivery._finished()
+
+
+def record_size(record: NewRecord) -> int:
+    """About what a record takes in a batch."""
+    _, key, value, headers = record
+    size = RECORD_OVERHEAD_BYTES
+    if key is not None:
+        size += len(key)
+    if value is not None:
+        size += len(value)
+    if headers:
+        for name, content in headers:
+            size += HEADER_OVERHEAD_BYTES + len(name) + (len(content) if content is not None else 0)
+    return size
+
+
+class Accumulator:
+    """See the module."""
+
+    def __init__(self, config: ProducerConfig, delivery_type: type[Delivery]) -> None:
+        self._batch_size = config.batch_size
+        self._linger_ms = config.linger_ms
+        self._buffer_memory = config.buffer_memory
+        self._delivery_type = delivery_type
+        # Only partitions with something in their queue: a pump looks at each of them.
+        self.queues: dict[TopicPartition, deque[ProducerBatch]] = {}
+        self.incomplete: dict[ProducerBatch, None] = {}
+        self.used_bytes = 0
+        self.hurry = 0  # how many flushes are under way: linger does not count then
+        self.blocked = False  # somebody waits for room: linger does not count then either
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Room for a record of this size, also if it opens a batch."""
+        return self.used_bytes + size_bytes + HEADER_SIZE <= self._buffer_memory
+
+    def fits_open_batch(self, tp: TopicPartition, size_bytes: int) -> bool:
+        """Whether a record would go into a batch that is there already (or there is none to leave behind)."""
+        queue = self.queues.get(tp)
+        if not queue or queue[-1].full:
+            return True
+        return queue[-1].size_bytes + size_bytes <= self._batch_size
+
+    def append(
+        self, tp: TopicPartition, record: NewRecord, size_bytes: int, now: float
+    ) -> tuple[Delivery, bool]:
+        """Add a record; the second value says whether the sender has something new to look at."""
+        queue = self.queues.get(tp)
+        if queue is None:
+            queue = self.queues[tp] = deque()
+        batch = queue[-1] if queue else None
+        is_news = False
+        if batch is None or batch.full or batch.encoded is not None:
+            batch, is_news = self._open(tp, queue, now), True
+        elif batch.size_bytes + size_bytes > self._batch_size:
+            batch.full = True
+            batch, is_news = self._open(tp, queue, now), True
+        delivery = self._delivery_type(batch, len(batch.records))
+        batch.records.append(record)
+        batch.deliveries.append(delivery)
+        batch.size_bytes += size_bytes
+        self.used_bytes += size_bytes
+        if batch.size_bytes >= self._batch_size:
+            batch.full = is_news = True
+        return delivery, is_news
+
+    def _open(self, tp: TopicPartition, queue: deque[ProducerBatch], now: float) -> ProducerBatch:
+        batch = ProducerBatch(tp, now)
+        queue.append(batch)
+        self.incomplete[batch] = None
+        self.used_bytes += batch.size_bytes
+        return batch
+
+    def is_ready(self, queue: deque[ProducerBatch], now: float) -> bool:
+        """Should the first batch go now, if its leader can take it?"""
+        head = queue[0]
+        if head.not_before_ms > now:
+            return False
+        if head.full or head.attempts or len(queue) > 1 or self.hurry or self.blocked:
+            return True
+        return head.created_ms + self._linger_ms <= now
+
+    def next_deadline(self, now: float) -> float:
+        """When a batch that waits has waited long enough."""
+        due = float("inf")
+        for queue in self.queues.values():
+            head = queue[0]
+            moment = max(head.created_ms + self._linger_ms, head.not_before_ms)
+            if now < moment < due:
+                due = moment
+        return due
+
+    def take(self, tp: TopicPartition) -> ProducerBatch:
+        """Remove the first batch of a partition; it is closed for further records."""
+        queue = self.queues[tp]
+        batch = queue.popleft()
+        batch.full = True
+        if not queue:
+            del self.queues[tp]
+        return batch
+
+    def put_back(self, batch: ProducerBatch) -> None:
+        """A batch is to be sent again: before all that have not been sent, after all that come before it."""
+        queue = self.queues.get(batch.tp)
+        if queue is None:
+            queue = self.queues[batch.tp] = deque()
+        ahead = []
+        if batch.has_sequence:
+            while queue and _comes_before(queue[0], batch):
+                ahead.append(queue.popleft())
+        queue.appendleft(batch)
+        queue.extendleft(reversed(ahead))
+
+    def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
+        """A batch was too large: its parts take its place."""
+        self.release(batch)
+        # In front, because `incomplete` is in order of creation: the parts are as old as the whole.
+        self.incomplete = {**dict.fromkeys(parts), **self.incomplete}
+        for part in reversed(parts):
+            self.used_bytes += part.size_bytes
+            self.put_back(part)
+
+    def release(self, batch: ProducerBatch) -> None:
+        """The batch's fate is known: its memory is free."""
+        if batch in self.incomplete:
+            del self.incomplete[batch]
+            self.used_bytes -= batch.size_bytes
+
+    def remove_queued(self, batch: ProducerBatch) -> None:
+        """Take a batch that has failed out of its queue, if it is in it."""
+        queue = self.queues.get(batch.tp)
+        if queue is not None and batch in queue:
+            queue.remove(batch)
+            if not queue:
+                del self.queues[batch.tp]
+
+    def queue_sizes(self, topic: str, partitions: Sequence[int]) -> list[int]:
+        """How many batches wait for each of these partitions, for the sticky partitioner."""
+        queues = self.queues
+        return [len(queues.get(TopicPartition(topic, partition), ())) for partition in partitions]
+
+    def overdue(self, created_before_ms: float) -> list[ProducerBatch]:
+        """Batches whose time for delivery has run out."""
+        return list(takewhile(lambda batch: batch.created_ms <= created_before_ms, self.incomplete))
+
+
+def _comes_before(queued: ProducerBatch, batch: ProducerBatch) -> bool:
+    if not queued.has_sequence:
+        return False
+    if queued.producer_epoch != batch.producer_epoch:
+        return queued.producer_epoch < batch.producer_epoch
+    return queued.base_sequence < batch.base_sequence

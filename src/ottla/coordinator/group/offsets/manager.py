@@ -1,0 +1,302 @@
+"""Committed offsets: commit, fetch, delete, expire, inside transactions and outside.
+
+The store holds them (offset_store), commits (offset_commit) and fetches (offset_fetch) are decided and answered each
+in a module of their own, and so is what removes them by itself (offset_removal).
+
+Owner: the GroupMachine of a shard.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ottla.coordinator.group.context import GroupContext, Replay
+from ottla.coordinator.group.group import Group
+from ottla.coordinator.group.offsets.commit import ClassicGroups, OffsetCommits, offset_tombstone
+from ottla.coordinator.group.offsets.expiration import OffsetExpiry, TopicRemoval
+from ottla.coordinator.group.offsets.store import (
+    GroupOffsets,
+    OffsetAndMetadata,
+    OffsetLoader,
+    OffsetStore,
+    Place,
+)
+from ottla.coordinator.machine import CoordinatorRecord, Effect, Result
+from ottla.metadata.delta import Delta
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import ZERO_UUID, Uuid
+from ottla.wire.messages.groups import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from ottla.wire.messages.offsets_log import (
+    LegacyOffsetCommitKey,
+    LegacyOffsetCommitValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+# ----------------------------------------
+# Reading committed offsets.
+#
+# Whoever asks for stable offsets (KIP-447) is answered from the newest state, once that is committed, and told which
+# partitions have an offset in a transaction that is still open. Everybody else is answered from committed state.
+
+
+INVALID_OFFSET = -1
+NO_LEADER_EPOCH = -1
+
+
+class OffsetFetches:
+    """The questions about offsets."""
+
+    def __init__(self, context: GroupContext, store: OffsetStore) -> None:
+        self._context = context
+        self._store = store
+
+    def fetch(self, request: OffsetFetchRequestGroup, *, require_stable: bool) -> OffsetFetchResponseGroup:
+        """Of the partitions asked for, or of all that have any."""
+        if request.topics is None:
+            return self.fetch_all(request, require_stable=require_stable).response()
+        offsets = self._offsets(request, require_stable)
+        reader = _Reader(offsets, self._open_places(request.group_id) if require_stable else None)
+        topics = [
+            reader.topic(topic.name, topic.topic_id, topic.partition_indexes, not require_stable)
+            for topic in request.topics
+        ]
+        return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
+
+    def fetch_all(self, request: OffsetFetchRequestGroup, *, require_stable: bool) -> "AllOffsets":
+        """Of all partitions that have any: as they are now, to be turned into an answer where there is time for it."""
+        offsets = self._offsets(request, require_stable)
+        rows: dict[Place, OffsetAndMetadata] = {}
+        if offsets is not None:
+            rows = dict(offsets.items() if require_stable else offsets.committed_view())
+        unstable = self._open_places(request.group_id) if require_stable else frozenset()
+        return AllOffsets(request.group_id, rows, unstable)
+
+    def _offsets(self, request: OffsetFetchRequestGroup, newest: bool) -> GroupOffsets | None:
+        """The group's offsets; None if there is no such group."""
+        groups = self._context.groups
+        group: Group | None = groups.get(request.group_id) if newest else groups.committed(request.group_id)
+        if group is None:
+            return None
+        try:
+            group.validate_offset_fetch(request.member_id, request.member_epoch)
+        except KafkaError as error:
+            if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                return None
+            raise
+        by_group = self._store.by_group
+        return by_group.get(request.group_id) if newest else by_group.committed(request.group_id)
+
+    def _open_places(self, group_id: str) -> frozenset[Place]:
+        places = self._store.open_by_group.get(group_id)
+        return frozenset(places.keys()) if places is not None else frozenset()
+
+
+class AllOffsets(NamedTuple):
+    """All offsets of a group at one time; immutable, so that a thread may read it."""
+
+    group_id: str
+    rows: dict[Place, OffsetAndMetadata]
+    unstable: frozenset[Place]
+
+    def response(self) -> OffsetFetchResponseGroup:
+        topics: dict[str, OffsetFetchResponseTopics] = {}
+        for place, row in self.rows.items():
+            topic = topics.get(place[0])
+            if topic is None:
+                topic = OffsetFetchResponseTopics(name=place[0], topic_id=ZERO_UUID, partitions=[])
+                topics[place[0]] = topic
+            topic.partitions.append(_answer(place, row, self.unstable))
+        return OffsetFetchResponseGroup(group_id=self.group_id, topics=list(topics.values()))
+
+
+class _Reader:
+    """One group's offsets, turned into an answer."""
+
+    def __init__(self, offsets: GroupOffsets | None, unstable: frozenset[Place] | None) -> None:
+        self._offsets = offsets
+        self._unstable = unstable
+
+    def topic(
+        self, name: str, topic_id: Uuid, partitions: list[int], committed: bool
+    ) -> OffsetFetchResponseTopics:
+        answers = []
+        offsets = self._offsets
+        find = _no_offset if offsets is None else offsets.committed if committed else offsets.get
+        for index in partitions:
+            place = (name, index)
+            row = find(place)
+            if row is not None and not _same_topic(row.topic_id, topic_id):
+                row = None
+            answers.append(_answer(place, row, self._unstable))
+        return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=answers)
+
+
+def _answer(
+    place: Place, row: OffsetAndMetadata | None, unstable: frozenset[Place] | None
+) -> OffsetFetchResponsePartitions:
+    if unstable and place in unstable:
+        return _nothing(place[1], ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    if row is None:
+        return _nothing(place[1], ErrorCode.NONE)
+    return OffsetFetchResponsePartitions(
+        partition_index=place[1],
+        committed_offset=row.offset,
+        committed_leader_epoch=row.leader_epoch,
+        metadata=row.metadata,
+    )
+
+
+def _no_offset(place: Place) -> None:
+    """In a group that there is not."""
+
+
+def _same_topic(stored: Uuid, asked: Uuid) -> bool:
+    """An offset of a topic that was deleted and made again is none; an id that is not told fits any."""
+    return stored in (asked, ZERO_UUID) or asked == ZERO_UUID
+
+
+def _nothing(partition: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=INVALID_OFFSET,
+        committed_leader_epoch=NO_LEADER_EPOCH,
+        metadata="",
+        error_code=int(code),
+    )
+
+
+class OffsetManager:
+    """The offsets of one shard."""
+
+    def __init__(self, context: GroupContext, classic: ClassicGroups) -> None:
+        self._context = context
+        self._classic = classic
+        self.store = OffsetStore(context.timeline)
+        commits = OffsetCommits(context, classic, self.store, self._ensure_group)
+        self.commit = commits.commit
+        self.txn_commit = commits.txn_commit
+        fetches = OffsetFetches(context, self.store)
+        self.fetch = fetches.fetch
+        self.fetch_all = fetches.fetch_all
+        self.expiry = OffsetExpiry(context, self.store)
+        self.loader = OffsetLoader(self.store, self._ensure_group)
+
+    # ---- deciding -----------------------------------------------------------------------------------------
+
+    def tombstones_for_group(self, group_id: str) -> list[CoordinatorRecord]:
+        """The records that forget all offsets of a group."""
+        return [offset_tombstone(group_id, *place) for place in self.store.places(group_id)]
+
+    def count(self, group_id: str) -> int:
+        """How many offsets the group has, about."""
+        tables = self.store.by_group.get(group_id), self.store.open_by_group.get(group_id)
+        return sum(len(table) for table in tables if table is not None)
+
+    def tombstones_as_of(
+        self, group_id: str, places: Iterable[Place], as_of_offset: int
+    ) -> list[CoordinatorRecord]:
+        """The records that forget what these places had by then; one that has anything newer is left alone."""
+        return [
+            offset_tombstone(group_id, *place)
+            for place in places
+            if 0 <= self.store.newest_at(group_id, place) <= as_of_offset
+        ]
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
+        """Forget single offsets, of topics that nobody in the group subscribes to (KIP-496)."""
+        group = self._context.group(request.group_id)
+        group.validate_offset_delete()
+        records: list[CoordinatorRecord] = []
+        topics = []
+        for topic in request.topics:
+            code = ErrorCode.NONE
+            if group.is_subscribed_to(topic.name):
+                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            else:
+                records.extend(self._tombstones(request.group_id, topic))
+            topics.append(_deleted(topic, code))
+        return Result(OffsetDeleteResponse(topics=topics), records)
+
+    def _tombstones(self, group_id: str, topic: OffsetDeleteRequestTopic) -> list[CoordinatorRecord]:
+        places = [(topic.name, partition.partition_index) for partition in topic.partitions]
+        store = self.store
+        return [
+            offset_tombstone(group_id, *place)
+            for place in places
+            if store.has(group_id, place) or store.has_open(group_id, place)
+        ]
+
+    # ---- replay -------------------------------------------------------------------------------------------
+
+    def replays(self) -> Mapping[type[Any], Replay]:
+        return {OffsetCommitKey: self._replay, LegacyOffsetCommitKey: self._replay_legacy}
+
+    def _replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        place = (key.topic, key.partition)
+        if value is None:
+            self.store.remove(key.group, place)
+            return
+        self._ensure_group(key.group)
+        self.store.put(key.group, place, value)
+
+    def replay_transactional(
+        self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int
+    ) -> None:
+        """An offset that counts when its transaction does."""
+        if value is None:
+            self._replay(key, None)
+            return
+        self._ensure_group(key.group)
+        self.store.put_pending(key.group, (key.topic, key.partition), value, producer_id)
+
+    def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
+        """The end of a transaction."""
+        self.store.end_transaction(producer_id, committed)
+
+    def _replay_legacy(self, key: LegacyOffsetCommitKey, value: LegacyOffsetCommitValue | None) -> None:
+        newer = None
+        if value is not None:
+            newer = OffsetCommitValue(
+                offset=value.offset, metadata=value.metadata, commit_timestamp=value.commit_timestamp
+            )
+        self._replay(OffsetCommitKey(group=key.group, topic=key.topic, partition=key.partition), newer)
+
+    def _ensure_group(self, group_id: str) -> None:
+        groups = self._context.groups
+        if group_id not in groups:
+            groups[group_id] = self._classic.new_simple(group_id)
+
+    # ---- events -------------------------------------------------------------------------------------------
+
+    def on_loaded(self, now_ms: int) -> list[Effect]:
+        self.loader.forget()
+        return [self.expiry.start()]
+
+    def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
+        deleted = delta.deleted_topics
+        if not deleted:
+            return []
+        return [TopicRemoval(self.store, deleted, self._context.timeline.offset).start()]
+
+    def on_unloaded(self, error: KafkaError) -> None:
+        """Nothing is parked here."""
+
+
+def _deleted(topic: OffsetDeleteRequestTopic, code: ErrorCode) -> OffsetDeleteResponseTopic:
+    return OffsetDeleteResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetDeleteResponsePartition(partition_index=partition.partition_index, error_code=int(code))
+            for partition in topic.partitions
+        ],
+    )

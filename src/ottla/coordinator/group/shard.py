@@ -1,0 +1,235 @@
+"""The machine of one shard of __consumer_offsets: all kinds of groups, and the offsets of all of them.
+
+It only puts the managers together: a record goes to the manager whose key it has, an event goes to all of them.
+
+Owner: a Shard of the group coordinator's runtime.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+from ottla.coordinator.group.classic.manager import ClassicManager
+from ottla.coordinator.group.consumer.manager import ConsumerManager
+from ottla.coordinator.group.context import GroupContext, Manager, Replay
+from ottla.coordinator.group.group import Group, GroupType
+from ottla.coordinator.group.offsets.manager import OffsetManager
+from ottla.coordinator.group.share.manager import ShareManager
+from ottla.coordinator.group.streams.manager import StreamsManager
+from ottla.coordinator.machine import Answer, CoordinatorRecord, Effect, Result, StartTimer
+from ottla.metadata.delta import Delta
+from ottla.metadata.image import ClusterImage
+from ottla.model.errors import KafkaError
+from ottla.model.pending import Pending
+from ottla.wire.messages.groups import DeletableGroupResult, ListedGroup
+from ottla.wire.messages.offsets_log import OffsetCommitKey
+
+# ----------------------------------------
+# The groups of a shard whatever their kind: listing them, deleting them.
+#
+# Owner: the GroupMachine of a shard.
+
+
+# Records of a deletion in one decision: some milliseconds.
+SLICE_RECORDS: Final = 300
+_TYPES = {kind.value: kind for kind in GroupType}
+# What a request calls the state, where that is not its name in small letters.
+_FILTER_NAMES = {"NotReady": "not_ready"}
+
+
+class GroupDirectory:
+    """See the module."""
+
+    def __init__(self, context: GroupContext, offsets: OffsetManager) -> None:
+        self._context = context
+        self._offsets = offsets
+        self._running: list[_Deletion] = []
+
+    def listing(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
+        """Those in one of these states (KIP-518) and of one of these types (KIP-848); of all, if none is said.
+
+        States compare without regard to case and blanks around them; a type that does not exist fits no group.
+        """
+        wanted_states = {state.lower().strip() for state in states}
+        wanted_types = {_TYPES.get(kind.lower()) for kind in types}
+        listed = []
+        for group in self._context.groups.committed_view().values():
+            state = group.state_name()
+            if wanted_states and _FILTER_NAMES.get(state, state.lower()) not in wanted_states:
+                continue
+            if wanted_types and group.type not in wanted_types:
+                continue
+            listed.append(
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type,
+                    group_state=state,
+                    group_type=group.type.value,
+                )
+            )
+        return listed
+
+    def delete(self, group_ids: Sequence[str]) -> Result[list[DeletableGroupResult]]:
+        """Groups without members, with all their offsets; each has its own success or error.
+
+        A group whose last batch could not be written is still there, and can be deleted again.
+        """
+        deletion = _Deletion(self._context, self._offsets, group_ids)
+        records = deletion.go_on()
+        if deletion.over:
+            return Result(deletion.results, records, atomic=False)
+        self._running.append(deletion)
+        return Result(
+            deletion.parked,
+            records,
+            [self._next(deletion)],
+            lambda error: self._fail(deletion, error),
+            atomic=False,
+        )
+
+    def unloaded(self, error: KafkaError) -> None:
+        for deletion in list(self._running):
+            self._fail(deletion, error)
+
+    def _next(self, deletion: "_Deletion") -> StartTimer:
+        return StartTimer(("delete groups", id(deletion)), 0, lambda _: self._go_on(deletion))
+
+    def _go_on(self, deletion: "_Deletion") -> Result[None]:
+        if deletion.parked.done:  # it has failed, or this is its timer's second try
+            return Result(None)
+        records = deletion.go_on()
+        effects: list[Effect] = [self._next(deletion)]
+        if deletion.over:
+            self._running.remove(deletion)
+            effects = [Answer(deletion.parked, deletion.results)]
+        return Result(None, records, effects, lambda error: self._fail(deletion, error), atomic=False)
+
+    def _fail(self, deletion: "_Deletion", error: KafkaError) -> Sequence[Effect]:
+        if deletion in self._running:
+            self._running.remove(deletion)
+        if not deletion.parked.done:
+            deletion.parked.fail(error)
+        return ()
+
+
+class _Deletion:
+    """Groups on their way out, a slice a decision. Each is asked for its leave once, when its turn comes."""
+
+    def __init__(self, context: GroupContext, offsets: OffsetManager, group_ids: Sequence[str]) -> None:
+        self._context = context
+        self._offsets = offsets
+        self._left = deque(group_ids)
+        # A group of so many offsets that one slice does not do.
+        self._large: _LargeGroup | None = None
+        self.results: list[DeletableGroupResult] = []
+        self.parked: Pending[list[DeletableGroupResult]] = Pending()
+
+    @property
+    def over(self) -> bool:
+        return not self._left and self._large is None
+
+    def go_on(self) -> list[CoordinatorRecord]:
+        """The records of the next slice."""
+        records: list[CoordinatorRecord] = []
+        while len(records) < SLICE_RECORDS and not self.over:
+            if self._large is None:
+                records.extend(self._begin(self._left.popleft()))
+            elif self._large.places:
+                records.extend(self._large.some(SLICE_RECORDS))
+                break
+            else:
+                records.extend(self._large.end())
+                self._large = None
+        return records
+
+    def _begin(self, group_id: str) -> list[CoordinatorRecord]:
+        result = DeletableGroupResult(group_id=group_id)
+        self.results.append(result)
+        try:
+            group = self._context.group(group_id)
+            group.validate_delete()
+        except KafkaError as error:
+            result.error_code = int(error.code)
+            return []
+        if self._offsets.count(group_id) > SLICE_RECORDS:
+            self._large = _LargeGroup(self._context, self._offsets, group)
+            return []
+        return [*self._offsets.tombstones_for_group(group_id), *group.tombstones()]
+
+
+class _LargeGroup:
+    """A group that goes with very many offsets.
+
+    Whoever joins or commits between two slices comes after the deletion: what was there before goes all the same,
+    and what is new stays.
+    """
+
+    def __init__(self, context: GroupContext, offsets: OffsetManager, group: Group) -> None:
+        self._context = context
+        self._offsets = offsets
+        self._group = group
+        self._as_of_offset = context.timeline.offset
+        self.places = deque(offsets.store.places(group.group_id))
+
+    def some(self, most: int) -> list[CoordinatorRecord]:
+        """Tombstones of the next so many offsets."""
+        some = [self.places.popleft() for _ in range(min(most, len(self.places)))]
+        return self._offsets.tombstones_as_of(self._group.group_id, some, self._as_of_offset)
+
+    def end(self) -> list[CoordinatorRecord]:
+        """The group itself, unless it has been used since."""
+        group = self._group
+        if self._context.groups.get(group.group_id) is not group or self._offsets.count(group.group_id):
+            return []
+        return list(group.tombstones()) if group.is_empty() else []
+
+
+class GroupMachine:
+    """See the module."""
+
+    def __init__(self, context: GroupContext) -> None:
+        self.context = context
+        self.classic = ClassicManager(context)
+        self.consumer = ConsumerManager(context, self.classic)
+        self.share = ShareManager(context)
+        self.streams = StreamsManager(context)
+        self.offsets = OffsetManager(context, self.classic)
+        # The short way of a load.
+        self.replay_bytes = self.offsets.loader.replay
+        self.directory = GroupDirectory(context, self.offsets)
+        self._managers: list[Manager] = [
+            self.offsets,
+            self.classic,
+            self.consumer,
+            self.share,
+            self.streams,
+        ]
+        self._replays: dict[type[Any], Replay] = {}
+        for manager in self._managers:
+            self._replays.update(manager.replays())
+
+    def replay(self, record: CoordinatorRecord, producer_id: int, producer_epoch: int) -> None:
+        key = record.key
+        if type(key) is OffsetCommitKey and producer_id >= 0:
+            self.offsets.replay_transactional(key, record.value, producer_id)
+            return
+        self._replays[type(key)](key, record.value)
+
+    def replay_end_transaction(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        self.offsets.replay_end_transaction(producer_id, committed)
+
+    def on_skipped(self, key: Any | None, what: str) -> None:
+        self.context.skipped.add(key, what)
+
+    def on_loaded(self, image: ClusterImage, now_ms: int) -> Iterable[Effect]:
+        self.context.image = image
+        return [effect for manager in self._managers for effect in manager.on_loaded(now_ms)]
+
+    def on_image(self, image: ClusterImage, delta: Delta, now_ms: int) -> Iterable[Effect]:
+        self.context.image = image
+        return [effect for manager in self._managers for effect in manager.on_image(delta, now_ms)]
+
+    def on_unloaded(self, error: KafkaError) -> None:
+        for manager in self._managers:
+            manager.on_unloaded(error)
+        self.directory.unloaded(error)

@@ -1,0 +1,377 @@
+"""What all decisions about streams groups share: finding groups, their topics, target assignments, steps.
+
+Owner: the StreamsManager of a shard.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from ottla.coordinator.group.classic.group import ClassicGroup
+from ottla.coordinator.group.context import GroupContext, Replay
+from ottla.coordinator.group.group import GroupType
+from ottla.coordinator.group.modern.assignment import ModernLargeAssignments, Run
+from ottla.coordinator.group.modern.groups import (
+    GroupKey,
+    GroupsByTopic,
+    GroupsOfKind,
+    ModernReplay,
+    ModernTimers,
+    Wait,
+)
+from ottla.coordinator.group.modern.heartbeat import SettingsCache, Turn
+from ottla.coordinator.group.modern.metadata_hash import TopicHashes
+from ottla.coordinator.group.streams import records
+from ottla.coordinator.group.streams.assignment import Reconciliation, TargetPlan
+from ottla.coordinator.group.streams.assignor import NUM_STANDBY_REPLICAS
+from ottla.coordinator.group.streams.group import StreamsGroup
+from ottla.coordinator.group.streams.internal_topics import configure
+from ottla.coordinator.group.streams.member import MemberState, StreamsGroupMember, Tasks, task_ids
+from ottla.coordinator.group.streams.records import AssignmentBasis
+from ottla.coordinator.group.streams.topology import ConfiguredTopology, StreamsTopology
+from ottla.coordinator.machine import Answer, Result, StartTimer
+from ottla.coordinator.timeline import Timeline
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.wire.messages import streams_group_log as log
+
+# ----------------------------------------
+# What a streams group may have of its own in its configuration.
+
+
+class GroupSettings(NamedTuple):
+    """How often its members are to be heard of, how often and when it is assigned, and how."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+    initial_rebalance_delay_ms: int
+    # What the assignor is told; the group is assigned anew when it changes.
+    assignment_configs: Mapping[str, str]
+
+
+def read_settings(values: Mapping[str, Any]) -> GroupSettings:
+    return GroupSettings(
+        values["streams.session.timeout.ms"],
+        values["streams.heartbeat.interval.ms"],
+        values["streams.assignment.interval.ms"],
+        values["streams.initial.rebalance.delay.ms"],
+        {NUM_STANDBY_REPLICAS: str(values["streams.num.standby.replicas"])},
+    )
+
+
+# ----------------------------------------
+# The timers of a streams group: of its members, and the wait before the first assignment.
+
+
+Fence = Callable[[StreamsGroup, StreamsGroupMember, int], Result[Any]]
+Assign = Callable[[StreamsGroup, int], Result[Any]]
+
+_WHY: Final = {
+    Wait.SESSION: "it was not heard of for the time of its session",
+    Wait.REBALANCE: "it did not give up its tasks in time",
+}
+
+
+def member_timers(context: GroupContext, fence: Fence) -> ModernTimers[StreamsGroup]:
+    """`fence` is what happens to a member when one goes off."""
+    return ModernTimers(GroupsOfKind(context, StreamsGroup), GroupType.STREAMS, _WHY, fence)
+
+
+class FirstAssignments:
+    """An empty group that is joined waits a while for more members: one assignment instead of many (KIP-1071)."""
+
+    def __init__(self, context: GroupContext, assign: Assign) -> None:
+        self._context = context
+        self._assign = assign
+        self._waiting: dict[str, object] = {}
+
+    def is_delayed(self, group_id: str) -> bool:
+        return group_id in self._waiting
+
+    def delay(self, turn: Turn, group_id: str, delay_ms: int) -> None:
+        """Unless it waits already."""
+        if group_id in self._waiting or delay_ms <= 0:
+            return
+        token = self._waiting[group_id] = object()
+        turn.failures.append(lambda _: self._not_written(group_id, token))
+        turn.effects.append(
+            StartTimer(
+                ("streams", "first", group_id), delay_ms, lambda now_ms: self._over(group_id, token, now_ms)
+            )
+        )
+
+    def forget(self, group_id: str) -> None:
+        """The group is deleted."""
+        self._waiting.pop(group_id, None)
+
+    def _not_written(self, group_id: str, token: object) -> None:
+        self._end(group_id, token)
+
+    def _end(self, group_id: str, token: object) -> bool:
+        """Was it this wait?"""
+        if self._waiting.get(group_id) is not token:
+            return False
+        del self._waiting[group_id]
+        return True
+
+    def _over(self, group_id: str, token: object, now_ms: int) -> Result[Any]:
+        group = self._context.groups.get(group_id)
+        if not self._end(group_id, token) or not isinstance(group, StreamsGroup) or group.is_empty():
+            return Result(None)
+        return self._assign(group, now_ms)
+
+
+MAX_SIZE: Final = "group.streams.max.size"
+# The topics are looked at this often even if nobody says that they have changed.
+METADATA_REFRESH_INTERVAL_MS: Final = 3_600_000
+
+
+class Target(NamedTuple):
+    """What a member is to be reconciled to."""
+
+    epoch: int
+    tasks: Tasks
+
+
+class Topics(NamedTuple):
+    """What a group's topics are like now."""
+
+    configured: ConfiguredTopology
+    metadata_hash: int
+
+
+class StreamsGroups:
+    """See the module."""
+
+    def __init__(self, context: GroupContext, fence: Fence, assign: Assign) -> None:
+        self.context = context
+        self.hashes = TopicHashes()
+        self.settings = SettingsCache(context, read_settings)
+        self.timers = member_timers(context, fence)
+        self.first = FirstAssignments(context, assign)
+
+    # ---- groups ---------------------------------------------------------------------------------------------
+
+    def streams_group(self, group_id: str) -> StreamsGroup:
+        """The streams group; GROUP_ID_NOT_FOUND if there is none of that kind."""
+        group = self.context.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Streams group {group_id} not found.")
+        if not isinstance(group, StreamsGroup):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
+        return group
+
+    def group_to_join(self, turn: Turn, group_id: str) -> StreamsGroup:
+        """The group that a member joins: made now if there is none, or in the place of an empty classic one."""
+        present = self.context.groups.get(group_id)
+        if present is None:
+            return _scratch(group_id)
+        if isinstance(present, ClassicGroup) and present.is_empty():
+            turn.records.extend(present.tombstones())
+            return _scratch(group_id)
+        group = self.streams_group(group_id)
+        most: int = self.context.config()[MAX_SIZE]
+        if len(group.members) >= most:
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group has {most} members already.")
+        return group
+
+    # ---- topics ---------------------------------------------------------------------------------------------
+
+    def look_at_topics(self, turn: Turn, group: StreamsGroup, topology: StreamsTopology) -> Topics:
+        """What the topology needs; looked up again if the topology is new, or the topics may be others."""
+        metadata_hash = group.metadata_hash
+        configured = group.configured
+        if group.topology is None or configured is None or group.must_refresh(turn.now_ms):
+            metadata_hash = self.hashes.group_hash(topology.required_topics, self.context.image)
+            stale = metadata_hash != group.metadata_hash
+            if stale or configured is None or group.topology is None:
+                configured = configure(topology, self.context.image)
+                group.configure(configured)
+            group.refresh_after(turn.now_ms + METADATA_REFRESH_INTERVAL_MS, group.epoch)
+        return Topics(configured, metadata_hash)
+
+    # ---- the target assignment ------------------------------------------------------------------------------
+
+    def may_assign(self, group: StreamsGroup, now_ms: int) -> bool:
+        """Is it not too soon after the last target assignment (KIP-1263)?"""
+        last_ms = group.target_epoch.timestamp_ms
+        interval_ms = self.settings[group.group_id].assignment_interval_ms
+        return not last_ms or not interval_ms or now_ms >= last_ms + interval_ms
+
+    def plan(
+        self,
+        group: StreamsGroup,
+        epoch: int,
+        configured: ConfiguredTopology,
+        joining: StreamsGroupMember | None,
+    ) -> TargetPlan:
+        """What is to be assigned once `joining` is as it says."""
+        if joining is None:
+            configs = group.basis.assignment_configs
+        else:
+            configs = self.settings[group.group_id].assignment_configs
+        return TargetPlan(
+            epoch=epoch,
+            configured=configured,
+            configs=configs,
+            members=dict(group.members.items()),
+            target=dict(group.target.items()),
+            joining=joining,
+        )
+
+    def assign(self, turn: Turn, group: StreamsGroup, plan: TargetPlan) -> dict[str, Tasks]:
+        """Write the new target assignment; what has changed of it."""
+        changes = plan.compute()
+        group_id = group.group_id
+        turn.records.extend(
+            records.target_assignment(group_id, member_id, new) for member_id, new in changes.items()
+        )
+        turn.records.append(records.target_epoch(group_id, plan.epoch, turn.now_ms))
+        return changes
+
+    # ---- the current assignment -----------------------------------------------------------------------------
+
+    def reconcile(
+        self, turn: Turn, group: StreamsGroup, member: StreamsGroupMember, target: Target, owned: Tasks | None
+    ) -> StreamsGroupMember:
+        """A step of the member towards its target."""
+        if member.is_reconciled_to(target.epoch):
+            return member
+        updated = Reconciliation(target.epoch, target.tasks, group.owners, owned).step(member)
+        if updated == member:
+            return member
+        turn.records.append(records.current_assignment(group.group_id, updated))
+        if updated.state is MemberState.UNREVOKED_TASKS:
+            self.timers.start_rebalance(turn, group.group_id, updated)
+        else:
+            self.timers.cancel(turn, Wait.REBALANCE, group.group_id, updated.member_id)
+        return updated
+
+    # ---- members that go ------------------------------------------------------------------------------------
+
+    def fence(self, turn: Turn, group: StreamsGroup, member: StreamsGroupMember) -> None:
+        """Remove a member: the others share what it had."""
+        group_id = group.group_id
+        turn.records.extend(records.removed_member(group_id, member.member_id))
+        turn.records.append(records.group_epoch(group_id, group.epoch + 1, group.metadata_hash, group.basis))
+        session_timeout_ms = self.settings[group_id].session_timeout_ms
+        self.timers.cancel_all(turn, group_id, member.member_id, session_timeout_ms)
+
+
+def _scratch(group_id: str) -> StreamsGroup:
+    """A group to decide on, which becomes a real one by the replay of what is decided."""
+    timeline = Timeline()
+    timeline.recording = False
+    return StreamsGroup(timeline, group_id)
+
+
+# ----------------------------------------
+# Target assignments of streams groups that are made in a thread: of groups with very many tasks.
+#
+# Owner: the StreamsManager of a shard.
+
+
+# Members whose new target is written in one decision.
+PORTION: Final = 20
+
+# Without one nobody waits for the assignment.
+Finish = Callable[[Turn, StreamsGroup, StreamsGroupMember, Target], Any] | None
+_Run = Run[TargetPlan, Finish, Tasks]
+
+
+class LargeAssignments(ModernLargeAssignments[TargetPlan, Finish, Tasks]):
+    """See the module."""
+
+    def __init__(self, groups: StreamsGroups) -> None:
+        super().__init__(groups.context)
+        self._groups = groups
+
+    def _write(self, run: _Run, now_ms: int) -> Result[None]:
+        turn = Turn(now_ms)
+        turn.failures.append(lambda error: self._fail(run, error))
+        try:
+            group = self._groups.streams_group(run.group_id)
+            joining = run.plan.joining
+            mine = None if joining is None else run.changes.get(joining.member_id)
+            for member_id, new in run.portion(PORTION, group.members):
+                turn.records.append(records.target_assignment(run.group_id, member_id, new))
+            if run.changes:
+                key = "streams", "assign", run.group_id
+                turn.effects.append(StartTimer(key, 0, lambda now_ms: self._write(run, now_ms)))
+            else:
+                self._end(turn, run, group, mine)
+        except KafkaError as error:
+            self._fail(run, error)
+            return Result(None)
+        return turn.result(None)
+
+    def _end(self, turn: Turn, run: _Run, group: StreamsGroup, mine: Tasks | None) -> None:
+        epoch, joining = run.plan.epoch, run.plan.joining
+        turn.records.append(records.target_epoch(run.group_id, epoch, turn.now_ms))
+        answer = None
+        if joining is not None and run.finish is not None:
+            member = group.member(joining.member_id)
+            target = Target(epoch, group.target_of(joining.member_id) if mine is None else mine)
+            answer = run.finish(turn, group, member, target)
+        del self._running[run.group_id]
+        turn.effects.append(Answer(run.parked, answer))
+
+
+# ----------------------------------------
+# What the records of a streams group mean: the only way that its hard state changes.
+
+
+class StreamsReplay(ModernReplay[StreamsGroup]):
+    """Owned by the StreamsManager of a shard; `removed` is told of a group that is deleted."""
+
+    def __init__(self, context: GroupContext, removed: Callable[[str], None]) -> None:
+        super().__init__(context, StreamsGroup, StreamsGroupMember, _target_of)
+        self._removed = removed
+        self._by_topic = GroupsByTopic()
+
+    def replays(self) -> Mapping[type[Any], Replay]:
+        return {
+            log.StreamsGroupMetadataKey: self._group,
+            log.StreamsGroupMemberMetadataKey: self._member,
+            log.StreamsGroupTargetAssignmentMetadataKey: self._target_epoch,
+            log.StreamsGroupTargetAssignmentMemberKey: self._target,
+            log.StreamsGroupCurrentMemberAssignmentKey: self._assignment,
+            log.StreamsGroupTopologyKey: self._topology,
+        }
+
+    def groups_that_need(self, topics: Iterable[str]) -> Iterator[StreamsGroup]:
+        """Those whose topology needs any of these topics."""
+        for group_id in self._by_topic.concerned(topics, self._is_needed):
+            group = self._groups.present(group_id)
+            if group is not None:
+                yield group
+
+    def _is_needed(self, group_id: str, topic: str) -> bool:
+        group = self._groups.present(group_id)
+        return group is not None and group.topology is not None and topic in group.topology.required_topics
+
+    # ---- what only streams groups have ----------------------------------------------------------------------
+
+    def _group(self, key: GroupKey, value: log.StreamsGroupMetadataValue | None) -> None:
+        if value is not None:
+            super()._group(key, value)
+            configs = {config.key: config.value for config in value.last_assignment_configs or ()}
+            basis = AssignmentBasis(value.validated_topology_epoch, configs)
+            self._groups.made(key.group_id).set_basis(basis)
+        elif self._groups.removed(key.group_id):
+            self._removed(key.group_id)
+
+    def _topology(
+        self, key: log.StreamsGroupTopologyKey, value: log.StreamsGroupTopologyValue | None
+    ) -> None:
+        if value is None:
+            group = self._groups.present(key.group_id)
+            if group is not None:
+                group.set_topology(None)
+            return
+        topology = StreamsTopology(value)
+        self._groups.made(key.group_id).set_topology(topology)
+        self._by_topic.note(key.group_id, topology.required_topics)
+
+
+def _target_of(value: log.StreamsGroupTargetAssignmentMemberValue) -> Tasks:
+    return Tasks(task_ids(value.active_tasks), task_ids(value.standby_tasks), task_ids(value.warmup_tasks))

@@ -1,0 +1,179 @@
+"""Replaying a partition into a shard's machine, batch by batch.
+
+Only what is committed is replayed (the leader's log up to its end is: a new leader commits what it finds before it
+coordinates). Whoever drives the load reads the log's bytes, hands them over, and lets the loop breathe between
+slices; a simulation just hands them over.
+
+Rules: no record keeps a shard from serving. One that is damaged, cut short, of a type or version that is not known
+here, or that the machine refuses, is skipped as if it were not there, and logged with its place and its key; so is a
+batch whose checksum is wrong, or whose records cannot be told apart. What an older record said of the same key counts
+then. (Apache skips types it does not know and ends the load at everything else.)
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol, runtime_checkable
+
+from ottla.coordinator.runtime import Shard
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.records.batch import BatchView, corrupt, iter_batches
+from ottla.records.control import ControlType, parse_control_type
+from ottla.records.record import Record, read_records
+
+log = logging.getLogger("ottla.coordinator")
+
+# Records replayed before the driver is asked to go on: about half a millisecond.
+SLICE_RECORDS: Final = 128
+# What is skipped in one load is logged one by one up to so many, and then counted.
+MAX_SKIPS_LOGGED: Final = 100
+# How much of a key that is shown.
+_KEY_CHARACTERS: Final = 300
+
+# Given the offset, the key and the value of a record outside a transaction: was it replayed?
+ReplayBytes = Callable[[int, bytes | None, bytes | None], bool]
+
+
+@runtime_checkable
+class ReplaysBytes(Protocol):
+    """A machine with a short way for the record that its log has most of."""
+
+    def replay_bytes(self, offset: int, key: bytes | None, value: bytes | None) -> bool: ...
+
+
+@runtime_checkable
+class NotesSkipped(Protocol):
+    """A machine that tells those who ask what was skipped."""
+
+    def on_skipped(self, key: Any | None, what: str) -> None:
+        """`what` names the place and the reason; `key` is the record's, if that can be read."""
+        ...
+
+
+def replay_batches(shard: Shard[Any], data: bytes | memoryview) -> Iterator[int]:
+    """Replay whole batches; yields, every so often and at the end, the offset after what has been replayed.
+
+    That is -1 where there is no batch to be found.
+    """
+    machine = shard.machine
+    short: ReplayBytes = machine.replay_bytes if isinstance(machine, ReplaysBytes) else _no_short_way
+    replayed = 0
+    next_offset = -1
+    for batch in _batches(shard, data):
+        way = _no_short_way if batch.is_transactional else short
+        for record in _records(shard, batch):
+            try:
+                if batch.is_control:
+                    _replay_control(shard, batch, record)
+                elif not way(record.offset, record.key, record.value):
+                    _replay(shard, batch, record)
+            except Exception as error:  # noqa: BLE001 - the boundary of a record
+                _skip_record(shard, record, error)
+            replayed += 1
+            if replayed % SLICE_RECORDS == 0:
+                yield record.offset + 1
+        next_offset = batch.next_offset
+    yield next_offset
+
+
+def note_skips(shard: Shard[Any]) -> None:
+    """The load is over: one line for all that was skipped, where it was too much for a line each."""
+    if shard.skipped > MAX_SKIPS_LOGGED:
+        log.error(
+            "%s: %d more were skipped while it was loaded",
+            shard.topic_partition,
+            shard.skipped - MAX_SKIPS_LOGGED,
+        )
+
+
+def _no_short_way(offset: int, key: bytes | None, value: bytes | None) -> bool:
+    return False
+
+
+# ---- from bytes to records ------------------------------------------------------------------------------------
+
+
+def _batches(shard: Shard[Any], data: bytes | memoryview) -> Iterator[BatchView]:
+    """Up to the first place where there is none: nobody can say where the next begins."""
+    expected: int | None = None
+    try:
+        for batch in iter_batches(data):
+            yield batch
+            expected = batch.next_offset
+    except KafkaError as error:
+        where = "the beginning of a read" if expected is None else f"offset {expected}"
+        skip(shard, f"what follows {where} in the segment", error)
+
+
+def _records(shard: Shard[Any], batch: BatchView) -> list[Record]:
+    try:
+        if not batch.crc_ok():
+            raise corrupt("its checksum is wrong")
+        return read_records(batch)
+    except Exception as error:  # noqa: BLE001 - the boundary of a batch
+        skip(shard, f"the batch of offsets {batch.base_offset} to {batch.last_offset}", error)
+        return []
+
+
+def _replay(shard: Shard[Any], batch: BatchView, record: Record) -> None:
+    decoded = shard.serde.decode(record.key, record.value)
+    producer_id, producer_epoch = -1, -1
+    if batch.is_transactional:
+        producer_id, producer_epoch = batch.producer_id, batch.producer_epoch
+    _change(shard, record.offset, lambda: shard.machine.replay(decoded, producer_id, producer_epoch))
+
+
+def _replay_control(shard: Shard[Any], batch: BatchView, record: Record) -> None:
+    kind = parse_control_type(record)
+    if kind not in (ControlType.COMMIT, ControlType.ABORT):
+        return
+    committed = kind is ControlType.COMMIT
+    producer_id, epoch = batch.producer_id, batch.producer_epoch
+    _change(shard, record.offset, lambda: shard.machine.replay_end_transaction(producer_id, epoch, committed))
+
+
+def _change(shard: Shard[Any], offset: int, replay: Callable[[], None]) -> None:
+    """Whole or not at all: what a machine refuses halfway leaves nothing behind."""
+    timeline = shard.timeline
+    timeline.offset = offset
+    timeline.recording = timeline.loading = True
+    try:
+        replay()
+        timeline.commit(offset + 1)
+    except BaseException:
+        timeline.rollback(offset)
+        raise
+    finally:
+        timeline.recording = timeline.loading = False
+
+
+# ---- skipping -------------------------------------------------------------------------------------------------
+
+
+def _skip_record(shard: Shard[Any], record: Record, error: Exception) -> None:
+    key: Any | None = None
+    try:
+        key = shard.serde.decode_key(record.key)
+        shown = repr(key)
+    except KafkaError:
+        shown = "no key" if record.key is None else f"key {record.key[:_KEY_CHARACTERS].hex()}"
+    skip(shard, f"the record at offset {record.offset} ({shown[:_KEY_CHARACTERS]})", error, key)
+
+
+def skip(shard: Shard[Any], what: str, error: Exception, key: Any | None = None) -> None:
+    """Note what is not taken in, and why."""
+    shard.skipped += 1
+    expected = isinstance(error, KafkaError)
+    why = str(error) if expected else f"{type(error).__name__}: {error}"
+    machine = shard.machine
+    if isinstance(machine, NotesSkipped):
+        machine.on_skipped(key, f"{what} of {shard.topic_partition}: {why}")
+    if shard.skipped <= MAX_SKIPS_LOGGED:
+        unknown = isinstance(error, KafkaError) and error.code is ErrorCode.UNSUPPORTED_VERSION
+        log.log(
+            logging.WARNING if unknown else logging.ERROR,
+            "%s: %s is skipped: %s",
+            shard.topic_partition,
+            what,
+            why,
+            exc_info=None if expected else error,
+        )

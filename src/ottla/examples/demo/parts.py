@@ -1,0 +1,307 @@
+"""A demo's terminal: a screen that is redrawn, or a line a second where there is no terminal.
+
+The screen is the terminal's alternate one, so that what stood there before comes back, and a resize spoils nothing.
+Colours are bold and dim only, none with NO_COLOR or on a dumb terminal. Owned by the demo's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from ottla.client.producer.accumulator import Delivery
+
+FRAME_S = 0.2
+PROGRESS_S = 1.0
+
+ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+HOME, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+_STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m"}
+_PLAIN = "\x1b[0m"
+
+
+class Line(NamedTuple):
+    """One line of the screen, without a line break: bold, dim or plain."""
+
+    text: str
+    style: str = ""
+
+
+class DemoError(Exception):
+    """Something the user should read, in one line."""
+
+
+def say(message: str) -> None:
+    """Talk to the person: not a part of what is shown."""
+    print(message, file=sys.stderr, flush=True)
+
+
+# What is to be seen now, in so many columns and rows; and the same as one line (none: nothing new).
+Frame = Callable[[float, int, int], Sequence[Line]]
+Progress = Callable[[float], str]
+
+
+def coloured() -> bool:
+    """Whether this terminal wants more than plain text (no-color.org)."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def has_screen() -> bool:
+    """Whether there is a terminal that can be drawn on."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def own_command() -> str:
+    """How this command is called from here: `make demo` runs one that is not on the PATH."""
+    called = Path(sys.argv[0])
+    if shutil.which("ottla") or called.name != "ottla":
+        return "ottla"
+    return os.path.relpath(called)
+
+
+def painted(lines: Iterable[Line], width: int, colours: bool) -> list[str]:
+    """Cut to the width, with the colours."""
+    return [_painted(line, width, colours) for line in lines]
+
+
+def _painted(line: Line, width: int, colours: bool) -> str:
+    text = line.text[: max(width - 1, 0)]
+    return f"{_STYLES[line.style]}{text}{_PLAIN}" if colours and line.style and text else text
+
+
+async def show(frame: Frame, progress: Progress, done: asyncio.Event) -> None:
+    """Until it is done; then what was last to be seen stays on the terminal."""
+    if not has_screen():
+        await _print_progress(progress, done)
+        return
+    sys.stdout.write(ENTER)
+    try:
+        while not done.is_set():
+            _draw(frame)
+            await pause(done, FRAME_S)
+    finally:
+        sys.stdout.write(LEAVE)
+        sys.stdout.flush()
+    size = shutil.get_terminal_size()
+    print("\n".join(painted(frame(time.monotonic(), *size), size.columns, coloured())))
+
+
+def _draw(frame: Frame) -> None:
+    size = shutil.get_terminal_size()
+    # One row less than there are: a line break in the last one would scroll.
+    lines = frame(time.monotonic(), *size)[: max(size.lines - 1, 1)]
+    shown = "".join(f"{line}{END_OF_LINE}\n" for line in painted(lines, size.columns, coloured()))
+    sys.stdout.write(HOME + shown + END_OF_SCREEN)
+    sys.stdout.flush()
+
+
+async def _print_progress(progress: Progress, done: asyncio.Event) -> None:
+    started = time.monotonic()
+    while not done.is_set():
+        await pause(done, PROGRESS_S)
+        if line := progress(time.monotonic() - started):
+            print(line, flush=True)
+
+
+async def pause(event: asyncio.Event, seconds: float) -> None:
+    """Sleep, but wake at once for the event."""
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+
+
+# ----------------------------------------
+# The broker of a demo: a process as `ottla serve` runs it, in a directory of its own, on a free port.
+#
+# However the demo ends, the broker does: it is stopped, or it sees the end of its standard input and stops by itself.
+
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+
+
+class Broker:
+    """The broker's process and its directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process: asyncio.subprocess.Process | None = None
+        self.address = ""
+
+    async def start(self) -> None:
+        """Start it and wait until it says where it listens."""
+        self._log = self._directory / "broker.log"
+        with self._log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "ottla.cli.main", "serve", "--data-dir", str(self._directory / "data")),
+                *("-X", "listeners=PLAINTEXT://127.0.0.1:0"),
+                # Were the demo killed, the broker would see the end of this and stop.
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=environment(),
+                # Ctrl-C is for the demo, which stops its clients before it stops the broker.
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        try:
+            raw = await asyncio.wait_for(self._process.stdout.readline(), START_TIMEOUT_S)
+        except TimeoutError:
+            raise DemoError(f"the broker has not started within {START_TIMEOUT_S:.0f} s") from None
+        line = raw.decode("utf-8", "replace").strip()
+        if " listening on " not in line:
+            raise DemoError(f"the broker did not start: {self._last_words()}")
+        self.address = line.rpartition(" listening on ")[2].split()[0].rstrip(",")
+
+    def _last_words(self) -> str:
+        words = self._log.read_text("utf-8", "replace").strip().splitlines()
+        return words[-1] if words else "it said nothing"
+
+    async def exited(self) -> None:
+        """Returns never, unless the broker ends by itself: that is an error."""
+        assert self._process is not None
+        code = await self._process.wait()
+        raise DemoError(f"the broker ended by itself with exit code {code}: {self._last_words()}")
+
+    async def stop(self) -> None:
+        """Ask it to stop, and insist if it does not."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+def environment() -> dict[str, str]:
+    """What the demo's processes inherit: no Kafka settings of this shell, and the wish to stop at the end of input."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
+    return {**inherited, "OTTLA_STOP_AT_EOF": "1"}
+
+
+async def create_topics(
+    address: str, topics: Iterable[str], partitions: int, settings: Mapping[str, str]
+) -> None:
+    """Make them, all alike."""
+    from ottla.client.admin.aio import AsyncAdmin
+    from ottla.client.admin.types import NewTopic
+    from ottla.model.errors import KafkaError
+
+    async with AsyncAdmin(bootstrap_servers=address, client_id="demo-admin") as admin:
+        made = await admin.create_topics([NewTopic(name, partitions, 1, dict(settings)) for name in topics])
+    for result in made.values():
+        if isinstance(result, KafkaError):
+            raise result
+
+
+# ----------------------------------------
+# How a demo ends: at a signal in order, at a second one at once.
+
+
+ABANDON_S = 0.2
+
+
+def stop_at_signals(stop: asyncio.Event) -> None:
+    """The first signal ends the running task in order; a second does not wait for what is still under way."""
+    whole = asyncio.current_task()
+    assert whole is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(
+            number, lambda: whole.cancel() if stop.is_set() else stop.set()
+        )
+
+
+async def abandon(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Nobody is left to talk to: a client would still try for minutes to deliver, at each turn of its closing."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=ABANDON_S)
+
+
+# ----------------------------------------
+# The producer of a demo: records at an even pace, and what became of them on the demo's board.
+
+
+TICK_S = 0.02
+WINDOW_S = 2.0
+
+
+class Meter:
+    """A count, and how fast it has been growing lately."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.total_bytes = 0
+        self._marks: list[tuple[float, int, int]] = []
+
+    def add(self, count: int, size_bytes: int = 0) -> None:
+        self.total += count
+        self.total_bytes += size_bytes
+
+    def rates(self, now: float) -> tuple[float, float]:
+        """Records and bytes a second over the last moments; to be asked regularly."""
+        self._marks.append((now, self.total, self.total_bytes))
+        while len(self._marks) > 2 and now - self._marks[1][0] > WINDOW_S:
+            del self._marks[0]
+        then, count, size_bytes = self._marks[0]
+        elapsed = now - then
+        if elapsed <= 0:
+            return 0.0, 0.0
+        return (self.total - count) / elapsed, (self.total_bytes - size_bytes) / elapsed
+
+
+class Tally(Protocol):
+    """What a board counts of a producer."""
+
+    sent: Meter
+    acknowledged: int
+    failed: int
+    trouble: str
+
+
+async def produce(
+    board: Tally,
+    address: str,
+    topic: str,
+    rate: int,
+    stop: asyncio.Event,
+    record: Callable[[int], tuple[bytes, bytes]],
+) -> None:
+    """`record(number)` is a key and a value; until told to stop, then the last acknowledgement is waited for."""
+    from ottla.client.aio import AsyncProducer
+
+    def delivered(delivery: Delivery) -> None:
+        error = delivery.exception()
+        if error is None:
+            board.acknowledged += 1
+        else:
+            board.failed += 1
+            board.trouble = str(error)
+
+    async with AsyncProducer(bootstrap_servers=address, linger_ms=5, client_id="demo-producer") as producer:
+        started, written = time.monotonic(), 0
+        while not stop.is_set():
+            due = int((time.monotonic() - started) * rate)
+            for number in range(written, due):
+                key, value = record(number)
+                delivery = await producer.send(topic, value, key)
+                delivery.add_done_callback(delivered)
+                board.sent.add(1, len(value))
+            written = max(due, written)
+            await pause(stop, TICK_S)
+        await producer.flush()

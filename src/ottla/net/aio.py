@@ -1,0 +1,225 @@
+"""The asyncio driver: gives a core its sockets, its clock and its turns.
+
+All calls into the core happen on the loop's thread, under `lock`: the asyncio clients pass none, the blocking
+ones pass a real one, because there the application's thread appends and drains at the same time.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+from ottla.net.errors import Closed
+from ottla.net.transport import (
+    MIN_TIMER_MS,
+    Action,
+    Connect,
+    Core,
+    Disconnect,
+    Write,
+    monotonic_ms,
+    reason_of,
+)
+
+Predicate = Callable[[], bool]
+
+
+class _Link(asyncio.Protocol):
+    """One connection as asyncio sees it."""
+
+    def __init__(self, driver: "Driver", link: int) -> None:
+        self._driver = driver
+        self._link = link
+        self.transport: asyncio.Transport | None = None
+        self._is_echo = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's own class derives from nothing
+        if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
+            # Nobody listens, and by chance TCP gave us the very port we called: a conversation with ourselves,
+            # which keeps the broker from its port when it comes back.
+            self._is_echo = True
+            self.transport.abort()
+            return
+        self._driver._on_connected(self._link, self)
+
+    def data_received(self, data: bytes) -> None:
+        self._driver._on_data(self._link, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = "closed by the broker" if exc is None else reason_of(exc)
+        if self._is_echo:
+            reason = "connection refused"
+        self._driver._on_disconnected(self._link, reason)
+
+
+class Driver:
+    """See the module. Made and used inside a running loop; `close` leaves nothing behind."""
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self.core = core
+        self.lock = lock if lock is not None else nullcontext()
+        self._ssl = ssl_context
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[int, _Link] = {}
+        self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._waiters: dict[asyncio.Future[None], Predicate] = {}
+        self._pump_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._closed = False
+
+    # -- what clients use -----------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Give the core a turn soon. From the loop's thread."""
+        if not self._pump_scheduled and not self._closed:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    @property
+    def is_due(self) -> bool:
+        """A turn is due as soon as the loop gets to it."""
+        return self._pump_scheduled
+
+    def wake_threadsafe(self) -> None:
+        """The same, from any thread."""
+        if not self._pump_scheduled:
+            self._loop.call_soon_threadsafe(self.wake)
+
+    async def until(self, predicate: Predicate, timeout_ms: float) -> bool:
+        """Wait until the predicate holds after some turn of the core; False if the time ran out first."""
+        with self.lock:
+            if predicate():
+                return True
+        if self._closed:
+            raise Closed()
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiters[future] = predicate
+        self.wake()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000.0):
+                await future
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            self._waiters.pop(future, None)
+
+    async def close(self) -> None:
+        """Close every connection; what waits fails with Closed."""
+        if self._closed:
+            return
+        self._closed = True
+        with self.lock:
+            self._perform(self.core.close(monotonic_ms()))
+        if self._timer is not None:
+            self._timer.cancel()
+        for future in list(self._waiters):
+            if not future.done():
+                future.set_exception(Closed())
+        tasks = list(self._connecting.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # transports report their end in the next turn of the loop
+
+    # -- turns ----------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        if self._closed:
+            return
+        with self.lock:
+            now = monotonic_ms()
+            actions = self.core.poll(now)
+            deadline = self.core.next_deadline(now)
+            ready = [future for future, holds in self._waiters.items() if not future.done() and holds()]
+        self._perform(actions)
+        self._set_timer(deadline, now)
+        for future in ready:
+            if not future.done():
+                future.set_result(None)
+
+    def _set_timer(self, deadline_ms: float, now: float) -> None:
+        if deadline_ms == float("inf"):
+            return
+        when = self._loop.time() + max(deadline_ms - now, MIN_TIMER_MS) / 1000.0
+        if self._timer is not None:
+            # An earlier timer is left alone: it finds nothing to do and sets the right one.
+            if self._timer_at <= when:
+                return
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = self._loop.call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.wake()
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Write):
+                link = self._links.get(action.link)
+                if link is not None and link.transport is not None:
+                    link.transport.writelines(action.chunks)
+            elif isinstance(action, Connect):
+                task = self._loop.create_task(self._connect(action))
+                self._connecting[action.link] = task
+            else:
+                self._disconnect(action)
+
+    def _disconnect(self, action: Disconnect) -> None:
+        task = self._connecting.pop(action.link, None)
+        if task is not None:
+            task.cancel()
+        link = self._links.pop(action.link, None)
+        if link is not None and link.transport is not None:
+            link.transport.close()
+
+    # -- events ---------------------------------------------------------------------------------------
+
+    async def _connect(self, action: Connect) -> None:
+        try:
+            await self._loop.create_connection(
+                lambda: _Link(self, action.link),
+                action.host,
+                action.port,
+                ssl=self._ssl,
+                server_hostname=action.host if self._ssl is not None else None,
+            )
+        except OSError as error:  # refused, unreachable, unknown name, TLS handshake: all are OSErrors
+            during = "in the TLS handshake: " if isinstance(error, ConnectionResetError) else ""
+            self._on_disconnected(action.link, during + reason_of(error))
+        finally:
+            self._connecting.pop(action.link, None)
+
+    def _on_connected(self, link: int, protocol: _Link) -> None:
+        with self.lock:
+            wanted = not self._closed and self.core.on_connected(link, monotonic_ms())
+        if wanted:
+            self._links[link] = protocol
+        elif protocol.transport is not None:
+            protocol.transport.close()
+        self.wake()
+
+    def _on_data(self, link: int, data: bytes) -> None:
+        with self.lock:
+            self.core.on_data(link, data, monotonic_ms())
+        self.wake()
+
+    def _on_disconnected(self, link: int, reason: str) -> None:
+        self._links.pop(link, None)
+        with self.lock:
+            self.core.on_disconnected(link, reason, monotonic_ms())
+        self.wake()
+
+
+__all__ = ["Driver", "Predicate", "monotonic_ms"]

@@ -1,0 +1,80 @@
+"""What a core and its driver say to each other, and what every driver needs beside its sockets: the clock, TLS, words
+for what failed.
+"""
+
+import os
+import ssl
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+# A turn for nothing costs little, a loop that spins costs a core: no timer is shorter than this.
+MIN_TIMER_MS = 1.0
+
+
+class Connect(NamedTuple):
+    """Open a connection and report under this link."""
+
+    link: int
+    host: str
+    port: int
+
+
+class Write(NamedTuple):
+    """Send these bytes, in this order."""
+
+    link: int
+    chunks: Sequence[bytes | bytearray]
+
+
+class Disconnect(NamedTuple):
+    """Close the connection; nothing more is heard of this link."""
+
+    link: int
+
+
+Action = Connect | Write | Disconnect
+
+
+class Core(Protocol):
+    """What a driver drives: it is told what happened, and says what to do and when to come back."""
+
+    def on_connected(self, link: int, now: float) -> bool: ...
+
+    def on_data(self, link: int, data: bytes, now: float) -> None: ...
+
+    def buffer(self, link: int) -> memoryview | None: ...
+
+    def on_filled(self, link: int, count: int, now: float) -> None: ...
+
+    def on_disconnected(self, link: int, reason: str, now: float) -> None: ...
+
+    def poll(self, now: float) -> list[Action]: ...
+
+    def next_deadline(self, now: float) -> float: ...
+
+    def close(self, now: float) -> list[Action]: ...
+
+
+def monotonic_ms() -> float:
+    return time.monotonic() * 1000.0
+
+
+def tls_context(security_protocol: str, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """The caller's context; without one, that of the system if the protocol is one with TLS."""
+    if given is None and security_protocol == "SSL":
+        return ssl.create_default_context()
+    return given
+
+
+def reason_of(error: Exception) -> str:
+    """Why a connection failed, in few words."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
+    if isinstance(error, ConnectionResetError):
+        return "connection reset by peer"
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()  # a name that cannot be resolved has no errno
+    return str(error) or type(error).__name__

@@ -1,0 +1,144 @@
+"""Moving replicas between the directories of one broker (KIP-113): copy, catch up, swap.
+
+The copy is an ordinary log beside the current one. It is filled in pieces that leave the loop free, while the
+current log goes on serving and growing; the moment it has everything it takes the other's place. A restart in
+between finds the copy and goes on with it.
+
+Owner: the ReplicaManager, on the broker's loop; one task per move.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+from ottla.model.clock import Clock
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.model.tasks import guarded, spawn_restarting
+from ottla.replication.partition import Partition
+from ottla.storage.dirs.log_dir import LogDir
+from ottla.storage.log.log import Log
+from ottla.storage.log_manager import LogManager
+
+log = logging.getLogger("ottla.replication")
+
+OWNER = "replicas"
+
+PIECE_BYTES = 512 * 1024
+# How often a copy is flushed before the swap, if the log has grown each time.
+MAX_FLUSHES = 8
+MAX_DIR_NAME_LENGTH = 255
+# What is added to the name of a partition's directory while it is a copy: a dot, 32 hex digits, "-future".
+_FUTURE_SUFFIX_LENGTH = 1 + 32 + len("-future")
+
+
+class DirMover:
+    """The moves under way on this broker."""
+
+    def __init__(
+        self, logs: LogManager, clock: Clock, executor: Executor, on_moved: Callable[[Partition], None]
+    ) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._executor = executor
+        self._on_moved = on_moved
+        self._moves: dict[TopicPartition, asyncio.Task[None]] = {}
+
+    def target(self, topic_partition: TopicPartition, path: str) -> LogDir:
+        """The directory at `path`, if a copy of the partition can be made there."""
+        if len(str(topic_partition)) + _FUTURE_SUFFIX_LENGTH > MAX_DIR_NAME_LENGTH:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
+        target = self._logs.dir_by_path(path)
+        if not target.online:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Log directory {path} is offline")
+        if self._logs.is_cordoned(target):
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Log directory {path} is cordoned")
+        return target
+
+    async def move(self, partition: Partition, target: LogDir) -> None:
+        """Begin a move to another directory, or end one if the replica is there already."""
+        topic_partition = partition.topic_partition
+        if partition.log.failed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Partition {topic_partition} is offline")
+        copy = self._logs.get_future(topic_partition)
+        if copy is not None and self._logs.dir_of(copy) is not target:
+            await self.cancel(topic_partition)
+        if self._logs.dir_of(partition.log) is not target:
+            self._logs.create_future(topic_partition, target)
+            self.resume(partition)
+
+    def resume(self, partition: Partition) -> None:
+        """Fill the copy of this partition, if it has one and nobody does so yet."""
+        topic_partition = partition.topic_partition
+        if topic_partition in self._moves or self._logs.get_future(topic_partition) is None:
+            return
+        task = spawn_restarting(
+            lambda: self._fill(partition),
+            name=f"move {topic_partition} to another directory",
+            owner=OWNER,
+        )
+        self._moves[topic_partition] = task
+        ended = guarded(
+            partial(self._ended, topic_partition), name=f"end of a move of {topic_partition}", owner=OWNER
+        )
+        task.add_done_callback(ended)
+
+    async def cancel(self, topic_partition: TopicPartition) -> None:
+        """Give a move up and delete what was copied."""
+        task = self._moves.pop(topic_partition, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self._logs.cancel_future(topic_partition)
+
+    async def stop(self) -> None:
+        """Leave the copies as they are: the next start goes on with them."""
+        tasks = list(self._moves.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fill(self, partition: Partition) -> None:
+        """Copies until nothing is left to copy and everything copied is on the disk, then swaps.
+
+        With a log that grows as fast as it is flushed the last of it is flushed after the swap.
+        """
+        topic_partition = partition.topic_partition
+        flushes = 0
+        while (copy := self._logs.get_future(topic_partition)) is not None and not partition.log.failed:
+            source = partition.log
+            if copy.log_end_offset < source.log_start_offset:
+                copy.truncate_fully_and_start_at(source.log_start_offset, self._clock.now_ms())
+            if copy.log_end_offset < source.log_end_offset:
+                await self._copy_piece(source, copy)
+            elif not flushes or (copy.unflushed_messages and flushes < MAX_FLUSHES):
+                flushes += 1
+                await self._logs.flush_future(topic_partition)
+            else:
+                await self._promote(partition, copy)
+                return
+
+    async def _copy_piece(self, source: Log, copy: Log) -> None:
+        found = source.read(copy.log_end_offset, PIECE_BYTES, source.log_end_offset)
+        loop = asyncio.get_running_loop()
+        records = await loop.run_in_executor(self._executor, found.read)
+        if not copy.failed and not source.failed:
+            copy.append_as_follower(records, self._clock.now_ms())
+
+    async def _promote(self, partition: Partition, copy: Log) -> None:
+        """Nothing has been awaited since the copy was found complete, so nothing was appended in between."""
+        partition.log = copy
+        try:
+            await self._logs.promote_future(partition.topic_partition)
+        except (KafkaError, OSError):
+            partition.log = self._logs.get(partition.topic_partition) or copy
+            raise
+        partition.config_changed()
+        log.info("moved %s to %s", partition.topic_partition, copy.dir)
+        self._on_moved(partition)
+
+    def _ended(self, topic_partition: TopicPartition, task: "asyncio.Task[None]") -> None:
+        if self._moves.get(topic_partition) is task:
+            del self._moves[topic_partition]

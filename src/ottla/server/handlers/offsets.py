@@ -1,0 +1,426 @@
+"""OffsetCommit and TxnOffsetCommit: a group stores how far it has read.
+
+What does not exist is refused here, partition by partition; the rest is the coordinator's to decide. Where it refuses
+as a whole, that stands at every partition it was asked about.
+"""
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from ottla.coordinator.group.offsets.manager import AllOffsets
+from ottla.coordinator.group.shard import GroupMachine
+from ottla.coordinator.machine import Result
+from ottla.coordinator.runtime import Producer
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import ZERO_UUID, TopicPartition
+from ottla.model.pending import Pending, gather
+from ottla.server.context import Context
+from ottla.server.dispatch import Encoded
+from ottla.server.errors import PartitionAnswers, error_response
+from ottla.server.registry import handles
+from ottla.server.transaction.verification import verify_offset_commit
+from ottla.wire.codec import encode
+from ottla.wire.messages.groups import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from ottla.wire.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+# The first version that names topics by their ids (KIP-848).
+FIRST_TOPIC_ID_VERSION = 10
+# Producers of before 2.0 do not know that a coordinator may be loading (KAFKA-7296).
+FIRST_LOADING_VERSION = 2
+# What one commit may hold: twice what fits into a batch of the size that brokers have, and it is decided in one piece.
+MAX_OFFSETS = 20_000
+
+
+# ---- outside transactions -------------------------------------------------------------------------------------
+
+
+@handles(OffsetCommitRequest)
+def offset_commit(
+    ctx: Context, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Pending[OffsetCommitResponse]:
+    """Store offsets."""
+    _check_count(request)
+    by_id = ctx.version >= FIRST_TOPIC_ID_VERSION
+    refused = PartitionAnswers(
+        OffsetCommitResponseTopic, OffsetCommitResponsePartition, "topic_id" if by_id else "name"
+    )
+    request.topics = _existing(ctx, request.topics, refused, by_id=by_id)
+    if not request.topics:
+        return OffsetCommitResponse(topics=refused.merged(()))
+    groups = ctx.node.groups
+    pending = groups.write(
+        groups.partition_for(request.group_id), partial(_decide_commit, request, ctx.version)
+    )
+    if not refused:
+        return pending
+    return pending.map(
+        lambda response: OffsetCommitResponse(topics=refused.merged(response.topics)),
+        lambda error: OffsetCommitResponse(topics=refused.merged(_as_a_whole(ctx, request, error))),
+    )
+
+
+def _check_count(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> None:
+    count = sum([len(topic.partitions) for topic in request.topics])
+    if count > MAX_OFFSETS:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{count} offsets are more than a batch holds")
+
+
+def _decide_commit(
+    request: OffsetCommitRequest, version: int, machine: GroupMachine, now_ms: int
+) -> Result[OffsetCommitResponse]:
+    return machine.offsets.commit(request, version, now_ms)
+
+
+def _existing(
+    ctx: Context, topics: list[OffsetCommitRequestTopic], refused: PartitionAnswers, *, by_id: bool
+) -> list[OffsetCommitRequestTopic]:
+    """The topics and partitions that there are, with their names and ids."""
+    image = ctx.node.image()
+    existing = []
+    for topic in topics:
+        found = image.topic_by_id(topic.topic_id) if by_id else image.topic(topic.name)
+        if found is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            refused.refuse(topic, topic.partitions, code)
+            continue
+        topic.name, topic.topic_id = found.name, found.id
+        missing = [p for p in topic.partitions if p.partition_index not in found.partitions]
+        if missing:
+            refused.refuse(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            topic.partitions = [p for p in topic.partitions if p.partition_index in found.partitions]
+        if topic.partitions:
+            existing.append(topic)
+    return existing
+
+
+def _as_a_whole(
+    ctx: Context, request: OffsetCommitRequest, error: KafkaError
+) -> list[OffsetCommitResponseTopic]:
+    topics: list[OffsetCommitResponseTopic] = error_response(request, ctx.version, error.code, None).topics
+    return topics
+
+
+# ---- inside transactions --------------------------------------------------------------------------------------
+
+
+@handles(TxnOffsetCommitRequest)
+def txn_offset_commit(
+    ctx: Context, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+    """Store offsets that count once the producer's transaction is committed."""
+    _check_count(request)
+    refused = PartitionAnswers(TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+    request.topics = refused.refuse_missing(request.topics, ctx.node.image())
+    if not request.topics:
+        return TxnOffsetCommitResponse(topics=refused.merged(()))
+    return _write_in_transaction(ctx, request).map(
+        lambda response: TxnOffsetCommitResponse(topics=refused.merged(response.topics)),
+        lambda error: TxnOffsetCommitResponse(topics=refused.merged(_txn_as_a_whole(ctx, request, error))),
+    )
+
+
+def _write_in_transaction(ctx: Context, request: TxnOffsetCommitRequest) -> Pending[TxnOffsetCommitResponse]:
+    if not request.group_id:
+        return Pending.failed(KafkaError(ErrorCode.INVALID_GROUP_ID))
+    groups = ctx.node.groups
+    index = groups.partition_for(request.group_id)
+    producer = Producer(request.producer_id, request.producer_epoch)
+    # The verification holds only for what is appended in the turn in which it is answered.
+    return verify_offset_commit(
+        ctx.node, TopicPartition(groups.topic, index), request.transactional_id, producer, ctx.version
+    ).and_then(
+        lambda _: groups.write(index, partial(_decide_txn_commit, request, ctx.version), producer=producer)
+    )
+
+
+def _decide_txn_commit(
+    request: TxnOffsetCommitRequest, version: int, machine: GroupMachine, now_ms: int
+) -> Result[TxnOffsetCommitResponse]:
+    return machine.offsets.txn_commit(request, version, now_ms)
+
+
+def _txn_as_a_whole(
+    ctx: Context, request: TxnOffsetCommitRequest, error: KafkaError
+) -> list[TxnOffsetCommitResponseTopic]:
+    code = error.code
+    if code is ErrorCode.NETWORK_EXCEPTION:
+        # The transaction could not be verified: a client of any age comes again when it is told this.
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and ctx.version < FIRST_LOADING_VERSION:
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    topics: list[TxnOffsetCommitResponseTopic] = error_response(request, ctx.version, code, None).topics
+    return topics
+
+
+# ----------------------------------------
+# OffsetFetch: how far groups have read; of one group or (KIP-709) of several at once.
+
+
+T = TypeVar("T")
+
+# The first versions with an error of the whole group, with several groups, with topics by their ids.
+FIRST_GROUP_ERROR_VERSION = 2
+FIRST_BATCHED_VERSION = 8
+NO_OFFSET = -1
+# An answer with more offsets takes some milliseconds to make.
+ANSWERED_IN_A_THREAD = 1_000
+
+# What was found of a group: its answer, or all its offsets.
+Found = OffsetFetchResponseGroup | AllOffsets
+
+
+Reply = OffsetFetchResponse | Encoded
+
+
+@handles(OffsetFetchRequest)
+def offset_fetch(
+    ctx: Context, request: OffsetFetchRequest
+) -> OffsetFetchResponse | Pending[OffsetFetchResponse] | Coroutine[Any, Any, Reply]:
+    """The offsets of each group."""
+    batched = ctx.version >= FIRST_BATCHED_VERSION
+    groups = request.groups if batched else [_only_group(request)]
+    if any(group.topics is None for group in groups):
+        return _fetch_all(ctx, groups, request.require_stable)
+    found = [_fetch(ctx, group, request.require_stable) for group in groups]
+    if all(group.done for group in found):  # as nearly always
+        return _response(ctx, [group.result() for group in found])
+    return gather(found).map(lambda groups: _response(ctx, groups))
+
+
+def _response(ctx: Context, groups: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
+    if ctx.version >= FIRST_BATCHED_VERSION:
+        return OffsetFetchResponse(groups=groups)
+    return _of_one_group(groups[0])
+
+
+async def _fetch_all(ctx: Context, groups: list[OffsetFetchRequestGroup], require_stable: bool) -> Reply:
+    """Whole groups: nobody knows how many offsets these are. What they are now is noted on the loop, and no more."""
+    found = await gather([_fetch_some(ctx, group, require_stable) for group in groups])
+    if sum(map(_size, found)) < ANSWERED_IN_A_THREAD:
+        return _response(ctx, [_finished_all(ctx, group) for group in found])
+    return Encoded([await ctx.in_thread(_encode_all, ctx, found)])
+
+
+def _encode_all(ctx: Context, found: "list[Found]") -> bytes:
+    return bytes(encode(_response(ctx, [_finished_all(ctx, group) for group in found]), ctx.version))
+
+
+def _only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
+        ]
+    return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+
+
+def _of_one_group(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
+    return OffsetFetchResponse(
+        error_code=group.error_code,
+        topics=[
+            OffsetFetchResponseTopic(name=topic.name, partitions=[_old(p) for p in topic.partitions])
+            for topic in group.topics
+        ],
+    )
+
+
+def _old(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=partition.error_code,
+    )
+
+
+# ---- one group ------------------------------------------------------------------------------------------------
+
+
+def _fetch(
+    ctx: Context, group: OffsetFetchRequestGroup, require_stable: bool
+) -> Pending[OffsetFetchResponseGroup]:
+    unknown = _name_topics(ctx, group) if ctx.version >= FIRST_TOPIC_ID_VERSION else []
+    return _ask(ctx, group, require_stable).map(
+        lambda response: _with(response, unknown),
+        lambda error: _group_error(ctx, group, error, require_stable),
+    )
+
+
+def _fetch_some(ctx: Context, group: OffsetFetchRequestGroup, require_stable: bool) -> "Pending[Found]":
+    """The same, of a group of which all offsets may be asked for."""
+    if group.topics is not None:
+        return _fetch(ctx, group, require_stable).map(_as_found)
+    decide = partial(_decide_all, group, require_stable)
+    return _decided(ctx, group, decide, require_stable).map(
+        _as_found, lambda error: _group_error(ctx, group, error, require_stable)
+    )
+
+
+def _as_found(found: Found) -> Found:
+    return found
+
+
+def _size(found: Found) -> int:
+    return len(found.rows) if isinstance(found, AllOffsets) else sum(len(t.partitions) for t in found.topics)
+
+
+def _finished_all(ctx: Context, found: Found) -> OffsetFetchResponseGroup:
+    if not isinstance(found, AllOffsets):
+        return found
+    response = found.response()
+    if ctx.version >= FIRST_TOPIC_ID_VERSION:
+        response.topics = [topic for topic in response.topics if _give_id(ctx, topic)]
+    return response
+
+
+def _ask(
+    ctx: Context, group: OffsetFetchRequestGroup, require_stable: bool
+) -> Pending[OffsetFetchResponseGroup]:
+    return _decided(ctx, group, partial(_decide, group, require_stable), require_stable)
+
+
+def _decided(
+    ctx: Context,
+    group: OffsetFetchRequestGroup,
+    look: Callable[[GroupMachine], T],
+    require_stable: bool,
+) -> Pending[T]:
+    groups = ctx.node.groups
+    partition = groups.partition_for(group.group_id)
+    if require_stable:
+        return groups.write(partition, lambda machine, _: Result(look(machine)))
+    try:
+        return Pending.of(groups.read(partition, lambda machine, _: look(machine)))
+    except KafkaError as error:
+        return Pending.failed(error)
+
+
+def _decide(
+    group: OffsetFetchRequestGroup, require_stable: bool, machine: GroupMachine
+) -> OffsetFetchResponseGroup:
+    return machine.offsets.fetch(group, require_stable=require_stable)
+
+
+def _decide_all(group: OffsetFetchRequestGroup, require_stable: bool, machine: GroupMachine) -> AllOffsets:
+    return machine.offsets.fetch_all(group, require_stable=require_stable)
+
+
+def _name_topics(ctx: Context, group: OffsetFetchRequestGroup) -> list[OffsetFetchResponseTopics]:
+    """Find the names of the topics that are asked for by id; those that have none are answered at once."""
+    if group.topics is None:
+        return []
+    image = ctx.node.image()
+    known: list[OffsetFetchRequestTopics] = []
+    unknown = []
+    for topic in group.topics:
+        found = image.topic_by_id(topic.topic_id)
+        if found is None:
+            unknown.append(_unknown(topic))
+        else:
+            topic.name = found.name
+            known.append(topic)
+    group.topics = known
+    return unknown
+
+
+def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+    code = int(ErrorCode.UNKNOWN_TOPIC_ID)
+    return OffsetFetchResponseTopics(
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=p, committed_offset=NO_OFFSET, metadata="", error_code=code
+            )
+            for p in topic.partition_indexes
+        ],
+    )
+
+
+def _with(
+    response: OffsetFetchResponseGroup, unknown: list[OffsetFetchResponseTopics]
+) -> OffsetFetchResponseGroup:
+    response.topics.extend(unknown)
+    return response
+
+
+def _give_id(ctx: Context, topic: OffsetFetchResponseTopics) -> bool:
+    """A topic that is no more has no id to be told by."""
+    found = ctx.node.image().topic(topic.name)
+    topic.topic_id = ZERO_UUID if found is None else found.id
+    return found is not None
+
+
+def _group_error(
+    ctx: Context, group: OffsetFetchRequestGroup, error: KafkaError, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    code = error.code
+    if require_stable and code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+        # Consumers of before 3.9 do not expect it here; this makes them look for the coordinator again.
+        code = ErrorCode.NOT_COORDINATOR
+    if ctx.version >= FIRST_GROUP_ERROR_VERSION:
+        return OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=int(code))
+    return OffsetFetchResponseGroup(
+        group_id=group.group_id,
+        topics=[_topic_error(topic, code) for topic in group.topics or ()],
+    )
+
+
+def _topic_error(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=p, committed_offset=NO_OFFSET, metadata="", error_code=int(code)
+            )
+            for p in topic.partition_indexes
+        ],
+    )
+
+
+# ----------------------------------------
+# OffsetDelete: a group forgets single offsets (KIP-496).
+
+
+@handles(OffsetDeleteRequest)
+def offset_delete(ctx: Context, request: OffsetDeleteRequest) -> Pending[OffsetDeleteResponse]:
+    """Forget offsets of topics that nobody in the group subscribes to."""
+    refused = PartitionAnswers(OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
+    request.topics = refused.refuse_missing(request.topics, ctx.node.image())
+    if not request.group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    groups = ctx.node.groups
+    pending = groups.write(groups.partition_for(request.group_id), partial(_decide_deletion, request))
+    return pending.map(lambda response: OffsetDeleteResponse(topics=refused.merged(response.topics)))
+
+
+def _decide_deletion(
+    request: OffsetDeleteRequest, machine: GroupMachine, now_ms: int
+) -> Result[OffsetDeleteResponse]:
+    return machine.offsets.delete_offsets(request)

@@ -1,0 +1,393 @@
+"""ShareFetch and ShareAcknowledge: the members of share groups acquire records and say what became of them (KIP-932).
+
+A fetch may bring acknowledgements along; both go on at the same time, and the answer waits for both. With epoch -1
+the session is closed and everything that the member still holds is released.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from ottla.metadata.image import ClusterImage
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import Uuid
+from ottla.model.pending import Pending
+from ottla.server.context import Context
+from ottla.server.dispatch import Encoded
+from ottla.server.errors import MISDIRECTED, current_leader, endpoints
+from ottla.server.registry import handles
+from ottla.share.fetch import ShareRead, ShareTerms
+from ottla.share.leader import Outcomes, SharePartitions
+from ottla.share.sessions import FINAL_EPOCH, Opened, SessionKey, SharedPartition
+from ottla.share.state import Acknowledgement, AcknowledgeType, AcquireMode, ShareKey, Wish
+from ottla.wire.fast.share_fetch import SharePartitionAnswer, encode_share_fetch_response
+from ottla.wire.messages.share_group import (
+    AcknowledgementBatch,
+    AcknowledgeTopic,
+    FetchTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeResponsePartitionData,
+    ShareAcknowledgeTopicResponse,
+    ShareFetchRequest,
+)
+
+# ----------------------------------------
+# Acknowledgements of share consumers: what may be said, and how each partition took it.
+#
+# They come alone (ShareAcknowledge) or together with a fetch (ShareFetch); either way each partition has an outcome of
+# its own.
+
+
+RENEW_VERSION: Final = 2
+
+PartitionKey = tuple[Uuid, int]
+
+
+class AckOutcome(NamedTuple):
+    """How one partition took what was said."""
+
+    error_code: int
+    message: str | None = None
+
+
+AckOutcomes = dict[PartitionKey, AckOutcome]
+
+
+class AckRules(NamedTuple):
+    """What a request may say: RENEW from version 2 on, and only if the request says that it does."""
+
+    version: int
+    is_renew: bool
+
+    def allow(self, said: Sequence[AcknowledgementBatch]) -> bool:
+        before = -1
+        for batch in said:
+            if batch.first_offset > batch.last_offset or batch.first_offset < before:
+                return False
+            if not self._allow_types(batch):
+                return False
+            before = batch.last_offset
+        return True
+
+    def _allow_types(self, batch: AcknowledgementBatch) -> bool:
+        types = batch.acknowledge_types
+        if not types or (len(types) > 1 and len(types) != batch.last_offset - batch.first_offset + 1):
+            return False
+        highest = AcknowledgeType.RENEW if self.version >= RENEW_VERSION else AcknowledgeType.REJECT
+        if min(types) < 0 or max(types) > highest:
+            return False
+        return self.is_renew or AcknowledgeType.RENEW not in types
+
+
+def acknowledge(
+    shares: SharePartitions,
+    image: ClusterImage,
+    who: SessionKey,
+    topics: Iterable[FetchTopic] | Iterable[AcknowledgeTopic],
+    rules: AckRules,
+) -> Pending[AckOutcomes]:
+    """Pass on what a member says, partition by partition."""
+    said: dict[PartitionKey, list[AcknowledgementBatch]] = {
+        (Uuid(topic.topic_id), partition.partition_index): partition.acknowledgement_batches
+        for topic in topics
+        for partition in topic.partitions
+    }
+    errors: AckOutcomes = {}
+    accepted: dict[ShareKey, list[Acknowledgement]] = {}
+    unsaid: AckOutcomes = {}
+    for key, batches in said.items():
+        code = _problem(image, key, batches, rules)
+        if code:
+            errors[key] = AckOutcome(code)
+        elif not batches:
+            unsaid[key] = AckOutcome(ErrorCode.NONE)
+        else:
+            accepted[ShareKey(who.group_id, *key)] = [
+                Acknowledgement(batch.first_offset, batch.last_offset, batch.acknowledge_types)
+                for batch in batches
+            ]
+    if not accepted:
+        return Pending.of(errors)
+    answer: Pending[AckOutcomes] = Pending()
+    shares.acknowledge(who.member_id, accepted).then(
+        lambda done: answer.resolve(_in_order(said, done.result(), errors | unsaid))
+    )
+    return answer
+
+
+def _problem(
+    image: ClusterImage, key: PartitionKey, said: Sequence[AcknowledgementBatch], rules: AckRules
+) -> ErrorCode:
+    topic = image.topic_by_id(key[0])
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    if not rules.allow(said):
+        return ErrorCode.INVALID_REQUEST
+    return ErrorCode.NONE if key[1] in topic.partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _in_order(keys: Iterable[PartitionKey], outcomes: Outcomes, known: AckOutcomes) -> AckOutcomes:
+    found = {key[1:]: _outcome(error) for key, error in outcomes.items()} | known
+    return {key: found[key] for key in keys}
+
+
+def _outcome(error: KafkaError | None) -> AckOutcome:
+    return AckOutcome(ErrorCode.NONE) if error is None else AckOutcome(error.code, error.message)
+
+
+MAX_MEMBER_ID_LENGTH: Final = 36
+
+
+@handles(ShareFetchRequest)
+def share_fetch(ctx: Context, request: ShareFetchRequest) -> Encoded | Pending[Encoded]:
+    """Acquire records for a member, and take the acknowledgements that come along."""
+    call = _ShareFetch(ctx, request)
+    try:
+        return call.serve()
+    except KafkaError as error:
+        if error.code == ErrorCode.SHARE_SESSION_LIMIT_REACHED:
+            return call.refuse_later(error.code)
+        return _refused(error.code)
+
+
+@handles(ShareAcknowledgeRequest)
+def share_acknowledge(ctx: Context, request: ShareAcknowledgeRequest) -> Any:
+    """Take what a member says of records that it holds."""
+    service = ctx.node.share
+    try:
+        who = _member(ctx, request)
+        service.sessions.acknowledging(who, request.share_session_epoch)
+    except KafkaError as error:
+        return ShareAcknowledgeResponse(error_code=error.code, responses=[], node_endpoints=[])
+    rules = AckRules(ctx.version, request.is_renew_ack)
+    acknowledging = acknowledge(service.partitions, ctx.node.image(), who, request.topics, rules)
+    answer: Pending[ShareAcknowledgeResponse] = Pending()
+
+    def acknowledged(done: Pending[AckOutcomes]) -> None:
+        if request.share_session_epoch == FINAL_EPOCH:
+            service.close_session(who)
+        answer.resolve(_acknowledge_response(ctx, who, done.result()))
+
+    acknowledging.then(acknowledged)
+    return answer
+
+
+def _member(ctx: Context, request: ShareFetchRequest | ShareAcknowledgeRequest) -> SessionKey:
+    """Who asks; KafkaError if nobody may, or it does not say."""
+    if not ctx.node.share.enabled:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    if request.group_id is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid group id in the request.")
+    if not request.member_id or len(request.member_id) > MAX_MEMBER_ID_LENGTH:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
+    return SessionKey(request.group_id, request.member_id)
+
+
+def _refused(code: ErrorCode) -> Encoded:
+    return Encoded(encode_share_fetch_response(code, 0, []))
+
+
+class _ShareFetch:
+    """One share fetch."""
+
+    def __init__(self, ctx: Context, request: ShareFetchRequest) -> None:
+        self._ctx = ctx
+        self._request = request
+        self._service = ctx.node.share
+        self._image = ctx.node.image()
+        self._who: SessionKey
+        self._opened: Opened
+
+    def serve(self) -> Encoded | Pending[Encoded]:
+        """Acquire and acknowledge; KafkaError if the request as a whole is refused."""
+        self._who = _member(self._ctx, self._request)
+        self._check_renewal()
+        self._opened = self._plan()
+        self._ctx.connection.when_lost(self._service, self._service.disconnected)
+        acknowledging = self._acknowledge()
+        unknown, known = self._sort_out()
+        fetching = self._fetch(known)
+        answer: Pending[Encoded] = Pending()
+
+        def done(_: object) -> None:
+            if acknowledging.done and fetching.done and not answer.done:
+                answer.resolve(self._answer(fetching.result() + unknown, acknowledging.result()))
+
+        acknowledging.then(done)
+        fetching.then(done)
+        return answer
+
+    def refuse_later(self, code: ErrorCode) -> Pending[Encoded]:
+        """A member without a session tries again at once: let it wait as long as it would for records."""
+        answer: Pending[Encoded] = Pending()
+        waiting = self._service.after(self._request.max_wait_ms)
+        waiting.then(lambda _: answer.resolve(_refused(code)))
+        return answer
+
+    # ---- asking -------------------------------------------------------------------------------------------
+
+    def _check_renewal(self) -> None:
+        """Renewing is urgent: such a request fetches nothing (KIP-1222)."""
+        request = self._request
+        wanted = (request.max_bytes, request.min_bytes, request.max_records, request.max_wait_ms)
+        if request.is_renew_ack and any(wanted):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a fetch that renews must ask for nothing else")
+
+    def _plan(self) -> Opened:
+        request, image = self._request, self._image
+        wanted = []
+        for topic in request.topics:
+            known = image.topic_by_id(Uuid(topic.topic_id))
+            name = None if known is None else known.name
+            wanted += [
+                SharedPartition(Uuid(topic.topic_id), partition.partition_index, name)
+                for partition in topic.partitions
+            ]
+        return self._service.sessions.plan(
+            self._who,
+            request.share_session_epoch,
+            wanted,
+            [(Uuid(t.topic_id), index) for t in request.forgotten_topics_data for index in t.partitions],
+            acknowledges=self._acknowledges,
+            connection=self._ctx.connection,
+            max_sessions=self._service.settings.max_sessions,
+        )
+
+    @property
+    def _acknowledges(self) -> bool:
+        return any(p.acknowledgement_batches for topic in self._request.topics for p in topic.partitions)
+
+    def _acknowledge(self) -> Pending[AckOutcomes]:
+        if not self._acknowledges:
+            return Pending.of({})
+        rules = AckRules(self._ctx.version, self._request.is_renew_ack)
+        return acknowledge(self._service.partitions, self._image, self._who, self._request.topics, rules)
+
+    def _sort_out(self) -> tuple[list[ShareRead], list[SharedPartition]]:
+        """Partitions that are not there, and those to acquire from."""
+        if self._request.is_renew_ack:
+            return [], []
+        image = self._image
+        unknown, known = [], []
+        for partition in self._opened.partitions:
+            if partition.topic is None:
+                unknown.append(ShareRead(partition, ErrorCode.UNKNOWN_TOPIC_ID))
+            elif image.partition(partition.topic, partition.partition) is None:
+                unknown.append(ShareRead(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            else:
+                known.append(partition)
+        return unknown, known
+
+    def _fetch(self, partitions: list[SharedPartition]) -> Pending[list[ShareRead]]:
+        if not partitions:
+            return Pending.of([])
+        request = self._request
+        max_bytes = min(request.max_bytes, self._service.settings.max_fetch_bytes)
+        if request.share_acquire_mode not in AcquireMode.__members__.values():
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "Unknown share acquire mode")
+        mode = AcquireMode(request.share_acquire_mode)
+        wish = Wish(self._who.member_id, request.max_records, request.batch_size, mode)
+        terms = ShareTerms(
+            self._who.group_id, wish, request.max_wait_ms, min(request.min_bytes, max_bytes), max_bytes
+        )
+        return self._service.fetch(
+            terms, _rotated(partitions, request.share_session_epoch), self._ctx.connection
+        )
+
+    # ---- answering ----------------------------------------------------------------------------------------
+
+    def _answer(self, reads: list[ShareRead], outcomes: AckOutcomes) -> Encoded:
+        node = self._ctx.node
+        code = ErrorCode.NONE
+        if not self._opened.is_current():
+            code, reads = ErrorCode.INVALID_SHARE_SESSION_EPOCH, []
+        told = [read for read in reads if self._must_tell(read)]
+        if any(self._image.topic_by_id(read.partition.topic_id) is None for read in told):
+            # There is a code for a topic that is gone, but Kafka fails as a whole, and clients open a new session.
+            return _refused(ErrorCode.UNKNOWN_SERVER_ERROR)
+        topics = self._topics(told, dict(outcomes))
+        leaders = [a.leader_id for answers in topics.values() for a in answers if a.error_code in MISDIRECTED]
+        if self._request.share_session_epoch == FINAL_EPOCH:
+            self._service.close_session(self._who)
+        return Encoded(
+            encode_share_fetch_response(
+                code,
+                self._service.settings(self._who.group_id).limits.lock_duration_ms,
+                list(topics.items()),
+                endpoints(node, self._ctx.listener_name, leaders) if leaders else (),
+            )
+        )
+
+    def _topics(
+        self, reads: list[ShareRead], outcomes: AckOutcomes
+    ) -> dict[Uuid, list[SharePartitionAnswer]]:
+        """What there is to say, by topic."""
+        topics: dict[Uuid, list[SharePartitionAnswer]] = {}
+        for read in reads:
+            key = read.partition.key
+            outcome = outcomes.pop(key, AckOutcome(ErrorCode.NONE))
+            topics.setdefault(key[0], []).append(self._partition_answer(read, outcome))
+        for (topic_id, partition), outcome in outcomes.items():
+            answer = SharePartitionAnswer(partition, 0, outcome.error_code, outcome.message)
+            topics.setdefault(topic_id, []).append(answer)
+        return topics
+
+    def _must_tell(self, read: ShareRead) -> bool:
+        session = self._opened.session
+        if session is None:
+            return True
+        return session.must_tell(read.partition.key, read.slice is not None, bool(read.error_code))
+
+    def _partition_answer(self, read: ShareRead, outcome: AckOutcome) -> SharePartitionAnswer:
+        topic_id, partition = read.partition.key
+        leader = (0, 0)
+        if read.error_code in MISDIRECTED:
+            leader = current_leader(self._ctx.node, topic_id, partition)
+        return SharePartitionAnswer(
+            partition,
+            read.error_code,
+            outcome.error_code,
+            outcome.message,
+            *leader,
+            read.acquired,
+            read.slice,
+        )
+
+
+def _rotated(partitions: list[SharedPartition], epoch: int) -> list[SharedPartition]:
+    """Each request begins with another partition, so that none starves."""
+    if len(partitions) < 2 or epoch < 1:
+        return partitions
+    begin = epoch % len(partitions)
+    return partitions[begin:] + partitions[:begin]
+
+
+def _acknowledge_response(ctx: Context, who: SessionKey, outcomes: AckOutcomes) -> ShareAcknowledgeResponse:
+    topics: dict[Uuid, list[ShareAcknowledgeResponsePartitionData]] = {}
+    leaders = []
+    for (topic_id, partition), outcome in outcomes.items():
+        leader = (0, 0)
+        if outcome.error_code in MISDIRECTED:
+            leader = current_leader(ctx.node, topic_id, partition)
+            leaders.append(leader[0])
+        topics.setdefault(topic_id, []).append(
+            ShareAcknowledgeResponsePartitionData(
+                partition_index=partition,
+                error_code=outcome.error_code,
+                error_message=outcome.message,
+                current_leader=LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1]),
+            )
+        )
+    return ShareAcknowledgeResponse(
+        acquisition_lock_timeout_ms=ctx.node.share.settings(who.group_id).limits.lock_duration_ms,
+        responses=[
+            ShareAcknowledgeTopicResponse(topic_id=topic_id, partitions=partitions)
+            for topic_id, partitions in topics.items()
+        ],
+        node_endpoints=[
+            NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
+            for node_id, host, port, rack in endpoints(ctx.node, ctx.listener_name, leaders)
+        ],
+    )

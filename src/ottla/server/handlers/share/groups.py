@@ -1,0 +1,296 @@
+"""Share groups (KIP-932): heartbeat and describe, and where a group starts to read: describe, alter, delete."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ottla.coordinator.group.modern.group import JOIN_EPOCH, LEAVE_EPOCH
+from ottla.metadata.registrations import TopicImage
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import ZERO_UUID
+from ottla.model.pending import Pending, gather
+from ottla.server.authorized import ALL_GROUP_OPERATIONS
+from ottla.server.context import Context
+from ottla.server.handlers.groups import caller_of
+from ottla.server.registry import handles
+from ottla.share.coordinator import FIRST_EPOCH, UNKNOWN, ShareKey, Summary
+from ottla.wire.messages import share_group as wire
+
+SHARE_VERSION = "share.version"
+# A member id is a UUID in its longest form.
+MAX_MEMBER_ID_LENGTH = 36
+NOTHING_KNOWN = Summary(UNKNOWN, UNKNOWN, FIRST_EPOCH, FIRST_EPOCH)
+
+
+def _enabled(ctx: Context) -> bool:
+    return ctx.node.image().features.get(SHARE_VERSION, 0) >= 1
+
+
+def _require_enabled(ctx: Context, message: str | None = None) -> None:
+    if not _enabled(ctx):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+
+
+# ---- members --------------------------------------------------------------------------------------------------
+
+
+@handles(wire.ShareGroupHeartbeatRequest)
+def share_group_heartbeat(
+    ctx: Context, request: wire.ShareGroupHeartbeatRequest
+) -> Pending[wire.ShareGroupHeartbeatResponse]:
+    """A member joins, stays or leaves, and learns what it shares."""
+    _require_enabled(ctx)
+    _check(request)
+    return ctx.node.share_groups.heartbeat(caller_of(ctx), request)
+
+
+def _check(request: wire.ShareGroupHeartbeatRequest) -> None:
+    if not 0 < len(request.member_id) <= MAX_MEMBER_ID_LENGTH:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    for name, text in (
+        ("MemberId", request.member_id),
+        ("GroupId", request.group_id),
+        ("RackId", request.rack_id),
+    ):
+        if text is not None and not text.strip():
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} is empty.")
+    if request.member_epoch == JOIN_EPOCH:
+        if not request.subscribed_topic_names:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A member that joins says what it subscribes to.")
+    elif request.member_epoch < LEAVE_EPOCH:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "There is no such MemberEpoch.")
+
+
+@handles(wire.ShareGroupDescribeRequest)
+def share_group_describe(
+    ctx: Context, request: wire.ShareGroupDescribeRequest
+) -> wire.ShareGroupDescribeResponse:
+    """Share groups, their members and what those share."""
+    described = [_described(ctx, group_id) for group_id in request.group_ids]
+    for group in described:
+        if request.include_authorized_operations and group.error_code == 0:
+            group.authorized_operations = ALL_GROUP_OPERATIONS
+    return wire.ShareGroupDescribeResponse(groups=described)
+
+
+def _described(ctx: Context, group_id: str) -> wire.DescribedGroup:
+    if not _enabled(ctx):
+        return _no_group(group_id, KafkaError(ErrorCode.UNSUPPORTED_VERSION))
+    if not group_id:
+        return _no_group("", KafkaError(ErrorCode.INVALID_GROUP_ID))
+    groups = ctx.node.groups
+    try:
+        return groups.read(
+            groups.partition_for(group_id), lambda machine, _: machine.share.describe(group_id)
+        )
+    except KafkaError as error:
+        return _no_group(group_id, error)
+
+
+def _no_group(group_id: str, error: KafkaError) -> wire.DescribedGroup:
+    return wire.DescribedGroup(
+        group_id=group_id,
+        error_code=int(error.code),
+        error_message=error.message,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=[],
+    )
+
+
+# ---- where a group starts -------------------------------------------------------------------------------------
+
+
+@handles(wire.DescribeShareGroupOffsetsRequest)
+def describe_share_group_offsets(
+    ctx: Context, request: wire.DescribeShareGroupOffsetsRequest
+) -> Pending[wire.DescribeShareGroupOffsetsResponse]:
+    """Where groups start, and how much they have left to read."""
+    groups = [_group_offsets(ctx, group) for group in request.groups]
+    return gather(groups).map(lambda answers: wire.DescribeShareGroupOffsetsResponse(groups=answers))
+
+
+def _group_offsets(
+    ctx: Context, asked: wire.DescribeShareGroupOffsetsRequestGroup
+) -> Pending[wire.DescribeShareGroupOffsetsResponseGroup]:
+    if not _enabled(ctx):
+        return Pending.of(_no_offsets(asked.group_id, ErrorCode.UNSUPPORTED_VERSION, None))
+    try:
+        topics = _asked_topics(ctx, asked)
+        if topics:
+            _require_sound(asked.group_id, [numbers for _, numbers in topics])
+    except KafkaError as error:
+        return Pending.of(_no_offsets(asked.group_id, error.code, str(error)))
+    answers = [_topic_offsets(ctx, asked.group_id, topic, numbers) for topic, numbers in topics]
+    unknown = [_unknown_topic(topic) for topic in asked.topics or () if _image(ctx, topic.topic_name) is None]
+    return gather(answers).map(
+        lambda found: wire.DescribeShareGroupOffsetsResponseGroup(
+            group_id=asked.group_id, topics=found + unknown
+        )
+    )
+
+
+def _asked_topics(
+    ctx: Context, asked: wire.DescribeShareGroupOffsetsRequestGroup
+) -> list[tuple[TopicImage, list[int]]]:
+    """Those that exist: the ones asked for, or everything that is set up for the group."""
+    if asked.topics is not None:
+        named = [(_image(ctx, topic.topic_name), list(topic.partitions)) for topic in asked.topics]
+    else:
+        groups, group_id = ctx.node.groups, asked.group_id
+        partitions = groups.read(
+            groups.partition_for(group_id),
+            lambda machine, _: machine.share.offsets.initialized_partitions(group_id),
+        )
+        image = ctx.node.image()
+        named = [(image.topic_by_id(topic_id), list(numbers)) for topic_id, numbers in partitions.items()]
+    return [(topic, numbers) for topic, numbers in named if topic is not None]
+
+
+def _require_sound(group_id: str, partitions: Iterable[Sequence[int]]) -> None:
+    """Nobody asks the share coordinator about nothing, or about negative partitions; Kafka fails over it."""
+    if not group_id or any(not numbers or min(numbers) < 0 for numbers in partitions):
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the group or a partition is not one")
+
+
+def _image(ctx: Context, topic_name: str) -> TopicImage | None:
+    return ctx.node.image().topic(topic_name)
+
+
+def _topic_offsets(
+    ctx: Context, group_id: str, topic: TopicImage, numbers: list[int]
+) -> Pending[wire.DescribeShareGroupOffsetsResponseTopic]:
+    keys = [ShareKey(group_id, topic.id, number) for number in numbers]
+    read = ctx.node.share_groups.persister.read_summaries(keys)
+    return read.map(
+        lambda answers: wire.DescribeShareGroupOffsetsResponseTopic(
+            topic_name=topic.name,
+            topic_id=topic.id,
+            partitions=[_offsets(ctx, topic.name, key.partition, answers[key]) for key in keys],
+        )
+    )
+
+
+def _offsets(
+    ctx: Context, topic: str, number: int, answered: Pending[Summary]
+) -> wire.DescribeShareGroupOffsetsResponsePartition:
+    # What cannot be read is told as not being there, as OffsetFetch does.
+    summary = NOTHING_KNOWN if answered.error is not None else answered.result()
+    answer = wire.DescribeShareGroupOffsetsResponsePartition(
+        partition_index=number, start_offset=summary.start_offset, leader_epoch=summary.leader_epoch
+    )
+    if UNKNOWN in (summary.start_offset, summary.delivery_complete_count):
+        return answer
+    try:
+        end = ctx.node.replicas.leader(topic, number).log.high_watermark
+    except KafkaError as error:
+        return wire.DescribeShareGroupOffsetsResponsePartition(
+            partition_index=number,
+            start_offset=0,
+            leader_epoch=0,
+            error_code=int(error.code),
+            error_message=str(error),
+        )
+    answer.lag = end - summary.start_offset - summary.delivery_complete_count
+    return answer
+
+
+def _unknown_topic(
+    asked: wire.DescribeShareGroupOffsetsRequestTopic,
+) -> wire.DescribeShareGroupOffsetsResponseTopic:
+    return wire.DescribeShareGroupOffsetsResponseTopic(
+        topic_name=asked.topic_name,
+        topic_id=ZERO_UUID,
+        partitions=[
+            wire.DescribeShareGroupOffsetsResponsePartition(
+                partition_index=number, start_offset=UNKNOWN, leader_epoch=0
+            )
+            for number in asked.partitions
+        ],
+    )
+
+
+def _no_offsets(
+    group_id: str, code: ErrorCode, message: str | None
+) -> wire.DescribeShareGroupOffsetsResponseGroup:
+    return wire.DescribeShareGroupOffsetsResponseGroup(
+        group_id=group_id, topics=[], error_code=int(code), error_message=message
+    )
+
+
+@handles(wire.AlterShareGroupOffsetsRequest)
+def alter_share_group_offsets(
+    ctx: Context, request: wire.AlterShareGroupOffsetsRequest
+) -> Pending[wire.AlterShareGroupOffsetsResponse]:
+    """Set where a group without members starts."""
+    _require_enabled(ctx, "Share groups are not switched on.")
+    if not request.group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group has no name.")
+    unknown = [topic for topic in request.topics if _image(ctx, topic.topic_name) is None]
+    request.topics = [topic for topic in request.topics if _image(ctx, topic.topic_name) is not None]
+    refused = [_not_altered(topic) for topic in unknown]
+    altered = ctx.node.share_groups.alter(request)
+    return _told(altered.map(lambda topics: _altered(refused + topics)))
+
+
+def _not_altered(
+    asked: wire.AlterShareGroupOffsetsRequestTopic,
+) -> wire.AlterShareGroupOffsetsResponseTopic:
+    return wire.AlterShareGroupOffsetsResponseTopic(
+        topic_name=asked.topic_name,
+        topic_id=ZERO_UUID,
+        partitions=[
+            wire.AlterShareGroupOffsetsResponsePartition(
+                partition_index=partition.partition_index,
+                error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                error_message="There is no such topic.",
+            )
+            for partition in asked.partitions
+        ],
+    )
+
+
+def _altered(topics: list[wire.AlterShareGroupOffsetsResponseTopic]) -> wire.AlterShareGroupOffsetsResponse:
+    """A topic that was named twice is answered once."""
+    by_name: dict[str, wire.AlterShareGroupOffsetsResponseTopic] = {}
+    for topic in topics:
+        if topic.partitions or topic.topic_id != ZERO_UUID:
+            by_name.setdefault(
+                topic.topic_name,
+                wire.AlterShareGroupOffsetsResponseTopic(
+                    topic_name=topic.topic_name, topic_id=topic.topic_id, partitions=[]
+                ),
+            ).partitions.extend(topic.partitions)
+    return wire.AlterShareGroupOffsetsResponse(responses=list(by_name.values()))
+
+
+@handles(wire.DeleteShareGroupOffsetsRequest)
+def delete_share_group_offsets(
+    ctx: Context, request: wire.DeleteShareGroupOffsetsRequest
+) -> Pending[wire.DeleteShareGroupOffsetsResponse]:
+    """Forget topics of a group without members."""
+    _require_enabled(ctx, "Share groups are not switched on.")
+    if not request.group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group has no name.")
+    deleted = ctx.node.share_groups.delete_offsets(request)
+    return _told(deleted.map(lambda topics: _deleted(ctx, topics)))
+
+
+def _deleted(
+    ctx: Context, topics: list[wire.DeleteShareGroupOffsetsResponseTopic]
+) -> wire.DeleteShareGroupOffsetsResponse:
+    for topic in topics:
+        image = ctx.node.image().topic_by_id(topic.topic_id)
+        if image is not None:
+            topic.topic_name = image.name
+    return wire.DeleteShareGroupOffsetsResponse(responses=topics)
+
+
+def _told(answer: Pending[Any]) -> Pending[Any]:
+    """These responses say in words, too, what went wrong."""
+
+    def worded(error: KafkaError) -> Any:
+        raise KafkaError(error.code, str(error))
+
+    return answer.map(lambda response: response, worded)

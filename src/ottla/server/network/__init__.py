@@ -1,0 +1,1 @@
+"""Sockets: accepting connections, frames in, answers out."""

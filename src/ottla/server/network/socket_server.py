@@ -1,0 +1,417 @@
+"""Accepting connections: listening sockets, limits on how many, and the reaping of idle and slow ones.
+
+Owner: the node; everything runs on the broker's loop.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+
+from ottla.config.broker import BrokerConfig
+from ottla.config.effective import check_protection
+from ottla.config.errors import ConfigError
+from ottla.config.listeners import Listener as ListenerConfig
+from ottla.metadata.registrations import Endpoint
+from ottla.model.tasks import spawn_restarting
+from ottla.server.context import Services
+from ottla.server.dispatch import Dispatcher
+from ottla.server.network.connection import SHARED_BUFFER_BYTES, Connection, Dispatch, Turns
+from ottla.server.network.frame_pool import GIANT_BUDGET_BYTES, ORDINARY_BUDGET_BYTES, FramePool
+from ottla.server.network.output import Answer
+from ottla.server.registry import Listener
+from ottla.storage.files import open_files
+
+log = logging.getLogger("ottla.server")
+
+BACKLOG = 1024
+REAP_INTERVAL_S = 1.0
+# How often it is looked for frames that come too slowly while others wait for their memory (see FramePool).
+RATE_INTERVAL_S = 0.1
+# A frame that was begun has to go on, whoever waits: one that brings nothing for this long is given up.
+FRAME_STALL_S = 30.0
+# What handlers that run when the node stops have to come to their end.
+FINISH_S = 5.0
+
+
+@dataclass(slots=True)
+class ConnectionLimits:
+    """How many connections are let in: in all, by one listener, from one address.
+
+    Brokers come in by the protected listener even if clients have filled the broker (KIP-402).
+    """
+
+    max_connections: int = 2**31 - 1
+    per_listener: dict[str, int] = field(default_factory=dict)
+    protected_listener: str | None = None
+    max_per_ip: int = 2**31 - 1
+    per_ip_overrides: dict[str, int] = field(default_factory=dict)
+    max_idle_ms: int = 600_000
+    # So many for want of descriptors (ulimit -n), of which the logs need some too.
+    max_for_files: Callable[[], int] = lambda: 2**31 - 1
+
+    def for_listener(self, name: str) -> int:
+        return self.per_listener.get(name, self.max_connections)
+
+    def for_ip(self, address: str) -> int:
+        return self.per_ip_overrides.get(address, self.max_per_ip)
+
+
+class Connections:
+    """All connections of a broker, counted and watched."""
+
+    def __init__(self, limits: ConnectionLimits, pool: FramePool, monotonic: Callable[[], float]) -> None:
+        self.limits = limits
+        self.pool = pool
+        self._monotonic = monotonic
+        self._open: set[Connection] = set()
+        self._per_ip: Counter[str] = Counter()
+        self._per_listener: Counter[str] = Counter()
+        self._per_kind: Counter[Listener] = Counter()
+        self._refused = 0
+        self.handlers: set[asyncio.Task[None]] = set()
+        self._reaper: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(self._open)
+
+    def admit(self, connection: Connection) -> bool:
+        address = connection.peer[0]
+        listener, kind, limits = connection.host.listener_name, connection.host.kind, self.limits
+        protected = listener == limits.protected_listener
+        if not protected and self._per_kind[kind] >= limits.max_connections:
+            return self._refuse(connection, f"max.connections is {limits.max_connections}")
+        if self._per_listener[listener] >= limits.for_listener(listener):
+            return self._refuse(
+                connection, f"max.connections is {limits.for_listener(listener)} for listener {listener}"
+            )
+        if self._per_ip[address] >= self.limits.for_ip(address):
+            return self._refuse(connection, f"max.connections.per.ip is {self.limits.for_ip(address)}")
+        if len(self._open) >= (most := limits.max_for_files()):
+            why = f"too few files may be open (ulimit -n): {most} connections with these"
+            return self._refuse(connection, why)
+        open_files.room_for_connection(connection.descriptor)
+        self._open.add(connection)
+        self._per_ip[address] += 1
+        self._per_listener[listener] += 1
+        self._per_kind[kind] += 1
+        if self._per_kind[kind] > limits.max_connections:
+            self._make_room(kind)
+        return True
+
+    def _make_room(self, kind: Listener) -> None:
+        """A broker came in where clients have taken all places: the client that was silent longest goes."""
+        clients = [
+            each
+            for each in self._open
+            if each.host.kind is kind and each.host.listener_name != self.limits.protected_listener
+        ]
+        if clients:
+            silent = min(clients, key=lambda each: each.last_active)
+            silent.close(f"a broker needs its place: max.connections is {self.limits.max_connections}")
+
+    def _refuse(self, connection: Connection, why: str) -> bool:
+        # One line for the first of a flood and then for every thousandth.
+        if self._refused % 1000 == 0:
+            log.warning(
+                "refusing connection from %s (refused before: %d): %s", connection.peer[0], self._refused, why
+            )
+        self._refused += 1
+        return False
+
+    def forget(self, connection: Connection) -> None:
+        if connection in self._open:
+            self._open.discard(connection)
+            self._per_ip[connection.peer[0]] -= 1
+            if not self._per_ip[connection.peer[0]]:
+                del self._per_ip[connection.peer[0]]
+            self._per_listener[connection.host.listener_name] -= 1
+            self._per_kind[connection.host.kind] -= 1
+
+    def start_reaping(self) -> None:
+        self._reaper = spawn_restarting(self._reap_forever, name="reaping", owner="connections")
+
+    async def _reap_forever(self) -> None:
+        reap_at = self._monotonic() + REAP_INTERVAL_S
+        while True:
+            await asyncio.sleep(RATE_INTERVAL_S)
+            now = self._monotonic()
+            self.pool.give_up_slow(now)
+            if now >= reap_at:
+                reap_at = now + REAP_INTERVAL_S
+                self.reap(now)
+
+    def reap(self, now: float) -> None:
+        """Close what has been silent for too long, in the middle of a frame or between two."""
+        idle_limit_s = self.limits.max_idle_ms / 1000
+        for connection in list(self._open):
+            silent_s = now - connection.last_active
+            if connection.mid_frame and silent_s > FRAME_STALL_S:
+                connection.close(f"no progress within a frame for {silent_s:.0f} s")
+            elif connection.is_idle and silent_s > idle_limit_s:
+                connection.close(f"idle for {silent_s:.0f} s (connections.max.idle.ms)")
+
+    def close_all(self) -> None:
+        if self._reaper is not None:
+            self._reaper.cancel()
+        for connection in list(self._open):
+            connection.close()
+
+    async def finish(self) -> None:
+        """After `close_all`: what handlers were doing is done, or left when it takes too long."""
+        if not self.handlers:
+            return
+        _, late = await asyncio.wait(self.handlers, timeout=FINISH_S)
+        for task in late:
+            log.warning("%s is left undone: the node stops", task.get_name())
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=FINISH_S)
+
+
+class ListenerHost:
+    """One listening socket: the host of its connections."""
+
+    def __init__(
+        self,
+        listener_name: str,
+        kind: Listener,
+        dispatch: Dispatch,
+        connections: Connections,
+        shared: memoryview,
+        max_frame_bytes: int,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.listener_name = listener_name
+        self.kind = kind
+        self.dispatch = dispatch
+        self.pool = connections.pool
+        self.handlers = connections.handlers
+        self.shared = shared
+        self.max_frame_bytes = max_frame_bytes
+        self.monotonic = monotonic
+        self.turns = Turns(self.loop, monotonic)
+        self._connections = connections
+        self._server: asyncio.Server | None = None
+        self.address: tuple[str, int] = ("", 0)
+
+    async def bind(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        backlog: int = BACKLOG,
+        options: Mapping[int, int] | None = None,
+    ) -> None:
+        """Bind the socket; clients may connect but are not served before `start`.
+
+        `options` are SOL_SOCKET options of the listening socket, which accepted ones inherit.
+        """
+        self._server = await self.loop.create_server(
+            lambda: Connection(self), host or None, port, ssl=tls, backlog=backlog, start_serving=False
+        )
+        for listening in self._server.sockets:
+            for option, value in (options or {}).items():
+                listening.setsockopt(socket.SOL_SOCKET, option, value)
+        bound = self._server.sockets[0].getsockname()
+        self.address = (str(bound[0]), int(bound[1]))
+
+    async def start(self) -> None:
+        assert self._server is not None
+        await self._server.start_serving()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def opened(self, connection: Connection) -> bool:
+        return self._connections.admit(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.forget(connection)
+
+
+def shared_buffer() -> memoryview:
+    """The read buffer that all connections of one loop share."""
+    return memoryview(bytearray(SHARED_BUFFER_BYTES))
+
+
+# ----------------------------------------
+# The node's sockets: one host for each listener, bound first and served when the node is ready.
+#
+# Owner: the node, on its loop.
+
+
+node_log = logging.getLogger("ottla.node")
+
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+ANY_HOST = ("", "0.0.0.0", "::")
+LOOPBACK = "127.0.0.1"
+
+
+class Sockets:
+    """All listening sockets of a node and the connections they have accepted."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._shared = shared_buffer()
+        self.connections = Connections(limits_of(config), pool_of(config), monotonic)
+        self._hosts: dict[str, ListenerHost] = {}
+
+    async def bind(self) -> None:
+        """Take every address; ConfigError in one line if one cannot be had."""
+        check_protection(self._config)
+        for listener in self._config.listeners:
+            self._hosts[listener.name] = await self._bind(listener)
+
+    async def _bind(self, listener: ListenerConfig) -> ListenerHost:
+        config = self._config
+        kind = Listener.CONTROLLER if listener.name in config.controller_listener_names else Listener.BROKER
+        host = ListenerHost(
+            listener.name,
+            kind,
+            _not_yet,
+            self.connections,
+            self._shared,
+            config.for_listener(listener.name, "socket.request.max.bytes"),
+            monotonic,
+        )
+        bind = partial(
+            host.bind, listener.host, backlog=self._backlog(), options=self._options(listener.name)
+        )
+        try:
+            await bind(listener.port)
+        except OSError as error:
+            implied = kind is Listener.CONTROLLER and config.controller_listener_is_implied
+            if error.errno == errno.EADDRINUSE and implied:
+                # Nobody asked for that port: any other will do.
+                await bind(0)
+            else:
+                raise ConfigError(_cannot_listen(listener, error), "listeners") from error
+        return host
+
+    def _backlog(self) -> int:
+        # Kafka's default of 50 is what a burst of clients overruns; only a user's own value counts.
+        key = "socket.listen.backlog.size"
+        return int(self._config[key]) if key in self._config.originals else BACKLOG
+
+    def _options(self, listener: str) -> dict[int, int]:
+        """Socket buffers that the user set; otherwise the system sizes them by itself, and better."""
+        keys = {
+            "socket.send.buffer.bytes": socket.SO_SNDBUF,
+            "socket.receive.buffer.bytes": socket.SO_RCVBUF,
+        }
+        sizes = {
+            option: self._config.for_listener(listener, key)
+            for key, option in keys.items()
+            if any(name.endswith(key) for name in self._config.originals)
+        }
+        return {option: size for option, size in sizes.items() if size > 0}
+
+    async def serve(self, services: Services) -> None:
+        """Begin to answer."""
+        for host in self._hosts.values():
+            host.dispatch = Dispatcher(services, host.kind)
+            await host.start()
+        self.connections.start_reaping()
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """The limits may change while the broker runs."""
+        self._config = config
+        self.connections.limits = limits_of(config)
+
+    def advertised(self, listeners: Iterable[ListenerConfig]) -> list[Endpoint]:
+        """What clients are told: the advertised address, with the real port where 0 was asked for."""
+        return [self._advertise(listener) for listener in listeners]
+
+    def _advertise(self, listener: ListenerConfig) -> Endpoint:
+        bound = self._hosts[listener.name].address
+        host = listener.host
+        if host == "":
+            host = _own_name()
+        elif host in ANY_HOST:
+            host = LOOPBACK
+            if self._hosts[listener.name].kind is Listener.BROKER:
+                node_log.warning(
+                    "listener %s is told to clients as %s, which only this machine reaches: set advertised.listeners "
+                    "if others are to use it",
+                    listener.name,
+                    host,
+                )
+        protocol = SECURITY_PROTOCOLS[listener.security_protocol]
+        return Endpoint(listener.name, host, listener.port or bound[1], protocol)
+
+    def address(self, name: str) -> tuple[str, int]:
+        return self._hosts[name].address
+
+    def close(self) -> None:
+        for host in self._hosts.values():
+            host.stop()
+        self.connections.close_all()
+
+    async def finish(self) -> None:
+        """After `close`: handlers that run come to their end."""
+        await self.connections.finish()
+
+
+def limits_of(config: BrokerConfig) -> ConnectionLimits:
+    open_files.use_limit_of_process()
+    return ConnectionLimits(
+        max_connections=config["max.connections"],
+        per_listener={
+            each.name: config.for_listener(each.name, "max.connections") for each in config.listeners
+        },
+        protected_listener=_protected_listener(config),
+        max_per_ip=config["max.connections.per.ip"],
+        per_ip_overrides=config.max_connections_per_ip_overrides,
+        max_idle_ms=config["connections.max.idle.ms"],
+        max_for_files=open_files.max_connections,
+    )
+
+
+def _protected_listener(config: BrokerConfig) -> str | None:
+    """Where other brokers come in, if clients have a listener of their own (KIP-402)."""
+    controllers = config.controller_listener_names
+    brokers = [listener.name for listener in config.listeners if listener.name not in controllers]
+    wanted = config.inter_broker_listener_name
+    return wanted if len(brokers) > 1 and wanted in brokers else None
+
+
+def pool_of(config: BrokerConfig) -> FramePool:
+    """queued.max.request.bytes bounds what frames may hold; where it is not set, our own bound does."""
+    bound: int = config["queued.max.request.bytes"]
+    if bound <= 0:
+        return FramePool()
+    share = ORDINARY_BUDGET_BYTES / (ORDINARY_BUDGET_BYTES + GIANT_BUDGET_BYTES)
+    return FramePool(ordinary_bytes=int(bound * share), giant_bytes=int(bound * (1 - share)))
+
+
+def _not_yet(connection: Connection, view: memoryview, start: int, stop: int) -> Answer:
+    raise AssertionError("a listener serves only after Sockets.serve")
+
+
+def _cannot_listen(listener: ListenerConfig, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        reason = "the address is in use"
+    elif error.errno is not None and error.errno in errno.errorcode:
+        # asyncio wraps the reason in a sentence that says the address once more.
+        reason = os.strerror(error.errno).lower()
+    else:
+        reason = error.strerror or str(error)
+    return f"cannot listen on {listener}: {reason}"
+
+
+def _own_name() -> str:
+    return socket.getfqdn()

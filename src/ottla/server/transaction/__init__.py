@@ -1,0 +1,1 @@
+"""Transactions where partitions are led: verification, markers, producer ids."""

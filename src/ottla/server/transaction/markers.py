@@ -1,0 +1,405 @@
+"""Transaction markers into the partitions that this broker leads: what WriteTxnMarkers does (KIP-98).
+
+A marker for a partition of a coordinator goes through its shard, which alone writes there and has to hear of it;
+every other partition is appended to directly. An answer says for each partition that its marker is committed, or why
+it is not there.
+
+Owner: the node, on the broker's loop.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+from ottla.coordinator.machine import Scheduler
+from ottla.coordinator.runtime import CoordinatorRuntime, Producer
+from ottla.coordinator.transaction.coordinator import TransactionMarkers
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.model.pending import Pending
+from ottla.records.control import end_txn_marker
+from ottla.replication.partition import ACKS_ALL, Partition
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.storage.validator import AppendOrigin
+from ottla.wire.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+# What a coordinator of transactions would not understand from a shard: it asks again (KAFKA-14500).
+_NOT_READY: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+NO_PRODUCER: Final = -1
+# Markers written in one go: a few milliseconds.
+SLICE_MARKERS: Final = 100
+Errors = dict[TopicPartition, ErrorCode]
+Work = tuple["_Marker", TopicPartition]
+
+
+class MarkerWriter:
+    """See the module."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        runtimes: Mapping[str, CoordinatorRuntime[Any]],
+        scheduler: Scheduler,
+        timeout_ms: Callable[[], float],
+    ) -> None:
+        """`runtimes` are the coordinators by the topics they write to; `timeout_ms` is request.timeout.ms."""
+        self._replicas = replicas
+        self._runtimes = runtimes
+        self._scheduler = scheduler
+        self._timeout_ms = timeout_ms
+
+    def write(self, request: WriteTxnMarkersRequest) -> Pending[WriteTxnMarkersResponse]:
+        """Write every marker; the answer comes with the last of them."""
+        writing = _Writing()
+        if any(NO_PRODUCER in (marker.producer_id, marker.producer_epoch) for marker in request.markers):
+            # No batch can say that, and Apache finds out too late to answer for single markers.
+            return Pending.failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a marker without a producer"))
+        self._write_some(writing, self._work(writing, request))
+        return writing.answer
+
+    def _work(self, writing: "_Writing", request: WriteTxnMarkersRequest) -> Iterator[Work]:
+        for said in request.markers:
+            marker = _Marker(said, self._scheduler.now_ms(), writing.errors_of(said.producer_id))
+            for topic in said.topics:
+                for index in topic.partition_indexes:
+                    yield marker, TopicPartition(topic.name, index)
+
+    def _write_some(self, writing: "_Writing", work: Iterator[Work]) -> None:
+        """A slice at a time: a transaction may have ten thousand partitions."""
+        now_ms = self._scheduler.now_ms()
+        for count, (marker, where) in enumerate(work, 1):
+            self._write_one(writing, marker, where, now_ms)
+            if count == SLICE_MARKERS:
+                self._scheduler.call_soon(lambda: self._write_some(writing, work))
+                return
+        writing.all_begun()
+
+    def _write_one(self, writing: "_Writing", marker: "_Marker", where: TopicPartition, now_ms: int) -> None:
+        topic, index = where
+        runtime = self._runtimes.get(topic)
+        if self._replicas.hosted(topic, index) is None:
+            marker.errors[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif runtime is not None:
+            tell = writing.begin(marker.errors, where)
+            self._end_in_shard(runtime, marker.said, index).then(lambda done: tell(_shard_error(done)))
+        else:
+            self._append(writing, marker, where, now_ms)
+
+    def _end_in_shard(
+        self, runtime: CoordinatorRuntime[Any], marker: WritableTxnMarker, index: int
+    ) -> Pending[None]:
+        return runtime.end_transaction(
+            index,
+            Producer(marker.producer_id, marker.producer_epoch),
+            committed=marker.transaction_result,
+            coordinator_epoch=marker.coordinator_epoch,
+            transaction_version=marker.transaction_version,
+        )
+
+    def _append(self, writing: "_Writing", marker: "_Marker", where: TopicPartition, now_ms: int) -> None:
+        try:
+            leader = self._replicas.leader(*where)
+            result = leader.append(
+                bytearray(marker.batch),
+                ACKS_ALL,
+                now_ms,
+                AppendOrigin.COORDINATOR,
+                transaction_version=marker.said.transaction_version,
+            )
+        except KafkaError as error:
+            marker.errors[where] = error.code
+            return
+        if leader.log.high_watermark > result.last_offset:
+            marker.errors[where] = ErrorCode.NONE
+        else:
+            self._await_commit(leader, result.last_offset + 1, writing.begin(marker.errors, where))
+
+    def _await_commit(self, partition: Partition, end: int, tell: Callable[[ErrorCode], None]) -> None:
+        late = self._scheduler.call_later(self._timeout_ms(), lambda: tell(ErrorCode.REQUEST_TIMED_OUT))
+
+        def look() -> None:
+            late.cancel()
+            committed = partition.log.high_watermark >= end
+            tell(ErrorCode.NONE if committed else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+        partition.when_committed(end, look)
+
+
+class _Marker:
+    """One marker of a request: its batch, and what became of it in each partition so far."""
+
+    __slots__ = ("batch", "errors", "said")
+
+    def __init__(self, said: WritableTxnMarker, now_ms: int, errors: Errors) -> None:
+        self.said = said
+        # Partitions write their offset and epoch into copies, which the checksum leaves out.
+        self.batch = end_txn_marker(
+            committed=said.transaction_result,
+            producer_id=said.producer_id,
+            producer_epoch=said.producer_epoch,
+            coordinator_epoch=said.coordinator_epoch,
+            timestamp_ms=now_ms,
+        )
+        self.errors = errors
+
+
+class _Writing:
+    """One request on its way: what is known of each partition, and how much is not."""
+
+    def __init__(self) -> None:
+        self.answer: Pending[WriteTxnMarkersResponse] = Pending()
+        self._errors: dict[int, Errors] = {}
+        self._left = 1  # all_begun takes this one away
+
+    def errors_of(self, producer_id: int) -> Errors:
+        return self._errors.setdefault(producer_id, {})
+
+    def begin(self, errors: Errors, where: TopicPartition) -> Callable[[ErrorCode], None]:
+        """Whom to tell, once, how it ended, if that is not known at once; a second word is not heard."""
+        self._left += 1
+        told = False
+
+        def tell(code: ErrorCode) -> None:
+            nonlocal told
+            if not told:
+                told = True
+                errors[where] = code
+                self._one_less()
+
+        return tell
+
+    def all_begun(self) -> None:
+        self._one_less()
+
+    def _one_less(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.answer.resolve(_response(self._errors))
+
+
+def _shard_error(done: Pending[None]) -> ErrorCode:
+    if done.error is None:
+        return ErrorCode.NONE
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if done.error.code in _NOT_READY else done.error.code
+
+
+def _response(errors: Mapping[int, Errors]) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(producer_id=producer_id, topics=_topics(found))
+            for producer_id, found in errors.items()
+            if found
+        ]
+    )
+
+
+def _topics(errors: Mapping[TopicPartition, ErrorCode]) -> list[WritableTxnMarkerTopicResult]:
+    topics: dict[str, list[WritableTxnMarkerPartitionResult]] = {}
+    for (topic, index), code in errors.items():
+        result = WritableTxnMarkerPartitionResult(partition_index=index, error_code=int(code))
+        topics.setdefault(topic, []).append(result)
+    return [
+        WritableTxnMarkerTopicResult(name=name, partitions=partitions) for name, partitions in topics.items()
+    ]
+
+
+# ----------------------------------------
+# Markers on their way: a decided transaction is told to the leaders of its partitions until all have it.
+#
+# A partition that is gone needs no marker; one that cannot take it now is asked again, wherever its leader is by then.
+# When nothing is left, the coordinator is told, and asked again if it cannot write that down. A coordinator that has
+# lost its partition drops what it was sending: the next one finds the decision in the log and sends it anew.
+#
+# Owner: the node, on the broker's loop. The channel is this broker itself until there are others.
+
+
+log = logging.getLogger("ottla.coordinator")
+
+RETRY_MS: Final = 50
+MAX_RETRY_MS: Final = 1_000
+NO_LEADER: Final = -1
+
+_WRITTEN: Final = frozenset(
+    {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION}
+)
+# Somebody else has ended this transaction, or coordinates it by now.
+_SUPERSEDED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+
+
+class MarkerChannel(Protocol):
+    """The way to a broker."""
+
+    def write_markers(
+        self, broker_id: int, request: WriteTxnMarkersRequest
+    ) -> Pending[WriteTxnMarkersResponse]: ...
+
+
+class Coordinator(Protocol):
+    """Whose markers these are."""
+
+    def coordinates(self, markers: TransactionMarkers) -> bool:
+        """Is the coordinator that decided this still the coordinator?"""
+        ...
+
+    def complete(self, markers: TransactionMarkers) -> Pending[None]:
+        """Every partition has its marker."""
+        ...
+
+
+class MarkerSender:
+    """See the module."""
+
+    def __init__(
+        self,
+        channel: MarkerChannel,
+        coordinator: Coordinator,
+        leader_of: Callable[[TopicPartition], int | None],
+        scheduler: Scheduler,
+    ) -> None:
+        """`leader_of` is None for a partition that does not exist, NO_LEADER while nobody leads it."""
+        self._channel = channel
+        self._coordinator = coordinator
+        self._leader_of = leader_of
+        self._scheduler = scheduler
+        # What is under way, the newest of each transactional id.
+        self.sending: dict[str, _Sending] = {}
+
+    def send(self, markers: TransactionMarkers) -> None:
+        """Take over a decided transaction."""
+        sending = _Sending(markers)
+        self.sending[markers.transactional_id] = sending
+        self._send(sending)
+
+    def _send(self, sending: "_Sending") -> None:
+        if not self._is_current(sending):
+            return
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition in sending.left:
+            leader = self._leader_of(partition)
+            if leader is not None:
+                by_leader.setdefault(leader, []).append(partition)
+        sending.left = {partition for found in by_leader.values() for partition in found}
+        by_leader.pop(NO_LEADER, None)
+        sending.asked = len(by_leader)
+        for leader, partitions in by_leader.items():
+            answer = self._channel.write_markers(leader, _request(sending.markers, partitions))
+            answer.then(lambda done: self._answered(sending, done))
+        if not by_leader:
+            self._round_over(sending)
+
+    def _is_current(self, sending: "_Sending") -> bool:
+        markers = sending.markers
+        if self.sending.get(markers.transactional_id) is not sending:
+            return False
+        if not self._coordinator.coordinates(markers):
+            log.info("%s: this broker does not coordinate it any more", markers.transactional_id)
+            del self.sending[markers.transactional_id]
+            return False
+        return True
+
+    def _answered(self, sending: "_Sending", done: Pending[WriteTxnMarkersResponse]) -> None:
+        sending.asked -= 1
+        if done.error is None:
+            sending.left.difference_update(_written(done.result()))
+            for partition, code in _refusals(done.result()):
+                self._note_refusal(sending, partition, code)
+        if sending.asked == 0:
+            self._round_over(sending)
+
+    def _note_refusal(self, sending: "_Sending", partition: TopicPartition, code: ErrorCode) -> None:
+        who = sending.markers.transactional_id
+        log.info("%s: the marker for %s-%d is not written: %s", who, *partition, code.name)
+        if code in _SUPERSEDED:
+            sending.superseded = True
+
+    def _round_over(self, sending: "_Sending") -> None:
+        if not self._is_current(sending):
+            return
+        if sending.superseded:
+            del self.sending[sending.markers.transactional_id]
+        elif sending.left:
+            self._later(sending, lambda: self._send(sending))
+        else:
+            self._complete(sending)
+
+    def _complete(self, sending: "_Sending") -> None:
+        if self._is_current(sending):
+            self._coordinator.complete(sending.markers).then(
+                lambda done: self._completed(sending, done.error)
+            )
+
+    def _completed(self, sending: "_Sending", error: KafkaError | None) -> None:
+        if not self._is_current(sending):
+            return
+        # Even NOT_COORDINATOR may pass (a log that failed once): it is over when this broker coordinates no more.
+        if error is None:
+            del self.sending[sending.markers.transactional_id]
+        else:
+            self._later(sending, lambda: self._complete(sending))
+
+    def _later(self, sending: "_Sending", call: Callable[[], None]) -> None:
+        delay_ms, sending.retry_ms = sending.retry_ms, min(sending.retry_ms * 2, MAX_RETRY_MS)
+        self._scheduler.call_later(delay_ms, call)
+
+
+class _Sending:
+    """One transaction's markers: which are still to be written."""
+
+    __slots__ = ("asked", "left", "markers", "retry_ms", "superseded")
+
+    def __init__(self, markers: TransactionMarkers) -> None:
+        self.markers = markers
+        self.left = set(markers.partitions)
+        self.asked = 0
+        self.superseded = False
+        self.retry_ms = RETRY_MS
+
+
+def _request(markers: TransactionMarkers, partitions: Iterable[TopicPartition]) -> WriteTxnMarkersRequest:
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    marker = WritableTxnMarker(
+        producer_id=markers.producer_id,
+        producer_epoch=markers.producer_epoch,
+        transaction_result=markers.committed,
+        coordinator_epoch=markers.coordinator_epoch,
+        transaction_version=markers.transaction_version,
+        topics=[WritableTxnMarkerTopic(name=name, partition_indexes=found) for name, found in topics.items()],
+    )
+    return WriteTxnMarkersRequest(markers=[marker])
+
+
+def _written(response: WriteTxnMarkersResponse) -> Iterable[tuple[str, int]]:
+    """The partitions that need no marker any more."""
+    return [
+        (topic.name, partition.partition_index)
+        for marker in response.markers
+        for topic in marker.topics
+        for partition in topic.partitions
+        if partition.error_code in _WRITTEN
+    ]
+
+
+def _refusals(response: WriteTxnMarkersResponse) -> Iterable[tuple[TopicPartition, ErrorCode]]:
+    return [
+        (TopicPartition(topic.name, partition.partition_index), ErrorCode(partition.error_code))
+        for marker in response.markers
+        for topic in marker.topics
+        for partition in topic.partitions
+        if partition.error_code not in _WRITTEN
+    ]

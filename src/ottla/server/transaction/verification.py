@@ -1,0 +1,328 @@
+"""Asking a transaction's coordinator for partitions before anything is written to them (KIP-890).
+
+A client of transactions version 2 does not announce partitions: the leader adds them to the transaction with the
+first batch (Produce 12, TxnOffsetCommit 5). Older clients have announced them, and the leader makes sure of it.
+Either way the partition first takes a Verification (see ottla.storage.producers.verification), so that no transaction begins
+after its end.
+
+Owner: whoever handles the request. The coordinator is this broker itself until there are others.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ottla.coordinator.runtime import Producer, translate
+from ottla.coordinator.transaction.metadata import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
+from ottla.model.pending import Pending
+from ottla.records.batch import BATCH_HEADER, HEADER_SIZE, TRANSACTIONAL_FLAG
+from ottla.replication.partition import Partition
+from ottla.server.context import Services
+from ottla.storage.producers.verification import NOT_CHECKED, Verification
+from ottla.wire.fast.produce import ProduceFast, TopicKey
+
+if TYPE_CHECKING:
+    from ottla.config.broker import BrokerConfig
+    from ottla.server.context import Services
+    from ottla.server.transaction.service import TransactionService
+
+NO_SEQUENCE: Final = -1
+PartitionErrors = dict[TopicPartition, ErrorCode]
+
+
+class Operation(Enum):
+    """What a request's version lets its broker do about a partition, and what its client understands."""
+
+    VERIFY_OLD = "verify, for a client that does not know TRANSACTION_ABORTABLE"
+    VERIFY = "verify"
+    ADD = "add"
+
+    @property
+    def adds(self) -> bool:
+        return self is Operation.ADD
+
+    @classmethod
+    def of_produce(cls, version: int) -> "Operation":
+        return cls.ADD if version > 11 else cls.VERIFY if version > 10 else cls.VERIFY_OLD
+
+    @classmethod
+    def of_offset_commit(cls, version: int) -> "Operation":
+        return cls.ADD if version > 4 else cls.VERIFY if version > 3 else cls.VERIFY_OLD
+
+
+class Batch(NamedTuple):
+    """The first batch that a request has for a partition."""
+
+    partition: Partition
+    sequence: int
+
+
+class Verified(NamedTuple):
+    """What came of it: the proof that each partition's append must show, or why there is none."""
+
+    proofs: dict[TopicPartition, Verification | None]
+    errors: PartitionErrors
+
+
+def verifies(services: "Services", operation: Operation) -> bool:
+    """Is anything to be found out? Adding is no choice; verifying can be turned off."""
+    return operation.adds or services.config()["transaction.partition.verification.enable"]
+
+
+def begin(
+    batches: Sequence[Batch], producer: ProducerIdAndEpoch, operation: Operation, now_ms: int
+) -> Verified:
+    """Begin it on every partition; one whose transaction is open needs no proof, a zombie's gets an error."""
+    proofs: dict[TopicPartition, Verification | None] = {}
+    errors: PartitionErrors = {}
+    for partition, sequence in batches:
+        try:
+            proofs[partition.topic_partition] = partition.log.start_verification(
+                producer.producer_id,
+                sequence,
+                producer.producer_epoch,
+                supports_epoch_bump=operation.adds,
+                now_ms=now_ms,
+            )
+        except KafkaError as error:
+            errors[partition.topic_partition] = error.code
+    return Verified(proofs, errors)
+
+
+def ask(
+    transactions: "TransactionService",
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    partitions: Sequence[TopicPartition],
+    operation: Operation,
+) -> Pending[PartitionErrors]:
+    """Add the partitions to the transaction, or ask whether they are in it; the errors in a partition's terms."""
+    if not transactions.is_available:
+        return Pending.of(dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+    def told_all(error: KafkaError) -> PartitionErrors:
+        return dict.fromkeys(partitions, _translated(error.code, operation))
+
+    if operation.adds:
+        added = transactions.add_partitions(transactional_id, producer, partitions, EPOCH_BUMP_VERSION)
+        return added.map(lambda _: {}, told_all)
+    try:
+        found = transactions.verify_partitions(transactional_id, producer, partitions)
+    except KafkaError as error:
+        return Pending.of(told_all(error))
+    return Pending.of({where: _translated(code, operation) for where, code in found.items() if code})
+
+
+def _translated(code: ErrorCode, operation: Operation) -> ErrorCode:
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and operation is Operation.VERIFY_OLD:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+async def verify(
+    services: "Services",
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    batches: Sequence[Batch],
+    operation: Operation,
+    begun: Verified | None = None,
+) -> Verified:
+    """The whole of it; while the transaction before is being ended, a client that has partitions added waits here."""
+    began_ms = services.clock.now_ms()
+    while True:
+        verified = begun or begin(batches, producer, operation, services.clock.now_ms())
+        begun = None
+        open_ones = [where for where, proof in verified.proofs.items() if proof is not None]
+        if not open_ones:
+            return verified
+        errors = await ask(services.transactions, transactional_id, producer, open_ones, operation)
+        waits = operation.adds and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
+        config = services.config()
+        if not waits or services.clock.now_ms() - began_ms >= _longest_wait_ms(config):
+            verified.errors.update(errors)
+            return verified
+        await asyncio.sleep(config["add.partitions.to.txn.retry.backoff.ms"] / 1000)
+
+
+def _longest_wait_ms(config: "BrokerConfig") -> int:
+    return int(min(config["add.partitions.to.txn.retry.backoff.max.ms"], config["request.timeout.ms"]))
+
+
+def verify_offset_commit(
+    services: "Services", where: TopicPartition, transactional_id: str, producer: Producer, version: int
+) -> Pending[None]:
+    """May a transaction commit offsets in this partition of __consumer_offsets?
+
+    Whoever asks appends in the same turn in which this is answered: then the proof is still in force.
+    """
+    operation = Operation.of_offset_commit(version)
+    if not verifies(services, operation):
+        return Pending.of(None)
+    try:
+        partition = services.replicas.leader(*where)
+    except KafkaError as error:
+        return Pending.failed(translate(error))
+    who = ProducerIdAndEpoch(*producer)
+    verified = begin([Batch(partition, NO_SEQUENCE)], who, operation, services.clock.now_ms())
+    if where in verified.errors:
+        return Pending.failed(KafkaError(verified.errors[where]))
+    proof = verified.proofs[where]
+    if proof is None:
+        return Pending.of(None)
+    asked = ask(services.transactions, transactional_id, who, [where], operation)
+    return asked.map(lambda errors: _require_proof(partition, who, proof, errors.get(where)))
+
+
+def _require_proof(
+    partition: Partition, producer: ProducerIdAndEpoch, proof: Verification, error: ErrorCode | None
+) -> None:
+    if error is not None:
+        raise KafkaError(error)
+    partition.log.check_verified(producer.producer_id, producer.producer_epoch, proof)
+
+
+# ----------------------------------------
+# A produce request of a transaction: which partitions its coordinator must be asked for before they are written to.
+#
+# A partition on which the transaction is open needs no question, so only the first request of a transaction asks.
+# What the coordinator says is told to producers in their own terms: an error on which an old client would not retry
+# becomes one on which it does.
+#
+# Owner: the Produce handler, for one request.
+
+
+Place = tuple[TopicKey, int]
+unpack_header = BATCH_HEADER.unpack_from
+
+_RETRIED: Final = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+class ProduceVerification:
+    """See the module."""
+
+    __slots__ = (
+        "_batches",
+        "_checked",
+        "_operation",
+        "_places",
+        "_producer",
+        "_services",
+        "_transactional_id",
+        "_verified",
+        "refused",
+    )
+
+    def __init__(
+        self,
+        services: Services,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        operation: Operation,
+        found: dict[Place, Batch],
+    ) -> None:
+        self._services = services
+        self._transactional_id = transactional_id
+        self._producer = producer
+        self._operation = operation
+        self._batches = list(found.values())
+        self._places = {place: batch.partition.topic_partition for place, batch in found.items()}
+        self._checked = bool(services.config()["transaction.partition.verification.enable"])
+        self._verified = begin(self._batches, producer, operation, services.clock.now_ms())
+        # Partitions that may not be written to, as the request names them, and what is told of them.
+        self.refused: dict[Place, KafkaError] = {}
+
+    @classmethod
+    def begin(
+        cls, services: Services, request: ProduceFast, view: memoryview, version: int
+    ) -> "ProduceVerification | None":
+        """Begin it for a request with transactional batches; None if nothing is to be verified."""
+        if request.transactional_id is None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        producer, found = _transactional_batches(services, request, view)
+        operation = Operation.of_produce(version)
+        if producer is None or not verifies(services, operation):
+            return None
+        return cls(services, request.transactional_id, producer, operation, found)
+
+    @property
+    def must_ask(self) -> bool:
+        """Is a transaction to begin on any partition, or is any refused already?"""
+        verified = self._verified
+        return bool(verified.errors) or any(proof is not None for proof in verified.proofs.values())
+
+    async def ask(self) -> None:
+        """Find out what the coordinator says; `refused` and `proof` tell."""
+        self._verified = await verify(
+            self._services,
+            self._transactional_id,
+            self._producer,
+            self._batches,
+            self._operation,
+            self._verified,
+        )
+        errors = self._verified.errors
+        for place, where in self._places.items() if errors else ():
+            code = errors.get(where)
+            if code is not None:
+                self.refused[place] = self._told(code)
+
+    def proof(self, topic: TopicKey, index: int) -> Verification | None:
+        """What the partition's append has to show; None where the transaction was open when it was asked."""
+        where = self._places.get((topic, index))
+        if where is None or not self._checked:
+            return NOT_CHECKED
+        return self._verified.proofs.get(where)
+
+    def _told(self, code: ErrorCode) -> KafkaError:
+        """In a producer's terms: NOT_ENOUGH_REPLICAS is retried by all of them, without asking for metadata."""
+        if code is ErrorCode.INVALID_TXN_STATE:
+            return KafkaError(code, "Partition was not added to the transaction")
+        unready = code in _RETRIED or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._operation.adds)
+        if not unready:
+            return KafkaError(code, None)
+        return KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            "Unable to verify the partition has been added to the transaction. "
+            f"Underlying error: {code.name}",
+        )
+
+
+def _transactional_batches(
+    services: Services, request: ProduceFast, view: memoryview
+) -> tuple[ProducerIdAndEpoch | None, dict[Place, Batch]]:
+    """Whose batches they are, and the partitions this broker leads; the others are refused where they are written."""
+    producer: ProducerIdAndEpoch | None = None
+    is_one = True
+    found: dict[Place, Batch] = {}
+    hosted = services.replicas.hosted
+    for topic, partitions in request.topics:
+        for index, start, stop in partitions:
+            if stop - start < HEADER_SIZE:
+                continue
+            _, _, _, _, _, attributes, _, _, _, producer_id, epoch, sequence, _ = unpack_header(view, start)
+            if not attributes & TRANSACTIONAL_FLAG or producer_id < 0:
+                continue
+            if producer is None:
+                producer = ProducerIdAndEpoch(producer_id, epoch)
+            elif producer != (producer_id, epoch):
+                is_one = False
+            partition = hosted(topic, index)
+            if partition is not None and partition.is_leader:
+                found[topic, index] = Batch(partition, sequence)
+    if not is_one:
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
+        )
+    return producer, found

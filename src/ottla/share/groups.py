@@ -1,0 +1,243 @@
+"""Share groups between their two coordinators: what one decides and the other has to do, in this order.
+
+The group's coordinator knows the members and which share partitions are to be set up or forgotten; the share
+coordinator keeps the state of each. A decision of the first is written before the second is asked, and its answer is
+written after: whatever happens in between is tried again.
+
+Owner: the node, on the broker's loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, TypeVar
+
+from ottla.model.errors import KafkaError
+from ottla.model.ids import Uuid
+from ottla.model.pending import Pending, gather
+from ottla.share.persister import Outcomes, SharePersister
+from ottla.wire.messages.share_group import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponseTopic,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponseTopic,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.coordinator.group.context import Caller
+    from ottla.coordinator.group.shard import GroupMachine
+    from ottla.coordinator.group.share.group import Initialize
+    from ottla.coordinator.group.share.manager import Beat
+    from ottla.coordinator.group.share.offsets import Alteration, Deletion
+    from ottla.coordinator.machine import Result
+    from ottla.coordinator.runtime import CoordinatorRuntime
+
+log = logging.getLogger("ottla.coordinator.share")
+
+T = TypeVar("T")
+U = TypeVar("U")
+Deleted = list[DeleteShareGroupOffsetsResponseTopic]
+
+
+class ShareGroupService:
+    """See the module."""
+
+    def __init__(self, groups: CoordinatorRuntime[GroupMachine], persister: SharePersister) -> None:
+        self._groups = groups
+        self.persister = persister
+
+    def _write(self, group_id: str, decide: Callable[[GroupMachine, int], Result[T]]) -> Pending[T]:
+        return self._groups.write(self._groups.partition_for(group_id), decide)
+
+    # ---- members ------------------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, caller: Caller, request: ShareGroupHeartbeatRequest
+    ) -> Pending[ShareGroupHeartbeatResponse]:
+        """The member is answered at once; what is to be set up for it is set up meanwhile."""
+        beat = self._write(
+            request.group_id, lambda machine, now_ms: machine.share.heartbeat(caller, request, now_ms)
+        )
+        beat.then(self._set_up)
+        return beat.map(lambda decided: decided.response)
+
+    def _set_up(self, beat: Pending[Beat]) -> None:
+        initialize = None if beat.error is not None else beat.result().initialize
+        if initialize is not None:
+            self._initialize(initialize)
+
+    def _initialize(self, asked: Initialize) -> Pending[Outcomes]:
+        """The share coordinator's answers, when they are written down; if one failed none counts."""
+        group_id = asked.group_id
+        answered = self.persister.initialize(group_id, asked.state_epoch, asked.starts)
+        return chain(answered, lambda outcomes: self._note_initialized(group_id, outcomes))
+
+    def _note_initialized(self, group_id: str, outcomes: Outcomes) -> Pending[Outcomes]:
+        partitions = _partitions(outcomes)
+        failed = first_error(outcomes)
+        if failed is not None:
+            log.error("group %s: share partitions cannot be set up: %s", group_id, failed)
+            return self._give_up(group_id, partitions).map(lambda _: outcomes)
+        noted = self._write(
+            group_id, lambda machine, _: machine.share.offsets.initialized(group_id, partitions)
+        )
+        noted.then(lambda done: self._give_up_if_failed(done, group_id, partitions))
+        return noted.map(lambda _: outcomes)
+
+    def _give_up_if_failed(
+        self, noted: Pending[None], group_id: str, partitions: Mapping[Uuid, Set[int]]
+    ) -> None:
+        if noted.error is not None:
+            self._give_up(group_id, partitions)
+
+    def _give_up(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> Pending[None]:
+        given_up = self._write(
+            group_id, lambda machine, _: machine.share.offsets.not_initialized(group_id, partitions)
+        )
+        return given_up.map(lambda _: None, lambda error: _log_failure(group_id, error))
+
+    # ---- offsets ------------------------------------------------------------------------------------------
+
+    def alter(
+        self, request: AlterShareGroupOffsetsRequest
+    ) -> Pending[list[AlterShareGroupOffsetsResponseTopic]]:
+        """Set where a group without members starts."""
+        decided = self._write(
+            request.group_id, lambda machine, now_ms: machine.share.offsets.alter(request, now_ms)
+        )
+        return chain(decided, self._alter)
+
+    def _alter(self, alteration: Alteration) -> Pending[list[AlterShareGroupOffsetsResponseTopic]]:
+        topics, initialize = alteration
+        if not initialize.starts:
+            return Pending.of(topics)
+        answered = self.persister.initialize(*initialize)
+        return chain(answered, lambda outcomes: self._altered(initialize.group_id, topics, outcomes))
+
+    def _altered(
+        self, group_id: str, topics: list[AlterShareGroupOffsetsResponseTopic], outcomes: Outcomes
+    ) -> Pending[list[AlterShareGroupOffsetsResponseTopic]]:
+        if first_error(outcomes) is None:
+            noted = self._note_initialized(group_id, outcomes)
+            return noted.map(lambda _: topics, lambda error: _logged(group_id, error, topics))
+        for topic in topics:
+            for partition in topic.partitions:
+                error = outcomes.get(topic.topic_id, {}).get(partition.partition_index)
+                if partition.error_code == 0 and error is not None:
+                    partition.error_code, partition.error_message = int(error.code), str(error)
+        return Pending.of(topics)
+
+    def delete_offsets(self, request: DeleteShareGroupOffsetsRequest) -> Pending[Deleted]:
+        """Forget topics of a group without members."""
+        decided = self._write(
+            request.group_id, lambda machine, _: machine.share.offsets.begin_deletion(request)
+        )
+        return chain(decided, lambda deletion: self._delete(request.group_id, deletion))
+
+    def _delete(self, group_id: str, deletion: Deletion) -> Pending[Deleted]:
+        if not deletion.partitions:
+            return Pending.of(deletion.refused)
+        answered = self.persister.delete(group_id, deletion.partitions)
+        return chain(answered, lambda outcomes: self._note_deleted(group_id, deletion.refused, outcomes))
+
+    def _note_deleted(self, group_id: str, refused: Deleted, outcomes: Outcomes) -> Pending[Deleted]:
+        done: list[Uuid] = []
+        for topic_id, answers in outcomes.items():
+            error = first_error({topic_id: answers})
+            if error is None:
+                done.append(topic_id)
+            else:
+                refused.append(_not_deleted(topic_id, error))
+        if not done:
+            return self._note_state_deleted(group_id, outcomes).map(lambda _: refused)
+        noted = self._write(
+            group_id,
+            lambda machine, _: machine.share.offsets.complete_deletion(group_id, done, _partitions(outcomes)),
+        )
+        return noted.map(lambda topics: topics + refused)
+
+    # ---- groups -------------------------------------------------------------------------------------------
+
+    def delete_state(self, partition: int, group_ids: Sequence[str]) -> Pending[dict[str, KafkaError]]:
+        """Before groups are deleted: the share groups among them are forgotten by the share coordinator.
+
+        Those that must stay, with the reason.
+        """
+        decided = self._groups.write(
+            partition, lambda machine, _: machine.share.offsets.begin_group_deletion(group_ids)
+        )
+        return chain(decided, self._delete_state)
+
+    def _delete_state(
+        self, decided: Mapping[str, Mapping[Uuid, Sequence[int]] | KafkaError]
+    ) -> Pending[dict[str, KafkaError]]:
+        refused = {group_id: why for group_id, why in decided.items() if isinstance(why, KafkaError)}
+        asked = [
+            self._delete_state_of(group_id, partitions)
+            for group_id, partitions in decided.items()
+            if not isinstance(partitions, KafkaError)
+        ]
+        return gather(asked).map(lambda failed: refused | {g: why for g, why in failed if why is not None})
+
+    def _delete_state_of(
+        self, group_id: str, partitions: Mapping[Uuid, Sequence[int]]
+    ) -> Pending[tuple[str, KafkaError | None]]:
+        answered = self.persister.delete(group_id, partitions)
+        return chain(answered, lambda outcomes: self._note_state_deleted(group_id, outcomes))
+
+    def _note_state_deleted(
+        self, group_id: str, outcomes: Outcomes
+    ) -> Pending[tuple[str, KafkaError | None]]:
+        noted = self._write(
+            group_id, lambda machine, _: machine.share.offsets.state_deleted(group_id, _partitions(outcomes))
+        )
+        return noted.map(lambda _: (group_id, first_error(outcomes)), lambda error: (group_id, error))
+
+
+def chain(first: Pending[T], then: Callable[[T], Pending[U]]) -> Pending[U]:
+    """What comes of the answer that the first answer leads to."""
+    outcome: Pending[U] = Pending()
+
+    def go_on(done: Pending[T]) -> None:
+        try:
+            second = then(done.result())
+        except KafkaError as error:
+            outcome.fail(error)
+        else:
+            second.then(lambda last: _pass_on(last, outcome))
+
+    first.then(go_on)
+    return outcome
+
+
+def _pass_on(last: Pending[U], outcome: Pending[U]) -> None:
+    if last.error is not None:
+        outcome.fail(last.error)
+    else:
+        outcome.resolve(last.result())
+
+
+def _partitions(outcomes: Outcomes) -> dict[Uuid, frozenset[int]]:
+    return {topic_id: frozenset(answers) for topic_id, answers in outcomes.items()}
+
+
+def first_error(outcomes: Outcomes) -> KafkaError | None:
+    return next((e for answers in outcomes.values() for e in answers.values() if e is not None), None)
+
+
+def _not_deleted(topic_id: Uuid, error: KafkaError) -> DeleteShareGroupOffsetsResponseTopic:
+    return DeleteShareGroupOffsetsResponseTopic(
+        topic_id=topic_id, topic_name="", error_code=int(error.code), error_message=str(error)
+    )
+
+
+def _log_failure(group_id: str, error: KafkaError) -> None:
+    log.error("group %s: how far its share partitions are cannot be written: %s", group_id, error)
+
+
+def _logged(group_id: str, error: KafkaError, value: T) -> T:
+    _log_failure(group_id, error)
+    return value

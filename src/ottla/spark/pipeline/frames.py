@@ -1,0 +1,387 @@
+"""Inputs as DataFrames: a topic's records decoded, what does not parse set aside, tables read as they stand.
+
+Runs in the driver while a plan is built. Rules: a value that does not parse never ends a query unless the input
+says so and there is no dead-letter topic; how many there were is counted in the query's metrics (`observe`),
+which is also where Spark's optimizer stops moving filters about, so that a value is parsed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ottla.spark.pipeline.declare import (
+    META_COLUMN,
+    Delta,
+    Iceberg,
+    Parquet,
+    PipelineError,
+    Source,
+    Stream,
+    Topic,
+    did_you_mean,
+    listed,
+)
+from ottla.spark.pipeline.values import Codec, codec
+from ottla.spark.pipeline.values.rows import framed, framed_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from ottla.spark.pipeline.load import Pipeline
+
+PARSED = "_ottla_parsed"
+METRICS_IN = "ottla_in"
+METRICS_OUT = "ottla_out"
+
+
+@dataclass
+class Context:
+    """What all plans of a run share, and the count of metrics of one plan (their names must differ)."""
+
+    pipeline: Pipeline
+    spark: SparkSession
+    bootstrap: str
+    options: Mapping[str, str]
+    group: str = ""
+    names: list[str] = field(default_factory=list)
+
+    def metrics_name(self, prefix: str) -> str:
+        self.names.append(f"{prefix}_{len(self.names)}")
+        return self.names[-1]
+
+    def for_query(self, group: str) -> Context:
+        return Context(self.pipeline, self.spark, self.bootstrap, self.options, group)
+
+
+def read(context: Context, source: Source, *, tolerant: bool) -> DataFrame:
+    """An input; `tolerant` where somebody else takes care of what does not parse."""
+    if isinstance(source, Topic):
+        return _read_topic(context, source, tolerant=tolerant)
+    if isinstance(source, Parquet):
+        return context.spark.read.options(**source.options).parquet(source.path)
+    if isinstance(source, Delta):
+        from ottla.spark.pipeline.lake.delta import read_table as read_delta
+
+        return context.spark.createDataFrame(read_delta(source))
+    assert isinstance(source, Iceberg)
+    from ottla.spark.pipeline.lake.iceberg import read_table as read_iceberg
+
+    return context.spark.createDataFrame(read_iceberg(source))
+
+
+def _read_topic(context: Context, topic: Topic, *, tolerant: bool) -> DataFrame:
+    values = codec(topic, topic.read_format, context.pipeline.base_dir, writing=False)
+    raw = records(context, topic, stream=not topic.table, headers=topic.headers is not None)
+    if values is None:
+        return raw
+    keep = topic.table or topic.tombstones == "keep"
+    parsed = parse(raw, values, keep_tombstones=keep)
+    counted = _counted(context, parsed, values)
+    good = _good(counted, values, topic, fail=not tolerant and topic.on_error == "fail")
+    shaped = good.select(*_columns(good, values, topic))
+    return _newest(shaped, topic) if topic.table else shaped
+
+
+def records(context: Context, topic: Topic, *, stream: bool, headers: bool) -> DataFrame:
+    """The records as format("ottla") gives them."""
+    settings: dict[str, Any] = {
+        "kafka.bootstrap.servers": context.bootstrap,
+        "subscribe": topic.name,
+        "startingOffsets": topic.start if stream else "earliest",
+        **context.options,
+    }
+    if stream:
+        settings["ottla.group"] = context.group
+    if headers:
+        settings["includeHeaders"] = "true"
+    settings |= topic.options
+    reader: Any = context.spark.readStream if stream else context.spark.read
+    found: DataFrame = reader.format("ottla").options(**settings).load()
+    return found
+
+
+def parse(raw: DataFrame, values: Codec, *, keep_tombstones: bool) -> DataFrame:
+    """The records with their parsed values beside them."""
+    from pyspark.sql import functions as F
+
+    kept = raw if keep_tombstones else raw.where(F.col("value").isNotNull())
+    return kept.withColumn(PARSED, values.parse(F.col("value")))
+
+
+def failure(values: Codec) -> Column:
+    """Why a record's value did not parse; null for one that did, and for one without a value."""
+    from pyspark.sql import functions as F
+
+    return F.when(F.col("value").isNotNull(), values.error(F.col(PARSED)))
+
+
+def _counted(context: Context, parsed: DataFrame, values: Codec) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return parsed.observe(
+        context.metrics_name(METRICS_IN),
+        F.count(F.lit(1)).alias("rows"),
+        F.count(failure(values)).alias("bad"),
+    )
+
+
+def _good(counted: DataFrame, values: Codec, topic: Topic, *, fail: bool) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    error = failure(values)
+    if not fail:
+        return counted.where(error.isNull())
+    place = F.concat_ws(
+        "",
+        F.lit(f"{topic.name}-"),
+        F.col("partition"),
+        F.lit(" at offset "),
+        F.col("offset"),
+        F.lit(": the value "),
+        F.coalesce(framed_column(F.col("value")), error),
+        F.lit("; dead_letter=topic(...) sets such records aside, on_error='skip' leaves them out"),
+    )
+    return counted.where(F.when(error.isNull(), F.lit(True)).otherwise(F.raise_error(place).cast("boolean")))
+
+
+def _columns(good: DataFrame, values: Codec, topic: Topic) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    fields = dict(zip(_names(values), values.fields(F.col(PARSED)), strict=True))
+    for name in topic.key:
+        text = F.col("key").cast("string")
+        kind = next((f.dataType for f in _declared(values) if f.name == name), None)
+        fields[name] = (text if kind is None else text.cast(kind)).alias(name)
+    if topic.headers is not None:
+        fields[topic.headers] = F.col("headers").alias(topic.headers)
+    if topic.meta:
+        meta = ["key", "topic", "partition", "offset", "timestamp"]
+        kind = F.col("timestampType").alias("timestamp_type")
+        gone = F.col("value").isNull().alias("tombstone")
+        fields[META_COLUMN] = F.struct(*meta, kind, gone).alias(META_COLUMN)
+    if topic.table:
+        fields[_AGE] = F.struct("offset", F.col("value").isNotNull().alias("alive")).alias(_AGE)
+    return list(fields.values())
+
+
+_AGE = "_ottla_age"
+
+
+def _newest(rows: DataFrame, topic: Topic) -> DataFrame:
+    """A compacted topic as the table that it is: the newest value of each key, none where that is a tombstone."""
+    from pyspark.sql import functions as F
+
+    names = [name for name in rows.columns if name != _AGE]
+    newest = rows.groupBy(topic.key[0]).agg(
+        F.max_by(F.struct(*names, _AGE), F.col(_AGE)["offset"]).alias("row")
+    )
+    alive = newest.where(F.col("row")[_AGE]["alive"])
+    return alive.select(*[F.col("row")[name].alias(name) for name in names])
+
+
+def _names(values: Codec) -> list[str]:
+    assert values.columns is not None
+    return list(values.columns.names)
+
+
+def _declared(values: Codec) -> list[Any]:
+    assert values.columns is not None
+    return list(values.columns.fields)
+
+
+# ----------------------------------------
+# Dead letters: records that do not parse, as they came, with headers that say why and where they were.
+#
+# Headers: `ottla.error.reason`, `.stream`, `.topic`, `.partition`, `.offset`. One query a stream reads its inputs
+# again and keeps only what does not parse; it has a checkpoint and transactions of its own, so dead letters are
+# exactly once too, and a record can be lost to neither query.
+
+
+PREFIX = "ottla.error."
+SUFFIX = ".dead_letter"
+
+
+def letters(context: Context, stream: Stream) -> DataFrame | None:
+    """All records of a stream's inputs that do not parse; None where all are raw."""
+    found: dict[str, DataFrame] = {}
+    for _, _, source in context.pipeline.inputs(stream):
+        if isinstance(source, Topic) and not source.table and source.name not in found:
+            values = codec(source, source.read_format, context.pipeline.base_dir, writing=False)
+            if values is not None:
+                found[source.name] = _of_topic(context, stream, source, values)
+    if not found:
+        return None
+    first, *others = found.values()
+    for other in others:
+        first = first.unionByName(other)
+    from pyspark.sql import functions as F
+
+    return first.observe(context.metrics_name(METRICS_OUT), F.count(F.lit(1)).alias("rows"))
+
+
+def _of_topic(context: Context, stream: Stream, topic: Topic, values: Codec) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    raw = records(context, topic, stream=True, headers=True)
+    bad = parse(raw, values, keep_tombstones=False).where(failure(values).isNotNull()).drop(PARSED)
+    explained = bad.withColumn("reason", _explained(values))
+    reasons = headers_with(
+        F.col("headers"),
+        header("reason", F.concat(F.lit("the value "), F.col("reason"))),
+        header("stream", F.lit(context.pipeline.group_of(stream))),
+        header("topic", F.col("topic")),
+        header("partition", F.col("partition")),
+        header("offset", F.col("offset")),
+    )
+    return explained.select("key", "value", reasons.alias("headers"))
+
+
+def _explained(values: Codec) -> Column:
+    """The exact reason, found in Python: there are few such records, or it does not matter how fast it goes."""
+    from pyspark.sql import functions as F
+
+    def explain(value: Any) -> str:
+        data = bytes(value)
+        return framed(data) or values.explain(data)
+
+    # Not deterministic, as far as Spark needs to know: it must not be moved before the filter.
+    return F.udf(explain, "string", useArrow=False).asNondeterministic()(F.col("value"))
+
+
+def header(name: str, value: Column) -> Column:
+    """One header of ours."""
+    from pyspark.sql import functions as F
+
+    return F.struct(F.lit(PREFIX + name).alias("key"), value.cast("string").cast("binary").alias("value"))
+
+
+def headers_with(headers: Column, *more: Column) -> Column:
+    """The record's own headers, then ours."""
+    from pyspark.sql import functions as F
+
+    empty = F.array().cast("array<struct<key:string,value:binary>>")
+    return F.concat(F.coalesce(headers, empty), F.array(*more))
+
+
+# ----------------------------------------
+# Results as records: the key taken from its column, the rest encoded as the value.
+#
+# Runs in the driver while a plan is built, so a wrong column is named before the query starts. A row that cannot
+# be encoded (an Avro or Protobuf schema that it does not fit) goes to the dead-letter topic in the same query, and
+# so in the same transactions, as the rows that can.
+
+
+ENCODED = "_ottla_encoded"
+RAW_COLUMNS = ("key", "value", "headers", "topic", "partition")
+
+
+def check_columns(pipeline: Pipeline, stream: Stream, result: DataFrame) -> None:
+    """What only the plan can tell: whether the columns that `out` names are there, and fit."""
+    problems = [pipeline.problem(stream, "out", what) for what in _refused(pipeline, stream, result.schema)]
+    if problems:
+        raise PipelineError(problems)
+
+
+def _refused(pipeline: Pipeline, stream: Stream, columns: StructType) -> Iterator[str]:
+    sink = stream.out
+    for parameter in ("key", "headers", "partition_by", "order_by", "delete"):
+        named = getattr(sink, parameter, None) or ()
+        for name in (named,) if isinstance(named, str) else named:
+            if name not in columns.names:
+                known = list(columns.names)
+                hint = did_you_mean(name, known)
+                yield f"{parameter}={name!r} is no column of the result; it has {listed(known)}{hint}"
+    if isinstance(sink, Topic):
+        yield from _refused_values(pipeline, sink, columns)
+
+
+def _refused_values(pipeline: Pipeline, sink: Topic, columns: StructType) -> Iterator[str]:
+    values = codec(sink, sink.write_format, pipeline.base_dir, writing=True)
+    if values is not None:
+        yield from values.refuse(value_columns(sink, columns, values))
+        return
+    unknown = [name for name in columns.names if name not in RAW_COLUMNS]
+    if unknown or "value" not in columns.names:
+        yield f"format='raw' writes the columns {', '.join(RAW_COLUMNS)}; the result has {listed(columns.names)}"
+
+
+def value_columns(sink: Topic, columns: StructType, values: Codec) -> StructType:
+    """The columns that make the value: all but the headers, and the key's where the schema or the text says so."""
+    from pyspark.sql.types import StructType
+
+    left_out = {sink.headers}
+    if values.columns is not None:
+        left_out |= {name for name in sink.key if name not in values.columns.names}
+    if sink.write_format == "string":
+        left_out |= set(sink.key)
+    return StructType([field for field in columns.fields if field.name not in left_out])
+
+
+def encode(pipeline: Pipeline, stream: Stream, result: DataFrame) -> DataFrame:
+    """The result as the columns that format("ottla") writes."""
+    from pyspark.sql import functions as F
+
+    sink = stream.out
+    values = codec(sink, sink.write_format, pipeline.base_dir, writing=True)
+    if values is None:
+        return result
+    columns = value_columns(sink, result.schema, values)
+    row = F.struct(*[F.col(_quoted(name)) for name in columns.names])
+    shaped = result.select(
+        _key(sink).alias("key"),
+        values.encode(row, columns).alias(ENCODED),
+        (F.col(_quoted(sink.headers)) if sink.headers else F.lit(None).cast(HEADERS)).alias("headers"),
+        *([F.to_json(row).cast("binary").alias("row")] if values.can_fail_to_write else []),
+    )
+    if not values.can_fail_to_write:
+        value = F.col(ENCODED)["value"].alias("value")
+        return shaped.select("key", value, *(["headers"] if sink.headers else []))
+    return _with_failures(shaped, pipeline, stream)
+
+
+HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def _with_failures(shaped: DataFrame, pipeline: Pipeline, stream: Stream) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    error, value = F.col(ENCODED)["error"], F.col(ENCODED)["value"]
+    if stream.dead_letter is None:
+        text = F.concat(F.lit(f"{stream.name}: a row cannot be written to {stream.out.name}: "), error)
+        return shaped.select(
+            "key",
+            F.when(error.isNull(), value).otherwise(F.raise_error(text).cast("binary")).alias("value"),
+            *(["headers"] if stream.out.headers else []),
+        )
+    reasons = headers_with(
+        F.col("headers"),
+        header("reason", F.concat(F.lit("cannot be written: "), error)),
+        header("stream", F.lit(pipeline.group_of(stream))),
+        header("topic", F.lit(stream.out.name)),
+    )
+    return shaped.select(
+        "key",
+        F.when(error.isNull(), value).otherwise(F.col("row")).alias("value"),
+        F.when(error.isNull(), F.col("headers")).otherwise(reasons).alias("headers"),
+        F.when(error.isNull(), F.lit(stream.out.name))
+        .otherwise(F.lit(stream.dead_letter.name))
+        .alias("topic"),
+    )
+
+
+def _key(sink: Topic) -> Column:
+    from pyspark.sql import functions as F
+
+    if not sink.key:
+        return F.lit(None).cast("binary")
+    if len(sink.key) > 1:
+        return F.to_json(F.struct(*map(_quoted, sink.key))).cast("binary")
+    column = F.col(_quoted(sink.key[0]))
+    return F.coalesce(column.cast("string")).cast("binary")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,87 @@
+"""The data source `ottla`: what Spark looks up by name, and where its options are first looked at.
+
+PySpark finds it through the module `pyspark_ottla`; `spark.dataSource.register(OttlaDataSource)` does it by hand.
+Spark makes one for every read and write, in processes of its own, and pickles it: it holds options only.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow  # noqa: F401  (without it there is nothing to register: pyspark_ottla looks at this import)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+from ottla.spark.connection import OptionError
+from ottla.spark.source.cluster import in_one_line
+from ottla.spark.source.options import (
+    SourceOptions,
+    for_batch,
+    for_stream,
+    include_headers,
+    source_options,
+)
+
+log = logging.getLogger(__name__)
+
+
+class OttlaDataSource(DataSource):
+    """`format("ottla")`: topics as tables, with the columns and options of Spark's Kafka connector."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ottla"
+
+    @in_one_line()
+    def schema(self) -> str:
+        """Fixed, but for the headers. Options that reading cannot mean are named here, when the read is declared."""
+        from ottla.spark.source.arrow import ddl
+
+        options = self._source_options()
+        if options.no_effect:
+            log.warning("options without an effect here: %s", ", ".join(options.no_effect))
+        return ddl(options.include_headers)
+
+    @in_one_line()
+    def reader(self, schema: Any) -> DataSourceReader:
+        from ottla.spark.source.batch import OttlaBatchReader, PushdownBatchReader
+
+        self._check_schema(schema)
+        options = self._source_options(for_batch)
+        return PushdownBatchReader(options) if options.pushdown else OttlaBatchReader(options)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        from ottla.spark.source.stream import OttlaStreamReader, RefusedStreamReader
+
+        try:
+            self._check_schema(schema)
+            return OttlaStreamReader(self._source_options(for_stream))
+        except OptionError as error:
+            # Raised here, it would be lost: PySpark's process goes on to stop the reader that it has not got.
+            return RefusedStreamReader(str(error))
+
+    @in_one_line()
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        from ottla.spark.sink.writer import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    @in_one_line()
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+        from ottla.spark.sink.writer import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
+    def _source_options(self, check: Callable[[SourceOptions], SourceOptions] | None = None) -> SourceOptions:
+        options = source_options(self.options)
+        return options if check is None else check(options)
+
+    def _check_schema(self, schema: Any) -> None:
+        """A schema that the user gives instead of ours cannot be had."""
+        names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+        if include_headers(self.options):
+            names.append("headers")
+        if schema.fieldNames() != names:
+            raise OptionError(
+                f"a topic's columns are fixed ({', '.join(names)}) and cannot be set by a schema; "
+                "decode the column value instead, e.g. with from_json"
+            )

@@ -1,0 +1,216 @@
+"""The small text files beside a log directory's partitions; a crash leaves the old one or the new one.
+
+Formats are Kafka's, version 0: an offset checkpoint is the version, the number of entries and one
+`topic partition offset` a line; the clean-shutdown marker is JSON with the broker epoch (KIP-966).
+Nothing here knows a log: LogManager owns the files at run time and is the only writer. The calls block
+(they fsync), so a running broker makes them in its storage thread pool.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition, Uuid, uuid_from_str, uuid_to_str
+from ottla.storage.errors import StorageError
+from ottla.storage.files import open_file, read_small, write_in_place
+
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+
+CHECKPOINT_VERSION = 0
+CLEAN_SHUTDOWN_VERSION = 0
+UNKNOWN_BROKER_EPOCH = -1
+
+# A line is a topic of at most 249 characters, an int32 and an int64; a million partitions is beyond any node.
+MAX_CHECKPOINT_BYTES = 300 * 1_000_000
+
+
+class CheckpointError(OSError):
+    """A checkpoint file whose content is not what Kafka writes."""
+
+
+def fsync_dir(path: Path) -> None:
+    """Makes renames and creations inside `path` survive a power cut."""
+    fd = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces `path` with `content`; a reader or a crash sees the whole old file or the whole new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
+    fsync_dir(path.parent)
+
+
+def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """The bytes of an offset checkpoint file."""
+    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items()]
+    return f"{CHECKPOINT_VERSION}\n{len(lines)}\n{''.join(lines)}".encode()
+
+
+def parse_offsets(content: bytes, source: str) -> dict[TopicPartition, int]:
+    """The entries of an offset checkpoint; an empty file (Apache creates them so) has none."""
+    lines = _decode(content, source).splitlines()
+    if len(lines) < 2:
+        _check_version(lines, source)
+        return {}
+    _check_version(lines, source)
+    expected = _parse_int(lines[1], lines[1], source)
+    entries = dict(_parse_entry(line, source) for line in lines[2:])
+    if len(lines) - 2 != expected:
+        raise CheckpointError(f"{source}: expected {expected} entries, found {len(lines) - 2}")
+    return entries
+
+
+def _decode(content: bytes, source: str) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{source}: not text: {error}") from None
+
+
+def _check_version(lines: list[str], source: str) -> None:
+    if lines and _parse_int(lines[0], lines[0], source) != CHECKPOINT_VERSION:
+        raise CheckpointError(f"{source}: unrecognised version {lines[0]}, expected {CHECKPOINT_VERSION}")
+
+
+def _parse_entry(line: str, source: str) -> tuple[TopicPartition, int]:
+    parts = line.split()
+    if len(parts) != 3:
+        raise CheckpointError(f"{source}: malformed line {line!r}")
+    return TopicPartition(parts[0], _parse_int(parts[1], line, source)), _parse_int(parts[2], line, source)
+
+
+def _parse_int(text: str, line: str, source: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise CheckpointError(f"{source}: malformed line {line!r}") from None
+
+
+class OffsetCheckpoint:
+    """One offset checkpoint file of one log directory. An unchanged map is not written again.
+
+    Idle partitions would otherwise cost an fsync every five seconds for the high watermarks alone.
+    """
+
+    __slots__ = ("_last_written", "path")
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.path = directory / name
+        self._last_written: dict[TopicPartition, int] | None = None
+
+    def read(self) -> dict[TopicPartition, int]:
+        """The offsets on disk; none if there is no file yet."""
+        try:
+            if self.path.stat().st_size > MAX_CHECKPOINT_BYTES:
+                raise CheckpointError(f"{self.path}: larger than any checkpoint")
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        return parse_offsets(content, str(self.path))
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Replaces the file; False if it already says so."""
+        if offsets == self._last_written:
+            return False
+        self._last_written = None
+        write_atomically(self.path, format_offsets(offsets))
+        self._last_written = dict(offsets)
+        return True
+
+
+class CleanShutdownFile:
+    """The marker that a stop was clean, so that the next start reads nothing but names and checkpoints."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / CLEAN_SHUTDOWN_FILE
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def read_broker_epoch(self) -> int:
+        """The epoch the broker stopped with, or UNKNOWN_BROKER_EPOCH: old markers are empty files."""
+        try:
+            content = json.loads(self.path.read_bytes())
+        except (OSError, ValueError):
+            return UNKNOWN_BROKER_EPOCH
+        epoch = content.get("brokerEpoch") if isinstance(content, dict) else None
+        return epoch if isinstance(epoch, int) and not isinstance(epoch, bool) else UNKNOWN_BROKER_EPOCH
+
+    def write(self, broker_epoch: int) -> None:
+        content = {"version": CLEAN_SHUTDOWN_VERSION, "brokerEpoch": broker_epoch}
+        write_atomically(self.path, json.dumps(content, separators=(",", ":")).encode())
+
+    def delete(self) -> None:
+        """Gone for good before a log is opened: a crash while loading must count as unclean (KAFKA-10471)."""
+        if self.exists():
+            self.path.unlink()
+            fsync_dir(self.path.parent)
+
+
+# ----------------------------------------
+# `partition.metadata`: which topic id a partition's directory belongs to (KIP-516).
+#
+# Two lines, `version: 0` and `topic_id: <id>`, without a last line break. An empty file counts as none: it is what
+# a power cut may leave of one that had not reached the disk.
+
+
+PARTITION_METADATA_FILE: Final = "partition.metadata"
+
+
+def read_topic_id(dir: Path) -> Uuid | None:
+    """The topic id on disk, if there is one; StorageError for a file that is something else."""
+    path = f"{dir}/{PARTITION_METADATA_FILE}"
+    content = read_small(path)
+    if content is None:
+        return None
+    try:
+        text = content.decode("ascii")
+    except UnicodeDecodeError:
+        raise StorageError(dir.parent, f"{path} is not text") from None
+    if not text.strip("\0"):
+        return None
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    try:
+        if fields["version"] != "0":
+            raise ValueError(f"unknown version {fields['version']}")
+        return uuid_from_str(fields["topic_id"])
+    except (KeyError, ValueError) as error:
+        raise StorageError(dir.parent, f"{path} is malformed: {error}") from None
+
+
+def write_topic_id(dir: Path, topic_id: Uuid) -> None:
+    """Writes the file where there was none, or an empty one; it waits for the disk with the next flush of the log."""
+    write_in_place(
+        f"{dir}/{PARTITION_METADATA_FILE}", f"version: 0\ntopic_id: {uuid_to_str(topic_id)}".encode()
+    )
+
+
+def agree_on_topic_id(known: Uuid | None, given: Uuid | None, partition: object) -> Uuid | None:
+    """The id both say; INCONSISTENT_TOPIC_ID if they differ."""
+    if known is not None and given is not None and known != given:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_TOPIC_ID,
+            f"{partition} has topic id {uuid_to_str(known)}, not {uuid_to_str(given)}",
+        )
+    return known if known is not None else given

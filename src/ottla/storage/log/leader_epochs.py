@@ -1,0 +1,205 @@
+"""At which offset each leader epoch began (KIP-101, KIP-279): how a follower finds where it and its leader part.
+
+The file `leader-epoch-checkpoint` is text: version 0, the number of entries, and `epoch start-offset` a line. It
+is rewritten when entries are cut off and before the first batch of an epoch is appended, but waits for the disk
+only when the log is flushed: what it says of offsets above the recovery point is found again in the batches
+themselves. An epoch without records is known in memory only: loading a log drops it anyhow, as Kafka does, and
+ten thousand partitions that get a new leader at every start would be as many files written for nothing.
+
+Owned by its Log, on the event loop; `flush` may come from a thread.
+"""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from ottla.model.ids import NO_LEADER_EPOCH
+from ottla.storage.files import fsync_file, read_small, write_new
+from ottla.storage.segment.file_records import EpochEntry
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME: Final = "leader-epoch-checkpoint"
+VERSION: Final = 0
+# No epoch: what is known is more, or less, than the file says.
+UNSETTLED: Final = -2
+
+
+class CorruptEpochsError(Exception):
+    """A file that is not what Kafka writes."""
+
+
+def format_epochs(entries: list[EpochEntry]) -> bytes:
+    lines = [f"{epoch} {start_offset}\n" for epoch, start_offset in entries]
+    return f"{VERSION}\n{len(lines)}\n{''.join(lines)}".encode()
+
+
+def parse_epochs(content: bytes, source: str) -> list[EpochEntry]:
+    """The entries of the file; Kafka makes it empty, which is no entries."""
+    try:
+        numbers = [[int(word) for word in line.split()] for line in content.decode("ascii").splitlines()]
+    except ValueError:
+        raise CorruptEpochsError(f"{source}: not a leader epoch checkpoint") from None
+    if not numbers or numbers == [[VERSION]]:
+        return []
+    if numbers[0] != [VERSION] or numbers[1] != [len(numbers) - 2]:
+        raise CorruptEpochsError(f"{source}: unknown version or wrong number of entries")
+    if any(len(line) != 2 or min(line) < 0 for line in numbers[2:]):
+        raise CorruptEpochsError(f"{source}: malformed entry")
+    return [EpochEntry(*line) for line in numbers[2:]]
+
+
+class LeaderEpochs:
+    """The epochs of a log, in order.
+
+    `latest` is the newest one; `settled` is the same if the file says so too, and else no epoch at all: an append
+    compares its epoch with it, and calls `assign` if they differ.
+    """
+
+    __slots__ = ("_dir", "_entries", "_flushes", "_writes", "latest", "settled")
+
+    def __init__(self, dir: Path, entries: list[EpochEntry] | None = None) -> None:
+        self._dir = dir
+        self._entries: list[EpochEntry] = []
+        self._writes = self._flushes = 0  # how often the file was written, and what of that is on the disk
+        self.latest = NO_LEADER_EPOCH
+        for entry in entries or ():
+            self._put(entry)
+        self.settled = self.latest
+
+    @classmethod
+    def load(cls, dir: Path) -> "LeaderEpochs":
+        """Reads the file. A damaged one counts as none: the epochs are found again in the batches."""
+        path = f"{dir}/{FILE_NAME}"
+        content = read_small(path)
+        if content is None:
+            return cls(dir)
+        try:
+            return cls(dir, parse_epochs(content, path))
+        except CorruptEpochsError as error:
+            logger.warning("%s; taking the epochs from the log", error)
+            return cls(dir)
+
+    @property
+    def entries(self) -> list[EpochEntry]:
+        return list(self._entries)
+
+    # -- changes
+
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """Notes that an epoch begins at an offset; what contradicts it goes. The file hears of it with `assign`."""
+        if epoch != self.latest or start_offset < self._entries[-1].start_offset:
+            self._put(EpochEntry(epoch, start_offset))
+            self.settled = UNSETTLED
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """A batch of the epoch is about to be appended at an offset: the file knows the epoch from now on."""
+        self.begin(epoch, start_offset)
+        if self.settled == UNSETTLED:
+            self._write()
+
+    def _put(self, entry: EpochEntry) -> None:
+        assert entry.epoch >= 0
+        assert entry.start_offset >= 0
+        entries = self._entries
+        while entries and (
+            entries[-1].epoch >= entry.epoch or entries[-1].start_offset >= entry.start_offset
+        ):
+            entries.pop()
+        entries.append(entry)
+        self.latest = entry.epoch
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Removes the epochs that begin at or after an offset."""
+        self._replace(self._before(end_offset))
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Removes the epochs that ended before an offset; the one it lies in now begins there."""
+        self._replace(self._after(start_offset))
+
+    def _before(self, end_offset: int) -> list[EpochEntry]:
+        return [entry for entry in self._entries if entry.start_offset < end_offset]
+
+    def _after(self, start_offset: int) -> list[EpochEntry]:
+        before = [entry for entry in self._entries if entry.start_offset <= start_offset]
+        if not before:
+            return self._entries
+        return [EpochEntry(before[-1].epoch, start_offset), *self._entries[len(before) :]]
+
+    def settle(self, log_start_offset: int, log_end_offset: int) -> None:
+        """A log was loaded: what lies outside of it goes, and what was found in it is written.
+
+        Entries that only go are not worth a write: they would go again at the next load.
+        """
+        found = self.settled == UNSETTLED
+        self._keep(self._before(log_end_offset))
+        self._keep(self._after(log_start_offset))
+        if found:
+            self._write()
+
+    def clear(self) -> None:
+        self._replace([])
+
+    def _replace(self, entries: list[EpochEntry]) -> None:
+        if self._keep(entries):
+            self._write()
+
+    def _keep(self, entries: list[EpochEntry]) -> bool:
+        """Puts entries in the place of those that were; did anything change?"""
+        if entries == self._entries:
+            return False
+        self._entries = entries
+        self.latest = entries[-1].epoch if entries else NO_LEADER_EPOCH
+        self.settled = UNSETTLED
+        return True
+
+    # -- questions
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry | None:
+        """The largest epoch at or below the one asked for, and where it ended; None if that is not known."""
+        if epoch == NO_LEADER_EPOCH:
+            return None
+        if epoch == self.latest:
+            return EpochEntry(epoch, log_end_offset)
+        higher = [entry for entry in self._entries if entry.epoch > epoch]
+        if not higher:
+            return None
+        lower = [entry for entry in self._entries if entry.epoch <= epoch]
+        # Older than anything known: the data is gone, so the follower starts where the first known epoch does.
+        found = lower[-1].epoch if lower else epoch
+        return EpochEntry(found, higher[0].start_offset)
+
+    def epoch_for(self, offset: int) -> int:
+        """The epoch an offset was written in, or NO_LEADER_EPOCH."""
+        found = NO_LEADER_EPOCH
+        for entry in self._entries:
+            if entry.start_offset > offset:
+                break
+            found = entry.epoch
+        return found
+
+    def earliest(self) -> EpochEntry | None:
+        return self._entries[0] if self._entries else None
+
+    # -- the file
+
+    def _write(self) -> None:
+        write_new(self._dir / FILE_NAME, format_epochs(self._entries))
+        self.settled = self.latest
+        self._writes += 1
+
+    def flush(self) -> bool:
+        """Waits for the disk if anything changed; did it? Any thread.
+
+        Of two at once both wait: neither may go on before the file is on the disk.
+        """
+        writes = self._writes
+        if writes == self._flushes:
+            return False
+        fsync_file(self._dir / FILE_NAME)
+        self._flushes = max(self._flushes, writes)
+        return True
+
+    def move(self, dir: Path) -> None:
+        """The directory was renamed."""
+        self._dir = dir

@@ -1,0 +1,547 @@
+"""What a partition knows of its idempotent and transactional producers (KIP-98).
+
+Which producers there are, which of their transactions are open or not yet replicated to the end, hence the last stable
+offset.
+
+Rules: an append is judged before it is written (StagedProducer, which touches nothing) and applied after.
+Snapshots are taken on a roll, at a clean stop and after a recovery, and let a restart rebuild the state from the
+newest one instead of from the whole log. Owned by its Log, on the event loop.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_PRODUCER_EPOCH, NO_SEQUENCE, TopicPartition
+from ottla.records.batch import MAX_SEQUENCE, BatchView, increment_sequence
+from ottla.records.control import EndTxnMarker, parse_end_txn_marker
+from ottla.records.record import read_records
+from ottla.storage.files import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from ottla.storage.producers.entry import (
+    EPOCH_BUMP_VERSION,
+    BatchMetadata,
+    CompletedTxn,
+    CorruptSnapshotError,
+    ProducerEntry,
+    SnapshotEntry,
+    read_snapshot,
+    write_snapshot,
+)
+from ottla.storage.producers.verification import NOT_CHECKED, Verification, Verifications
+from ottla.storage.validator import AppendOrigin, CheckedBatch
+
+if TYPE_CHECKING:
+    from ottla.records.types import Buffer
+    from ottla.storage.segment.segment import LogSegment
+
+
+# ----------------------------------------
+# Judging what a producer appends: its epoch, its sequence, its transaction, its coordinator (KIP-98, KIP-890).
+#
+# Rules: judged on a copy, so that a refusal leaves nothing to undo; the copy takes the place of the producer's entry once
+# the batch is written (ProducerState.apply). What a leader has judged a follower takes as it comes.
+#
+# Owner: whoever stages an append to a Log, until it is applied or refused.
+
+
+MAX_EPOCH: Final = (1 << 15) - 1
+
+
+class StagedProducer:
+    """One producer's part of an append: judged on a copy, put in place once the batch is written."""
+
+    __slots__ = ("_origin", "_partition", "_verification", "entry", "is_verified", "started")
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        entry: ProducerEntry,
+        origin: AppendOrigin,
+        verification: Verification | None = None,
+    ) -> None:
+        self._partition = partition
+        self._origin = origin
+        self._verification = verification
+        self.entry = entry
+        self.started: list[int] = []  # first offsets of the transactions begun
+        self.is_verified = False  # is its verification over, by data or by a marker?
+
+    def append_data(
+        self,
+        epoch: int,
+        base_sequence: int,
+        last_delta: int,
+        first_offset: int,
+        timestamp: int,
+        transactional: bool,
+    ) -> None:
+        """Takes a batch of data, or raises what a producer is told."""
+        self._check_epoch(epoch, 0)
+        if self._origin is AppendOrigin.CLIENT:
+            self._check_sequence(epoch, base_sequence)
+        last_sequence = NO_SEQUENCE if base_sequence < 0 else increment_sequence(base_sequence, last_delta)
+        entry = self.entry
+        entry.add_batch(epoch, BatchMetadata(last_sequence, first_offset + last_delta, last_delta, timestamp))
+        if entry.txn_first_offset >= 0 and not transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Producer {entry.producer_id} has an open transaction on {self._partition}: "
+                f"the batch at offset {first_offset} is not transactional",
+            )
+        if transactional and entry.txn_first_offset < 0:
+            entry.txn_first_offset = first_offset
+            self.started.append(first_offset)
+
+    def append_marker(
+        self, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int, transaction_version: int
+    ) -> CompletedTxn | None:
+        """Takes the end of a transaction; None if none was open here."""
+        self._check_epoch(epoch, transaction_version)
+        self._check_coordinator_epoch(marker)
+        return self.entry.end_transaction(marker, epoch, offset, timestamp)
+
+    def _check_epoch(self, epoch: int, transaction_version: int) -> None:
+        """An older epoch is a zombie. With KIP-890 every transaction has its own epoch, so a marker's must grow."""
+        current = self.entry.epoch
+        if epoch > current or (epoch == current and transaction_version < EPOCH_BUMP_VERSION):
+            return
+        repeated_marker = epoch == current and (self.entry.txn_first_offset < 0 or epoch == MAX_EPOCH)
+        if repeated_marker or self._origin is AppendOrigin.REPLICATION:
+            return
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"Epoch {epoch} of producer {self.entry.producer_id} on {self._partition} is not newer than {current}",
+        )
+
+    def _check_sequence(self, epoch: int, sequence: int) -> None:
+        entry = self.entry
+        if self._verification is not None:
+            self._check_verified_sequence(self._verification, sequence)
+        if epoch != entry.epoch:
+            if sequence != 0 and entry.epoch != NO_PRODUCER_EPOCH:
+                raise self._out_of_order(f"{sequence} begins the new epoch {epoch}, not 0")
+            return
+        last = entry.last_sequence
+        if sequence != last + 1 and not (sequence == 0 and last == MAX_SEQUENCE):
+            raise self._out_of_order(f"{sequence} follows {last}")
+
+    def _check_verified_sequence(self, verification: Verification, sequence: int) -> None:
+        if verification.supports_epoch_bump and sequence != 0 and not self.entry.batches:
+            raise self._out_of_order(f"{sequence} begins a transaction of version 2, not 0")
+        if sequence > verification.lowest_sequence:
+            raise self._out_of_order(f"{sequence} comes before {verification.lowest_sequence}")
+
+    def _out_of_order(self, reason: str) -> KafkaError:
+        return KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"Out of order sequence number of producer {self.entry.producer_id} on {self._partition}: {reason}",
+        )
+
+    def _check_coordinator_epoch(self, marker: EndTxnMarker) -> None:
+        known = self.entry.coordinator_epoch
+        if marker.coordinator_epoch < known and self._origin is not AppendOrigin.REPLICATION:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"Coordinator epoch {marker.coordinator_epoch} for producer {self.entry.producer_id} "
+                f"on {self._partition} is older than {known}",
+            )
+
+
+LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
+
+
+class ProducerState:
+    """All producers of a partition, their transactions, and the snapshots on disk."""
+
+    __slots__ = (
+        "_dir",
+        "_partition",
+        "_unreplicated",
+        "entries",
+        "expiration_ms",
+        "last_snapshot_offset",
+        "map_end_offset",
+        "max_transaction_timeout_ms",
+        "ongoing",
+        "snapshots",
+        "verifications",
+    )
+
+    def __init__(
+        self, partition: TopicPartition, dir: Path, *, expiration_ms: int, max_transaction_timeout_ms: int
+    ) -> None:
+        self._partition = partition
+        self._dir = dir
+        self.expiration_ms = expiration_ms
+        self.max_transaction_timeout_ms = max_transaction_timeout_ms
+        self.entries: dict[int, ProducerEntry] = {}
+        self.ongoing: dict[int, int] = {}  # first offset -> producer id
+        self._unreplicated: dict[int, int] = {}  # first offset -> last offset, of completed transactions
+        self.verifications = Verifications(self.entries)
+        self.map_end_offset = 0
+        self.last_snapshot_offset = 0
+        self.snapshots: list[int] = []
+
+    # -- appends
+
+    def expects(
+        self,
+        entry: ProducerEntry,
+        epoch: int,
+        sequence: int,
+        in_transaction: bool,
+        shown: Verification | None,
+    ) -> bool:
+        """The common case: a producer's next batch of the same epoch, in the open transaction, or in none.
+
+        It may also begin one, if it shows the verification that is in force. All that is said here is what staging
+        the batch would find, but nothing is copied for it: whoever is expected is put in place once it is written.
+        """
+        if epoch != entry.epoch or not entry.is_next(sequence):
+            return False
+        verification = self.verifications.in_force.get(entry.producer_id)
+        if verification is not None and sequence > verification.lowest_sequence:
+            return False
+        if in_transaction == (entry.txn_first_offset >= 0):
+            return True
+        return in_transaction and (shown is NOT_CHECKED or (shown is not None and shown is verification))
+
+    def go_on_with_transaction(self, entry: ProducerEntry, offset: int) -> None:
+        """A batch of a transaction is written at an offset: its first, if none was open."""
+        self.verifications.forget(entry.producer_id)
+        if entry.txn_first_offset < 0:
+            entry.txn_first_offset = offset
+            self.ongoing[offset] = entry.producer_id
+
+    def end_transaction(
+        self, entry: ProducerEntry, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int
+    ) -> CompletedTxn | None:
+        """A marker is written at an offset; the transaction that it ends is still to be completed."""
+        if self.verifications.is_over(entry.producer_id, epoch, is_control=True):
+            self.verifications.forget(entry.producer_id)
+        return entry.end_transaction(marker, epoch, offset, timestamp)
+
+    def stage(self, producer_id: int, origin: AppendOrigin) -> StagedProducer:
+        """A copy to judge an append on."""
+        entry = self.entries.get(producer_id)
+        copy = ProducerEntry(producer_id) if entry is None else entry.copy()
+        return StagedProducer(self._partition, copy, origin, self.verifications.get(producer_id))
+
+    def apply(self, staged: StagedProducer) -> None:
+        """Puts a judged append in place, now that it is written."""
+        producer_id = staged.entry.producer_id
+        self.entries[producer_id] = staged.entry
+        if staged.is_verified:
+            self.verifications.forget(producer_id)
+        for first_offset in staged.started:
+            self.ongoing[first_offset] = producer_id
+
+    def complete(self, txn: CompletedTxn) -> None:
+        """Moves a transaction from open to complete but not yet replicated."""
+        self.ongoing.pop(txn.first_offset, None)
+        self._unreplicated[txn.first_offset] = txn.last_offset
+
+    def last_stable_offset_after(self, txn: CompletedTxn) -> int:
+        """Where the last stable offset will be once this transaction has ended."""
+        others = [first for first, producer_id in self.ongoing.items() if producer_id != txn.producer_id]
+        return min(others, default=txn.last_offset + 1)
+
+    # -- transactions
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset that is undecided, or decided by a marker above the high watermark."""
+        if not self.ongoing and not self._unreplicated:
+            return None
+        return min((*self.ongoing, *self._unreplicated))
+
+    def on_high_watermark(self, high_watermark: int) -> bool:
+        """Forgets the completed transactions whose markers everybody has; were there any?"""
+        decided = self._unreplicated
+        if not decided:
+            return False
+        self._unreplicated = {first: last for first, last in decided.items() if last >= high_watermark}
+        return len(self._unreplicated) < len(decided)
+
+    def has_late_transaction(self, now_ms: int) -> bool:
+        """Is a transaction open for longer than any coordinator would leave it (KIP-664)?"""
+        if not self.ongoing:
+            return False
+        entry = self.entries.get(self.ongoing[min(self.ongoing)])
+        limit_ms = self.max_transaction_timeout_ms + LATE_TRANSACTION_BUFFER_MS
+        return entry is not None and entry.last_timestamp > 0 and now_ms - entry.last_timestamp > limit_ms
+
+    # -- expiry and truncation
+
+    def _expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+        return entry.txn_first_offset < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
+
+    def remove_expired(self, now_ms: int) -> None:
+        """Forgets producers that have been silent for producer.id.expiration.ms."""
+        gone = [producer_id for producer_id, entry in self.entries.items() if self._expired(entry, now_ms)]
+        for producer_id in gone:
+            del self.entries[producer_id]
+        self.verifications.forget_older(now_ms - self.expiration_ms)
+
+    def on_log_start_offset(self, log_start_offset: int) -> None:
+        self.on_high_watermark(log_start_offset)
+        self.map_end_offset = max(self.map_end_offset, log_start_offset)
+        self.last_snapshot_offset = self.snapshots[-1] if self.snapshots else log_start_offset
+
+    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
+        """Goes back to the newest snapshot within the log; the caller replays the batches after it."""
+        for offset in [s for s in self.snapshots if s > log_end_offset or s <= log_start_offset]:
+            self.delete_snapshot(offset)
+        if log_end_offset == self.map_end_offset:
+            self.on_log_start_offset(log_start_offset)
+            return
+        self._clear()
+        self._load_newest(log_start_offset, now_ms)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        self._clear()
+        for snapshot in list(self.snapshots):
+            self.delete_snapshot(snapshot)
+        self.last_snapshot_offset = 0
+        self.map_end_offset = offset
+
+    def _clear(self) -> None:
+        self.entries.clear()
+        self.ongoing.clear()
+        self._unreplicated.clear()
+        self.verifications.clear()
+
+    def _load_newest(self, log_start_offset: int, now_ms: int) -> None:
+        while self.snapshots:
+            offset = self.snapshots[-1]
+            try:
+                loaded = read_snapshot(self._snapshot_path(offset))
+            except CorruptSnapshotError:
+                self.delete_snapshot(offset)
+                continue
+            self._restore(loaded, now_ms)
+            self.last_snapshot_offset = self.map_end_offset = offset
+            return
+        self.last_snapshot_offset = self.map_end_offset = log_start_offset
+
+    def _restore(self, loaded: list[SnapshotEntry], now_ms: int) -> None:
+        for snapshot in loaded:
+            entry = ProducerEntry.from_snapshot(snapshot)
+            if self._expired(entry, now_ms):
+                continue
+            self.entries[entry.producer_id] = entry
+            if entry.txn_first_offset >= 0:
+                self.ongoing[entry.txn_first_offset] = entry.producer_id
+
+    # -- snapshots
+
+    def _snapshot_path(self, offset: int) -> Path:
+        return self._dir / file_name(offset, SNAPSHOT_SUFFIX)
+
+    def take_snapshot(self, *, sync: bool = True) -> Path | None:
+        """Writes one at the end of what is known, unless that one is already there."""
+        offset = self.map_end_offset
+        if offset <= self.last_snapshot_offset:
+            return None
+        path = self._snapshot_path(offset)
+        write_snapshot(path, [entry.to_snapshot() for entry in self.entries.values()], sync=sync)
+        if offset not in self.snapshots:
+            self.snapshots = sorted([*self.snapshots, offset])
+        self.last_snapshot_offset = offset
+        return path
+
+    def delete_snapshot(self, offset: int) -> None:
+        if offset in self.snapshots:
+            self.snapshots.remove(offset)
+            self._snapshot_path(offset).unlink(missing_ok=True)
+
+    def mark_snapshot_deleted(self, offset: int) -> Path | None:
+        """Renames the snapshot of a segment that is being deleted."""
+        if offset not in self.snapshots:
+            return None
+        self.snapshots.remove(offset)
+        path = self._snapshot_path(offset)
+        renamed = path.with_name(path.name + DELETED_SUFFIX)
+        try:
+            os.replace(path, renamed)
+        except FileNotFoundError:
+            return None
+        return renamed
+
+    def remove_stray_snapshots(self, segment_base_offsets: set[int]) -> None:
+        """Keeps the snapshots that stand at a segment's base, and the newest one beyond the last segment."""
+        strays = [offset for offset in self.snapshots if offset not in segment_base_offsets]
+        newest = strays[-1] if strays else None
+        for offset in strays:
+            if offset != newest or (segment_base_offsets and offset < max(segment_base_offsets)):
+                self.delete_snapshot(offset)
+
+    def move(self, dir: Path) -> None:
+        """The directory was renamed."""
+        self._dir = dir
+
+    def is_empty(self) -> bool:
+        return not self.entries and not self._unreplicated
+
+
+# ----------------------------------------
+# How batches change the producer state: judged before an append, replayed from the log when it is loaded.
+
+
+class ProducerUpdate(NamedTuple):
+    """What an append will change, or the batch it repeats."""
+
+    staged: dict[int, StagedProducer]
+    completed: list[CompletedTxn]
+    duplicate: BatchMetadata | None = None
+
+
+def stage_batches(
+    state: ProducerState,
+    buf: "Buffer",
+    batches: Sequence[CheckedBatch],
+    origin: AppendOrigin,
+    transaction_version: int = 0,
+    verification: Verification | None = NOT_CHECKED,
+) -> ProducerUpdate:
+    """Judges the batches of one append, their offsets already assigned; raises what the producer is told."""
+    staged: dict[int, StagedProducer] = {}
+    completed: list[CompletedTxn] = []
+    for batch in batches:
+        if batch.producer_id < 0:
+            continue
+        if origin is AppendOrigin.CLIENT and (duplicate := _duplicate_of(state, batch)) is not None:
+            return ProducerUpdate({}, [], duplicate)
+        if batch.is_transactional and not batch.is_control and origin is not AppendOrigin.REPLICATION:
+            state.verifications.check(batch.producer_id, batch.producer_epoch, verification)
+        producer = staged.get(batch.producer_id)
+        if producer is None:
+            producer = staged[batch.producer_id] = state.stage(batch.producer_id, origin)
+        if batch.is_control:
+            txn = _stage_marker(producer, BatchView(buf, batch.position), batch, transaction_version)
+            if txn is not None:
+                completed.append(txn)
+        else:
+            producer.append_data(
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.last_delta,
+                batch.base_offset,
+                batch.max_timestamp,
+                batch.is_transactional,
+            )
+        if batch.is_transactional and state.verifications:
+            producer.is_verified |= state.verifications.is_over(
+                batch.producer_id, batch.producer_epoch, batch.is_control
+            )
+    return ProducerUpdate(staged, completed)
+
+
+def _duplicate_of(state: ProducerState, batch: CheckedBatch) -> BatchMetadata | None:
+    entry = state.entries.get(batch.producer_id)
+    if entry is None:
+        return None
+    last_sequence = increment_sequence(batch.base_sequence, batch.last_delta)
+    return entry.find_duplicate(batch.producer_epoch, batch.base_sequence, last_sequence)
+
+
+def _stage_marker(
+    producer: StagedProducer, view: BatchView, batch: CheckedBatch, transaction_version: int
+) -> CompletedTxn | None:
+    records = read_records(view)
+    if not records:  # the cleaner has emptied the batch
+        return None
+    marker = parse_end_txn_marker(records[0])
+    return producer.append_marker(
+        marker, batch.producer_epoch, batch.base_offset, records[0].timestamp, transaction_version
+    )
+
+
+def checked(view: BatchView) -> CheckedBatch:
+    """A batch that is already in a log, as an append sees it."""
+    return CheckedBatch(
+        view.pos,
+        view.size_bytes,
+        view.base_offset,
+        view.partition_leader_epoch,
+        view.attributes,
+        view.last_offset_delta,
+        view.max_timestamp,
+        view.producer_id,
+        view.producer_epoch,
+        view.base_sequence,
+    )
+
+
+def replay_batch(state: ProducerState, view: BatchView) -> list[CompletedTxn]:
+    """Brings the state past one batch of the log; the transactions that end in it are already complete."""
+    completed: list[CompletedTxn] = []
+    if view.has_producer_id:
+        update = stage_batches(state, view.buf, [checked(view)], AppendOrigin.REPLICATION)
+        for producer in update.staged.values():
+            state.apply(producer)
+        completed = update.completed
+    state.map_end_offset = view.next_offset
+    return completed
+
+
+def go_on() -> None:
+    """Nobody wants a long reading of a log to end early."""
+
+
+def rebuild_producer_state(
+    state: ProducerState,
+    segments: Sequence["LogSegment"],
+    log_start_offset: int,
+    last_offset: int,
+    now_ms: int,
+    *,
+    clean: bool = False,
+    check: Callable[[], None] = go_on,
+) -> None:
+    """Brings the state to exactly `last_offset`: the newest snapshot below, then the batches after it.
+
+    `check`, called for every batch, may raise to end it.
+    """
+    bases = [segment.base_offset for segment in segments[-2:]]
+    if clean and not state.snapshots:
+        # A log written before there were snapshots: empty ones spare the next load a scan of everything.
+        for offset in (*bases, last_offset):
+            state.map_end_offset = offset
+            state.take_snapshot()
+        return
+    state.truncate_and_reload(log_start_offset, last_offset, now_ms)
+    if last_offset > state.map_end_offset:
+        _replay_segments(state, segments, log_start_offset, last_offset, set(bases), check)
+    state.map_end_offset = last_offset
+    state.take_snapshot()
+
+
+def _replay_segments(
+    state: ProducerState,
+    segments: Iterable["LogSegment"],
+    log_start_offset: int,
+    last_offset: int,
+    snapshot_at: set[int],
+    check: Callable[[], None],
+) -> None:
+    ordered = list(segments)
+    ends = [segment.base_offset for segment in ordered[1:]] + [last_offset]
+    for segment, end in zip(ordered, ends, strict=True):
+        if end <= state.map_end_offset:
+            continue
+        if segment.base_offset >= last_offset:
+            return
+        start = max(segment.base_offset, state.map_end_offset, log_start_offset)
+        state.map_end_offset = start
+        if segment.base_offset in snapshot_at:
+            state.take_snapshot()
+        found = segment.locate(start)
+        for _, view in segment.batches(found[0]) if found else ():
+            if view.base_offset >= last_offset:
+                return
+            check()
+            for txn in replay_batch(state, view):
+                state.complete(txn)

@@ -1,0 +1,1 @@
+"""The hand-tuned paths of Produce, Fetch and ShareFetch."""

@@ -1,0 +1,319 @@
+"""Moving a replica to another directory while it is written to: whatever fails and whenever the broker dies, nothing
+that was acknowledged is lost, and the partition is served from one of the two."""
+
+import asyncio
+import errno
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.storage.manager_support import (
+    NOW_MS,
+    TOPIC_ID,
+    TP,
+    append,
+    eventually,
+    formatted,
+    new_manager,
+    records,
+    run,
+    small,
+)
+
+from ottla.model import tasks
+from ottla.model.clock import ManualClock
+from ottla.model.errors import KafkaError
+from ottla.model.ids import NodeId
+from ottla.replication import alter_log_dirs
+from ottla.replication.alter_log_dirs import DirMover
+from ottla.replication.partition import Partition
+from ottla.storage.config import LogConfig
+from ottla.storage.log.log import Log
+from ottla.storage.log_manager import LogManager
+
+BEFORE = 20
+CONFIG: LogConfig = small()
+
+
+class World:
+    """A partition in the first of two directories, and a writer who is never done before the disk is."""
+
+    def __init__(self, manager: LogManager, executor: ThreadPoolExecutor) -> None:
+        self.manager = manager
+        self.moved: list[Partition] = []
+        log = manager.get_or_create(TP, TOPIC_ID, CONFIG, directory_id=manager.dirs[0].id)
+        self.source = log
+        self.partition = Partition(TP, TOPIC_ID, log, NodeId(1))
+        self.mover = DirMover(manager, ManualClock(NOW_MS), executor, self.moved.append)
+        self.acknowledged: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
+
+    def write(self) -> None:
+        value = b"%06d" % len(self.acknowledged)
+        append(self.partition.log, (b"k", value))
+        self.acknowledged.append(value)
+
+    async def write_segments(self) -> None:
+        """Some segments; their flushes are done, so that all that follow belong to the move."""
+        for _ in range(BEFORE):
+            self.write()
+            if len(self.acknowledged) % 5 == 0:
+                self.source.roll(NOW_MS)
+        await asyncio.gather(*self.manager.background._flushing)
+
+    def write_soon(self) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._write_if_served)
+
+    def _write_if_served(self) -> None:
+        if not self.partition.log.failed:
+            self.write()
+
+    async def move(self) -> None:
+        """Moves the partition, and waits until the move has ended, well or not."""
+        await self.mover.move(self.partition, self.manager.dirs[1])
+        await self.mover._moves[TP]
+        await asyncio.gather(*self.manager._finishing)
+
+
+def dirs_of(root: Path) -> tuple[Path, Path]:
+    return root / "1", root / "2"
+
+
+@asynccontextmanager
+async def world(root: Path) -> AsyncIterator[World]:
+    manager = new_manager(*(formatted(path) if not path.exists() else path for path in dirs_of(root)))
+    await manager.load(lambda topic: CONFIG)
+    with ThreadPoolExecutor(2) as executor:
+        try:
+            yield World(manager, executor)
+        finally:
+            await manager.shutdown()
+
+
+def values(log: Log) -> list[bytes | None]:
+    return [record.value for record in records(log)]
+
+
+def served_after_restart(root: Path) -> list[bytes | None]:
+    async def load() -> list[bytes | None]:
+        manager = new_manager(*dirs_of(root))
+        await manager.load(lambda topic: CONFIG)
+        try:
+            assert not manager.offline_dirs
+            return values(manager.current_logs[TP])
+        finally:
+            manager.abandon()
+
+    return run(load)
+
+
+def stepping(name: str, real: Callable[..., Any], step: Callable[[str, Any], None]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        step(name, args[0])
+        return real(*args)
+
+    return call
+
+
+@contextmanager
+def before_each_step(patch: pytest.MonkeyPatch, step: Callable[[str, Any], None]) -> Iterator[None]:
+    """Calls `step` before whatever changes what is on the disk in an order that matters."""
+    with patch.context() as context:
+        for name in ("fsync", "replace"):
+            context.setattr(os, name, stepping(name, getattr(os, name), step))
+        yield
+
+
+@pytest.mark.parametrize("writing", [False, True])
+def test_a_partition_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writing: bool) -> None:
+    async def test() -> list[bytes]:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            with before_each_step(monkeypatch, lambda name, what: w.write_soon() if writing else None):
+                await w.move()
+            w.write()
+            assert w.moved == [w.partition]
+            assert w.partition.log.dir == tmp_path / "2" / "orders-0"
+            assert w.source.dir.name.endswith("-delete")
+            assert w.manager.get_future(TP) is None
+            assert values(w.partition.log) == w.acknowledged
+            assert w.partition.log.high_watermark == len(w.acknowledged)
+            return w.acknowledged
+
+    acknowledged = run(test)
+    assert served_after_restart(tmp_path) == acknowledged
+    assert not list((tmp_path / "1").glob("orders*"))
+
+
+@pytest.mark.parametrize("writing", [False, True])
+def test_every_step_of_a_move_may_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writing: bool
+) -> None:
+    monkeypatch.setattr(alter_log_dirs, "MAX_FLUSHES", 2)
+    monkeypatch.setattr(tasks, "FIRST_PAUSE_S", 0)
+    outcomes: set[str] = set()
+
+    def attempt(number: int) -> bool:
+        root = tmp_path / str(number)
+        steps = 0
+        deleting_when_failed = False
+
+        async def test() -> list[bytes]:
+            async with world(root) as w:
+                await w.write_segments()
+
+                def step(name: str, what: Any) -> None:
+                    nonlocal steps, deleting_when_failed
+                    steps += 1
+                    if writing:
+                        w.write_soon()
+                    if steps == number:
+                        deleting_when_failed = w.source.dir.name.endswith("-delete")
+                        raise OSError(errno.EIO, "Input/output error")
+
+                with before_each_step(monkeypatch, step):
+                    await w.move()
+                if steps < number:
+                    outcomes.add("nothing failed")
+                elif deleting_when_failed:
+                    outcomes.add("the move was over")
+                else:
+                    where = w.partition.log.dir.parent
+                    assert w.manager.get(TP) is w.partition.log
+                    assert not w.partition.log.failed
+                    w.write()
+                    assert values(w.partition.log) == w.acknowledged
+                    outcomes.add(f"served from {where.name}")
+                return w.acknowledged
+
+        acknowledged = run(test)
+        assert served_after_restart(root) == acknowledged
+        return steps < number
+
+    number = 1
+    while not attempt(number):
+        number += 1
+    assert outcomes == {"served from 1", "served from 2", "the move was over", "nothing failed"}
+
+
+@pytest.mark.parametrize("power_cut", [False, True])
+def test_the_broker_may_die_at_every_step_of_a_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power_cut: bool
+) -> None:
+    """A kill leaves all that was written; a power cut, of the copy, what it was flushed with."""
+    monkeypatch.setattr(alter_log_dirs, "MAX_FLUSHES", 2)
+    root = tmp_path / "live"
+    crashes: list[tuple[Path, list[bytes]]] = []
+    flushed_bytes: dict[int, int] = {}
+
+    def snapshot(promised: list[bytes]) -> None:
+        crashed = tmp_path / f"crash-{len(crashes)}"
+        shutil.copytree(root, crashed, copy_function=copy_file)
+        crashes.append((crashed, promised))
+
+    def copy_file(source: str, target: str) -> None:
+        shutil.copy2(source, target)
+        if power_cut and source.endswith(".log") and Path(source).parts[-3] == "2":
+            os.truncate(target, min(flushed_bytes.get(os.stat(source).st_ino, 0), os.stat(target).st_size))
+
+    async def test() -> None:
+        async with world(root) as w:
+            await w.write_segments()
+            w.source.flush(now_ms=NOW_MS)
+            flushed_before = list(w.acknowledged)
+
+            def step(name: str, what: Any) -> None:
+                snapshot(flushed_before if power_cut else list(w.acknowledged))
+                w.write_soon()
+                if name == "fsync":
+                    status = os.fstat(what)
+                    flushed_bytes[status.st_ino] = status.st_size
+
+            with before_each_step(monkeypatch, step):
+                await w.move()
+
+    run(test)
+    assert len(crashes) > 10
+    for crashed, promised in crashes:
+        served = served_after_restart(crashed)
+        assert served[: len(promised)] == promised
+        assert served_after_restart(crashed) == served
+
+
+def test_the_further_of_two_copies_is_served_and_the_other_kept(tmp_path: Path) -> None:
+    async def move() -> None:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            w.source.flush(now_ms=NOW_MS)
+            shutil.copytree(tmp_path / "1" / "orders-0", tmp_path / "2" / "orders-0")
+            w.write()
+
+    run(move)
+    assert len(served_after_restart(tmp_path)) == BEFORE + 1
+    assert not (tmp_path / "2" / "orders-0").exists()
+    assert len(list((tmp_path / "2").glob("orders-0.*-stray"))) == 1
+
+
+def test_a_copy_that_is_ahead_had_taken_the_place_of_its_log(tmp_path: Path) -> None:
+    """A power cut may undo the last rename, and leave what came after it."""
+
+    async def move() -> None:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            w.source.flush(now_ms=NOW_MS)
+            future = tmp_path / "2" / f"orders-0.{'a' * 32}-future"
+            shutil.copytree(tmp_path / "1" / "orders-0", tmp_path / "short")
+            w.write()
+            w.source.flush(now_ms=NOW_MS)
+            shutil.copytree(tmp_path / "1" / "orders-0", future)
+
+    run(move)
+    shutil.rmtree(tmp_path / "1" / "orders-0")
+    shutil.move(tmp_path / "short", tmp_path / "1" / "orders-0")
+    (tmp_path / "1" / ".kafka_cleanshutdown").unlink()
+    assert len(served_after_restart(tmp_path)) == BEFORE + 1
+
+
+def test_a_topic_deleted_while_its_move_ends_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with world(tmp_path) as w:
+            w.write()
+            flush = w.manager._bring_to_disk
+            entered, go_on = asyncio.Event(), asyncio.Event()
+
+            async def held(log: Log) -> None:
+                if log.dir.name == "orders-0":
+                    entered.set()
+                    await go_on.wait()
+                await flush(log)
+
+            monkeypatch.setattr(w.manager, "_bring_to_disk", held)
+            await w.mover.move(w.partition, w.manager.dirs[1])
+            await entered.wait()
+            assert {path.name for path in tmp_path.glob("*/orders*")} == {"orders-0"}
+            await w.manager.delete(TP)
+            go_on.set()
+            await eventually(lambda: not w.manager._finishing)
+            assert all(path.name.endswith("-delete") for path in tmp_path.glob("*/orders*"))
+
+    run(test)
+    assert not list(tmp_path.glob("*/orders*"))
+
+
+def test_a_failed_log_is_not_moved(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with world(tmp_path) as w:
+            w.partition.log.failed = True
+            with pytest.raises(KafkaError):
+                await w.mover.move(w.partition, w.manager.dirs[1])
+            w.partition.log.failed = False
+
+    run(test)

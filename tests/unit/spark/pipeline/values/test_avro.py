@@ -1,0 +1,144 @@
+"""Avro values: schemas as columns and back, and what is wrong with bytes."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.spark.pipeline.declare import DeclarationError
+from ottla.spark.pipeline.values.avro import _decoder, _encoder, avro_codec, avro_of
+from ottla.spark.pipeline.values.ddl import parse_schema
+from ottla.spark.pipeline.values.rows import decoded, encoded
+
+POINT = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "int"}]}
+HERE = Path()
+
+
+def record(*fields: tuple[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": "R",
+        "namespace": "n",
+        "fields": [{"name": n, "type": t} for n, t in fields],
+    }
+
+
+def test_a_schema_as_columns() -> None:
+    schema = record(
+        ("a", "int"),
+        ("b", ["null", "long"]),
+        ("c", {"type": "array", "items": POINT}),
+        ("d", {"type": "map", "values": "n.Point"}),
+        ("e", {"type": "enum", "name": "E", "symbols": ["X"]}),
+        ("f", {"type": "fixed", "name": "F", "size": 2}),
+        ("g", {"type": "int", "logicalType": "date"}),
+        ("h", {"type": "long", "logicalType": "timestamp-micros"}),
+        ("i", {"type": "long", "logicalType": "local-timestamp-millis"}),
+        ("j", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}),
+        ("k", {"type": "string", "logicalType": "uuid"}),
+        ("l", {"type": "int", "logicalType": "time-millis"}),
+    )
+    codec = avro_codec(schema, HERE, writing=False)
+    assert codec.columns is not None
+    assert codec.columns.simpleString() == (
+        "struct<a:int,b:bigint,c:array<struct<x:int>>,d:map<string,struct<x:int>>,e:string,f:binary,g:date,"
+        "h:timestamp,i:timestamp_ntz,j:decimal(6,2),k:string,l:int>"
+    )
+    assert [field.nullable for field in codec.columns.fields][:2] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (None, "needs a schema"),
+        ("nothing.avsc", "there is no file 'nothing.avsc'"),
+        ("{oops", "schema: is not JSON"),
+        (7, "not int"),
+        ('{"type": "record", "name": "R"}', "the record 'R' has no fields"),
+        ('{"type": "string"}', "a record is expected at the top"),
+        (record(("a", "strng")), "strng"),
+        (record(("a", ["int", "string"])), "field 'a' is a union of 2 types"),
+        (record(("a", ["null", "n.R"])), "field 'a' contains itself"),
+    ],
+)
+def test_a_schema_that_is_wrong(schema: Any, words: str) -> None:
+    with pytest.raises(DeclarationError, match=words):
+        avro_codec(schema, HERE, writing=False)
+
+
+def test_a_schema_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "point.avsc").write_text(json.dumps(POINT))
+    codec = avro_codec("point.avsc", tmp_path, writing=True)
+    assert codec.columns is not None
+    assert codec.columns.names == ["x"]
+    (tmp_path / "bad.avsc").write_text("{")
+    with pytest.raises(DeclarationError, match=r"schema bad.avsc: is not JSON"):
+        avro_codec("bad.avsc", tmp_path, writing=True)
+
+
+DDL = "a int, b string, c array<bigint>, d map<string, double>, e struct<f: boolean>, g decimal(7,2)"
+DDL += ", h timestamp, i date"
+rows = st.fixed_dictionaries(
+    {
+        "a": st.none() | st.integers(-(2**31), 2**31 - 1),
+        "b": st.none() | st.text(),
+        "c": st.none() | st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=3),
+        "d": st.none() | st.dictionaries(st.text(), st.none() | st.floats(allow_nan=False), max_size=3),
+        "e": st.none() | st.fixed_dictionaries({"f": st.none() | st.booleans()}),
+        "g": st.none() | st.decimals(-9999, 9999, places=2),
+        "h": st.none() | st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)),
+        "i": st.none() | st.dates(date(1900, 1, 1), date(2200, 1, 1)),
+    }
+)
+
+
+@given(st.lists(rows, max_size=4))
+def test_rows_come_back_as_they_were(given_rows: list[dict[str, Any]]) -> None:
+    schema = json.dumps(avro_of(parse_schema(DDL)))
+    written = encoded(given_rows, _encoder(schema)).to_pylist()
+    assert [one["error"] for one in written] == [None] * len(given_rows)
+    read = decoded([one["value"] for one in written], _decoder(schema), parse_schema(DDL)).to_pylist()
+    assert [one["error"] for one in read] == [None] * len(given_rows)
+    for before, after in zip(given_rows, read, strict=True):
+        data = after["data"]
+        data["d"] = None if data["d"] is None else dict(data["d"])
+        assert data == before
+
+
+@given(st.binary(max_size=80))
+def test_garbage_never_raises(value: bytes) -> None:
+    (one,) = decoded([value], _decoder(json.dumps(avro_of(parse_schema(DDL)))), parse_schema(DDL)).to_pylist()
+    assert (one["data"] is None) == (one["error"] is not None)
+
+
+def test_a_value_that_arrow_has_no_room_for_is_an_error_of_its_own_row() -> None:
+    from pyspark.sql.types import StructType
+
+    columns = parse_schema("n tinyint")
+    assert isinstance(columns, StructType)
+    got = decoded([b"1", b"2", None], lambda value: {"n": 1 if value == b"1" else 1000}, columns).to_pylist()
+    assert got[0] == {"data": {"n": 1}, "error": None}
+    assert got[1]["data"] is None
+    assert "1000" in got[1]["error"]
+    assert got[2] == {"data": None, "error": None}
+
+
+def test_a_row_that_does_not_fit_is_an_error_beside_the_others() -> None:
+    got = encoded([{"x": 1}, {"x": None}, None], _encoder(json.dumps(POINT))).to_pylist()
+    assert got[0] == {"value": b"\x02", "error": None}
+    assert got[1]["value"] is None
+    assert got[1]["error"]
+    assert got[2] == {"value": None, "error": None}
+
+
+def test_types_that_avro_lacks_are_refused_by_name() -> None:
+    codec = avro_codec(None, HERE, writing=True)
+    assert codec.refuse(parse_schema("a map<int,int>")) == ["Avro has maps of strings only, not map<int,int>"]
+    assert codec.refuse(parse_schema("a variant")) == ["Avro has no type for variant"]
+    assert codec.refuse(parse_schema("a decimal(3,1), b array<struct<c:int>>")) == []
