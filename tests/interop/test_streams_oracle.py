@@ -20,7 +20,7 @@ from tests.interop.apache import fetch_jars
 from tests.support.consumer_world import image_of
 from tests.support.streams_world import internal, subtopology, topology
 
-from ottla.coordinator.group.streams.assignment import Reconciliation, TargetPlan
+from ottla.coordinator.group.streams.assignment import CurrentAssignmentBuilder, TargetAssignmentBuilder
 from ottla.coordinator.group.streams.assignor import Holder, StickyAssignment, Task
 from ottla.coordinator.group.streams.group import TaskOwners
 from ottla.coordinator.group.streams.internal_topics import configure
@@ -107,7 +107,7 @@ class World:
         joining = self.random.choice([self.newcomer(), self.newcomer(), *self.members.values(), None])
         configured = ConfiguredTopology(0, self.subtopologies, {}, None)
         configs = {"num.standby.replicas": str(self.standbys)}
-        plan = TargetPlan(2, configured, configs, dict(self.members), dict(self.target), joining)
+        plan = TargetAssignmentBuilder(2, configured, configs, dict(self.members), dict(self.target), joining)
         if joining is None and not self.members:
             return
         ours = plan.compute()
@@ -229,7 +229,7 @@ class Steps:
             target=_tasks(target),
             owned=None if owned is None else _tasks(owned),
         )
-        step = Reconciliation(self.epoch, target, self.owners, owned)
+        step = CurrentAssignmentBuilder(self.epoch, target, self.owners, owned)
         if theirs == {"error": "FencedMemberEpochException"}:
             with pytest.raises(KafkaError) as fenced:
                 step.step(member)

@@ -13,8 +13,8 @@ from tests.support.group_world import MemoryLog
 
 from ottla.coordinator.group.offsets.commit import offset_record
 from ottla.coordinator.group.serde import GROUP_RECORDS
-from ottla.coordinator.machine import CoordinatorRecord, Result
-from ottla.coordinator.runtime import ShardState
+from ottla.coordinator.runtime import CoordinatorState
+from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult
 from ottla.records.batch import set_offset_and_epoch
 from ottla.records.record import build_batch
 from ottla.wire.messages.offsets_log import OffsetCommitValue
@@ -58,11 +58,13 @@ def test_a_shard_of_groups_serves_whatever_was_written(found: list[CoordinatorRe
         set_offset_and_epoch(batch, 0, offset, 0)
         data += batch
     world = ConsumerWorld({"t": 3}, log=MemoryLog(bytes(data), len(found)))
-    assert world.shard.state is ShardState.ACTIVE
+    assert world.shard.state is CoordinatorState.ACTIVE
     world.pass_ms(120_000)
-    assert world.shard.state is ShardState.ACTIVE
+    assert world.shard.state is CoordinatorState.ACTIVE
     world.machine.directory.listing((), ())
     value = OffsetCommitValue(offset=7, metadata="", commit_timestamp=0)
-    done = world.decide(lambda machine, now_ms: Result("ok", [offset_record("kept", "t", 0, value)]))
+    done = world.decide(
+        lambda machine, now_ms: CoordinatorResult("ok", [offset_record("kept", "t", 0, value)])
+    )
     world.pass_ms(1)
     assert done.result() == "ok"

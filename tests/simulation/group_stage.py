@@ -17,9 +17,9 @@ from tests.support.group_world import SETTINGS
 from ottla.config.definitions import GROUP_KEYS
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.serde import GROUP_RECORDS
-from ottla.coordinator.group.shard import GroupMachine
+from ottla.coordinator.group.shard import GroupCoordinatorShard
 from ottla.coordinator.loader import replay_batches
-from ottla.coordinator.runtime import CoordinatorRuntime, Producer, Shard
+from ottla.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, Producer
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
@@ -158,7 +158,7 @@ class Epochs:
 class Broker(NamedTuple):
     """One that leads, or has led, the shard."""
 
-    runtime: CoordinatorRuntime[GroupMachine]
+    runtime: CoordinatorRuntime[GroupCoordinatorShard]
     log: LeaderLog
 
 
@@ -182,8 +182,10 @@ class Coordinators:
         self.brokers: list[Broker] = []
         self.move()
 
-    def _machine(self, timeline: Timeline, partition: int, epoch: int) -> GroupMachine:
-        return GroupMachine(GroupContext(timeline, lambda: self.settings, self._group_config, self._new_uuid))
+    def _machine(self, timeline: Timeline, partition: int, epoch: int) -> GroupCoordinatorShard:
+        return GroupCoordinatorShard(
+            GroupContext(timeline, lambda: self.settings, self._group_config, self._new_uuid)
+        )
 
     def _group_config(self, group_id: str) -> Mapping[str, Any]:
         return {
@@ -198,7 +200,7 @@ class Coordinators:
 
     def move(self) -> None:
         """Another broker leads; it has yet to load, and the one before has yet to hear of it."""
-        runtime: CoordinatorRuntime[GroupMachine] = CoordinatorRuntime(
+        runtime: CoordinatorRuntime[GroupCoordinatorShard] = CoordinatorRuntime(
             "__consumer_offsets", self._machine, GROUP_RECORDS, self.time, lambda: 1
         )
         runtime.on_image(self.image, Delta(ClusterImage(), self.image))
@@ -222,7 +224,7 @@ class Coordinators:
         return self.brokers[-1]
 
     @property
-    def shard(self) -> Shard[GroupMachine] | None:
+    def shard(self) -> CoordinatorContext[GroupCoordinatorShard] | None:
         """The newest broker's, once it is loaded."""
         return next(self.broker.runtime.active_shards(), None)
 
@@ -233,7 +235,7 @@ class Coordinators:
     # ---- asking -------------------------------------------------------------------------------------------
 
     def write(
-        self, operation: Callable[[GroupMachine, int], Any], producer: Producer | None = None
+        self, operation: Callable[[GroupCoordinatorShard, int], Any], producer: Producer | None = None
     ) -> Pending[Any]:
         return self.believed().runtime.write(0, operation, producer=producer)
 

@@ -17,7 +17,7 @@ from ottla.controller import (
     topics,
 )
 from ottla.controller.cluster_control import Heartbeats
-from ottla.controller.result import RequestContext, Result
+from ottla.controller.result import ControllerResult, RequestContext
 from ottla.controller.rules import ClusterRules
 from ottla.controller.runtime import ControllerRuntime
 from ottla.controller.topics import Sources
@@ -106,11 +106,11 @@ class Simulation:
     # --- events
 
     def bootstrap(self) -> None:
-        self.submit(lambda image: Result(None, bootstrap_records()))
+        self.submit(lambda image: ControllerResult(None, bootstrap_records()))
         self.flush_all()
         epoch = self.log.next_offset
 
-        def register(image: ClusterImage) -> Result[object]:
+        def register(image: ClusterImage) -> ControllerResult[object]:
             result = cluster_control.register_broker(
                 ClusterRules(image, self.settings),
                 registration(1),
@@ -120,7 +120,7 @@ class Simulation:
                 clean_shutdown_detection=True,
                 now_ms=0,
             )
-            return Result(result.response, result.records)
+            return ControllerResult(result.response, result.records)
 
         self.submit(register)
         request = lifecycle.BrokerHeartbeatRequest(
@@ -138,8 +138,8 @@ class Simulation:
         self.flush_all()
 
     @staticmethod
-    def _plain(result: Result[object]) -> Result[object]:
-        return Result(result.response, result.records)
+    def _plain(result: ControllerResult[object]) -> ControllerResult[object]:
+        return ControllerResult(result.response, result.records)
 
     def submit(self, decide: object) -> None:
         before = self.log.next_offset

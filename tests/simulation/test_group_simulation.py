@@ -22,9 +22,9 @@ from tests.support.consumer_world import topic_id
 
 from ottla.coordinator.group.classic.group import STABLE, ClassicGroup
 from ottla.coordinator.group.consumer.group import ConsumerGroup
-from ottla.coordinator.group.shard import GroupMachine
-from ottla.coordinator.machine import Result
+from ottla.coordinator.group.shard import GroupCoordinatorShard
 from ottla.coordinator.runtime import Producer
+from ottla.coordinator.shard import CoordinatorResult
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.wire.messages.groups import (
@@ -201,7 +201,7 @@ class Simulation:
             topics=[topic],
         )
 
-        def decide(machine: GroupMachine, now_ms: int) -> Result[Any]:
+        def decide(machine: GroupCoordinatorShard, now_ms: int) -> CoordinatorResult[Any]:
             result = machine.offsets.commit(request, 9, now_ms)
             if machine is self._machine():
                 self._require_no_other_owner(request.member_id, request.generation_id_or_member_epoch, place)
@@ -227,7 +227,8 @@ class Simulation:
             floors = dict(self.floor)
             if stable:
                 return broker.runtime.write(
-                    0, lambda machine, _: Result(machine.offsets.fetch(request, require_stable=True))
+                    0,
+                    lambda machine, _: CoordinatorResult(machine.offsets.fetch(request, require_stable=True)),
                 )
             try:
                 return Pending.of(
@@ -256,7 +257,7 @@ class Simulation:
 
     # ---- what must be true --------------------------------------------------------------------------------
 
-    def _machine(self) -> GroupMachine | None:
+    def _machine(self) -> GroupCoordinatorShard | None:
         shard = self.coordinators.shard
         return None if shard is None else shard.machine
 

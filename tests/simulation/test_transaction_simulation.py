@@ -19,7 +19,7 @@ import pytest
 from tests.support.group_world import ManualScheduler
 from tests.support.transaction_simulation import SimCoordinator, SimPartition
 
-from ottla.coordinator.transaction.coordinator import EndRequest, InitRequest, Outcome, TransactionMachine
+from ottla.coordinator.transaction.coordinator import EndRequest, InitRequest, Outcome, TransactionCoordinator
 from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
@@ -60,7 +60,7 @@ class Client:
     # ---- asking the coordinator ---------------------------------------------------------------------------
 
     def _ask(
-        self, operation: Callable[[TransactionMachine, int], Any], then: Then, twice: bool = True
+        self, operation: Callable[[TransactionCoordinator, int], Any], then: Then, twice: bool = True
     ) -> None:
         """Until there is an answer that means something; every copy may arrive late or not at all."""
         sim, rng = self.simulation, self.simulation.rng

@@ -18,7 +18,7 @@ from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.coordinator.timeline import Timeline
 from ottla.coordinator.transaction.coordinator import (
     TransactionContext,
-    TransactionMachine,
+    TransactionCoordinator,
     TransactionMarkers,
 )
 from ottla.coordinator.transaction.log import TRANSACTION_RECORDS
@@ -174,7 +174,7 @@ class TransactionBroker:
 
     def __init__(self, owner: TransactionCoordinators, log: LeaderLog) -> None:
         self.log = log
-        self.runtime: CoordinatorRuntime[TransactionMachine] = CoordinatorRuntime(
+        self.runtime: CoordinatorRuntime[TransactionCoordinator] = CoordinatorRuntime(
             "__transaction_state", self._machine, TRANSACTION_RECORDS, owner.time, lambda: 1
         )
         image = ClusterImage(features={TRANSACTION_VERSION: 2})
@@ -183,9 +183,9 @@ class TransactionBroker:
         self.sender = MarkerSender(owner.channel, self.service, lambda where: where.partition, owner.time)
         self._owner = owner
 
-    def _machine(self, timeline: Timeline, partition: int, epoch: int) -> TransactionMachine:
+    def _machine(self, timeline: Timeline, partition: int, epoch: int) -> TransactionCoordinator:
         ids = self._owner.ids
-        return TransactionMachine(
+        return TransactionCoordinator(
             TransactionContext(
                 timeline, partition, epoch, lambda: TRANSACTION_SETTINGS, lambda: next(ids), self._send
             )
@@ -201,7 +201,7 @@ class TransactionBroker:
 class _Service(TransactionService):
     is_available = True  # type: ignore[assignment]
 
-    def __init__(self, runtime: CoordinatorRuntime[TransactionMachine]) -> None:
+    def __init__(self, runtime: CoordinatorRuntime[TransactionCoordinator]) -> None:
         self.runtime = runtime
 
 
@@ -232,7 +232,7 @@ class TransactionCoordinators:
     def believed(self) -> TransactionBroker:
         return self.faults.random.choice(self.brokers) if self.faults.moves else self.brokers[-1]
 
-    def write(self, operation: Callable[[TransactionMachine, int], Any]) -> Pending[Any]:
+    def write(self, operation: Callable[[TransactionCoordinator, int], Any]) -> Pending[Any]:
         return self.believed().runtime.write(0, operation)
 
 

@@ -27,9 +27,9 @@ import pytest
 
 from ottla.controller.controller import Controller
 from ottla.controller.runtime import ControllerRuntime
-from ottla.coordinator.group.shard import GroupMachine
-from ottla.coordinator.runtime import Shard
-from ottla.coordinator.transaction.coordinator import TransactionMachine
+from ottla.coordinator.group.shard import GroupCoordinatorShard
+from ottla.coordinator.runtime import CoordinatorContext
+from ottla.coordinator.transaction.coordinator import TransactionCoordinator
 from ottla.metadata.loader import MetadataPublisher
 from ottla.model import tasks
 from ottla.model.pending import Pending
@@ -255,7 +255,7 @@ class Faults:
         patch.setattr(Connection, "connection_lost", connection_lost)
 
     def _install_decisions(self, patch: pytest.MonkeyPatch) -> None:
-        decide, submit, write = Controller._decide, ControllerRuntime.submit, Shard.write
+        decide, submit, write = Controller._decide, ControllerRuntime.submit, CoordinatorContext.write
 
         def decided(controller: Controller, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
             return decide(controller, self.gated(call, "decision of the controller"), *args, **named)
@@ -263,16 +263,20 @@ class Faults:
         def submitted(runtime: ControllerRuntime, call: Callable[..., Any]) -> Any:
             return submit(runtime, self.gated(call, "decision of the controller", "any"))
 
-        def written(shard: Shard[Any], operation: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        def written(
+            shard: CoordinatorContext[Any], operation: Callable[..., Any], *args: Any, **named: Any
+        ) -> Any:
             kind = f"decision of a shard of {type(shard.machine).__name__}"
             return write(shard, self.gated(operation, kind), *args, **named)
 
         patch.setattr(Controller, "_decide", decided)
         patch.setattr(ControllerRuntime, "submit", submitted)
-        patch.setattr(Shard, "write", written)
-        patch.setattr(Shard, "_build", self.gated(Shard._build, "batch of a shard", "built"))
+        patch.setattr(CoordinatorContext, "write", written)
+        patch.setattr(
+            CoordinatorContext, "_build", self.gated(CoordinatorContext._build, "batch of a shard", "built")
+        )
         patch.setattr(PartitionLog, "append", self.gated(PartitionLog.append, "batch of a shard", "appended"))
-        for machine in (GroupMachine, TransactionMachine, ShareMachine):
+        for machine in (GroupCoordinatorShard, TransactionCoordinator, ShareMachine):
             name = machine.__name__
             patch.setattr(machine, "replay", self.gated(machine.replay, "replay", name))
             ended = self.gated(machine.replay_end_transaction, "replay of a marker", name)

@@ -24,10 +24,10 @@ from ottla.coordinator.group.consumer.manager import validate
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
 from ottla.coordinator.group.context import Caller, GroupContext
 from ottla.coordinator.group.serde import GROUP_RECORDS
-from ottla.coordinator.group.shard import GroupMachine
+from ottla.coordinator.group.shard import GroupCoordinatorShard
 from ottla.coordinator.loader import replay_batches
-from ottla.coordinator.machine import Result
-from ottla.coordinator.runtime import Shard
+from ottla.coordinator.runtime import CoordinatorContext
+from ottla.coordinator.shard import CoordinatorResult
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta, TopicChange
 from ottla.metadata.image import ClusterImage
@@ -69,7 +69,7 @@ class ManualBackground:
         self,
         group_id: str,
         work: Callable[[], Any],
-        then: Callable[[Any, int], Result[Any]],
+        then: Callable[[Any, int], CoordinatorResult[Any]],
         failed: Callable[[KafkaError], None],
     ) -> None:
         self._jobs.append(lambda: self._decide(work(), then))
@@ -78,12 +78,12 @@ class ManualBackground:
         self,
         group_id: str,
         work: Iterator[Any],
-        then: Callable[[Any, int], Result[Any]],
+        then: Callable[[Any, int], CoordinatorResult[Any]],
         failed: Callable[[KafkaError], None],
     ) -> None:
         self._jobs.append(lambda: self._decide(list(work)[-1], then))
 
-    def _decide(self, found: Any, then: Callable[[Any, int], Result[Any]]) -> None:
+    def _decide(self, found: Any, then: Callable[[Any, int], CoordinatorResult[Any]]) -> None:
         self._world.decide(lambda _, now_ms: then(found, now_ms))
 
     def run(self) -> None:
@@ -125,9 +125,11 @@ class ConsumerWorld(GroupWorld):
             self._assignors,
             self.background if background else None,
         )
-        self.machine = GroupMachine(context)
+        self.machine = GroupCoordinatorShard(context)
         place = TopicPartition("__consumer_offsets", 0)
-        self.shard = Shard(place, 0, self.machine, timeline, GROUP_RECORDS, self.log, self.scheduler)
+        self.shard = CoordinatorContext(
+            place, 0, self.machine, timeline, GROUP_RECORDS, self.log, self.scheduler
+        )
         for _ in replay_batches(self.shard, bytes(self.log.data)):
             pass
         self.image = image or image_of(topics or {}, 1)

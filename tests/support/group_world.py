@@ -18,10 +18,10 @@ from ottla.config.definitions import BROKER_KEYS
 from ottla.coordinator.group.classic.group import ClassicGroup
 from ottla.coordinator.group.context import Caller, GroupContext
 from ottla.coordinator.group.serde import GROUP_RECORDS
-from ottla.coordinator.group.shard import GroupMachine
+from ottla.coordinator.group.shard import GroupCoordinatorShard
 from ottla.coordinator.loader import replay_batches
-from ottla.coordinator.machine import CoordinatorRecord
-from ottla.coordinator.runtime import Shard
+from ottla.coordinator.runtime import CoordinatorContext
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
@@ -46,7 +46,7 @@ from ottla.wire.messages.groups import (
 WRITE_TIMEOUT_MS = 5_000
 SETTINGS: dict[str, Any] = {name: key.default for name, key in BROKER_KEYS.items()}
 PROTOCOLS: tuple[tuple[str, bytes], ...] = (("range", b"\x00\x01" + bytes(8)),)
-Operation = Callable[[GroupMachine, int], Any]
+Operation = Callable[[GroupCoordinatorShard, int], Any]
 
 
 class ManualScheduler:
@@ -169,9 +169,11 @@ class GroupWorld:
         timeline = Timeline()
         timeline.recording = False
         context = GroupContext(timeline, lambda: self.settings, lambda _: {}, self._new_uuid)
-        self.machine = GroupMachine(context)
+        self.machine = GroupCoordinatorShard(context)
         place = TopicPartition("__consumer_offsets", 0)
-        self.shard = Shard(place, 0, self.machine, timeline, GROUP_RECORDS, self.log, self.scheduler)
+        self.shard = CoordinatorContext(
+            place, 0, self.machine, timeline, GROUP_RECORDS, self.log, self.scheduler
+        )
         for _ in replay_batches(self.shard, bytes(self.log.data)):
             pass
         self.shard.activate(lambda: self.machine.on_loaded(ClusterImage(), self.scheduler.now_ms()))

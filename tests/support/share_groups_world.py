@@ -20,12 +20,12 @@ from tests.support.group_world import SETTINGS, ManualScheduler, MemoryLog
 from ottla.config.definitions import GROUP_KEYS
 from ottla.coordinator.group.context import Caller, GroupContext
 from ottla.coordinator.group.serde import GROUP_RECORDS
-from ottla.coordinator.group.shard import GroupMachine
+from ottla.coordinator.group.shard import GroupCoordinatorShard
 from ottla.coordinator.group.share.group import ShareGroup
 from ottla.coordinator.loader import replay_batches
-from ottla.coordinator.machine import CoordinatorRecord
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.coordinator.serde import RecordSerde
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta, TopicChange
 from ottla.metadata.image import ClusterImage
@@ -86,8 +86,10 @@ class ShareGroupsWorld:
     def _runtime(self, topic: str, make: Any, serde: RecordSerde) -> CoordinatorRuntime[Any]:
         return CoordinatorRuntime(topic, make, serde, self.scheduler, lambda: 1)
 
-    def _group_machine(self, timeline: Timeline, partition: int, epoch: int) -> GroupMachine:
-        return GroupMachine(GroupContext(timeline, lambda: self.settings, self._group_config, self._new_uuid))
+    def _group_machine(self, timeline: Timeline, partition: int, epoch: int) -> GroupCoordinatorShard:
+        return GroupCoordinatorShard(
+            GroupContext(timeline, lambda: self.settings, self._group_config, self._new_uuid)
+        )
 
     def _share_machine(self, timeline: Timeline, partition: int, epoch: int) -> ShareMachine:
         return ShareMachine(timeline, lambda: self.settings, self.pruned.append)
@@ -198,8 +200,8 @@ class ShareGroupsWorld:
         assert isinstance(group, ShareGroup)
         return group
 
-    def _machine(self) -> GroupMachine:
-        machine: GroupMachine = self.groups.active(0).machine
+    def _machine(self) -> GroupCoordinatorShard:
+        machine: GroupCoordinatorShard = self.groups.active(0).machine
         return machine
 
     def assigned(self, member: str, group_id: str = "g") -> Assigned:

@@ -20,7 +20,7 @@ from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.coordinator.timeline import Timeline
 from ottla.coordinator.transaction.coordinator import (
     TransactionContext,
-    TransactionMachine,
+    TransactionCoordinator,
     TransactionMarkers,
 )
 from ottla.coordinator.transaction.log import TRANSACTION_RECORDS
@@ -197,7 +197,7 @@ class SimCoordinator:
         self.losing = 0.0  # the share of markers, and of their answers, that get lost
         settings = {**SETTINGS, "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
         self._settings: dict[str, Any] = settings
-        self.runtime: CoordinatorRuntime[TransactionMachine]
+        self.runtime: CoordinatorRuntime[TransactionCoordinator]
         self.sender: MarkerSender
         self.move()
 
@@ -219,8 +219,8 @@ class SimCoordinator:
                 pass
         runtime.loaded(shard)
 
-    def _machine(self, timeline: Timeline, partition: int, epoch: int) -> TransactionMachine:
-        return TransactionMachine(
+    def _machine(self, timeline: Timeline, partition: int, epoch: int) -> TransactionCoordinator:
+        return TransactionCoordinator(
             TransactionContext(
                 timeline,
                 partition,

@@ -16,19 +16,19 @@ from typing import Any
 from tests.support.group_world import SETTINGS, ManualScheduler, MemoryLog
 
 from ottla.coordinator.loader import replay_batches
-from ottla.coordinator.machine import CoordinatorRecord
 from ottla.coordinator.runtime import CoordinatorRuntime
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline
 from ottla.coordinator.transaction.coordinator import (
     EndRequest,
     InitRequest,
     Outcome,
     TransactionContext,
-    TransactionMachine,
+    TransactionCoordinator,
     TransactionMarkers,
 )
 from ottla.coordinator.transaction.log import TRANSACTION_RECORDS
-from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch, Transaction
+from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch, TransactionMetadata
 from ottla.metadata.delta import Delta
 from ottla.metadata.features import TRANSACTION_VERSION
 from ottla.metadata.image import ClusterImage
@@ -136,7 +136,7 @@ class TransactionWorld:
         self.epoch = epoch
         self.version = version
         self._ids = itertools.count(first_producer_id)
-        self.runtime: CoordinatorRuntime[TransactionMachine] = CoordinatorRuntime(
+        self.runtime: CoordinatorRuntime[TransactionCoordinator] = CoordinatorRuntime(
             TOPIC, self._machine, TRANSACTION_RECORDS, self.scheduler, lambda: 1
         )
         self.sender = MarkerSender(self.markers, self, self.markers.leader_of, self.scheduler)
@@ -144,8 +144,8 @@ class TransactionWorld:
         self.set_version(version)
         self._load()
 
-    def _machine(self, timeline: Timeline, partition: int, epoch: int) -> TransactionMachine:
-        return TransactionMachine(
+    def _machine(self, timeline: Timeline, partition: int, epoch: int) -> TransactionCoordinator:
+        return TransactionCoordinator(
             TransactionContext(
                 timeline,
                 partition,
@@ -202,16 +202,16 @@ class TransactionWorld:
     # ---- asking -------------------------------------------------------------------------------------------
 
     @property
-    def machine(self) -> TransactionMachine:
+    def machine(self) -> TransactionCoordinator:
         return self.runtime.active(0).machine
 
-    def row(self, transactional_id: str = "t") -> Transaction:
+    def row(self, transactional_id: str = "t") -> TransactionMetadata:
         """The newest state."""
         found = self.machine.transactions.get(transactional_id)
         assert found is not None
         return found
 
-    def put(self, row: Transaction, transactional_id: str = "t") -> None:
+    def put(self, row: TransactionMetadata, transactional_id: str = "t") -> None:
         """Begin with a state that would take long to reach."""
         timeline = self.machine.context.timeline
         timeline.recording = False

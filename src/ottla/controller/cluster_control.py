@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from ottla.controller.result import Result
+from ottla.controller.result import ControllerResult
 from ottla.controller.rules import ClusterRules, Partition, Removal
 from ottla.metadata import features
 from ottla.metadata.features import VersionRange
@@ -168,7 +168,7 @@ def cordoned_directories(
 
 def assign_replicas_to_dirs(
     rules: ClusterRules, request: m.AssignReplicasToDirsRequest
-) -> Result[m.AssignReplicasToDirsResponse]:
+) -> ControllerResult[m.AssignReplicasToDirsResponse]:
     """A broker says in which of its directories its replicas are."""
     if not features.directory_assignment_supported(rules.metadata_version):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Directory assignment is not supported yet.")
@@ -195,7 +195,7 @@ def assign_replicas_to_dirs(
             )
         answers.append(m.AssignReplicasToDirsResponseDirectoryData(id=directory.id, topics=topics))
     records += rules.leader_and_isr_updates(offline, Removal(leaving=broker.id))
-    return Result(m.AssignReplicasToDirsResponse(directories=answers), records)
+    return ControllerResult(m.AssignReplicasToDirsResponse(directories=answers), records)
 
 
 def _assign(
@@ -263,7 +263,7 @@ def register_broker(
     kraft_version: int,
     clean_shutdown_detection: bool,
     now_ms: float,
-) -> Result[m.BrokerRegistrationResponse]:
+) -> ControllerResult[m.BrokerRegistrationResponse]:
     """A broker process announces itself; its replicas leave the ISR until it is unfenced."""
     if request.cluster_id != rules.settings.cluster_id:
         raise KafkaError(
@@ -283,12 +283,12 @@ def register_broker(
         record.fenced = existing.fenced
         record.in_controlled_shutdown = existing.in_controlled_shutdown
         record.broker_epoch = existing.epoch
-        return Result(m.BrokerRegistrationResponse(broker_epoch=existing.epoch), [record])
+        return ControllerResult(m.BrokerRegistrationResponse(broker_epoch=existing.epoch), [record])
     record.broker_epoch = new_epoch
     stored_epoch = existing.epoch if existing is not None else -2
     clean = clean_shutdown_detection and stored_epoch == request.previous_broker_epoch
     records = _after_shutdown(rules, request.broker_id, clean)
-    return Result(m.BrokerRegistrationResponse(broker_epoch=new_epoch), [*records, record])
+    return ControllerResult(m.BrokerRegistrationResponse(broker_epoch=new_epoch), [*records, record])
 
 
 def _check_no_other_life(
@@ -376,7 +376,7 @@ def _after_shutdown(rules: ClusterRules, broker_id: int, clean: bool) -> list[Me
 
 def register_controller(
     rules: ClusterRules, request: m.ControllerRegistrationRequest
-) -> Result[m.ControllerRegistrationResponse]:
+) -> ControllerResult[m.ControllerRegistrationResponse]:
     """A controller process announces itself (KIP-919)."""
     if not features.controller_registration_supported(rules.metadata_version):
         raise KafkaError(
@@ -400,7 +400,7 @@ def register_controller(
             for f in request.features
         ],
     )
-    return Result(m.ControllerRegistrationResponse(error_message=""), [record], atomic=True)
+    return ControllerResult(m.ControllerRegistrationResponse(error_message=""), [record], atomic=True)
 
 
 # --- heartbeats
@@ -415,7 +415,7 @@ class HeartbeatDecision(NamedTuple):
 
 def broker_heartbeat(
     rules: ClusterRules, request: m.BrokerHeartbeatRequest, heartbeats: Heartbeats
-) -> Result[HeartbeatDecision]:
+) -> ControllerResult[HeartbeatDecision]:
     """A broker is alive, and says whether it wants to be fenced or to go."""
     rules.check_broker_epoch(request.broker_id, request.broker_epoch)
     broker = rules.image.brokers[request.broker_id]
@@ -430,7 +430,7 @@ def broker_heartbeat(
         is_fenced=following in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW),
         should_shut_down=following is BrokerControlState.SHUTDOWN_NOW,
     )
-    return Result(HeartbeatDecision(response, following), records)
+    return ControllerResult(HeartbeatDecision(response, following), records)
 
 
 def current_state(broker: BrokerRegistration) -> BrokerControlState:
@@ -507,7 +507,7 @@ def _enter_controlled_shutdown(rules: ClusterRules, broker: BrokerRegistration) 
 
 def unregister_broker(
     rules: ClusterRules, request: m.UnregisterBrokerRequest
-) -> Result[m.UnregisterBrokerResponse]:
+) -> ControllerResult[m.UnregisterBrokerResponse]:
     """A broker is struck off the list."""
     broker = rules.image.brokers.get(request.broker_id)
     if broker is None:
@@ -520,7 +520,7 @@ def unregister_broker(
     ]
     records = rules.leader_and_isr_updates(touched, Removal(leaving=broker.id))
     gone = UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch)
-    return Result(m.UnregisterBrokerResponse(error_message=None), [*records, gone])
+    return ControllerResult(m.UnregisterBrokerResponse(error_message=None), [*records, gone])
 
 
 def _invalid(message: str) -> KafkaError:
@@ -539,7 +539,7 @@ _MAX_ID = (1 << 63) - 1
 
 def allocate_producer_ids(
     rules: ClusterRules, request: producers.AllocateProducerIdsRequest
-) -> Result[producers.AllocateProducerIdsResponse]:
+) -> ControllerResult[producers.AllocateProducerIdsResponse]:
     """The next block, for a broker."""
     rules.check_broker_epoch(request.broker_id, request.broker_epoch)
     first = max(rules.image.next_producer_id, 0)
@@ -552,4 +552,4 @@ def allocate_producer_ids(
         broker_id=request.broker_id, broker_epoch=request.broker_epoch, next_producer_id=first + BLOCK_SIZE
     )
     response = producers.AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=BLOCK_SIZE)
-    return Result(response, [record])
+    return ControllerResult(response, [record])

@@ -9,7 +9,14 @@ from typing import TypeVar
 
 from ottla.config.alter import AlterOp, apply_operation, check_resource
 from ottla.config.types import ResourceType as ConfigType
-from ottla.controller.result import OK, ApiError, RequestContext, Result, check_record_count, error_of
+from ottla.controller.result import (
+    OK,
+    ApiError,
+    ControllerResult,
+    RequestContext,
+    check_record_count,
+    error_of,
+)
 from ottla.controller.rules import MIN_ISR, ClusterRules
 from ottla.metadata import features
 from ottla.metadata.image import ConfigResource, ResourceType
@@ -27,7 +34,7 @@ _TYPES = frozenset(ResourceType) - {ResourceType.UNKNOWN}
 
 def incremental_alter_configs(
     rules: ClusterRules, request: m.IncrementalAlterConfigsRequest, context: RequestContext
-) -> Result[m.IncrementalAlterConfigsResponse]:
+) -> ControllerResult[m.IncrementalAlterConfigsResponse]:
     """Sets, deletes, appends to and subtracts from single keys."""
 
     def decide(resource: ConfigResource, change: m.IncrementalAlterConfigsResource) -> list[MetadataRecord]:
@@ -39,13 +46,13 @@ def incremental_alter_configs(
         return _records(rules, resource, changed, (), context)
 
     responses, records = _each_resource(rules, request.resources, decide)
-    result = Result(m.IncrementalAlterConfigsResponse(responses=responses), records, atomic=True)
+    result = ControllerResult(m.IncrementalAlterConfigsResponse(responses=responses), records, atomic=True)
     return result.without_records() if request.validate_only else result
 
 
 def alter_configs(
     rules: ClusterRules, request: m.AlterConfigsRequest, context: RequestContext
-) -> Result[m.AlterConfigsResponse]:
+) -> ControllerResult[m.AlterConfigsResponse]:
     """Replaces all that a resource has: what the request leaves out is deleted."""
 
     def decide(resource: ConfigResource, change: m.AlterConfigsResource) -> list[MetadataRecord]:
@@ -54,7 +61,7 @@ def alter_configs(
         return _records(rules, resource, list(values.items()), removed, context)
 
     responses, records = _each_resource(rules, request.resources, decide)
-    result = Result(m.AlterConfigsResponse(responses=responses), records, atomic=True)
+    result = ControllerResult(m.AlterConfigsResponse(responses=responses), records, atomic=True)
     return result.without_records() if request.validate_only else result
 
 

@@ -22,7 +22,7 @@ from ottla.controller import (
 )
 from ottla.controller.cluster_control import BrokerControlState, HeartbeatDecision, Heartbeats
 from ottla.controller.feature_control import activation_records
-from ottla.controller.result import RequestContext, Result
+from ottla.controller.result import ControllerResult, RequestContext
 from ottla.controller.rules import MIN_ISR, ClusterRules, ControllerSettings
 from ottla.controller.runtime import ControllerRuntime
 from ottla.controller.topics import Sources
@@ -220,7 +220,7 @@ class Controller:
             runtime.image, runtime.transaction_start_offset, bootstrap, self.settings.static[MIN_ISR]
         )
         if records:
-            await runtime.submit(lambda image: Result(None, records))
+            await runtime.submit(lambda image: ControllerResult(None, records))
 
     async def _register_itself(self) -> None:
         if not features.controller_registration_supported(self._runtime.image.metadata_version_or_throw):
@@ -275,11 +275,13 @@ class Controller:
     def epoch(self) -> int:
         return self.raft.epoch
 
-    def _submit(self, decide: Callable[[ClusterRules], Result[T]]) -> "asyncio.Future[T]":
+    def _submit(self, decide: Callable[[ClusterRules], ControllerResult[T]]) -> "asyncio.Future[T]":
         self._last_write_ms = self._clock.monotonic_ms()
         return self._runtime.submit(lambda image: decide(ClusterRules(image, self.settings)))
 
-    async def _decide(self, decide: Callable[..., Result[T]], *arguments: object, **named: object) -> T:
+    async def _decide(
+        self, decide: Callable[..., ControllerResult[T]], *arguments: object, **named: object
+    ) -> T:
         return await self._submit(lambda rules: decide(rules, *arguments, **named))
 
     # --- topics
@@ -354,7 +356,7 @@ class Controller:
     ) -> lifecycle.BrokerRegistrationResponse:
         now_ms = self._clock.monotonic_ms()
 
-        def decide(rules: ClusterRules) -> Result[lifecycle.BrokerRegistrationResponse]:
+        def decide(rules: ClusterRules) -> ControllerResult[lifecycle.BrokerRegistrationResponse]:
             return cluster_control.register_broker(
                 rules,
                 request,
@@ -387,7 +389,7 @@ class Controller:
 
     def _heartbeat(
         self, request: lifecycle.BrokerHeartbeatRequest, rules: ClusterRules
-    ) -> Result[HeartbeatDecision]:
+    ) -> ControllerResult[HeartbeatDecision]:
         result = cluster_control.broker_heartbeat(rules, request, self.heartbeats)
         self.heartbeats.touch(
             request.broker_id,
@@ -518,8 +520,8 @@ class Controller:
             logger.warning("broker %d has not been heard from: it is fenced", broker_id)
             await self._submit(partial(self._fence, broker_id))
 
-    def _fence(self, broker_id: int, rules: ClusterRules) -> Result[None]:
-        return Result(None, cluster_control.fence_broker(rules, broker_id))
+    def _fence(self, broker_id: int, rules: ClusterRules) -> ControllerResult[None]:
+        return ControllerResult(None, cluster_control.fence_broker(rules, broker_id))
 
     async def _balance(self) -> None:
         now_ms, static = self._clock.monotonic_ms(), self.settings.static
@@ -541,7 +543,7 @@ class Controller:
     async def _write_no_op(self) -> None:
         idle_ms = self._clock.monotonic_ms() - self._last_write_ms
         if self._wants_no_ops() and idle_ms >= self.raft.log.config.max_idle_interval_ms:
-            await self._submit(lambda rules: Result(None, [NoOpRecord()]))
+            await self._submit(lambda rules: ControllerResult(None, [NoOpRecord()]))
 
 
 def _check_time(timeout_ms: int) -> None:

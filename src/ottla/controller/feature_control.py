@@ -7,7 +7,7 @@ it needs voters in the log, which a running quorum of one with static voters doe
 from collections.abc import Sequence
 from enum import IntEnum
 
-from ottla.controller.result import RequestContext, Result
+from ottla.controller.result import ControllerResult, RequestContext
 from ottla.controller.rules import MIN_ISR, ClusterRules
 from ottla.metadata import features
 from ottla.metadata.features import DISABLED, SUPPORTED_FEATURES, VersionRange
@@ -36,7 +36,7 @@ class UpgradeType(IntEnum):
 
 def update_features(
     rules: ClusterRules, request: m.UpdateFeaturesRequest, context: RequestContext, kraft_version: int
-) -> Result[m.UpdateFeaturesResponse]:
+) -> ControllerResult[m.UpdateFeaturesResponse]:
     """Sets levels of features."""
     try:
         records = _updates(rules, request.feature_updates, kraft_version)
@@ -44,7 +44,7 @@ def update_features(
         message = (
             f"The update failed for all features since the following feature had an error: {error.message}"
         )
-        return Result(m.UpdateFeaturesResponse(error_code=error.code, error_message=message))
+        return ControllerResult(m.UpdateFeaturesResponse(error_code=error.code, error_message=message))
     results = []
     if context.api_version <= 1:
         # Kafka sends the name of the code where there is no message to send.
@@ -52,7 +52,9 @@ def update_features(
             m.UpdatableFeatureResult(feature=update.feature, error_code=0, error_message="NONE")
             for update in request.feature_updates
         ]
-    result = Result(m.UpdateFeaturesResponse(error_message=None, results=results), records, atomic=True)
+    result = ControllerResult(
+        m.UpdateFeaturesResponse(error_message=None, results=results), records, atomic=True
+    )
     return result.without_records() if request.validate_only else result
 
 

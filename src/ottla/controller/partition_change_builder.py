@@ -1,6 +1,6 @@
 """The next state of one partition: who is in sync, who leads, what completes a reassignment (KIP-966).
 
-Purpose: every change of a partition goes through here, whoever asks for it. Rules: pure; a PartitionChange is
+Purpose: every change of a partition goes through here, whoever asks for it. Rules: pure; a PartitionChangeBuilder is
 filled in, built once, and gives a PartitionChangeRecord or None when nothing would change.
 """
 
@@ -21,7 +21,7 @@ class Election(Enum):
     UNCLEAN = "unclean"
 
 
-class PartitionChange:
+class PartitionChangeBuilder:
     """Targets for one partition, and the record that reaches them."""
 
     def __init__(

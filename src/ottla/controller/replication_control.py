@@ -7,8 +7,8 @@ from ottla.controller.partition_change_builder import Election
 from ottla.controller.result import (
     OK,
     ApiError,
+    ControllerResult,
     RequestContext,
-    Result,
     check_record_count,
     error_of,
     standard_error,
@@ -24,10 +24,10 @@ from ottla.wire.messages import replication as m
 
 def alter_partition(
     rules: ClusterRules, request: m.AlterPartitionRequest, context: RequestContext
-) -> Result[m.AlterPartitionResponse]:
+) -> ControllerResult[m.AlterPartitionResponse]:
     """Takes over the in-sync sets that leaders report."""
     if not request.topics:
-        return Result(m.AlterPartitionResponse(topics=[]))
+        return ControllerResult(m.AlterPartitionResponse(topics=[]))
     rules.check_broker_epoch(request.broker_id, request.broker_epoch)
     records: list[MetadataRecord] = []
     topics = []
@@ -38,7 +38,7 @@ def alter_partition(
             for asked in asked_topic.partitions
         ]
         topics.append(m.AlterPartitionResponseTopicData(topic_id=asked_topic.topic_id, partitions=partitions))
-    return Result(m.AlterPartitionResponse(topics=topics), records)
+    return ControllerResult(m.AlterPartitionResponse(topics=topics), records)
 
 
 def _alter_isr(
@@ -153,7 +153,9 @@ PREFERRED, UNCLEAN = 0, 1
 MAX_ELECTIONS_PER_IMBALANCE = 1_000
 
 
-def elect_leaders(rules: ClusterRules, request: m.ElectLeadersRequest) -> Result[m.ElectLeadersResponse]:
+def elect_leaders(
+    rules: ClusterRules, request: m.ElectLeadersRequest
+) -> ControllerResult[m.ElectLeadersResponse]:
     """Elects leaders of the partitions named; of all that need one if none are."""
     if request.election_type not in (PREFERRED, UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
@@ -173,7 +175,7 @@ def elect_leaders(rules: ClusterRules, request: m.ElectLeadersRequest) -> Result
             )
         )
     check_record_count(records)
-    return Result(m.ElectLeadersResponse(replica_election_results=results), records)
+    return ControllerResult(m.ElectLeadersResponse(replica_election_results=results), records)
 
 
 def _asked(rules: ClusterRules, request: m.ElectLeadersRequest) -> list[tuple[str, list[int]]]:
@@ -208,7 +210,7 @@ def _elect(
     return OK
 
 
-def balance_leaders(rules: ClusterRules) -> Result[bool]:
+def balance_leaders(rules: ClusterRules) -> ControllerResult[bool]:
     """Gives partitions back to their preferred leaders; True if there is more to do."""
     records: list[MetadataRecord] = []
     for topic, number, partition in rules.image.partitions():
@@ -220,19 +222,19 @@ def balance_leaders(rules: ClusterRules) -> Result[bool]:
         if record is not None:
             records.append(record)
         if len(records) >= MAX_ELECTIONS_PER_IMBALANCE:
-            return Result(True, records)
-    return Result(False, records)
+            return ControllerResult(True, records)
+    return ControllerResult(False, records)
 
 
-def elect_unclean_leaders(rules: ClusterRules) -> Result[bool]:
+def elect_unclean_leaders(rules: ClusterRules) -> ControllerResult[bool]:
     """Finds leaders for partitions without, at the price of records, where their topics permit it."""
     records: list[MetadataRecord] = []
     for topic, number, _ in rules.partitions_without_leader():
         if rules.unclean_election_enabled(topic):
             _elect(rules, topic.name, number, UNCLEAN, records)
         if len(records) >= MAX_ELECTIONS_PER_IMBALANCE:
-            return Result(True, records)
-    return Result(False, records)
+            return ControllerResult(True, records)
+    return ControllerResult(False, records)
 
 
 # ----------------------------------------
@@ -244,10 +246,10 @@ def elect_unclean_leaders(rules: ClusterRules) -> Result[bool]:
 
 def alter_partition_reassignments(
     rules: ClusterRules, request: m.AlterPartitionReassignmentsRequest
-) -> Result[m.AlterPartitionReassignmentsResponse]:
+) -> ControllerResult[m.AlterPartitionReassignmentsResponse]:
     """Begins, changes or calls off moves."""
     if not request.topics:
-        return Result(m.AlterPartitionReassignmentsResponse(error_message="", responses=[]))
+        return ControllerResult(m.AlterPartitionReassignmentsResponse(error_message="", responses=[]))
     records: list[MetadataRecord] = []
     responses = []
     for topic in request.topics:
@@ -272,7 +274,7 @@ def alter_partition_reassignments(
         error_message=None,
         responses=responses,
     )
-    return Result(response, records, atomic=True)
+    return ControllerResult(response, records, atomic=True)
 
 
 def _reassign(

@@ -18,16 +18,16 @@ MAX_RECORDS_PER_USER_OP = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Result(Generic[T]):
+class ControllerResult(Generic[T]):
     """A response and its records; atomic ones go into the log as one batch or not at all."""
 
     response: T
     records: Sequence[MetadataRecord] = ()
     atomic: bool = False
 
-    def without_records(self) -> "Result[T]":
+    def without_records(self) -> "ControllerResult[T]":
         """The same answer, only tried."""
-        return Result(self.response)
+        return ControllerResult(self.response)
 
 
 class RequestContext(NamedTuple):

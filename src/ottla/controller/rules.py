@@ -12,7 +12,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.definitions import TOPIC_KEYS
 from ottla.config.errors import ConfigError
 from ottla.config.types import parse_value
-from ottla.controller.partition_change_builder import Election, PartitionChange
+from ottla.controller.partition_change_builder import Election, PartitionChangeBuilder
 from ottla.metadata import features
 from ottla.metadata.image import CLUSTER_DEFAULT, ClusterImage, ResourceType
 from ottla.metadata.records import NO_LEADER, MetadataRecord
@@ -219,7 +219,7 @@ class ClusterRules:
         number: int,
         partition: PartitionRegistration,
         acceptable: Callable[[int], bool] | None = None,
-    ) -> PartitionChange:
+    ) -> PartitionChangeBuilder:
         """A change of one partition, to be filled in."""
         is_acceptable = acceptable or self.image.broker_is_active
 
@@ -229,7 +229,7 @@ class ClusterRules:
             broker = self.image.brokers.get(broker_id)
             return broker is not None and broker.has_online_directory(partition.directory(broker_id))
 
-        return PartitionChange(
+        return PartitionChangeBuilder(
             partition,
             topic.id,
             number,
@@ -240,7 +240,7 @@ class ClusterRules:
             elr_enabled=self.image.elr_enabled,
         )
 
-    def allowing_unclean(self, change: PartitionChange, topic: TopicImage) -> PartitionChange:
+    def allowing_unclean(self, change: PartitionChangeBuilder, topic: TopicImage) -> PartitionChangeBuilder:
         """The change, with an unclean election where the topic permits it."""
         if self.unclean_election_enabled(topic):
             change.election = Election.UNCLEAN

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ottla.controller.result import MAX_RECORDS_PER_USER_OP, Result
+from ottla.controller.result import MAX_RECORDS_PER_USER_OP, ControllerResult
 from ottla.metadata import features
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
@@ -78,7 +78,7 @@ class ControllerRuntime:
     def next_offset(self) -> int:
         return self._appender.next_offset
 
-    def submit(self, decide: Callable[[ClusterImage], Result[T]]) -> "asyncio.Future[T]":
+    def submit(self, decide: Callable[[ClusterImage], ControllerResult[T]]) -> "asyncio.Future[T]":
         """Decides now; the future has the response when it is committed, or the KafkaError."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if not self.active or not self._appender.is_leader:
@@ -89,7 +89,9 @@ class ControllerRuntime:
             self._decide(decide, future)
         return future
 
-    def _decide(self, decide: Callable[[ClusterImage], Result[T]], future: "asyncio.Future[T]") -> None:
+    def _decide(
+        self, decide: Callable[[ClusterImage], ControllerResult[T]], future: "asyncio.Future[T]"
+    ) -> None:
         try:
             result = decide(self.image)
             if result.records:
@@ -104,7 +106,7 @@ class ControllerRuntime:
         if not result.records:
             self._release(self._committed.offset + 1)
 
-    def _write(self, result: Result[T], future: "asyncio.Future[T]") -> _Pending:
+    def _write(self, result: ControllerResult[T], future: "asyncio.Future[T]") -> _Pending:
         groups = self._groups(result)
         trial = self._loader.fork()
         trial.replay(result.records, self.next_offset, self._appender.epoch, self._clock.now_ms())
@@ -114,7 +116,7 @@ class ControllerRuntime:
         self._loader = trial
         return _Pending(self._last_appended, result.response, future, trial.image, delta)
 
-    def _groups(self, result: Result[T]) -> list[list[bytes]]:
+    def _groups(self, result: ControllerResult[T]) -> list[list[bytes]]:
         frames = encode_records(result.records, self._metadata_version(result.records))
         if not result.atomic:
             return list(split_frames(frames, MAX_RECORDS_PER_USER_OP))

@@ -14,8 +14,8 @@ from ottla.controller import configuration_control
 from ottla.controller.replica_placer import place_replicas, usable_brokers
 from ottla.controller.result import (
     ApiError,
+    ControllerResult,
     RequestContext,
-    Result,
     check_record_count,
     error_of,
     standard_error,
@@ -39,7 +39,7 @@ from ottla.wire.messages import topics as m
 
 def delete_topics(
     rules: ClusterRules, request: m.DeleteTopicsRequest, context: RequestContext
-) -> Result[m.DeleteTopicsResponse]:
+) -> ControllerResult[m.DeleteTopicsResponse]:
     """Deletes topics; those that cannot be are told why."""
     if not rules.settings.static["delete.topic.enable"]:
         raise _deletion_disabled(context)
@@ -51,7 +51,7 @@ def delete_topics(
     answers += _find_by_name(rules, names, chosen, {i for i, count in Counter(ids).items() if count > 1})
     answers += [_answer(name, topic_id) for topic_id, name in chosen.items()]
     records = [RemoveTopicRecord(topic_id=topic_id) for topic_id in chosen]
-    return Result(m.DeleteTopicsResponse(responses=answers), records, atomic=True)
+    return ControllerResult(m.DeleteTopicsResponse(responses=answers), records, atomic=True)
 
 
 def _by_name(topic: m.DeleteTopicState) -> bool:
@@ -217,7 +217,7 @@ class Sources:
 
 def create_topics(
     rules: ClusterRules, request: m.CreateTopicsRequest, context: RequestContext, sources: Sources
-) -> Result[m.CreateTopicsResponse]:
+) -> ControllerResult[m.CreateTopicsResponse]:
     """Creates topics; those that cannot be are told why."""
     names = Counter(topic.name for topic in request.topics)
     wanted = [t for t in request.topics if names[t.name] == 1 and t.name != CLUSTER_METADATA_TOPIC]
@@ -241,7 +241,7 @@ def create_topics(
     if names[CLUSTER_METADATA_TOPIC] == 1:
         message = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
         answers.append(_refused(CLUSTER_METADATA_TOPIC, ApiError(ErrorCode.INVALID_REQUEST, message)))
-    result = Result(m.CreateTopicsResponse(topics=answers), records, atomic=True)
+    result = ControllerResult(m.CreateTopicsResponse(topics=answers), records, atomic=True)
     return result.without_records() if request.validate_only else result
 
 
@@ -413,7 +413,7 @@ def _created(
 
 def create_partitions(
     rules: ClusterRules, request: m.CreatePartitionsRequest, sources: Sources
-) -> Result[m.CreatePartitionsResponse]:
+) -> ControllerResult[m.CreatePartitionsResponse]:
     """Gives topics more partitions."""
     names = Counter(topic.name for topic in request.topics)
     records: list[MetadataRecord] = []
@@ -436,7 +436,7 @@ def create_partitions(
             m.CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
         )
     check_record_count(records)
-    result = Result(m.CreatePartitionsResponse(results=results), records, atomic=True)
+    result = ControllerResult(m.CreatePartitionsResponse(results=results), records, atomic=True)
     return result.without_records() if request.validate_only else result
 
 

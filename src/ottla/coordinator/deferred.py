@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from ottla.coordinator.machine import Handle, Result, Scheduler
+from ottla.coordinator.shard import CoordinatorResult, Handle, Scheduler
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.model.tasks import report
@@ -17,48 +17,50 @@ from ottla.model.tasks import report
 NEVER: Final = float("inf")
 
 
-class Decision(NamedTuple):
+class DeferredEvent(NamedTuple):
     """It waits until everything before `offset` is committed."""
 
     offset: int
     deadline_ms: float
-    result: Result[Any]
+    result: CoordinatorResult[Any]
     pending: Pending[Any]
 
 
-class WaitingDecisions:
+class DeferredEventQueue:
     """See the module."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._decisions: deque[Decision] = deque()
+        self._decisions: deque[DeferredEvent] = deque()
         self._timeout_due_ms = NEVER
 
     def __len__(self) -> int:
         return len(self._decisions)
 
-    def add(self, offset: int, timeout_ms: float, result: Result[Any], pending: Pending[Any]) -> None:
+    def add(
+        self, offset: int, timeout_ms: float, result: CoordinatorResult[Any], pending: Pending[Any]
+    ) -> None:
         deadline_ms = self._scheduler.monotonic_ms() + timeout_ms
-        self._decisions.append(Decision(offset, deadline_ms, result, pending))
+        self._decisions.append(DeferredEvent(offset, deadline_ms, result, pending))
         self._watch_deadline(deadline_ms)
 
     def has_committed(self, offset: int) -> bool:
         """Does any wait for no more than what lies before `offset`?"""
         return bool(self._decisions) and self._decisions[0].offset <= offset
 
-    def take_committed(self, offset: int) -> Decision | None:
+    def take_committed(self, offset: int) -> DeferredEvent | None:
         """The first, if it waits for no more than what lies before `offset`."""
         return self._decisions.popleft() if self.has_committed(offset) else None
 
-    def take_behind(self, offset: int) -> list[Decision]:
+    def take_behind(self, offset: int) -> list[DeferredEvent]:
         """Those that wait for something from `offset` on."""
-        taken: list[Decision] = []
+        taken: list[DeferredEvent] = []
         while self._decisions and self._decisions[-1].offset > offset:
             taken.append(self._decisions.pop())
         taken.reverse()
         return taken
 
-    def take_all(self) -> deque[Decision]:
+    def take_all(self) -> deque[DeferredEvent]:
         taken, self._decisions = self._decisions, deque()
         return taken
 
@@ -95,7 +97,7 @@ class WaitingDecisions:
 
 log = logging.getLogger("ottla.coordinator")
 
-Operation = Callable[[int], Result[Any]]
+Operation = Callable[[int], CoordinatorResult[Any]]
 Fire = Callable[[Operation], Pending[Any]]
 
 # A timer whose decision failed is tried again after the first, and twice as long each time up to the second.
@@ -115,7 +117,7 @@ class _Timer:
         self.handle: Handle
 
 
-class Timers:
+class CoordinatorTimer:
     """See the module."""
 
     def __init__(self, scheduler: Scheduler, fire: Fire) -> None:

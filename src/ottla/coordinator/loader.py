@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, runtime_checkable
 
-from ottla.coordinator.runtime import Shard
+from ottla.coordinator.runtime import CoordinatorContext
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import BatchView, corrupt, iter_batches
 from ottla.records.control import ControlType, parse_control_type
@@ -49,7 +49,7 @@ class NotesSkipped(Protocol):
         ...
 
 
-def replay_batches(shard: Shard[Any], data: bytes | memoryview) -> Iterator[int]:
+def replay_batches(shard: CoordinatorContext[Any], data: bytes | memoryview) -> Iterator[int]:
     """Replay whole batches; yields, every so often and at the end, the offset after what has been replayed.
 
     That is -1 where there is no batch to be found.
@@ -75,7 +75,7 @@ def replay_batches(shard: Shard[Any], data: bytes | memoryview) -> Iterator[int]
     yield next_offset
 
 
-def note_skips(shard: Shard[Any]) -> None:
+def note_skips(shard: CoordinatorContext[Any]) -> None:
     """The load is over: one line for all that was skipped, where it was too much for a line each."""
     if shard.skipped > MAX_SKIPS_LOGGED:
         log.error(
@@ -92,7 +92,7 @@ def _no_short_way(offset: int, key: bytes | None, value: bytes | None) -> bool:
 # ---- from bytes to records ------------------------------------------------------------------------------------
 
 
-def _batches(shard: Shard[Any], data: bytes | memoryview) -> Iterator[BatchView]:
+def _batches(shard: CoordinatorContext[Any], data: bytes | memoryview) -> Iterator[BatchView]:
     """Up to the first place where there is none: nobody can say where the next begins."""
     expected: int | None = None
     try:
@@ -104,7 +104,7 @@ def _batches(shard: Shard[Any], data: bytes | memoryview) -> Iterator[BatchView]
         skip(shard, f"what follows {where} in the segment", error)
 
 
-def _records(shard: Shard[Any], batch: BatchView) -> list[Record]:
+def _records(shard: CoordinatorContext[Any], batch: BatchView) -> list[Record]:
     try:
         if not batch.crc_ok():
             raise corrupt("its checksum is wrong")
@@ -114,7 +114,7 @@ def _records(shard: Shard[Any], batch: BatchView) -> list[Record]:
         return []
 
 
-def _replay(shard: Shard[Any], batch: BatchView, record: Record) -> None:
+def _replay(shard: CoordinatorContext[Any], batch: BatchView, record: Record) -> None:
     decoded = shard.serde.decode(record.key, record.value)
     producer_id, producer_epoch = -1, -1
     if batch.is_transactional:
@@ -122,7 +122,7 @@ def _replay(shard: Shard[Any], batch: BatchView, record: Record) -> None:
     _change(shard, record.offset, lambda: shard.machine.replay(decoded, producer_id, producer_epoch))
 
 
-def _replay_control(shard: Shard[Any], batch: BatchView, record: Record) -> None:
+def _replay_control(shard: CoordinatorContext[Any], batch: BatchView, record: Record) -> None:
     kind = parse_control_type(record)
     if kind not in (ControlType.COMMIT, ControlType.ABORT):
         return
@@ -131,7 +131,7 @@ def _replay_control(shard: Shard[Any], batch: BatchView, record: Record) -> None
     _change(shard, record.offset, lambda: shard.machine.replay_end_transaction(producer_id, epoch, committed))
 
 
-def _change(shard: Shard[Any], offset: int, replay: Callable[[], None]) -> None:
+def _change(shard: CoordinatorContext[Any], offset: int, replay: Callable[[], None]) -> None:
     """Whole or not at all: what a machine refuses halfway leaves nothing behind."""
     timeline = shard.timeline
     timeline.offset = offset
@@ -149,7 +149,7 @@ def _change(shard: Shard[Any], offset: int, replay: Callable[[], None]) -> None:
 # ---- skipping -------------------------------------------------------------------------------------------------
 
 
-def _skip_record(shard: Shard[Any], record: Record, error: Exception) -> None:
+def _skip_record(shard: CoordinatorContext[Any], record: Record, error: Exception) -> None:
     key: Any | None = None
     try:
         key = shard.serde.decode_key(record.key)
@@ -159,7 +159,7 @@ def _skip_record(shard: Shard[Any], record: Record, error: Exception) -> None:
     skip(shard, f"the record at offset {record.offset} ({shown[:_KEY_CHARACTERS]})", error, key)
 
 
-def skip(shard: Shard[Any], what: str, error: Exception, key: Any | None = None) -> None:
+def skip(shard: CoordinatorContext[Any], what: str, error: Exception, key: Any | None = None) -> None:
     """Note what is not taken in, and why."""
     shard.skipped += 1
     expected = isinstance(error, KafkaError)

@@ -12,23 +12,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from ottla.coordinator.deferred import NEVER, Decision, Fire, Timers, WaitingDecisions
+from ottla.coordinator.deferred import NEVER, CoordinatorTimer, DeferredEvent, DeferredEventQueue, Fire
 from ottla.coordinator.java_hash import partition_for
-from ottla.coordinator.machine import (
+from ottla.coordinator.serde import RecordSerde
+from ottla.coordinator.shard import (
     After,
     Answer,
     CancelTimer,
     CoordinatorRecord,
+    CoordinatorResult,
+    CoordinatorShard,
     Effect,
-    Machine,
     NewRecord,
     RecordBulk,
-    Result,
     Scheduler,
     ShardLog,
     StartTimer,
 )
-from ottla.coordinator.serde import RecordSerde
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
@@ -45,7 +45,7 @@ from ottla.wire.codec import WireError
 # The states of a shard, and which may follow which. Pure.
 
 
-class ShardState(StrEnum):
+class CoordinatorState(StrEnum):
     """How far a shard is. A closed one is never opened again: the next election makes a new one."""
 
     LOADING = "loading"
@@ -54,11 +54,13 @@ class ShardState(StrEnum):
     CLOSED = "closed"
 
 
-TRANSITIONS: Final[dict[ShardState, frozenset[ShardState]]] = {
-    ShardState.LOADING: frozenset({ShardState.ACTIVE, ShardState.FAILED, ShardState.CLOSED}),
-    ShardState.ACTIVE: frozenset({ShardState.CLOSED}),
-    ShardState.FAILED: frozenset({ShardState.CLOSED}),
-    ShardState.CLOSED: frozenset(),
+TRANSITIONS: Final[dict[CoordinatorState, frozenset[CoordinatorState]]] = {
+    CoordinatorState.LOADING: frozenset(
+        {CoordinatorState.ACTIVE, CoordinatorState.FAILED, CoordinatorState.CLOSED}
+    ),
+    CoordinatorState.ACTIVE: frozenset({CoordinatorState.CLOSED}),
+    CoordinatorState.FAILED: frozenset({CoordinatorState.CLOSED}),
+    CoordinatorState.CLOSED: frozenset(),
 }
 
 
@@ -72,10 +74,10 @@ TRANSITIONS: Final[dict[ShardState, frozenset[ShardState]]] = {
 # Rules: whoever is told something may decide the next thing in the same turn. Answers go out in portions, each in a turn
 # of the loop of its own.
 #
-# Owner: a Shard, which decides and writes.
+# Owner: a CoordinatorContext, which decides and writes.
 
 
-M = TypeVar("M", bound=Machine)
+M = TypeVar("M", bound=CoordinatorShard)
 
 # Decisions that are answered in one turn of the loop, each with a response to encode and send.
 ANSWERED_AT_ONCE: Final = 32
@@ -91,10 +93,10 @@ class AnsweringShard(Generic[M]):
         self.machine = machine
         self.timeline = timeline
         self.log = shard_log
-        self.state = ShardState.LOADING
+        self.state = CoordinatorState.LOADING
         self._scheduler = scheduler
-        self._timers = Timers(scheduler, fire)
-        self._waiting = WaitingDecisions(scheduler)
+        self._timers = CoordinatorTimer(scheduler, fire)
+        self._waiting = DeferredEventQueue(scheduler)
         # Who waits for what lies before it is told, now or in one of the next turns.
         self._committed_offset = -1
         self._answering = False
@@ -103,7 +105,7 @@ class AnsweringShard(Generic[M]):
 
     def _committed(self) -> None:
         """The high watermark has moved, or the partition is gone: look which."""
-        if self.state is not ShardState.ACTIVE:
+        if self.state is not CoordinatorState.ACTIVE:
             return
         self._committed_offset = high_watermark = self.log.high_watermark
         self.timeline.commit(high_watermark)
@@ -125,7 +127,7 @@ class AnsweringShard(Generic[M]):
 
     def _answer_more(self) -> None:
         self._answering = False
-        if self.state is ShardState.ACTIVE:
+        if self.state is CoordinatorState.ACTIVE:
             self._answer_some()
 
     def _answer_next(self) -> bool:
@@ -140,7 +142,7 @@ class AnsweringShard(Generic[M]):
 
     # ---- telling ------------------------------------------------------------------------------------------
 
-    def _release(self, result: Result[Any], pending: Pending[Any]) -> None:
+    def _release(self, result: CoordinatorResult[Any], pending: Pending[Any]) -> None:
         if result.effects:
             self._apply_answers(result.effects)
         response = result.response
@@ -149,12 +151,12 @@ class AnsweringShard(Generic[M]):
         elif not pending.done:
             pending.resolve(response)
 
-    def _tell_failure(self, entry: Decision, error: KafkaError) -> None:
+    def _tell_failure(self, entry: DeferredEvent, error: KafkaError) -> None:
         result = entry.result
         unanswered: Iterable[Effect] = result.effects
         if result.on_failure is not None:
             effects = self._mend(result.on_failure, error)
-            if self.state is ShardState.ACTIVE:
+            if self.state is CoordinatorState.ACTIVE:
                 self.apply(effects)
             else:
                 # Whoever was to be answered by them is known to nobody else any more.
@@ -265,7 +267,7 @@ class Producer(NamedTuple):
     producer_epoch: int
 
 
-class Shard(AnsweringShard[M]):
+class CoordinatorContext(AnsweringShard[M]):
     """See the module."""
 
     def __init__(
@@ -305,7 +307,7 @@ class Shard(AnsweringShard[M]):
 
     # ---- life ---------------------------------------------------------------------------------------------
 
-    def _become(self, state: ShardState) -> None:
+    def _become(self, state: CoordinatorState) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} to {state}"
         self.state = state
         if not self.settled.done:
@@ -317,18 +319,18 @@ class Shard(AnsweringShard[M]):
         self._next_offset = self._batch_offset = self.log.log_end_offset
         self.timeline.offset = self._next_offset - 1
         found = list(effects())
-        self._become(ShardState.ACTIVE)
+        self._become(CoordinatorState.ACTIVE)
         self.apply(found)
 
     def fail(self) -> None:
         """The log cannot be replayed."""
-        self._become(ShardState.FAILED)
+        self._become(CoordinatorState.FAILED)
 
     def close(self, error: KafkaError) -> None:
         """This node leads the partition no more: nobody who waits for a commit is told that it worked."""
         while self._answer_next():
             pass
-        self._become(ShardState.CLOSED)
+        self._become(CoordinatorState.CLOSED)
         self._timers.clear()
         for entry in self._waiting.take_all():
             self._tell_failure(entry, error)
@@ -337,7 +339,7 @@ class Shard(AnsweringShard[M]):
     def lose(self, error: KafkaError) -> None:
         """Nobody knows whether the state is what the log says: only a new load does."""
         log.error("%s: it is loaded again", error.message)
-        if self.state is ShardState.ACTIVE:
+        if self.state is CoordinatorState.ACTIVE:
             self.close(error)
             self._on_lost()
 
@@ -345,7 +347,7 @@ class Shard(AnsweringShard[M]):
 
     def write(
         self,
-        operation: Callable[[M, int], Result[T]],
+        operation: Callable[[M, int], CoordinatorResult[T]],
         timeout_ms: float,
         producer: Producer | None = None,
     ) -> Pending[T]:
@@ -372,7 +374,7 @@ class Shard(AnsweringShard[M]):
             known = (
                 error if isinstance(error, KafkaError) else self._unexpected("a decision's records", error)
             )
-            self._tell_failure(Decision(self._next_offset, NEVER, result, pending), known)
+            self._tell_failure(DeferredEvent(self._next_offset, NEVER, result, pending), known)
             return pending
         self._apply_timers(result.effects)
         self._wait(result, pending, timeout_ms)
@@ -411,22 +413,22 @@ class Shard(AnsweringShard[M]):
         except KafkaError as error:
             pending.fail(error)
             return pending
-        self._wait(Result(None), pending, timeout_ms)
+        self._wait(CoordinatorResult(None), pending, timeout_ms)
         return pending
 
-    def _wait(self, result: Result[Any], pending: Pending[Any], timeout_ms: float) -> None:
+    def _wait(self, result: CoordinatorResult[Any], pending: Pending[Any], timeout_ms: float) -> None:
         if not self._waiting and not self._batch and self._next_offset <= self.log.high_watermark:
             self._release(result, pending)
             return
         self._waiting.add(self._next_offset, timeout_ms, result, pending)
 
-    def _fire(self, operation: Callable[[int], Result[Any]]) -> Pending[Any]:
+    def _fire(self, operation: Callable[[int], CoordinatorResult[Any]]) -> Pending[Any]:
         """A timer's operation is a decision like any other; the machine is bound to it already."""
         return self.write(lambda _, now_ms: operation(now_ms), timeout_ms=5_000)
 
     # ---- writing ------------------------------------------------------------------------------------------
 
-    def _add(self, result: Result[Any], producer: Producer | None, now_ms: int) -> None:
+    def _add(self, result: CoordinatorResult[Any], producer: Producer | None, now_ms: int) -> None:
         """Put a decision's records into the batch and replay them; on an error it is as if nothing was decided."""
         if len(result.records) == 1 and producer is None:
             self._add_one(result.records[0], now_ms)
@@ -541,7 +543,7 @@ class Shard(AnsweringShard[M]):
 
     def _flush_soon(self) -> None:
         self._flush_scheduled = False
-        if self.state is ShardState.ACTIVE:
+        if self.state is CoordinatorState.ACTIVE:
             self.flush()
 
     def flush(self) -> None:
@@ -615,13 +617,13 @@ def _size_bound(key: bytes, value: bytes | None) -> int:
     return RECORD_OVERHEAD + len(key) + (0 if value is None else len(value))
 
 
-M_co = TypeVar("M_co", bound=Machine, covariant=True)
+M_co = TypeVar("M_co", bound=CoordinatorShard, covariant=True)
 
 DEFAULT_WRITE_TIMEOUT_MS = 5_000
-_COORDINATING = (ShardState.LOADING, ShardState.ACTIVE)
+_COORDINATING = (CoordinatorState.LOADING, CoordinatorState.ACTIVE)
 
 
-class MachineFactory(Protocol[M_co]):
+class CoordinatorShardBuilder(Protocol[M_co]):
     """Makes the empty state of a shard."""
 
     def __call__(self, timeline: Timeline, partition: int, epoch: int) -> M_co: ...
@@ -633,7 +635,7 @@ class CoordinatorRuntime(Generic[M]):
     def __init__(
         self,
         topic: str,
-        make: MachineFactory[M],
+        make: CoordinatorShardBuilder[M],
         serde: RecordSerde,
         scheduler: Scheduler,
         partitions: Callable[[], int],
@@ -652,7 +654,7 @@ class CoordinatorRuntime(Generic[M]):
         self._write_timeout_ms = write_timeout_ms
         # Is told of a partition whose shard has closed itself, and is to be led anew.
         self.on_lost: Callable[[int], None] = lambda partition: None
-        self._shards: dict[int, Shard[M]] = {}
+        self._shards: dict[int, CoordinatorContext[M]] = {}
         self._image = ClusterImage()
 
     # ---- asking -------------------------------------------------------------------------------------------
@@ -664,7 +666,7 @@ class CoordinatorRuntime(Generic[M]):
     def write(
         self,
         partition: int,
-        operation: Callable[[M, int], Result[T]],
+        operation: Callable[[M, int], CoordinatorResult[T]],
         *,
         timeout_ms: float | None = None,
         producer: Producer | None = None,
@@ -713,12 +715,12 @@ class CoordinatorRuntime(Generic[M]):
             timeout_ms=self._timeout(timeout_ms),
         )
 
-    def active(self, partition: int) -> Shard[M]:
+    def active(self, partition: int) -> CoordinatorContext[M]:
         """The shard, if it can answer; else the error that tells a client what to do."""
         shard = self._shards.get(partition)
-        if shard is None or shard.state in (ShardState.FAILED, ShardState.CLOSED):
+        if shard is None or shard.state in (CoordinatorState.FAILED, CoordinatorState.CLOSED):
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker does not lead {self.topic}-{partition}")
-        if shard.state is ShardState.LOADING:
+        if shard.state is CoordinatorState.LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is loading")
         return shard
 
@@ -727,18 +729,18 @@ class CoordinatorRuntime(Generic[M]):
         shard = self._shards.get(partition)
         return Pending.of(None) if shard is None else shard.settled
 
-    def active_shards(self) -> Iterator[Shard[M]]:
+    def active_shards(self) -> Iterator[CoordinatorContext[M]]:
         """Those that can answer now."""
-        return iter([shard for shard in self._shards.values() if shard.state is ShardState.ACTIVE])
+        return iter([shard for shard in self._shards.values() if shard.state is CoordinatorState.ACTIVE])
 
     @property
     def loading(self) -> bool:
         """Is any shard still being replayed?"""
-        return any(shard.state is ShardState.LOADING for shard in self._shards.values())
+        return any(shard.state is CoordinatorState.LOADING for shard in self._shards.values())
 
     # ---- following the leadership -------------------------------------------------------------------------
 
-    def elect(self, partition: int, epoch: int, shard_log: ShardLog) -> Shard[M] | None:
+    def elect(self, partition: int, epoch: int, shard_log: ShardLog) -> CoordinatorContext[M] | None:
         """This broker leads a partition: a new shard to be loaded; None if it is there already, and has not failed."""
         present = self._shards.get(partition)
         if present is not None:
@@ -747,7 +749,7 @@ class CoordinatorRuntime(Generic[M]):
             self.resign(partition)
         timeline = Timeline()
         timeline.recording = False
-        shard = Shard(
+        shard = CoordinatorContext(
             TopicPartition(self.topic, partition),
             epoch,
             self._make(timeline, partition, epoch),
@@ -762,15 +764,15 @@ class CoordinatorRuntime(Generic[M]):
         self._shards[partition] = shard
         return shard
 
-    def loaded(self, shard: Shard[M]) -> None:
+    def loaded(self, shard: CoordinatorContext[M]) -> None:
         """A shard's log is replayed up to its end."""
-        if shard.state is ShardState.LOADING:
+        if shard.state is CoordinatorState.LOADING:
             shard.activate(lambda: shard.machine.on_loaded(self._image, self._scheduler.now_ms()))
 
     def resign(self, partition: int) -> None:
         """This broker does not lead a partition (any more)."""
         shard = self._shards.pop(partition, None)
-        if shard is not None and shard.state is not ShardState.CLOSED:
+        if shard is not None and shard.state is not CoordinatorState.CLOSED:
             shard.close(
                 KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker leads {shard.topic_partition} no more")
             )
@@ -784,7 +786,7 @@ class CoordinatorRuntime(Generic[M]):
         """The same, a machine at a time. What is loaded meanwhile begins with this image."""
         self._image = image
         for shard in self.active_shards():
-            if shard.state is ShardState.ACTIVE:
+            if shard.state is CoordinatorState.ACTIVE:
                 try:
                     shard.apply(shard.machine.on_image(image, delta, self._scheduler.now_ms()))
                 except Exception as error:  # noqa: BLE001 - the boundary of a shard

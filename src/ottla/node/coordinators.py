@@ -25,10 +25,10 @@ from ottla.config.describe import group_values
 from ottla.coordinator.group.assignors.loading import load_assignors
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.loader import note_skips, replay_batches, skip
-from ottla.coordinator.machine import Handle, Result, Scheduler
-from ottla.coordinator.runtime import CoordinatorRuntime, Shard, ShardState
+from ottla.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, CoordinatorState
+from ottla.coordinator.shard import CoordinatorResult, Handle, Scheduler
 from ottla.coordinator.timeline import Timeline
-from ottla.coordinator.transaction.coordinator import TransactionContext, TransactionMachine
+from ottla.coordinator.transaction.coordinator import TransactionContext, TransactionCoordinator
 from ottla.coordinator.transaction.log import TRANSACTION_RECORDS
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage, ResourceType
@@ -37,7 +37,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, random_uuid
 from ottla.model.pending import Pending
 from ottla.model.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, guarded, report, spawn
-from ottla.model.time_slice import TimeSlice, PacedCalls, SharedTimeSlice
+from ottla.model.time_slice import PacedCalls, SharedTimeSlice, TimeSlice
 from ottla.node.stalls import freeze_what_stays
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.replication.replica_manager import ReplicaManager
@@ -52,7 +52,7 @@ from ottla.storage.validator import AppendOrigin
 from ottla.wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 if TYPE_CHECKING:
-    from ottla.coordinator.group.shard import GroupMachine
+    from ottla.coordinator.group.shard import GroupCoordinatorShard
 
 
 # ----------------------------------------
@@ -87,8 +87,8 @@ def make_transactions(
 ) -> TransactionService:
     """`runtimes` is filled as the coordinators are made: a marker for one of their partitions goes through them."""
 
-    def machine(timeline: Timeline, partition: int, epoch: int) -> TransactionMachine:
-        return TransactionMachine(
+    def machine(timeline: Timeline, partition: int, epoch: int) -> TransactionCoordinator:
+        return TransactionCoordinator(
             TransactionContext(
                 timeline, partition, epoch, config, producer_ids.take, lambda markers: sender.send(markers)
             )
@@ -127,7 +127,7 @@ class ShareParts:
 
 def make_share(
     replicas: ReplicaManager,
-    groups: CoordinatorRuntime[GroupMachine],
+    groups: CoordinatorRuntime[GroupCoordinatorShard],
     scheduler: Scheduler,
     partitions: Callable[[], int],
     config: Callable[[], BrokerConfig],
@@ -180,7 +180,7 @@ MAX_THREADS: Final = 2
 class LoopBackground:
     """See the module."""
 
-    def __init__(self, runtime: Callable[[], CoordinatorRuntime[GroupMachine]]) -> None:
+    def __init__(self, runtime: Callable[[], CoordinatorRuntime[GroupCoordinatorShard]]) -> None:
         self._runtime = runtime
         self._slots = asyncio.Semaphore(MAX_THREADS)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -189,7 +189,7 @@ class LoopBackground:
         self,
         group_id: str,
         work: Callable[[], T],
-        then: Callable[[T, int], Result[Any]],
+        then: Callable[[T, int], CoordinatorResult[Any]],
         failed: Callable[[KafkaError], None],
     ) -> None:
         self._start(f"the assignment of group {group_id}", self._run(group_id, work, then, failed), failed)
@@ -198,7 +198,7 @@ class LoopBackground:
         self,
         group_id: str,
         work: Iterator[T | None],
-        then: Callable[[T, int], Result[Any]],
+        then: Callable[[T, int], CoordinatorResult[Any]],
         failed: Callable[[KafkaError], None],
     ) -> None:
         self._start(f"the topics of group {group_id}", self._step(group_id, work, then, failed), failed)
@@ -217,7 +217,7 @@ class LoopBackground:
         self,
         group_id: str,
         work: Callable[[], T],
-        then: Callable[[T, int], Result[Any]],
+        then: Callable[[T, int], CoordinatorResult[Any]],
         failed: Callable[[KafkaError], None],
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -231,7 +231,7 @@ class LoopBackground:
         self,
         group_id: str,
         work: Iterator[T | None],
-        then: Callable[[T, int], Result[Any]],
+        then: Callable[[T, int], CoordinatorResult[Any]],
         failed: Callable[[KafkaError], None],
     ) -> None:
         time_slice = TimeSlice()
@@ -245,7 +245,7 @@ class LoopBackground:
         self,
         group_id: str,
         found: T,
-        then: Callable[[T, int], Result[Any]],
+        then: Callable[[T, int], CoordinatorResult[Any]],
         failed: Callable[[KafkaError], None],
     ) -> None:
         def decided(outcome: Pending[Any]) -> None:
@@ -416,15 +416,15 @@ class Coordinators:
 
     # ---- making machines ----------------------------------------------------------------------------------
 
-    def _group_machine(self, timeline: Timeline, partition: int, epoch: int) -> GroupMachine:
+    def _group_machine(self, timeline: Timeline, partition: int, epoch: int) -> GroupCoordinatorShard:
         # Only here: a broker that leads none of the groups' partitions starts without their machines.
         from ottla.coordinator.group.context import GroupContext
-        from ottla.coordinator.group.shard import GroupMachine
+        from ottla.coordinator.group.shard import GroupCoordinatorShard
 
         context = GroupContext(
             timeline, self._config, self._group_config, random_uuid, self.group_assignors, self._background
         )
-        return GroupMachine(context)
+        return GroupCoordinatorShard(context)
 
     def _group_config(self, group_id: str) -> Mapping[str, Any]:
         return group_values(self._config(), self._image().config(ResourceType.GROUP, group_id))
@@ -473,7 +473,9 @@ class Coordinators:
 
     # ---- loading ------------------------------------------------------------------------------------------
 
-    async def _load(self, runtime: CoordinatorRuntime[Any], shard: Shard[Any], partition: Partition) -> None:
+    async def _load(
+        self, runtime: CoordinatorRuntime[Any], shard: CoordinatorContext[Any], partition: Partition
+    ) -> None:
         where = shard.topic_partition
         try:
             await self._replay(shard, partition.log, self._config()[_LOAD_BUFFER_KEYS[runtime.topic]])
@@ -483,7 +485,7 @@ class Coordinators:
             await committed
             runtime.loaded(shard)
         except Exception as error:  # noqa: BLE001 - the boundary of a load
-            if shard.state is not ShardState.LOADING:
+            if shard.state is not CoordinatorState.LOADING:
                 return  # this broker leads it no more: nobody needs it here
             shard.fail()
             report(error, name=f"loading {where}", owner="coordinators")
@@ -493,10 +495,10 @@ class Coordinators:
         else:
             self._failed_loads.pop(where, None)
 
-    async def _replay(self, shard: Shard[Any], found: Log, size_bytes: int) -> None:
+    async def _replay(self, shard: CoordinatorContext[Any], found: Log, size_bytes: int) -> None:
         offset = found.log_start_offset
         run = asyncio.get_running_loop().run_in_executor
-        while offset < found.log_end_offset and shard.state is ShardState.LOADING:
+        while offset < found.log_end_offset and shard.state is CoordinatorState.LOADING:
             try:
                 data, end = await run(self._executor, _read, found, offset, size_bytes)
             except KafkaError as error:
@@ -513,13 +515,13 @@ class Coordinators:
             # Not where the last batch says that it ends: it may be damaged.
             offset = end
 
-    async def _replay_some(self, shard: Shard[Any], data: bytes) -> None:
+    async def _replay_some(self, shard: CoordinatorContext[Any], data: bytes) -> None:
         for _ in replay_batches(shard, data):
             self._slices += 1
             if self._slices % SLICES_TO_FREEZE == 0:
                 freeze_what_stays()
             await self._load_slice.yield_to_loop()
-            if shard.state is not ShardState.LOADING:
+            if shard.state is not CoordinatorState.LOADING:
                 break
 
     async def stop(self) -> None:

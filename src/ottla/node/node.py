@@ -22,7 +22,7 @@ from ottla.config.errors import ConfigError
 from ottla.controller.controller import Controller
 from ottla.controller.result import RequestContext
 from ottla.controller.rules import ControllerSettings, Policies
-from ottla.coordinator.machine import Scheduler
+from ottla.coordinator.shard import Scheduler
 from ottla.metadata.delta import Delta
 from ottla.metadata.features import cordoned_dirs_supported
 from ottla.metadata.image import CLUSTER_DEFAULT, ClusterImage, ConfigResource, ResourceType

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
     from ottla.controller.controller import Controller
     from ottla.coordinator.group.assignors.api import PartitionAssignor
-    from ottla.coordinator.group.shard import GroupMachine
+    from ottla.coordinator.group.shard import GroupCoordinatorShard
     from ottla.coordinator.runtime import CoordinatorRuntime
     from ottla.metadata.image import ClusterImage
     from ottla.replication.replica_manager import ReplicaManager
@@ -53,7 +53,7 @@ class Services:
     fetch_sessions: "FetchSessionCache"
     # Waits until this broker shows what the controller has committed by now.
     caught_up: Callable[[], Awaitable[None]]
-    groups: "CoordinatorRuntime[GroupMachine]"
+    groups: "CoordinatorRuntime[GroupCoordinatorShard]"
     # Of consumer groups, by the names that consumers ask for.
     group_assignors: "Mapping[str, PartitionAssignor]"
     transactions: "TransactionService"

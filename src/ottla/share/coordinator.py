@@ -17,9 +17,9 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from ottla.coordinator.machine import After, CoordinatorRecord, Effect, Result, StartTimer
 from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.coordinator.serde import RecordSerde, RecordType
+from ottla.coordinator.shard import After, CoordinatorRecord, CoordinatorResult, Effect, StartTimer
 from ottla.coordinator.timeline import Timeline, TimelineDict, TimelineValue
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
@@ -321,7 +321,9 @@ class ShareMachine:
 
     # ---- decisions ------------------------------------------------------------------------------------------
 
-    def initialize(self, key: ShareKey, state_epoch: int, start_offset: int, now_ms: int) -> Result[None]:
+    def initialize(
+        self, key: ShareKey, state_epoch: int, start_offset: int, now_ms: int
+    ) -> CoordinatorResult[None]:
         """Set the state anew: nothing of an earlier one is kept."""
         _require_partition(key)
         row = self._rows.get(key)
@@ -338,9 +340,9 @@ class ShareMachine:
             created_ms=now_ms,
             written_ms=now_ms,
         )
-        return Result(None, [snapshot_record(key, state)])
+        return CoordinatorResult(None, [snapshot_record(key, state)])
 
-    def read(self, key: ShareKey, leader_epoch: int, now_ms: int) -> Result[ShareState]:
+    def read(self, key: ShareKey, leader_epoch: int, now_ms: int) -> CoordinatorResult[ShareState]:
         """All that is known, for the partition's leader; from now on older leaders are refused."""
         _require_partition(key)
         row = self._require_initialized(key, "read")
@@ -348,13 +350,13 @@ class ShareMachine:
         self._require_existing(key)
         state = row.state
         if leader_epoch in (UNKNOWN, row.leader_epoch):
-            return Result(state)
+            return CoordinatorResult(state)
         noted = StateChange(
             state.state_epoch, leader_epoch, state.start_offset, state.delivery_complete_count, ()
         )
-        return Result(state, [self._record(key, row, noted, leader_epoch, now_ms)])
+        return CoordinatorResult(state, [self._record(key, row, noted, leader_epoch, now_ms)])
 
-    def write(self, key: ShareKey, change: StateChange, now_ms: int) -> Result[None]:
+    def write(self, key: ShareKey, change: StateChange, now_ms: int) -> CoordinatorResult[None]:
         """What has changed, from the partition's leader."""
         _require_partition(key)
         row = self._require_initialized(key, "write")
@@ -363,23 +365,23 @@ class ShareMachine:
         self._require_existing(key)
         if any(batch.last_offset < batch.first_offset for batch in change.batches):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a run of records ends before it begins")
-        return Result(None, [self._record(key, row, change, row.state.leader_epoch, now_ms)])
+        return CoordinatorResult(None, [self._record(key, row, change, row.state.leader_epoch, now_ms)])
 
-    def delete(self, key: ShareKey) -> Result[None]:
+    def delete(self, key: ShareKey) -> CoordinatorResult[None]:
         """Forget a share partition; one that is not there needs no forgetting."""
         _require_partition(key)
         self._require_existing(key)
-        return Result(None, [tombstone(key)] if key in self._rows else [])
+        return CoordinatorResult(None, [tombstone(key)] if key in self._rows else [])
 
-    def summary(self, key: ShareKey) -> Result[Summary]:
+    def summary(self, key: ShareKey) -> CoordinatorResult[Summary]:
         """How far the group is."""
         _require_partition(key)
         self._require_existing(key)
         row = self._rows.get(key)
         if row is None:
-            return Result(NOTHING_YET)
+            return CoordinatorResult(NOTHING_YET)
         state = row.state
-        return Result(
+        return CoordinatorResult(
             Summary(state.start_offset, state.delivery_complete_count, state.leader_epoch, state.state_epoch)
         )
 
@@ -435,7 +437,7 @@ class ShareMachine:
 
     # ---- housekeeping ---------------------------------------------------------------------------------------
 
-    def snapshot_cold(self, now_ms: int) -> Result[None]:
+    def snapshot_cold(self, now_ms: int) -> CoordinatorResult[None]:
         """Write a snapshot of what has not been written for long, unless everything is quiet.
 
         Else one quiet share partition would keep the log of all others from being cut off.
@@ -444,31 +446,31 @@ class ShareMachine:
         again = [StartTimer("cold snapshots", interval_ms, self.snapshot_cold)]
         states = {key: row.state for key, row in self._rows.items()}
         if all(state.created_ms != state.written_ms for state in states.values()):
-            return Result(None, effects=again)
+            return CoordinatorResult(None, effects=again)
         records = [
             snapshot_record(key, state._replace(snapshot_epoch=state.snapshot_epoch + 1, written_ms=now_ms))
             for key, state in states.items()
             if now_ms - state.written_ms >= interval_ms
         ]
-        return Result(None, records, again, atomic=False)
+        return CoordinatorResult(None, records, again, atomic=False)
 
-    def prune(self, now_ms: int) -> Result[None]:
+    def prune(self, now_ms: int) -> CoordinatorResult[None]:
         """Cut off the log what no share partition needs any more, once everything known here is committed."""
         effects: list[Effect] = [StartTimer("prune", self._config()[PRUNE_INTERVAL], self.prune)]
         offset = self.last_redundant_offset()
         if offset is not None:
             effects.append(After(lambda: self._prune(offset)))
-        return Result(None, effects=effects)
+        return CoordinatorResult(None, effects=effects)
 
     def last_redundant_offset(self) -> int | None:
         """The first offset that is still needed."""
         offset = min((row.snapshot_offset for row in self._rows.values()), default=self._last_tombstone.value)
         return offset if offset > 0 else None
 
-    def forget_topics(self, topic_ids: frozenset[Uuid]) -> Result[None]:
+    def forget_topics(self, topic_ids: frozenset[Uuid]) -> CoordinatorResult[None]:
         """Topics were deleted: their share partitions go with them."""
         keys = [key for key in self._rows if key.topic_id in topic_ids]
-        return Result(None, [tombstone(key) for key in keys], atomic=False)
+        return CoordinatorResult(None, [tombstone(key) for key in keys], atomic=False)
 
     # ---- replay ---------------------------------------------------------------------------------------------
 
@@ -583,7 +585,9 @@ class LocalShareCoordinator:
     def summary(self, key: ShareKey) -> Pending[Summary]:
         return self._write(key, lambda machine, _: machine.summary(key))
 
-    def _write(self, key: ShareKey, decide: Callable[[ShareMachine, int], Result[T]]) -> Pending[T]:
+    def _write(
+        self, key: ShareKey, decide: Callable[[ShareMachine, int], CoordinatorResult[T]]
+    ) -> Pending[T]:
         partition = self.runtime.partition_for(coordinator_key(key))
         return self.runtime.write(partition, decide, timeout_ms=self._timeout_ms())
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
-from ottla.coordinator.machine import Handle, Scheduler
+from ottla.coordinator.shard import Handle, Scheduler
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.model.tasks import report

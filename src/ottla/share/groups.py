@@ -28,12 +28,12 @@ from ottla.wire.messages.share_group import (
 
 if TYPE_CHECKING:
     from ottla.coordinator.group.context import Caller
-    from ottla.coordinator.group.shard import GroupMachine
+    from ottla.coordinator.group.shard import GroupCoordinatorShard
     from ottla.coordinator.group.share.group import Initialize
     from ottla.coordinator.group.share.manager import Beat
     from ottla.coordinator.group.share.offsets import Alteration, Deletion
-    from ottla.coordinator.machine import Result
     from ottla.coordinator.runtime import CoordinatorRuntime
+    from ottla.coordinator.shard import CoordinatorResult
 
 log = logging.getLogger("ottla.coordinator.share")
 
@@ -45,11 +45,13 @@ Deleted = list[DeleteShareGroupOffsetsResponseTopic]
 class ShareGroupService:
     """See the module."""
 
-    def __init__(self, groups: CoordinatorRuntime[GroupMachine], persister: SharePersister) -> None:
+    def __init__(self, groups: CoordinatorRuntime[GroupCoordinatorShard], persister: SharePersister) -> None:
         self._groups = groups
         self.persister = persister
 
-    def _write(self, group_id: str, decide: Callable[[GroupMachine, int], Result[T]]) -> Pending[T]:
+    def _write(
+        self, group_id: str, decide: Callable[[GroupCoordinatorShard, int], CoordinatorResult[T]]
+    ) -> Pending[T]:
         return self._groups.write(self._groups.partition_for(group_id), decide)
 
     # ---- members ------------------------------------------------------------------------------------------

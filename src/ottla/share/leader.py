@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from ottla.coordinator.machine import Handle, Scheduler
+from ottla.coordinator.shard import Handle, Scheduler
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending

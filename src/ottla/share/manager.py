@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from ottla.config.broker import BrokerConfig
-from ottla.coordinator.machine import Scheduler
+from ottla.coordinator.shard import Scheduler
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError

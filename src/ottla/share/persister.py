@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from ottla.coordinator.machine import Scheduler
+from ottla.coordinator.shard import Scheduler
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
 from ottla.model.pending import Pending

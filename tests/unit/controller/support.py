@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from ottla.config.broker import BrokerConfig
-from ottla.controller.result import RequestContext, Result
+from ottla.controller.result import ControllerResult, RequestContext
 from ottla.controller.rules import ClusterRules, ControllerSettings
 from ottla.controller.topics import Sources
 from ottla.metadata import records as r
@@ -65,7 +65,7 @@ class Cluster:
         builder.apply_all(records, base)
         self.image, _ = builder.build(base + len(records) - 1, 1, 1000)
 
-    def take(self, result: Result[object]) -> None:
+    def take(self, result: ControllerResult[object]) -> None:
         """Replays what was decided."""
         if result.records:
             self.apply(*result.records)

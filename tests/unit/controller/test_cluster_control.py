@@ -5,7 +5,7 @@ from tests.unit.controller.support import Cluster, directory, registration
 
 from ottla.controller import cluster_control
 from ottla.controller.cluster_control import BrokerControlState, HeartbeatDecision, Heartbeats
-from ottla.controller.result import Result
+from ottla.controller.result import ControllerResult
 from ottla.metadata import records as r
 from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
@@ -39,7 +39,7 @@ class Life(Cluster):
         self.heartbeats.register(request.broker_id, result.response.broker_epoch, self.now_ms)
         return result.response.broker_epoch
 
-    def heartbeat(self, broker_id: int, **fields: object) -> Result[HeartbeatDecision]:
+    def heartbeat(self, broker_id: int, **fields: object) -> ControllerResult[HeartbeatDecision]:
         defaults: dict[str, object] = {
             "broker_epoch": self.epoch(broker_id),
             "current_metadata_offset": self.image.offset,

@@ -13,7 +13,7 @@ from tests.unit.raft.test_driver import NEW, fetch_request
 
 from ottla.controller.channel import ControllerChannel
 from ottla.controller.controller import Controller
-from ottla.controller.result import RequestContext, Result
+from ottla.controller.result import ControllerResult, RequestContext
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage, image_records
 from ottla.metadata.loader import MetadataLoader
 from ottla.metadata.records import FeatureLevelRecord, NoOpRecord
@@ -387,7 +387,7 @@ def test_a_failed_snapshot_is_not_the_end(directory: Path, monkeypatch: pytest.M
 def test_a_directory_of_a_newer_release_is_refused(directory: Path) -> None:
     async def upgrade(controller: Controller) -> None:
         newer = FeatureLevelRecord(name="metadata.version", feature_level=31)
-        await controller._runtime.submit(lambda image: Result(None, [newer]))
+        await controller._runtime.submit(lambda image: ControllerResult(None, [newer]))
 
     run(directory, upgrade)
     with pytest.raises(KafkaError, match=r"metadata\.version is at level 31; this release supports 7-30"):

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from ottla.controller.result import Result
+from ottla.controller.result import ControllerResult
 from ottla.controller.runtime import MAX_PENDING_DECISIONS, ControllerRuntime
 from ottla.metadata import records as r
 from ottla.metadata.delta import Delta, MetadataError
@@ -45,7 +45,7 @@ class World:
         self.publisher.subscribe(lambda image, delta: self.seen.append((image, delta)))
 
     def write(self, *records: r.MetadataRecord, atomic: bool = False) -> "asyncio.Future[str]":
-        return self.runtime.submit(lambda image: Result("done", list(records), atomic))
+        return self.runtime.submit(lambda image: ControllerResult("done", list(records), atomic))
 
     def commit(self) -> None:
         self.runtime.on_commit(self.log.next_offset)
@@ -100,12 +100,12 @@ async def test_the_image_is_shown_before_the_answer(world: World) -> None:
 @world_test
 async def test_an_answer_that_rests_on_what_is_pending_waits_with_it(world: World) -> None:
     write = world.write(topic("a"))
-    read = world.runtime.submit(lambda image: Result("a" in image.topics))
+    read = world.runtime.submit(lambda image: ControllerResult("a" in image.topics))
     await asyncio.sleep(0)
     assert not read.done()
     world.commit()
     assert (await write, await read) == ("done", True)
-    alone = world.runtime.submit(lambda image: Result(len(image.topics)))
+    alone = world.runtime.submit(lambda image: ControllerResult(len(image.topics)))
     assert alone.done()
 
 
@@ -122,7 +122,7 @@ async def test_commits_come_in_order_and_in_part(world: World) -> None:
 
 @world_test
 async def test_a_refusal_appends_nothing(world: World) -> None:
-    def refuse(image: ClusterImage) -> Result[None]:
+    def refuse(image: ClusterImage) -> ControllerResult[None]:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "no")
 
     before = len(world.log.batches)
@@ -198,7 +198,9 @@ async def test_atomic_records_are_one_batch_and_others_are_split(world: World) -
 
 @world_test
 async def test_there_is_an_end_to_what_may_wait(world: World) -> None:
-    waiting = [world.runtime.submit(lambda image: Result(None, [r.NoOpRecord()])) for _ in range(10_000)]
+    waiting = [
+        world.runtime.submit(lambda image: ControllerResult(None, [r.NoOpRecord()])) for _ in range(10_000)
+    ]
     assert len(waiting) == MAX_PENDING_DECISIONS
     with pytest.raises(KafkaError) as error:
         await world.write(topic("a"))

@@ -21,8 +21,8 @@ from ottla.coordinator.loader import (
     note_skips,
     replay_batches,
 )
-from ottla.coordinator.machine import CoordinatorRecord
-from ottla.coordinator.runtime import ShardState
+from ottla.coordinator.runtime import CoordinatorState
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.records.batch import CRC_OFFSET, HEADER_SIZE, compute_crc, iter_batches, set_offset_and_epoch
 from ottla.records.control import end_txn_marker
 from ottla.records.record import build_batch
@@ -120,7 +120,7 @@ def test_no_record_keeps_a_shard_of_groups_from_serving(rest: bytes, value: byte
     bad: Pair = (struct.pack(">h", kind) + rest, value)
     world = GroupWorld(log=log_of([bad, offset_record("kept", "t", 0, kept)]))
     assert world.machine.offsets.store.by_group["kept"][("t", 0)].offset == 7
-    assert world.shard.state is ShardState.ACTIVE
+    assert world.shard.state is CoordinatorState.ACTIVE
 
 
 def test_what_a_machine_refuses_is_skipped_whole(

@@ -8,8 +8,8 @@ from tests.unit.coordinator.toy import Toy, put
 
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.java_hash import java_hash_code, partition_for
-from ottla.coordinator.machine import Effect, Result
-from ottla.coordinator.runtime import CoordinatorRuntime, Producer, ShardState
+from ottla.coordinator.runtime import CoordinatorRuntime, CoordinatorState, Producer
+from ottla.coordinator.shard import CoordinatorResult, Effect
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
@@ -85,7 +85,7 @@ def test_a_shard_that_cannot_be_loaded_is_not_asked(runtime: CoordinatorRuntime[
     again = runtime.elect(3, 0, MemoryLog())
     assert again is not None
     assert refusal(runtime, 3) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert shard.state is ShardState.CLOSED
+    assert shard.state is CoordinatorState.CLOSED
     assert runtime.elect(3, 0, MemoryLog()) is None
 
 
@@ -102,7 +102,7 @@ def test_an_election_of_the_same_epoch_changes_nothing_and_a_later_one_everythin
     assert not waiting.done
     again = runtime.elect(3, 5, log)
     assert again is not None
-    assert again.state is ShardState.LOADING
+    assert again.state is CoordinatorState.LOADING
     assert waiting.error is not None
     assert waiting.error.code is ErrorCode.NOT_COORDINATOR
 
@@ -112,7 +112,7 @@ def test_a_load_that_ends_after_the_leadership_is_not_taken_up(runtime: Coordina
     assert shard is not None
     runtime.resign(3)
     runtime.loaded(shard)
-    assert shard.state is ShardState.CLOSED
+    assert shard.state is CoordinatorState.CLOSED
     assert list(runtime.active_shards()) == []
 
 
@@ -188,7 +188,7 @@ def test_a_commit_may_take_as_long_as_the_runtime_says(scheduler: ManualSchedule
 
 def test_decisions_get_the_time(runtime: CoordinatorRuntime[Toy], scheduler: ManualScheduler) -> None:
     lead(runtime, 1)
-    assert runtime.write(1, lambda toy, now_ms: Result(now_ms)).result() == scheduler.now_ms()
+    assert runtime.write(1, lambda toy, now_ms: CoordinatorResult(now_ms)).result() == scheduler.now_ms()
 
 
 def test_a_shard_that_cannot_follow_the_cluster_is_loaded_again_and_the_others_follow(

@@ -12,8 +12,8 @@ from tests.support.group_world import ManualScheduler, MemoryLog
 
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.loader import replay_batches
-from ottla.coordinator.machine import CoordinatorRecord, Effect, Result
-from ottla.coordinator.runtime import Producer, Shard
+from ottla.coordinator.runtime import CoordinatorContext, Producer
+from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect
 from ottla.coordinator.timeline import Timeline, TimelineDict
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
@@ -78,12 +78,12 @@ def number(name: str, value: int | None, metadata: str = "") -> CoordinatorRecor
     return CoordinatorRecord(key, OffsetCommitValue(offset=value, metadata=metadata, commit_timestamp=0))
 
 
-Operation = Callable[[Toy, int], Result[Any]]
+Operation = Callable[[Toy, int], CoordinatorResult[Any]]
 
 
 def put(name: str, value: int | None, **more: Any) -> Operation:
     """Decide on a number; the answer is all numbers as they are after it."""
-    return lambda toy, _: Result({**toy.newest(), name: value}, [number(name, value)], **more)
+    return lambda toy, _: CoordinatorResult({**toy.newest(), name: value}, [number(name, value)], **more)
 
 
 class ToyWorld:
@@ -97,7 +97,7 @@ class ToyWorld:
         timeline.recording = False
         self.toy = Toy(timeline)
         self.timeline = timeline
-        self.shard: Shard[Toy] = Shard(
+        self.shard: CoordinatorContext[Toy] = CoordinatorContext(
             PLACE,
             0,
             self.toy,

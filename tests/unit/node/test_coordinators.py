@@ -12,8 +12,8 @@ import pytest
 from tests.interop.process import wait_until
 from tests.unit.node.test_group_offsets import Client
 
-from ottla.coordinator.machine import Result
-from ottla.coordinator.runtime import ShardState
+from ottla.coordinator.runtime import CoordinatorState
+from ottla.coordinator.shard import CoordinatorResult
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.node import coordinators
@@ -72,7 +72,7 @@ def test_a_shard_whose_load_fails_for_good_says_that_it_is_no_coordinator(
         wait_until(lambda: len(tries) >= 2, 30, "a second try")
         assert asked(link) in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         (shard,) = broker.node.coordinators.groups._shards.values()
-        assert shard.state in (ShardState.FAILED, ShardState.LOADING)
+        assert shard.state in (CoordinatorState.FAILED, CoordinatorState.LOADING)
         # The others serve.
         (found,) = link.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4).coordinators
         assert found.error_code == 0
@@ -92,7 +92,7 @@ class Runtime:
     def partition_for(self, key: str) -> int:
         return 0
 
-    def write(self, partition: int, operation: Callable[[Any, int], Result[Any]]) -> Pending[Any]:
+    def write(self, partition: int, operation: Callable[[Any, int], CoordinatorResult[Any]]) -> Pending[Any]:
         if self.error is not None:
             return Pending.failed(self.error)
         self.decided.append(operation(None, 0).response)
@@ -127,14 +127,14 @@ def test_an_assignor_that_raises_fails_its_group_and_frees_its_thread(
                 told.set()
 
         for _ in range(MAX_THREADS + 1):
-            background.in_thread("g", work, lambda found, now_ms: Result(found), failed)
+            background.in_thread("g", work, lambda found, now_ms: CoordinatorResult(found), failed)
         await asyncio.wait_for(told.wait(), 20)
         assert {error.code for error in failures} == {ErrorCode.UNKNOWN_SERVER_ERROR}
         done = asyncio.Event()
 
-        def then(found: int, now_ms: int) -> Result[int]:
+        def then(found: int, now_ms: int) -> CoordinatorResult[int]:
             done.set()
-            return Result(found)
+            return CoordinatorResult(found)
 
         background.in_thread("g", lambda: 42, then, failed)
         await asyncio.wait_for(done.wait(), 20)
@@ -153,7 +153,7 @@ def test_slices_that_raise_fail_their_group(runtime: Runtime, caplog: pytest.Log
     async def scenario() -> None:
         background = LoopBackground(lambda: runtime)  # type: ignore[arg-type,return-value]
         failed: asyncio.Future[KafkaError] = asyncio.get_running_loop().create_future()
-        background.in_slices("g", slices(), lambda found, now_ms: Result(found), failed.set_result)
+        background.in_slices("g", slices(), lambda found, now_ms: CoordinatorResult(found), failed.set_result)
         error = await asyncio.wait_for(failed, 20)
         assert error.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -167,7 +167,9 @@ def test_what_was_found_out_and_cannot_be_written_fails_its_group(runtime: Runti
     async def scenario() -> None:
         background = LoopBackground(lambda: runtime)  # type: ignore[arg-type,return-value]
         failed: asyncio.Future[KafkaError] = asyncio.get_running_loop().create_future()
-        background.in_thread("g", lambda: 1, lambda found, now_ms: Result(found), failed.set_result)
+        background.in_thread(
+            "g", lambda: 1, lambda found, now_ms: CoordinatorResult(found), failed.set_result
+        )
         assert await asyncio.wait_for(failed, 20) is runtime.error
 
     asyncio.run(scenario())

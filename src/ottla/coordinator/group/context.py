@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from ottla.coordinator.group.assignors.api import PartitionAssignor
 from ottla.coordinator.group.assignors.loading import load_assignors
 from ottla.coordinator.group.group import Group, GroupType
-from ottla.coordinator.machine import Effect, Result
+from ottla.coordinator.shard import CoordinatorResult, Effect
 from ottla.coordinator.timeline import Timeline, TimelineDict
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
@@ -29,7 +29,7 @@ class Background(Protocol):
         self,
         group_id: str,
         work: Callable[[], T],
-        then: Callable[[T, int], Result[Any]],
+        then: Callable[[T, int], CoordinatorResult[Any]],
         failed: Callable[[KafkaError], None],
     ) -> None:
         """Compute in a thread; `then` is given what came out and the time."""
@@ -39,7 +39,7 @@ class Background(Protocol):
         self,
         group_id: str,
         work: Iterator[T | None],
-        then: Callable[[T, int], Result[Any]],
+        then: Callable[[T, int], CoordinatorResult[Any]],
         failed: Callable[[KafkaError], None],
     ) -> None:
         """Compute on the loop, a slice a turn: the work yields None after each slice, and at last what came out."""
@@ -119,7 +119,7 @@ class Caller(NamedTuple):
 
 
 class GroupContext:
-    """Owned by a GroupMachine; the managers keep a reference."""
+    """Owned by a GroupCoordinatorShard; the managers keep a reference."""
 
     def __init__(
         self,

@@ -3,8 +3,8 @@
 import struct
 from typing import Final
 
-from ottla.coordinator.machine import CoordinatorRecord
 from ottla.coordinator.serde import RecordSerde, RecordType
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.model.ids import ZERO_UUID
 from ottla.wire.messages import offsets_log as o
 from ottla.wire.messages import share_group_log as sh

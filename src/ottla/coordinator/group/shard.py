@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
-from ottla.coordinator.group.classic.manager import ClassicManager
-from ottla.coordinator.group.consumer.manager import ConsumerManager
+from ottla.coordinator.group.classic.manager import ClassicGroupManager
+from ottla.coordinator.group.consumer.manager import ConsumerGroupManager
 from ottla.coordinator.group.context import GroupContext, Manager, Replay
 from ottla.coordinator.group.group import Group, GroupType
-from ottla.coordinator.group.offsets.manager import OffsetManager
-from ottla.coordinator.group.share.manager import ShareManager
-from ottla.coordinator.group.streams.manager import StreamsManager
-from ottla.coordinator.machine import Answer, CoordinatorRecord, Effect, Result, StartTimer
+from ottla.coordinator.group.offsets.manager import OffsetMetadataManager
+from ottla.coordinator.group.share.manager import ShareGroupManager
+from ottla.coordinator.group.streams.manager import StreamsGroupManager
+from ottla.coordinator.shard import Answer, CoordinatorRecord, CoordinatorResult, Effect, StartTimer
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import KafkaError
@@ -27,7 +27,7 @@ from ottla.wire.messages.offsets_log import OffsetCommitKey
 # ----------------------------------------
 # The groups of a shard whatever their kind: listing them, deleting them.
 #
-# Owner: the GroupMachine of a shard.
+# Owner: the GroupCoordinatorShard of a shard.
 
 
 # Records of a deletion in one decision: some milliseconds.
@@ -40,7 +40,7 @@ _FILTER_NAMES = {"NotReady": "not_ready"}
 class GroupDirectory:
     """See the module."""
 
-    def __init__(self, context: GroupContext, offsets: OffsetManager) -> None:
+    def __init__(self, context: GroupContext, offsets: OffsetMetadataManager) -> None:
         self._context = context
         self._offsets = offsets
         self._running: list[_Deletion] = []
@@ -69,7 +69,7 @@ class GroupDirectory:
             )
         return listed
 
-    def delete(self, group_ids: Sequence[str]) -> Result[list[DeletableGroupResult]]:
+    def delete(self, group_ids: Sequence[str]) -> CoordinatorResult[list[DeletableGroupResult]]:
         """Groups without members, with all their offsets; each has its own success or error.
 
         A group whose last batch could not be written is still there, and can be deleted again.
@@ -77,9 +77,9 @@ class GroupDirectory:
         deletion = _Deletion(self._context, self._offsets, group_ids)
         records = deletion.go_on()
         if deletion.over:
-            return Result(deletion.results, records, atomic=False)
+            return CoordinatorResult(deletion.results, records, atomic=False)
         self._running.append(deletion)
-        return Result(
+        return CoordinatorResult(
             deletion.parked,
             records,
             [self._next(deletion)],
@@ -94,15 +94,17 @@ class GroupDirectory:
     def _next(self, deletion: "_Deletion") -> StartTimer:
         return StartTimer(("delete groups", id(deletion)), 0, lambda _: self._go_on(deletion))
 
-    def _go_on(self, deletion: "_Deletion") -> Result[None]:
+    def _go_on(self, deletion: "_Deletion") -> CoordinatorResult[None]:
         if deletion.parked.done:  # it has failed, or this is its timer's second try
-            return Result(None)
+            return CoordinatorResult(None)
         records = deletion.go_on()
         effects: list[Effect] = [self._next(deletion)]
         if deletion.over:
             self._running.remove(deletion)
             effects = [Answer(deletion.parked, deletion.results)]
-        return Result(None, records, effects, lambda error: self._fail(deletion, error), atomic=False)
+        return CoordinatorResult(
+            None, records, effects, lambda error: self._fail(deletion, error), atomic=False
+        )
 
     def _fail(self, deletion: "_Deletion", error: KafkaError) -> Sequence[Effect]:
         if deletion in self._running:
@@ -115,7 +117,9 @@ class GroupDirectory:
 class _Deletion:
     """Groups on their way out, a slice a decision. Each is asked for its leave once, when its turn comes."""
 
-    def __init__(self, context: GroupContext, offsets: OffsetManager, group_ids: Sequence[str]) -> None:
+    def __init__(
+        self, context: GroupContext, offsets: OffsetMetadataManager, group_ids: Sequence[str]
+    ) -> None:
         self._context = context
         self._offsets = offsets
         self._left = deque(group_ids)
@@ -164,7 +168,7 @@ class _LargeGroup:
     and what is new stays.
     """
 
-    def __init__(self, context: GroupContext, offsets: OffsetManager, group: Group) -> None:
+    def __init__(self, context: GroupContext, offsets: OffsetMetadataManager, group: Group) -> None:
         self._context = context
         self._offsets = offsets
         self._group = group
@@ -184,16 +188,16 @@ class _LargeGroup:
         return list(group.tombstones()) if group.is_empty() else []
 
 
-class GroupMachine:
+class GroupCoordinatorShard:
     """See the module."""
 
     def __init__(self, context: GroupContext) -> None:
         self.context = context
-        self.classic = ClassicManager(context)
-        self.consumer = ConsumerManager(context, self.classic)
-        self.share = ShareManager(context)
-        self.streams = StreamsManager(context)
-        self.offsets = OffsetManager(context, self.classic)
+        self.classic = ClassicGroupManager(context)
+        self.consumer = ConsumerGroupManager(context, self.classic)
+        self.share = ShareGroupManager(context)
+        self.streams = StreamsGroupManager(context)
+        self.offsets = OffsetMetadataManager(context, self.classic)
         # The short way of a load.
         self.replay_bytes = self.offsets.loader.replay
         self.directory = GroupDirectory(context, self.offsets)

@@ -7,7 +7,7 @@ PrepareX is committed; only then are markers sent, and a coordinator that finds 
 Where Apache refuses a request because an earlier change is not committed yet, this machine decides on that change
 already: the answer waits for both. A transactional id in PrepareX is busy for everybody, whoever asks.
 
-Rules: pure; a decision raises the KafkaError that its asker is told, or gives a Result. Owner: a Shard of the
+Rules: pure; a decision raises the KafkaError that its asker is told, or gives a CoordinatorResult. Owner: a Shard of the
 transaction coordinator's runtime.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from ottla.coordinator.machine import After, CoordinatorRecord, Effect, Result, StartTimer
+from ottla.coordinator.shard import After, CoordinatorRecord, CoordinatorResult, Effect, StartTimer
 from ottla.coordinator.timeline import Timeline, TimelineDict
 from ottla.coordinator.transaction.log import transaction_record
 from ottla.coordinator.transaction.metadata import (
@@ -27,7 +27,7 @@ from ottla.coordinator.transaction.metadata import (
     PREPARED,
     STATES_BY_LABEL,
     ProducerIdAndEpoch,
-    Transaction,
+    TransactionMetadata,
     TransactionState,
     bumps_epoch,
 )
@@ -63,7 +63,7 @@ class TransactionMarkers(NamedTuple):
 
 @dataclass(slots=True)
 class TransactionContext:
-    """Owned by a TransactionMachine."""
+    """Owned by a TransactionCoordinator."""
 
     timeline: Timeline
     # The shard's partition of __transaction_state.
@@ -76,7 +76,7 @@ class TransactionContext:
     # Take over the writing of markers; whoever does that calls the machine's `complete` at the end.
     send_markers: Callable[[TransactionMarkers], None]
 
-    def markers(self, transactional_id: str, row: Transaction) -> TransactionMarkers:
+    def markers(self, transactional_id: str, row: TransactionMetadata) -> TransactionMarkers:
         """What a decided transaction is to be told to its partitions by."""
         assert row.state in PREPARED, row.state
         return TransactionMarkers(
@@ -131,14 +131,14 @@ class EndRequest(NamedTuple):
     client_version: int
 
 
-class TransactionMachine:
+class TransactionCoordinator:
     """See the module."""
 
     def __init__(self, context: TransactionContext) -> None:
         self.context = context
-        self.transactions: TimelineDict[str, Transaction] = TimelineDict(context.timeline)
+        self.transactions: TimelineDict[str, TransactionMetadata] = TimelineDict(context.timeline)
         # Those that are not ended: what a new coordinator and the timeouts go through.
-        self._open: TimelineDict[str, Transaction] = TimelineDict(context.timeline)
+        self._open: TimelineDict[str, TransactionMetadata] = TimelineDict(context.timeline)
         self._image = ClusterImage()
         # Soft: the transactional ids whose expiry has yet to be looked at in this round.
         self._unchecked: list[str] = []
@@ -179,17 +179,17 @@ class TransactionMachine:
         """The cluster's transaction.version."""
         return self._image.features.get(TRANSACTION_VERSION, 0)
 
-    def _record(self, transactional_id: str, row: Transaction | None) -> CoordinatorRecord:
+    def _record(self, transactional_id: str, row: TransactionMetadata | None) -> CoordinatorRecord:
         return transaction_record(transactional_id, row, self._version)
 
     # ---- a producer begins --------------------------------------------------------------------------------
 
-    def init_producer_id(self, ask: InitRequest, now_ms: int) -> Result[Outcome]:
+    def init_producer_id(self, ask: InitRequest, now_ms: int) -> CoordinatorResult[Outcome]:
         """Give a producer its id and the next epoch, which fences whoever had the transactional id before."""
         timeout_ms = self._timeout_ms(ask)
         row = self.transactions.get(ask.transactional_id)
         if row is None:
-            row = Transaction.new(self.context.new_producer_id(), timeout_ms, now_ms)
+            row = TransactionMetadata.new(self.context.new_producer_id(), timeout_ms, now_ms)
         if row.state in PREPARED:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if ask.expected is not None and not row.accepts(ask.expected):
@@ -199,7 +199,7 @@ class TransactionMachine:
             return self._fence(ask.transactional_id, row, now_ms, Outcome(ErrorCode.CONCURRENT_TRANSACTIONS))
         changed = self._initialized(row, ask.expected, timeout_ms, now_ms)
         outcome = Outcome(ErrorCode.NONE, changed.producer_id, changed.producer_epoch)
-        return Result(outcome, [self._record(ask.transactional_id, changed)])
+        return CoordinatorResult(outcome, [self._record(ask.transactional_id, changed)])
 
     def _timeout_ms(self, ask: InitRequest) -> int:
         config = self.context.config()
@@ -214,8 +214,8 @@ class TransactionMachine:
         return ask.timeout_ms
 
     def _initialized(
-        self, row: Transaction, expected: ProducerIdAndEpoch | None, timeout_ms: int, now_ms: int
-    ) -> Transaction:
+        self, row: TransactionMetadata, expected: ProducerIdAndEpoch | None, timeout_ms: int, now_ms: int
+    ) -> TransactionMetadata:
         expected_epoch = None if expected is None else expected.producer_epoch
         if row.is_exhausted and expected_epoch in (None, row.producer_epoch):
             return row.rotated(
@@ -232,7 +232,7 @@ class TransactionMachine:
         partitions: Collection[TopicPartition],
         client_version: int,
         now_ms: int,
-    ) -> Result[None]:
+    ) -> CoordinatorResult[None]:
         """Make partitions part of the transaction, which begins with the first."""
         row = self._require(transactional_id)
         if row.state in PREPARED:
@@ -240,9 +240,9 @@ class TransactionMachine:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         _check_producer(row, producer)
         if row.state is S.ONGOING and row.partitions.issuperset(partitions):
-            return Result(None)
+            return CoordinatorResult(None)
         changed = row.with_partitions(partitions, client_version, now_ms)
-        return Result(None, [self._record(transactional_id, changed)])
+        return CoordinatorResult(None, [self._record(transactional_id, changed)])
 
     def verify_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]
@@ -259,7 +259,7 @@ class TransactionMachine:
             for partition in partitions
         }
 
-    def _require(self, transactional_id: str) -> Transaction:
+    def _require(self, transactional_id: str) -> TransactionMetadata:
         row = self.transactions.get(transactional_id)
         if row is None:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -267,14 +267,14 @@ class TransactionMachine:
 
     # ---- a transaction ends -------------------------------------------------------------------------------
 
-    def end_transaction(self, ask: EndRequest, now_ms: int) -> Result[Outcome]:
+    def end_transaction(self, ask: EndRequest, now_ms: int) -> CoordinatorResult[Outcome]:
         """Decide a transaction: it is answered when the decision is committed, before its markers are written."""
         row = self._require(ask.transactional_id)
         if bumps_epoch(ask.client_version):
             return self._end_v2(ask, row, now_ms)
         return self._end_v1(ask, row, now_ms)
 
-    def _end_v1(self, ask: EndRequest, row: Transaction, now_ms: int) -> Result[Outcome]:
+    def _end_v1(self, ask: EndRequest, row: TransactionMetadata, now_ms: int) -> CoordinatorResult[Outcome]:
         """Before KIP-890 all transactions of a producer share an epoch: a delayed end may hit a later one."""
         _check_producer(row, ask.producer)
         if row.state in PREPARED:
@@ -285,10 +285,10 @@ class TransactionMachine:
             )
             return self._prepare(ask.transactional_id, prepared, Outcome())
         if row.state is (S.COMPLETE_COMMIT if ask.committed else S.COMPLETE_ABORT):
-            return Result(Outcome())
+            return CoordinatorResult(Outcome())
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
 
-    def _end_v2(self, ask: EndRequest, row: Transaction, now_ms: int) -> Result[Outcome]:
+    def _end_v2(self, ask: EndRequest, row: TransactionMetadata, now_ms: int) -> CoordinatorResult[Outcome]:
         """With KIP-890 the epoch says which transaction is meant: the current one, or the one just ended."""
         if row.state in PREPARED:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -304,21 +304,21 @@ class TransactionMachine:
         # A client that does not know whether its transaction began may abort one that did not.
         return self._decide(ask.transactional_id, row, ask.committed, ask.client_version, now_ms)
 
-    def _repeat_end(self, ask: EndRequest, row: Transaction) -> Result[Outcome]:
+    def _repeat_end(self, ask: EndRequest, row: TransactionMetadata) -> CoordinatorResult[Outcome]:
         """The client did not hear that its transaction has ended."""
         if row.state is not (S.COMPLETE_COMMIT if ask.committed else S.COMPLETE_ABORT):
             raise KafkaError(ErrorCode.INVALID_TXN_STATE)
-        return Result(Outcome(ErrorCode.NONE, row.producer_id, row.producer_epoch))
+        return CoordinatorResult(Outcome(ErrorCode.NONE, row.producer_id, row.producer_epoch))
 
     def _decide(
         self,
         transactional_id: str,
-        row: Transaction,
+        row: TransactionMetadata,
         committed: bool,
         version: int,
         now_ms: int,
         outcome: Outcome | None = None,
-    ) -> Result[Outcome]:
+    ) -> CoordinatorResult[Outcome]:
         next_producer_id = self.context.new_producer_id() if row.is_exhausted else NO_PRODUCER_ID
         prepared = row.prepared(
             committed=committed, client_version=version, next_producer_id=next_producer_id, now_ms=now_ms
@@ -327,12 +327,16 @@ class TransactionMachine:
             transactional_id, prepared, outcome or Outcome(ErrorCode.NONE, *prepared.successor)
         )
 
-    def _prepare(self, transactional_id: str, row: Transaction, outcome: Outcome) -> Result[Outcome]:
-        return Result(outcome, [self._record(transactional_id, row)], [self._send(transactional_id, row)])
+    def _prepare(
+        self, transactional_id: str, row: TransactionMetadata, outcome: Outcome
+    ) -> CoordinatorResult[Outcome]:
+        return CoordinatorResult(
+            outcome, [self._record(transactional_id, row)], [self._send(transactional_id, row)]
+        )
 
     def _fence(
-        self, transactional_id: str, row: Transaction, now_ms: int, outcome: Outcome
-    ) -> Result[Outcome]:
+        self, transactional_id: str, row: TransactionMetadata, now_ms: int, outcome: Outcome
+    ) -> CoordinatorResult[Outcome]:
         """Abort an open transaction with an epoch that its producer does not have."""
         if bumps_epoch(self._version):
             return self._decide(transactional_id, row, False, self._version, now_ms, outcome)
@@ -341,18 +345,18 @@ class TransactionMachine:
         )
         return self._prepare(transactional_id, prepared, outcome)
 
-    def _send(self, transactional_id: str, row: Transaction) -> After:
+    def _send(self, transactional_id: str, row: TransactionMetadata) -> After:
         markers = self.context.markers(transactional_id, row)
         return After(lambda: self.context.send_markers(markers))
 
-    def complete(self, markers: TransactionMarkers, now_ms: int) -> Result[None]:
+    def complete(self, markers: TransactionMarkers, now_ms: int) -> CoordinatorResult[None]:
         """Every partition has its marker. Told of a transaction that is over already, nothing happens."""
         row = self.transactions.get(markers.transactional_id)
         if row is None or row.state not in PREPARED:
-            return Result(None)
+            return CoordinatorResult(None)
         if (row.producer_id, row.producer_epoch) != (markers.producer_id, markers.producer_epoch):
-            return Result(None)
-        return Result(None, [self._record(markers.transactional_id, row.completed(now_ms))])
+            return CoordinatorResult(None)
+        return CoordinatorResult(None, [self._record(markers.transactional_id, row.completed(now_ms))])
 
     # ---- time ---------------------------------------------------------------------------------------------
 
@@ -360,7 +364,7 @@ class TransactionMachine:
         delay_ms = self.context.config()["transaction.abort.timed.out.transaction.cleanup.interval.ms"]
         return StartTimer(ABORT_TIMED_OUT, delay_ms, self.abort_timed_out)
 
-    def abort_timed_out(self, now_ms: int) -> Result[None]:
+    def abort_timed_out(self, now_ms: int) -> CoordinatorResult[None]:
         """Abort what is open for too long, with an epoch that shuts its producer out."""
         records: list[CoordinatorRecord] = []
         effects: list[Effect] = []
@@ -375,13 +379,13 @@ class TransactionMachine:
                 )
                 records += aborted.records
                 effects += aborted.effects
-        return Result(None, records, [*effects, self._abort_timer()], atomic=False)
+        return CoordinatorResult(None, records, [*effects, self._abort_timer()], atomic=False)
 
     def _expiry_timer(self) -> StartTimer:
         delay_ms = self.context.config()["transaction.remove.expired.transaction.cleanup.interval.ms"]
         return StartTimer(REMOVE_EXPIRED, delay_ms, self.remove_expired)
 
-    def remove_expired(self, now_ms: int) -> Result[None]:
+    def remove_expired(self, now_ms: int) -> CoordinatorResult[None]:
         """Forget transactional ids that have not been used for transactional.id.expiration.ms, a slice at a time."""
         if not self._unchecked:
             self._unchecked = list(self.transactions)
@@ -393,7 +397,7 @@ class TransactionMachine:
             if self._unchecked
             else self._expiry_timer()
         )
-        return Result(None, [self._record(key, None) for key in gone], [again], atomic=False)
+        return CoordinatorResult(None, [self._record(key, None) for key in gone], [again], atomic=False)
 
     def _is_expired(self, transactional_id: str, before_ms: int) -> bool:
         row = self.transactions.get(transactional_id)
@@ -401,26 +405,26 @@ class TransactionMachine:
 
     # ---- what everybody may see ---------------------------------------------------------------------------
 
-    def describe(self, transactional_id: str) -> Transaction:
+    def describe(self, transactional_id: str) -> TransactionMetadata:
         """The transaction as it is committed."""
         row = self.transactions.committed(transactional_id)
         if row is None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return row
 
-    def listed(self) -> Mapping[str, Transaction]:
+    def listed(self) -> Mapping[str, TransactionMetadata]:
         """All transactional ids as they are committed."""
         return self.transactions.committed_view()
 
 
-def _check_producer(row: Transaction, producer: ProducerIdAndEpoch) -> None:
+def _check_producer(row: TransactionMetadata, producer: ProducerIdAndEpoch) -> None:
     if row.producer_id != producer.producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if row.producer_epoch != producer.producer_epoch:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
 
 
-def _is_retry_over_rotation(row: Transaction, producer: ProducerIdAndEpoch) -> bool:
+def _is_retry_over_rotation(row: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
     """Did the end that is asked for again use up the last epoch, so that the producer has a new id by now?"""
     return (
         row.previous_producer_id == producer.producer_id
@@ -429,7 +433,7 @@ def _is_retry_over_rotation(row: Transaction, producer: ProducerIdAndEpoch) -> b
     )
 
 
-def _is_retried_end(row: Transaction, producer: ProducerIdAndEpoch) -> bool:
+def _is_retried_end(row: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
     """Is this the end that led to the current epoch, asked for again?
 
     An end of version 1 led to no epoch: what looks like its repetition is a zombie of the epoch before, whom Apache
@@ -471,7 +475,7 @@ class TransactionFilter(NamedTuple):
             _compile(pattern) if pattern else None,
         )
 
-    def takes(self, transactional_id: str, row: Transaction, now_ms: int) -> bool:
+    def takes(self, transactional_id: str, row: TransactionMetadata, now_ms: int) -> bool:
         """Is this one asked for?"""
         if self.producer_ids and row.producer_id not in self.producer_ids:
             return False

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from ottla.coordinator.machine import CoordinatorRecord
 from ottla.coordinator.serde import RecordSerde, RecordType
-from ottla.coordinator.transaction.metadata import Transaction, TransactionState
+from ottla.coordinator.shard import CoordinatorRecord
+from ottla.coordinator.transaction.metadata import TransactionMetadata, TransactionState
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from ottla.wire.messages.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
@@ -40,7 +40,7 @@ def log_value_version(transaction_version: int) -> int:
 
 
 def transaction_record(
-    transactional_id: str, row: Transaction | None, transaction_version: int
+    transactional_id: str, row: TransactionMetadata | None, transaction_version: int
 ) -> CoordinatorRecord:
     """What makes a row true; None for a tombstone."""
     version = log_value_version(transaction_version)
@@ -71,7 +71,7 @@ class TransactionSerde(RecordSerde):
 TRANSACTION_RECORDS = TransactionSerde()
 
 
-def to_value(row: Transaction, version: int) -> TransactionLogValue:
+def to_value(row: TransactionMetadata, version: int) -> TransactionLogValue:
     """As the log holds it: version 0 knows neither other producer ids nor the client's version."""
     flexible = version >= 1
     return TransactionLogValue(
@@ -93,7 +93,7 @@ def _encode_key(transactional_id: str) -> bytes:
     return _KEY_TYPE + _LENGTH.pack(len(text)) + text
 
 
-def _encode_value(row: Transaction) -> bytes:
+def _encode_value(row: TransactionMetadata) -> bytes:
     """Version 1, as the codec writes what `to_value` gives it."""
     (
         producer_id,
@@ -145,9 +145,9 @@ def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
 _kept_partitions = lru_cache(maxsize=_KEPT_SETS)(_encode_partitions)
 
 
-def from_value(value: TransactionLogValue) -> Transaction:
+def from_value(value: TransactionLogValue) -> TransactionMetadata:
     """A row as a new coordinator finds it."""
-    return Transaction(
+    return TransactionMetadata(
         producer_id=value.producer_id,
         previous_producer_id=value.previous_producer_id,
         next_producer_id=value.next_producer_id,

@@ -8,7 +8,7 @@ Transactions version 2 (KIP-890) gives every transaction an epoch of its own: th
 delayed request of an earlier transaction never fits a later one. When the epochs of a producer id are used up, its
 end also brings the next producer id.
 
-Pure. Owner: the TransactionMachine.
+Pure. Owner: the TransactionCoordinator.
 """
 
 from collections.abc import Iterable
@@ -86,7 +86,7 @@ def bumps_epoch(transaction_version: int) -> bool:
     return transaction_version >= EPOCH_BUMP_VERSION
 
 
-class Transaction(NamedTuple):
+class TransactionMetadata(NamedTuple):
     """One transactional id; see the module."""
 
     producer_id: int
@@ -103,7 +103,7 @@ class Transaction(NamedTuple):
     client_version: int
 
     @classmethod
-    def new(cls, producer_id: int, timeout_ms: int, now_ms: int) -> "Transaction":
+    def new(cls, producer_id: int, timeout_ms: int, now_ms: int) -> "TransactionMetadata":
         """A transactional id that nobody has used: its epoch is still to come."""
         return cls(
             producer_id=producer_id,
@@ -150,7 +150,7 @@ class Transaction(NamedTuple):
         was_exhausted = expected.producer_epoch >= LAST_CLIENT_EPOCH
         return expected.producer_id == self.previous_producer_id and was_exhausted
 
-    def initialized(self, expected_epoch: int | None, timeout_ms: int, now_ms: int) -> "Transaction":
+    def initialized(self, expected_epoch: int | None, timeout_ms: int, now_ms: int) -> "TransactionMetadata":
         """The next epoch for a new producer, or for one that goes on after an error (KIP-360)."""
         if self.is_exhausted:
             raise KafkaError(
@@ -172,14 +172,14 @@ class Transaction(NamedTuple):
 
     def rotated(
         self, producer_id: int, timeout_ms: int, now_ms: int, *, keep_last_epoch: bool
-    ) -> "Transaction":
+    ) -> "TransactionMetadata":
         """A new producer id, because the epochs of the old one are used up."""
         last_epoch = self.producer_epoch if keep_last_epoch else NO_PRODUCER_EPOCH
         return self._emptied(producer_id, 0, last_epoch, timeout_ms, now_ms)
 
     def _emptied(
         self, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
-    ) -> "Transaction":
+    ) -> "TransactionMetadata":
         self._check(S.EMPTY)
         return self._replace(
             producer_id=producer_id,
@@ -197,10 +197,10 @@ class Transaction(NamedTuple):
 
     def with_partitions(
         self, added: Iterable[TopicPartition], client_version: int, now_ms: int
-    ) -> "Transaction":
+    ) -> "TransactionMetadata":
         """The transaction with more partitions; it begins with its first."""
         self._check(S.ONGOING)
-        return Transaction(
+        return TransactionMetadata(
             self.producer_id,
             self.producer_id,
             self.next_producer_id,
@@ -216,7 +216,7 @@ class Transaction(NamedTuple):
 
     def prepared(
         self, *, committed: bool, client_version: int, next_producer_id: int, now_ms: int
-    ) -> "Transaction":
+    ) -> "TransactionMetadata":
         """Decided: nothing but the markers is missing. From version 2 on the epoch grows with it."""
         state = S.PREPARE_COMMIT if committed else S.PREPARE_ABORT
         epoch, last_epoch = self.producer_epoch, self.last_producer_epoch
@@ -224,7 +224,7 @@ class Transaction(NamedTuple):
             last_epoch = epoch
             epoch = min(epoch + 1, MAX_EPOCH)
         self._check(state)
-        return Transaction(
+        return TransactionMetadata(
             self.producer_id,
             self.producer_id,
             next_producer_id,
@@ -239,17 +239,17 @@ class Transaction(NamedTuple):
             client_version,
         )
 
-    def fenced(self) -> "Transaction":
+    def fenced(self) -> "TransactionMetadata":
         """The same with the epoch that shuts its producer out, for the end that version 1 writes."""
         epoch = min(self.producer_epoch + 1, MAX_EPOCH)
         return self._replace(producer_epoch=epoch, last_producer_epoch=NO_PRODUCER_EPOCH)
 
-    def completed(self, now_ms: int) -> "Transaction":
+    def completed(self, now_ms: int) -> "TransactionMetadata":
         """Every marker is written. With its last epoch used up, the producer goes on as another."""
         producer_id, epoch = self.successor
         state = S.COMPLETE_COMMIT if self.state is S.PREPARE_COMMIT else S.COMPLETE_ABORT
         self._check(state)
-        return Transaction(
+        return TransactionMetadata(
             producer_id,
             self.producer_id,
             NO_PRODUCER_ID,

@@ -14,11 +14,11 @@ from ottla.coordinator.group.classic.rebalance import join_error, sync_error
 from ottla.coordinator.group.consumer.manager import validate as validate_consumer_heartbeat
 from ottla.coordinator.group.context import Caller
 from ottla.coordinator.group.group import GroupType
-from ottla.coordinator.group.shard import GroupMachine
+from ottla.coordinator.group.shard import GroupCoordinatorShard
 from ottla.coordinator.group.streams.manager import HeartbeatOutcome
 from ottla.coordinator.group.streams.manager import validate as validate_streams_heartbeat
 from ottla.coordinator.group.streams.topology import StatusCode
-from ottla.coordinator.machine import Result
+from ottla.coordinator.shard import CoordinatorResult
 from ottla.metadata.features import GROUP_VERSION, STREAMS_VERSION
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending, gather
@@ -138,7 +138,9 @@ def _delete_others(
     return deleted.map(lambda results: staying + results, lambda error: staying + _not_deleted(others, error))
 
 
-def _decide_deletion(group_ids: list[str], machine: GroupMachine, now_ms: int) -> Result[Deleted]:
+def _decide_deletion(
+    group_ids: list[str], machine: GroupCoordinatorShard, now_ms: int
+) -> CoordinatorResult[Deleted]:
     return machine.directory.delete(group_ids)
 
 
@@ -189,7 +191,7 @@ async def describe_all(
     ctx: Context,
     request: DescribeRequest,
     answer: type[D],
-    describe: Callable[[GroupMachine, str], tuple[D, Iterable[Any]]],
+    describe: Callable[[GroupCoordinatorShard, str], tuple[D, Iterable[Any]]],
     *,
     enabled: bool,
 ) -> list[D]:
@@ -227,7 +229,7 @@ def with_skipped(ctx: Context, group_id: str, message: str | None) -> str | None
 def _read_group(
     ctx: Context,
     group_id: str,
-    describe: Callable[[GroupMachine, str], tuple[D, Iterable[Any]]],
+    describe: Callable[[GroupCoordinatorShard, str], tuple[D, Iterable[Any]]],
     *,
     enabled: bool,
 ) -> tuple[D, Iterable[Any]]:
@@ -292,8 +294,8 @@ def _held_bytes(ctx: Context) -> int:
 
 
 def _decide_join(
-    caller: Caller, request: JoinGroupRequest, machine: GroupMachine, now_ms: int
-) -> Result[JoinGroupResponse]:
+    caller: Caller, request: JoinGroupRequest, machine: GroupCoordinatorShard, now_ms: int
+) -> CoordinatorResult[JoinGroupResponse]:
     return machine.classic.join(caller, request, now_ms)
 
 
@@ -320,8 +322,8 @@ def sync_group(ctx: Context, request: SyncGroupRequest) -> SyncGroupResponse | P
 
 
 def _decide_sync(
-    caller: Caller, request: SyncGroupRequest, machine: GroupMachine, now_ms: int
-) -> Result[SyncGroupResponse]:
+    caller: Caller, request: SyncGroupRequest, machine: GroupCoordinatorShard, now_ms: int
+) -> CoordinatorResult[SyncGroupResponse]:
     return machine.classic.sync(caller, request, now_ms)
 
 
@@ -345,8 +347,8 @@ def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | Pe
 
 
 def _decide_heartbeat(
-    caller: Caller, request: HeartbeatRequest, machine: GroupMachine, now_ms: int
-) -> Result[HeartbeatResponse]:
+    caller: Caller, request: HeartbeatRequest, machine: GroupCoordinatorShard, now_ms: int
+) -> CoordinatorResult[HeartbeatResponse]:
     return machine.classic.heartbeat(caller, request, now_ms)
 
 
@@ -369,8 +371,8 @@ def leave_group(ctx: Context, request: LeaveGroupRequest) -> LeaveGroupResponse 
 
 
 def _decide_leave(
-    caller: Caller, request: LeaveGroupRequest, machine: GroupMachine, now_ms: int
-) -> Result[LeaveGroupResponse]:
+    caller: Caller, request: LeaveGroupRequest, machine: GroupCoordinatorShard, now_ms: int
+) -> CoordinatorResult[LeaveGroupResponse]:
     return machine.classic.leave(caller, request, now_ms)
 
 
@@ -439,8 +441,8 @@ def consumer_group_heartbeat(
 
 
 def _decide_consumer_heartbeat(
-    caller: Caller, request: ConsumerGroupHeartbeatRequest, machine: GroupMachine, now_ms: int
-) -> Result[ConsumerGroupHeartbeatResponse]:
+    caller: Caller, request: ConsumerGroupHeartbeatRequest, machine: GroupCoordinatorShard, now_ms: int
+) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
     return machine.consumer.heartbeat(caller, request, now_ms)
 
 
@@ -457,7 +459,7 @@ async def consumer_group_describe(
 
 
 def _describe_consumer_group(
-    machine: GroupMachine, group_id: str
+    machine: GroupCoordinatorShard, group_id: str
 ) -> tuple[DescribedConsumerGroup, Iterator[Member]]:
     return machine.consumer.describe(group_id)
 
@@ -501,8 +503,8 @@ def _failed_streams_heartbeat(error: KafkaError) -> StreamsGroupHeartbeatRespons
 
 
 def _decide_streams_heartbeat(
-    caller: Caller, request: StreamsGroupHeartbeatRequest, machine: GroupMachine, now_ms: int
-) -> Result[HeartbeatOutcome]:
+    caller: Caller, request: StreamsGroupHeartbeatRequest, machine: GroupCoordinatorShard, now_ms: int
+) -> CoordinatorResult[HeartbeatOutcome]:
     return machine.streams.heartbeat(caller, request, now_ms)
 
 
@@ -538,5 +540,7 @@ async def streams_group_describe(
     return StreamsGroupDescribeResponse(groups=groups)
 
 
-def _describe_streams_group(machine: GroupMachine, group_id: str) -> tuple[DescribedStreamsGroup, tuple[()]]:
+def _describe_streams_group(
+    machine: GroupCoordinatorShard, group_id: str
+) -> tuple[DescribedStreamsGroup, tuple[()]]:
     return machine.streams.describe(group_id), ()

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ottla.coordinator.group.offsets.manager import AllOffsets
-from ottla.coordinator.group.shard import GroupMachine
-from ottla.coordinator.machine import Result
+from ottla.coordinator.group.shard import GroupCoordinatorShard
 from ottla.coordinator.runtime import Producer
+from ottla.coordinator.shard import CoordinatorResult
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, TopicPartition
 from ottla.model.pending import Pending, gather
@@ -91,8 +91,8 @@ def _check_count(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> None:
 
 
 def _decide_commit(
-    request: OffsetCommitRequest, version: int, machine: GroupMachine, now_ms: int
-) -> Result[OffsetCommitResponse]:
+    request: OffsetCommitRequest, version: int, machine: GroupCoordinatorShard, now_ms: int
+) -> CoordinatorResult[OffsetCommitResponse]:
     return machine.offsets.commit(request, version, now_ms)
 
 
@@ -159,8 +159,8 @@ def _write_in_transaction(ctx: Context, request: TxnOffsetCommitRequest) -> Pend
 
 
 def _decide_txn_commit(
-    request: TxnOffsetCommitRequest, version: int, machine: GroupMachine, now_ms: int
-) -> Result[TxnOffsetCommitResponse]:
+    request: TxnOffsetCommitRequest, version: int, machine: GroupCoordinatorShard, now_ms: int
+) -> CoordinatorResult[TxnOffsetCommitResponse]:
     return machine.offsets.txn_commit(request, version, now_ms)
 
 
@@ -309,13 +309,13 @@ def _ask(
 def _decided(
     ctx: Context,
     group: OffsetFetchRequestGroup,
-    look: Callable[[GroupMachine], T],
+    look: Callable[[GroupCoordinatorShard], T],
     require_stable: bool,
 ) -> Pending[T]:
     groups = ctx.node.groups
     partition = groups.partition_for(group.group_id)
     if require_stable:
-        return groups.write(partition, lambda machine, _: Result(look(machine)))
+        return groups.write(partition, lambda machine, _: CoordinatorResult(look(machine)))
     try:
         return Pending.of(groups.read(partition, lambda machine, _: look(machine)))
     except KafkaError as error:
@@ -323,12 +323,14 @@ def _decided(
 
 
 def _decide(
-    group: OffsetFetchRequestGroup, require_stable: bool, machine: GroupMachine
+    group: OffsetFetchRequestGroup, require_stable: bool, machine: GroupCoordinatorShard
 ) -> OffsetFetchResponseGroup:
     return machine.offsets.fetch(group, require_stable=require_stable)
 
 
-def _decide_all(group: OffsetFetchRequestGroup, require_stable: bool, machine: GroupMachine) -> AllOffsets:
+def _decide_all(
+    group: OffsetFetchRequestGroup, require_stable: bool, machine: GroupCoordinatorShard
+) -> AllOffsets:
     return machine.offsets.fetch_all(group, require_stable=require_stable)
 
 
@@ -421,6 +423,6 @@ def offset_delete(ctx: Context, request: OffsetDeleteRequest) -> Pending[OffsetD
 
 
 def _decide_deletion(
-    request: OffsetDeleteRequest, machine: GroupMachine, now_ms: int
-) -> Result[OffsetDeleteResponse]:
+    request: OffsetDeleteRequest, machine: GroupCoordinatorShard, now_ms: int
+) -> CoordinatorResult[OffsetDeleteResponse]:
     return machine.offsets.delete_offsets(request)

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from ottla.coordinator.transaction.coordinator import EndRequest, InitRequest, Outcome, TransactionFilter
-from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch, Transaction
+from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch, TransactionMetadata
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import (
     INTERNAL_TOPICS,
@@ -287,7 +287,7 @@ async def list_transactions(ctx: Context, request: ListTransactionsRequest) -> L
     return ListTransactionsResponse(unknown_state_filters=wanted.unknown_states, transaction_states=states)
 
 
-def _listed(transactional_id: str, row: Transaction) -> ListTransactionsResponseTransactionState:
+def _listed(transactional_id: str, row: TransactionMetadata) -> ListTransactionsResponseTransactionState:
     return ListTransactionsResponseTransactionState(
         transactional_id=transactional_id,
         producer_id=row.producer_id,

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from ottla.coordinator.machine import Scheduler
 from ottla.coordinator.runtime import CoordinatorRuntime, Producer
+from ottla.coordinator.shard import Scheduler
 from ottla.coordinator.transaction.coordinator import TransactionMarkers
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition

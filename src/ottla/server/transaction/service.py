@@ -10,17 +10,17 @@ from ottla.coordinator.transaction.coordinator import (
     EndRequest,
     InitRequest,
     Outcome,
-    TransactionMachine,
+    TransactionCoordinator,
     TransactionMarkers,
 )
-from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch, Transaction
+from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch, TransactionMetadata
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
 from ottla.server.transaction.markers import MarkerWriter
 
-Runtime = CoordinatorRuntime[TransactionMachine]
+Runtime = CoordinatorRuntime[TransactionCoordinator]
 
 
 class TransactionService:
@@ -80,7 +80,7 @@ class TransactionService:
             lambda machine, now_ms: machine.end_transaction(ask, now_ms),
         )
 
-    def describe(self, transactional_id: str) -> Transaction:
+    def describe(self, transactional_id: str) -> TransactionMetadata:
         """A transactional id as it is committed."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -89,7 +89,7 @@ class TransactionService:
             lambda machine, _: machine.describe(transactional_id),
         )
 
-    def listed(self) -> Iterator[tuple[str, Transaction]]:
+    def listed(self) -> Iterator[tuple[str, TransactionMetadata]]:
         """Every transactional id that this broker coordinates; COORDINATOR_LOAD_IN_PROGRESS while some are loaded."""
         if self.runtime.loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

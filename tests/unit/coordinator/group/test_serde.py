@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.coordinator.group.serde import GROUP_RECORDS, encode_offset
-from ottla.coordinator.machine import CoordinatorRecord
 from ottla.coordinator.serde import RecordSerde, RecordType
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.model.ids import ZERO_UUID
 from ottla.wire.codec import WireError
 from ottla.wire.messages.offsets_log import OffsetCommitKey, OffsetCommitValue

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.transaction_world import place
 
-from ottla.coordinator.machine import CoordinatorRecord
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.transaction.coordinator import TransactionFilter
 from ottla.coordinator.transaction.log import TRANSACTION_RECORDS, to_value, transaction_record
 from ottla.coordinator.transaction.metadata import (
@@ -13,7 +13,7 @@ from ottla.coordinator.transaction.metadata import (
     OPEN,
     PREPARED,
     TRANSITIONS,
-    Transaction,
+    TransactionMetadata,
     TransactionState,
 )
 from ottla.model.errors import ErrorCode, KafkaError
@@ -22,7 +22,7 @@ from ottla.wire.codec import encode
 from ottla.wire.messages.transaction_log import TransactionLogKey
 
 S = TransactionState
-NEW = Transaction.new(5, 60_000, 1_000).initialized(None, 60_000, 1_000)
+NEW = TransactionMetadata.new(5, 60_000, 1_000).initialized(None, 60_000, 1_000)
 
 # ---- states ---------------------------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ def test_every_state_says_where_it_leads() -> None:
     assert all(S.DEAD in TRANSITIONS[state] for state in EXPIRABLE)
 
 
-def step(row: Transaction, name: str) -> Transaction:
+def step(row: TransactionMetadata, name: str) -> TransactionMetadata:
     steps = {
         "init": lambda: row.initialized(None, 1, 1),
         "add": lambda: row.with_partitions([place(0)], 2, 1),
@@ -120,7 +120,7 @@ def test_from_transaction_version_1_on_values_are_flexible(level: int) -> None:
 
 
 rows = st.builds(
-    Transaction,
+    TransactionMetadata,
     producer_id=st.integers(0, 2**63 - 1),
     previous_producer_id=st.integers(-1, 2**63 - 1),
     next_producer_id=st.integers(-1, 2**63 - 1),
@@ -136,7 +136,7 @@ rows = st.builds(
 
 
 @given(rows)
-def test_what_is_written_in_version_1_is_read_back(row: Transaction) -> None:
+def test_what_is_written_in_version_1_is_read_back(row: TransactionMetadata) -> None:
     key, value = TRANSACTION_RECORDS.encode(transaction_record("id", row, 2))
     assert TRANSACTION_RECORDS.decode(key, value) == CoordinatorRecord(
         transaction_record("id", row, 2).key, row, 1
@@ -144,7 +144,9 @@ def test_what_is_written_in_version_1_is_read_back(row: Transaction) -> None:
 
 
 @given(rows, st.text(max_size=20))
-def test_the_short_way_writes_what_the_declared_messages_do(row: Transaction, transactional_id: str) -> None:
+def test_the_short_way_writes_what_the_declared_messages_do(
+    row: TransactionMetadata, transactional_id: str
+) -> None:
     key, value = TRANSACTION_RECORDS.encode(transaction_record(transactional_id, row, 2))
     assert key == b"\x00\x00" + encode(TransactionLogKey(transactional_id=transactional_id), 0)
     assert value == b"\x00\x01" + encode(to_value(row, 1), 1)
@@ -158,7 +160,7 @@ def test_very_many_partitions_are_written_as_well() -> None:
 
 
 @given(rows)
-def test_version_0_keeps_what_it_knows(row: Transaction) -> None:
+def test_version_0_keeps_what_it_knows(row: TransactionMetadata) -> None:
     key, value = TRANSACTION_RECORDS.encode(transaction_record("id", row, 0))
     decoded = TRANSACTION_RECORDS.decode(key, value)
     assert decoded is not None
@@ -188,7 +190,10 @@ def test_a_state_that_there_is_not_is_corrupt() -> None:
 
 
 def takes(
-    row: Transaction = ONGOING, transactional_id: str = "app-1", now_ms: int = 5_000, **filters: object
+    row: TransactionMetadata = ONGOING,
+    transactional_id: str = "app-1",
+    now_ms: int = 5_000,
+    **filters: object,
 ) -> bool:
     options = {"states": [], "producer_ids": [], "min_duration_ms": -1, "pattern": None, **filters}
     return TransactionFilter.of(**options).takes(transactional_id, row, now_ms)  # type: ignore[arg-type]

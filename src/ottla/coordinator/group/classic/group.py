@@ -5,7 +5,7 @@ the members come and go, without a record, and a new coordinator begins again fr
 
 Rules: the counts (members that wait, members that know a protocol) change only by the methods here.
 
-Owner: the ClassicManager of a shard.
+Owner: the ClassicGroupManager of a shard.
 """
 
 import struct
@@ -16,7 +16,7 @@ from typing import Final
 
 from ottla.coordinator.group.group import Group, GroupType, OffsetExpiration
 from ottla.coordinator.java_hash import java_hash_code
-from ottla.coordinator.machine import CoordinatorRecord
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineValue
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending

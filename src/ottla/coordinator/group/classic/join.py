@@ -4,7 +4,7 @@ A new dynamic member first gets an id and comes again with it (KIP-394), so that
 not leave a member behind each time. A static one (KIP-345) is known by its instance id: if it comes back without
 an id, it takes the place and the assignment of the one before, which is fenced.
 
-Owner: the ClassicManager of a shard.
+Owner: the ClassicGroupManager of a shard.
 """
 
 import uuid
@@ -25,7 +25,7 @@ from ottla.coordinator.group.classic.group import (
 )
 from ottla.coordinator.group.classic.rebalance import Rebalances, Turn, join_error, joined, park, sync_error
 from ottla.coordinator.group.context import Caller, GroupContext
-from ottla.coordinator.machine import After, Effect
+from ottla.coordinator.shard import After, Effect
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.wire.messages.groups import (
@@ -287,7 +287,7 @@ def _reason(request: JoinGroupRequest) -> str:
 # An assignment counts when it is written. Until then those who ask for theirs wait; if it cannot be written, or the
 # group has begun to rebalance in between, they are told and join again.
 #
-# Owner: the ClassicManager of a shard.
+# Owner: the ClassicGroupManager of a shard.
 
 
 SyncReply = SyncGroupResponse | Pending[SyncGroupResponse]

@@ -3,7 +3,7 @@
 The members of a consumer group may speak the classic protocol too (KIP-848): what they send is passed on to the
 consumer groups' manager.
 
-Owner: a GroupMachine.
+Owner: a GroupCoordinatorShard.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from ottla.coordinator.group.classic.join import Joins, Syncs
 from ottla.coordinator.group.classic.rebalance import Rebalances, Turn, join_error, sync_error
 from ottla.coordinator.group.context import Caller, GroupContext, Replay
 from ottla.coordinator.group.group import Group, GroupType
-from ottla.coordinator.machine import CoordinatorRecord, Effect, Result, StartTimer
+from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect, StartTimer
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.messages.groups import (
@@ -48,7 +48,7 @@ from ottla.wire.messages.offsets_log import GroupMetadataKey, GroupMetadataValue
 # ----------------------------------------
 # LeaveGroup: members go, one or several at once, themselves or by an administrator who names their instances.
 #
-# Owner: the ClassicManager of a shard.
+# Owner: the ClassicGroupManager of a shard.
 
 
 class Leaves:
@@ -109,22 +109,22 @@ class ClassicMembers(Protocol):
 
     def classic_join(
         self, group_id: str, caller: Caller, request: JoinGroupRequest, now_ms: int
-    ) -> Result[JoinGroupResponse]: ...
+    ) -> CoordinatorResult[JoinGroupResponse]: ...
 
     def classic_sync(
         self, caller: Caller, request: SyncGroupRequest, now_ms: int
-    ) -> Result[SyncGroupResponse]: ...
+    ) -> CoordinatorResult[SyncGroupResponse]: ...
 
     def classic_heartbeat(
         self, caller: Caller, request: HeartbeatRequest, now_ms: int
-    ) -> Result[HeartbeatResponse]: ...
+    ) -> CoordinatorResult[HeartbeatResponse]: ...
 
     def classic_leave(
         self, caller: Caller, request: LeaveGroupRequest, now_ms: int
-    ) -> Result[LeaveGroupResponse]: ...
+    ) -> CoordinatorResult[LeaveGroupResponse]: ...
 
 
-class ClassicManager:
+class ClassicGroupManager:
     """See the module."""
 
     def __init__(self, context: GroupContext) -> None:
@@ -144,7 +144,9 @@ class ClassicManager:
 
     # ---- decisions ----------------------------------------------------------------------------------------
 
-    def join(self, caller: Caller, request: JoinGroupRequest, now_ms: int) -> Result[JoinGroupResponse]:
+    def join(
+        self, caller: Caller, request: JoinGroupRequest, now_ms: int
+    ) -> CoordinatorResult[JoinGroupResponse]:
         """A member comes, or comes again; it is answered when the others have."""
         present = self._context.groups.get(request.group_id)
         if present is None or (_is_convertible(present) and not isinstance(present, ClassicGroup)):
@@ -154,14 +156,14 @@ class ClassicManager:
             return turn.result(self._joins.join(turn, present, caller, request))
         if present.type is GroupType.CONSUMER and self.consumer_groups is not None:
             return self.consumer_groups.classic_join(request.group_id, caller, request, now_ms)
-        return Result(join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ""))
+        return CoordinatorResult(join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ""))
 
     def _join_new_group(
         self, caller: Caller, request: JoinGroupRequest, present: Group | None, now_ms: int
-    ) -> Result[JoinGroupResponse]:
+    ) -> CoordinatorResult[JoinGroupResponse]:
         """A group begins with its first member, in the place of an empty one of another kind."""
         if request.member_id:
-            return Result(join_error(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
+            return CoordinatorResult(join_error(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
         group = ClassicGroup(self._context.timeline, request.group_id, now_ms)
         turn = Turn(now_ms)
         reply = self._joins.join(turn, group, caller, request)
@@ -175,17 +177,19 @@ class ClassicManager:
         self._newborn = (record.value, group)
         return record
 
-    def sync(self, caller: Caller, request: SyncGroupRequest, now_ms: int) -> Result[SyncGroupResponse]:
+    def sync(
+        self, caller: Caller, request: SyncGroupRequest, now_ms: int
+    ) -> CoordinatorResult[SyncGroupResponse]:
         """A member wants its assignment; the leader brings everybody's."""
         group = self._context.groups.get(request.group_id)
         if group is None or group.is_empty():
-            return Result(sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+            return CoordinatorResult(sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
         if isinstance(group, ClassicGroup):
             turn = Turn(now_ms)
             return turn.result(self._syncs.sync(turn, group, request))
         if group.type is GroupType.CONSUMER and self.consumer_groups is not None:
             return self.consumer_groups.classic_sync(caller, request, now_ms)
-        return Result(sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+        return CoordinatorResult(sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
 
     def beat(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatResponse | None:
         """The short way of a heartbeat that moves nothing but a deadline; None if there is more to decide.
@@ -204,13 +208,15 @@ class ClassicManager:
         member.deadline_ms = deadline_ms
         return _REBALANCING if group.state is PREPARING_REBALANCE else _ALIVE
 
-    def heartbeat(self, caller: Caller, request: HeartbeatRequest, now_ms: int) -> Result[HeartbeatResponse]:
+    def heartbeat(
+        self, caller: Caller, request: HeartbeatRequest, now_ms: int
+    ) -> CoordinatorResult[HeartbeatResponse]:
         """A member is alive; it learns whether it has to join again."""
         group = self._context.groups.get(request.group_id)
         if isinstance(group, ClassicGroup):
             member = _current(group, request)
             response = _REBALANCING if group.state is PREPARING_REBALANCE else _ALIVE
-            return Result(response, (), self._heard_of(group, member, now_ms))
+            return CoordinatorResult(response, (), self._heard_of(group, member, now_ms))
         if group is not None and group.type is GroupType.CONSUMER and self.consumer_groups is not None:
             return self.consumer_groups.classic_heartbeat(caller, request, now_ms)
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {request.group_id} not found.")
@@ -224,7 +230,9 @@ class ClassicManager:
         self._rebalances.watch(turn, group, deadline_ms)
         return turn.effects
 
-    def leave(self, caller: Caller, request: LeaveGroupRequest, now_ms: int) -> Result[LeaveGroupResponse]:
+    def leave(
+        self, caller: Caller, request: LeaveGroupRequest, now_ms: int
+    ) -> CoordinatorResult[LeaveGroupResponse]:
         """Members go."""
         group = self._context.groups.get(request.group_id)
         if isinstance(group, ClassicGroup):
@@ -233,7 +241,7 @@ class ClassicManager:
         if group is not None and group.type is GroupType.CONSUMER and self.consumer_groups is not None:
             return self.consumer_groups.classic_leave(caller, request, now_ms)
         unknown = [left(member, ErrorCode.UNKNOWN_MEMBER_ID) for member in request.members]
-        return Result(LeaveGroupResponse(members=unknown))
+        return CoordinatorResult(LeaveGroupResponse(members=unknown))
 
     # ---- questions ----------------------------------------------------------------------------------------
 
@@ -333,7 +341,9 @@ class ClassicManager:
                 self._rebalances.prepare(turn, group, "it has more members than it may have by now")
         if len(some) == ARMED_AT_ONCE:
             turn.effects.append(
-                StartTimer("classic-loaded", 0, lambda now_ms: Result(None, (), self._arm(groups, now_ms)))
+                StartTimer(
+                    "classic-loaded", 0, lambda now_ms: CoordinatorResult(None, (), self._arm(groups, now_ms))
+                )
             )
         return turn.effects
 

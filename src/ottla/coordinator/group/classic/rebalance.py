@@ -7,7 +7,7 @@ little for each other (group.initial.rebalance.delay.ms, KIP-134).
 Sessions: a heartbeat only moves its member's deadline; one timer a group goes off when the first deadline could
 have passed, and looks.
 
-Owner: the ClassicManager of a shard.
+Owner: the ClassicGroupManager of a shard.
 """
 
 import logging
@@ -26,7 +26,14 @@ from ottla.coordinator.group.classic.group import (
     group_record,
 )
 from ottla.coordinator.group.context import GroupContext
-from ottla.coordinator.machine import Answer, CancelTimer, CoordinatorRecord, Effect, Result, StartTimer
+from ottla.coordinator.shard import (
+    Answer,
+    CancelTimer,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Effect,
+    StartTimer,
+)
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.wire.messages.groups import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
@@ -49,8 +56,8 @@ class Turn:
         self.effects: list[Effect] = []
         self.on_failure: Callable[[KafkaError], Sequence[Effect]] | None = None
 
-    def result(self, response: T | Pending[T]) -> Result[T]:
-        return Result(response, self.records, self.effects, self.on_failure)
+    def result(self, response: T | Pending[T]) -> CoordinatorResult[T]:
+        return CoordinatorResult(response, self.records, self.effects, self.on_failure)
 
     def answer_join(self, group: ClassicGroup, member: Member, response: JoinGroupResponse) -> None:
         """Answer a member's parked join, if there is one."""
@@ -206,7 +213,7 @@ class Rebalances:
             )
         )
 
-    def _expire_join(self, group_id: str, now_ms: int) -> Result[None]:
+    def _expire_join(self, group_id: str, now_ms: int) -> CoordinatorResult[None]:
         turn = Turn(now_ms)
         group = self.group(group_id)
         if group is not None:
@@ -227,7 +234,9 @@ class Rebalances:
             )
         )
 
-    def _expire_initial(self, group_id: str, delay_ms: int, remaining_ms: int, now_ms: int) -> Result[None]:
+    def _expire_initial(
+        self, group_id: str, delay_ms: int, remaining_ms: int, now_ms: int
+    ) -> CoordinatorResult[None]:
         """Wait again if somebody came, but no longer than a rebalance may take."""
         turn = Turn(now_ms)
         group = self.group(group_id)
@@ -241,7 +250,7 @@ class Rebalances:
             self.complete_join(turn, group)
         return turn.result(None)
 
-    def expire_pending_sync(self, group_id: str, generation_id: int, now_ms: int) -> Result[None]:
+    def expire_pending_sync(self, group_id: str, generation_id: int, now_ms: int) -> CoordinatorResult[None]:
         """Who has not asked for its assignment in time is left behind."""
         turn = Turn(now_ms)
         group = self.group(group_id)
@@ -288,7 +297,7 @@ class Rebalances:
             ("classic-session", group_id), delay_ms, lambda now_ms: self.expire_members(group_id, now_ms)
         )
 
-    def expire_members(self, group_id: str, now_ms: int) -> Result[None]:
+    def expire_members(self, group_id: str, now_ms: int) -> CoordinatorResult[None]:
         """Remove the members whose time is up, and look again when the next one's could be."""
         turn = Turn(now_ms)
         group = self.group(group_id)

@@ -1,6 +1,6 @@
 """The target assignment of a group: what the assignor is shown, and what its answer changes.
 
-A TargetPlan is a snapshot of immutable values: it can be computed in a thread while the group goes on living.
+A TargetAssignmentBuilder is a snapshot of immutable values: it can be computed in a thread while the group goes on living.
 """
 
 import logging
@@ -33,7 +33,7 @@ from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression
 from ottla.coordinator.group.modern.assignment import ModernLargeAssignments, Run, no_target
 from ottla.coordinator.group.modern.heartbeat import Turn
 from ottla.coordinator.java_hash import members_in_order
-from ottla.coordinator.machine import After, Answer, Result, StartTimer
+from ottla.coordinator.shard import After, Answer, CoordinatorResult, StartTimer
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
@@ -66,7 +66,7 @@ class ImageTopics(SubscribedTopics):
 
 
 @dataclass(frozen=True, slots=True)
-class TargetPlan:
+class TargetAssignmentBuilder:
     """A group as it will be, to be assigned. `joining` is the member whose request asks for it."""
 
     epoch: int
@@ -176,17 +176,17 @@ def _check(assigned: GroupAssignment, spec: GroupSpec, topics: SubscribedTopics)
 # ----------------------------------------
 # Target assignments of consumer groups that are made in a thread: of large groups, and by assignors of somebody's own.
 #
-# Owner: the ConsumerManager of a shard.
+# Owner: the ConsumerGroupManager of a shard.
 
 
 # Members whose new target is written in one decision: about a millisecond.
 PORTION: Final = 50
 
 Finish = Callable[[Turn, ConsumerGroup, ConsumerGroupMember, tuple[int, Assignment]], Any]
-_Run = Run[TargetPlan, Finish, Assignment]
+_Run = Run[TargetAssignmentBuilder, Finish, Assignment]
 
 
-class LargeAssignments(ModernLargeAssignments[TargetPlan, Finish, Assignment]):
+class LargeAssignments(ModernLargeAssignments[TargetAssignmentBuilder, Finish, Assignment]):
     """See the module."""
 
     def heard_of(self, group_id: str, member_id: str) -> None:
@@ -195,11 +195,11 @@ class LargeAssignments(ModernLargeAssignments[TargetPlan, Finish, Assignment]):
         if run is not None and run.plan.joining.member_id == member_id:
             run.is_stale = True
 
-    def _write(self, run: _Run, now_ms: int) -> Result[None]:
+    def _write(self, run: _Run, now_ms: int) -> CoordinatorResult[None]:
         group = self._context.groups.get(run.group_id)
         if not isinstance(group, ConsumerGroup) or group.epoch < run.plan.epoch:  # or is another by now
             self._fail(run, KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {run.group_id} is gone."))
-            return Result(None)
+            return CoordinatorResult(None)
         turn = Turn(now_ms)
         turn.failures.append(lambda error: self._fail(run, error))
         mine = run.changes.get(run.plan.joining.member_id)
@@ -250,7 +250,7 @@ OwnedPartitions = Iterable[tuple[Uuid, Iterable[int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciliation:
+class CurrentAssignmentBuilder:
     """What a step depends on beside the member."""
 
     target_epoch: int

@@ -3,7 +3,7 @@
 Changed by replay alone, as every ModernGroup; what can be computed quickly from its state is computed when somebody
 asks.
 
-Owner: the ConsumerManager of one group shard.
+Owner: the ConsumerGroupManager of one group shard.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression
 from ottla.coordinator.group.group import CommitPartitionValidator, GroupType, OffsetExpiration
 from ottla.coordinator.group.modern.group import ModernGroup
 from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
-from ottla.coordinator.machine import CoordinatorRecord
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineDict, TimelineValue
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError

@@ -1,6 +1,6 @@
 """What all decisions about consumer groups share: finding groups and members, epochs, target assignments, steps.
 
-Owner: the ConsumerManager of a shard.
+Owner: the ConsumerGroupManager of a shard.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,7 +10,11 @@ from typing import Any, Final
 
 from ottla.coordinator.group.assignors.api import Assignment, PartitionAssignor, Partitions
 from ottla.coordinator.group.consumer import records
-from ottla.coordinator.group.consumer.assignment import Reconciliation, TargetPlan, topic_ids
+from ottla.coordinator.group.consumer.assignment import (
+    CurrentAssignmentBuilder,
+    TargetAssignmentBuilder,
+    topic_ids,
+)
 from ottla.coordinator.group.consumer.group import (
     ConsumerGroup,
     SubscriptionCount,
@@ -32,7 +36,7 @@ from ottla.coordinator.group.modern.groups import (
 )
 from ottla.coordinator.group.modern.heartbeat import SettingsCache, Turn, settings_reader
 from ottla.coordinator.group.modern.metadata_hash import TopicHashes
-from ottla.coordinator.machine import After, Result, StartTimer
+from ottla.coordinator.shard import After, CoordinatorResult, StartTimer
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
 from ottla.wire.messages import offsets_log as log
@@ -64,7 +68,7 @@ class RegexChange(Enum):
 
 
 class RegularExpressions:
-    """See the module. Owned by the ConsumerManager of a shard."""
+    """See the module. Owned by the ConsumerGroupManager of a shard."""
 
     def __init__(self, context: GroupContext, hashes: TopicHashes) -> None:
         self._context = context
@@ -135,7 +139,7 @@ class RegularExpressions:
         work = resolve(regexes, list(image.topics))
         self._resolving.add(group_id)
 
-        def then(found: Resolved, now_ms: int) -> Result[None]:
+        def then(found: Resolved, now_ms: int) -> CoordinatorResult[None]:
             return self._resolved(group_id, found, image.offset, started_ms, now_ms)
 
         background = self._context.background
@@ -156,7 +160,7 @@ class RegularExpressions:
 
     def _resolved(
         self, group_id: str, found: Resolved, version: int, timestamp_ms: int, now_ms: int
-    ) -> Result[None]:
+    ) -> CoordinatorResult[None]:
         """Write what was found; the group is assigned anew if that changes what it subscribes to."""
         self._resolving.discard(group_id)
         group = self._context.groups.get(group_id)
@@ -208,7 +212,7 @@ def _recount(
 # to fetch their assignment.
 
 
-Fence = Callable[[ConsumerGroup, ConsumerGroupMember, int], Result[Any]]
+Fence = Callable[[ConsumerGroup, ConsumerGroupMember, int], CoordinatorResult[Any]]
 
 _WHY: Final = {
     Wait.SESSION: "it was not heard of for the time of its session",
@@ -239,7 +243,7 @@ class MemberTimers(ModernTimers[ConsumerGroup]):
 
     def _expired(
         self, wait: Wait, group_id: str, member_id: str, epoch: int | None, now_ms: int
-    ) -> Result[Any]:
+    ) -> CoordinatorResult[Any]:
         if wait is Wait.JOIN:
             self._joining.discard((group_id, member_id))
         return super()._expired(wait, group_id, member_id, epoch, now_ms)
@@ -360,7 +364,7 @@ class ConsumerGroups:
 
     def plan(
         self, group: ConsumerGroup, epoch: int, member: ConsumerGroupMember, updated: ConsumerGroupMember
-    ) -> TargetPlan:
+    ) -> TargetAssignmentBuilder:
         """What is to be assigned once `updated` stands for `member`."""
         instance = updated.instance_id
         former = None if instance is None else group.static_members.get(instance)
@@ -372,7 +376,7 @@ class ConsumerGroups:
         )
         name = group.preferred_assignor(member, updated)
         assignor = self.assignors.get(name) if name is not None else None
-        return TargetPlan(
+        return TargetAssignmentBuilder(
             epoch=epoch,
             assignor=assignor or next(iter(self.assignors.values())),
             subscription_type=kind,
@@ -384,7 +388,7 @@ class ConsumerGroups:
             replaced_id=former if former != updated.member_id else None,
         )
 
-    def assign(self, turn: Turn, group: ConsumerGroup, plan: TargetPlan) -> Assignment:
+    def assign(self, turn: Turn, group: ConsumerGroup, plan: TargetAssignmentBuilder) -> Assignment:
         """Write the new target assignment; what of it is for the member that asked."""
         changes = plan.compute()
         group_id = group.group_id
@@ -412,7 +416,7 @@ class ConsumerGroups:
         epoch, assignment = target
         if not subscription_changed and member.is_reconciled_to(epoch):
             return member
-        updated = Reconciliation(
+        updated = CurrentAssignmentBuilder(
             target_epoch=epoch,
             target=assignment,
             subscribed_topic_ids=topic_ids(group.topics_of(member), self.context.image),
@@ -436,7 +440,7 @@ class ConsumerGroups:
 
 
 class ConsumerReplay(ModernReplay[ConsumerGroup]):
-    """Owned by the ConsumerManager of a shard."""
+    """Owned by the ConsumerGroupManager of a shard."""
 
     def __init__(self, context: GroupContext) -> None:
         super().__init__(context, ConsumerGroup, ConsumerGroupMember, _target_of)

@@ -2,7 +2,7 @@
 
 It puts the parts together, replays the records, and passes on what happens to the cluster.
 
-Owner: a GroupMachine.
+Owner: a GroupCoordinatorShard.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from ottla.coordinator.group.assignors.api import Assignment
-from ottla.coordinator.group.classic.manager import ClassicManager
+from ottla.coordinator.group.classic.manager import ClassicGroupManager
 from ottla.coordinator.group.consumer import records
 from ottla.coordinator.group.consumer.assignment import LargeAssignments, owned_of, reset_epochs
 from ottla.coordinator.group.consumer.group import ConsumerGroup, describe
@@ -36,7 +36,7 @@ from ottla.coordinator.group.modern.heartbeat import (
     require_possible_epoch,
     require_text,
 )
-from ottla.coordinator.machine import Effect, Result, StartTimer
+from ottla.coordinator.shard import CoordinatorResult, Effect, StartTimer
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import uuid_to_str
@@ -69,7 +69,7 @@ from ottla.wire.messages.groups import (
 # session is over. When the last member of the new protocol goes and only classic ones are left, the group becomes a
 # classic group (KIP-848).
 #
-# Owner: the ConsumerManager of a shard.
+# Owner: the ConsumerGroupManager of a shard.
 
 
 T = TypeVar("T")
@@ -172,7 +172,7 @@ class Leaves:
 # that changes the subscription; a new target assignment is made for a new epoch; the member takes a step towards its
 # part of it.
 #
-# Owner: the ConsumerManager of a shard.
+# Owner: the ConsumerGroupManager of a shard.
 
 
 Reply = ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]
@@ -199,7 +199,7 @@ class Heartbeats:
 
     def heartbeat(
         self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
-    ) -> Result[ConsumerGroupHeartbeatResponse]:
+    ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         """Decide on a heartbeat of any kind."""
         self._large.heard_of(request.group_id, request.member_id)
         unchanged = self._unchanged(caller, request, now_ms)
@@ -208,7 +208,7 @@ class Heartbeats:
             session = self._groups.timers.session(
                 group_id, unchanged.member_id, self._groups.settings[group_id].session_timeout_ms
             )
-            return Result(self._response(group_id, unchanged, None), (), (session,))
+            return CoordinatorResult(self._response(group_id, unchanged, None), (), (session,))
         turn = Turn(now_ms)
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return turn.result(self._leaves.leave(turn, request))
@@ -476,7 +476,9 @@ def arm(groups: ConsumerGroups, loaded: Iterator[ConsumerGroup], now_ms: int) ->
     for group in some:
         _arm_group(turn, groups, group)
     if len(some) == ARMED_AT_ONCE:
-        rest = StartTimer("consumer-loaded", 0, lambda now_ms: Result(None, (), arm(groups, loaded, now_ms)))
+        rest = StartTimer(
+            "consumer-loaded", 0, lambda now_ms: CoordinatorResult(None, (), arm(groups, loaded, now_ms))
+        )
         turn.effects.append(rest)
     return turn.effects
 
@@ -489,10 +491,10 @@ def _arm_group(turn: Turn, groups: ConsumerGroups, group: ConsumerGroup) -> None
             groups.timers.start_rebalance(turn, group.group_id, member)
 
 
-class ConsumerManager:
+class ConsumerGroupManager:
     """See the module."""
 
-    def __init__(self, context: GroupContext, classic: ClassicManager) -> None:
+    def __init__(self, context: GroupContext, classic: ClassicGroupManager) -> None:
         self._context = context
         self._groups = ConsumerGroups(context, self._fence)
         self._conversions = Conversions(self._groups, classic)
@@ -507,39 +509,41 @@ class ConsumerManager:
 
     def heartbeat(
         self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
-    ) -> Result[ConsumerGroupHeartbeatResponse]:
+    ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         """A member joins, stays or leaves."""
         return self._heartbeats.heartbeat(caller, request, now_ms)
 
-    def _fence(self, group: ConsumerGroup, member: ConsumerGroupMember, now_ms: int) -> Result[None]:
+    def _fence(
+        self, group: ConsumerGroup, member: ConsumerGroupMember, now_ms: int
+    ) -> CoordinatorResult[None]:
         turn = Turn(now_ms)
         self._leaves.fence(turn, group, [member])
         return turn.result(None)
 
     def classic_join(
         self, group_id: str, caller: Caller, request: JoinGroupRequest, now_ms: int
-    ) -> Result[JoinGroupResponse]:
+    ) -> CoordinatorResult[JoinGroupResponse]:
         turn = Turn(now_ms)
         group = self._groups.consumer_group(group_id)
         return turn.result(self._classic_members.join(turn, group, caller, request))
 
     def classic_sync(
         self, caller: Caller, request: SyncGroupRequest, now_ms: int
-    ) -> Result[SyncGroupResponse]:
+    ) -> CoordinatorResult[SyncGroupResponse]:
         turn = Turn(now_ms)
         group = self._groups.consumer_group(request.group_id)
         return turn.result(self._classic_members.sync(turn, group, request))
 
     def classic_heartbeat(
         self, caller: Caller, request: HeartbeatRequest, now_ms: int
-    ) -> Result[HeartbeatResponse]:
+    ) -> CoordinatorResult[HeartbeatResponse]:
         turn = Turn(now_ms)
         group = self._groups.consumer_group(request.group_id)
         return turn.result(self._classic_members.heartbeat(turn, group, request))
 
     def classic_leave(
         self, caller: Caller, request: LeaveGroupRequest, now_ms: int
-    ) -> Result[LeaveGroupResponse]:
+    ) -> CoordinatorResult[LeaveGroupResponse]:
         turn = Turn(now_ms)
         group = self._groups.consumer_group(request.group_id)
         return turn.result(self._leaves.leave_classic(turn, group, request))

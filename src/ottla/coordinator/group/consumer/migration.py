@@ -4,7 +4,7 @@ protocol joins it, and a classic group again when the last one has left (KIP-848
 Nobody loses its partitions by it: what the members were assigned stays assigned, and who speaks the classic protocol
 is told to join again.
 
-Owner: the ConsumerManager of a shard.
+Owner: the ConsumerGroupManager of a shard.
 """
 
 import logging
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment, Partitions
 from ottla.coordinator.group.classic.group import NO_ASSIGNMENT, STABLE, ClassicGroup, Member
-from ottla.coordinator.group.classic.manager import ClassicManager
+from ottla.coordinator.group.classic.manager import ClassicGroupManager
 from ottla.coordinator.group.consumer import records
 from ottla.coordinator.group.consumer.assignment import LargeAssignments
 from ottla.coordinator.group.consumer.group import PROTOCOL_TYPE, ConsumerGroup
@@ -26,7 +26,7 @@ from ottla.coordinator.group.modern.group import TargetEpoch
 from ottla.coordinator.group.modern.groups import Wait
 from ottla.coordinator.group.modern.heartbeat import Turn
 from ottla.coordinator.java_hash import timeline_order
-from ottla.coordinator.machine import CoordinatorRecord
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
@@ -111,7 +111,7 @@ DOWNGRADES: Final = ("bidirectional", "downgrade")
 class Conversions:
     """See the module."""
 
-    def __init__(self, groups: ConsumerGroups, classic: ClassicManager) -> None:
+    def __init__(self, groups: ConsumerGroups, classic: ClassicGroupManager) -> None:
         self._groups = groups
         self._classic = classic
 
@@ -343,7 +343,7 @@ def _no_upgrade(group: ClassicGroup, why: str) -> KafkaError:
 # that such a member sees. When it has to give something up or can get something more, it is told that a rebalance is
 # in progress, joins again and says what it holds then.
 #
-# Owner: the ConsumerManager of a shard.
+# Owner: the ConsumerGroupManager of a shard.
 
 
 FIRST_MEMBER_ID_REQUIRED_VERSION: Final = 4

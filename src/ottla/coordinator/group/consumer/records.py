@@ -5,7 +5,7 @@ from collections.abc import Collection
 from ottla.coordinator.group.assignors.api import Assignment, order_of
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember, EpochAssignment
 from ottla.coordinator.group.modern.group import ModernRecords
-from ottla.coordinator.machine import CoordinatorRecord
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.wire.messages import offsets_log as log
 
 _COMMON = ModernRecords(

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.modern.heartbeat import Turn
-from ottla.coordinator.machine import After, Result
+from ottla.coordinator.shard import After, CoordinatorResult
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 
@@ -101,17 +101,19 @@ class ModernLargeAssignments(ABC, Generic[P, F, T]):
         if not run.parked.done:
             run.parked.fail(error)
 
-    def _computed(self, run: Run[P, F, T], found: dict[str, T] | KafkaError, now_ms: int) -> Result[None]:
+    def _computed(
+        self, run: Run[P, F, T], found: dict[str, T] | KafkaError, now_ms: int
+    ) -> CoordinatorResult[None]:
         if self._running.get(run.group_id) is not run:
-            return Result(None)  # the shard was closed meanwhile
+            return CoordinatorResult(None)  # the shard was closed meanwhile
         if isinstance(found, KafkaError):
             self._fail(run, found)
-            return Result(None)
+            return CoordinatorResult(None)
         run.changes = found
         return self._write(run, now_ms)
 
     @abstractmethod
-    def _write(self, run: Run[P, F, T], now_ms: int) -> Result[None]:
+    def _write(self, run: Run[P, F, T], now_ms: int) -> CoordinatorResult[None]:
         """The next portion, or the last one and the end."""
 
 

@@ -15,7 +15,7 @@ from ottla.coordinator.group.modern.group import TargetEpoch
 from ottla.coordinator.group.modern.heartbeat import Turn
 from ottla.coordinator.group.share.group import ShareGroup
 from ottla.coordinator.group.streams.group import StreamsGroup
-from ottla.coordinator.machine import CancelTimer, Result, StartTimer
+from ottla.coordinator.shard import CancelTimer, CoordinatorResult, StartTimer
 
 G = TypeVar("G", ConsumerGroup, ShareGroup, StreamsGroup)
 
@@ -190,12 +190,12 @@ class ModernTimers(Generic[G]):
         groups: GroupsOfKind[G],
         kind: GroupType,
         why: Mapping[Wait, str],
-        fence: Callable[[G, Any, int], Result[Any]],
+        fence: Callable[[G, Any, int], CoordinatorResult[Any]],
     ) -> None:
         self._groups: GroupsOfKind[G] = groups
         self._kind = kind
         self._why = why
-        self._fence: Callable[[G, Any, int], Result[Any]] = fence
+        self._fence: Callable[[G, Any, int], CoordinatorResult[Any]] = fence
         self._log = logging.getLogger(f"ottla.coordinator.{kind}")
         # The timers that heartbeats start again and again.
         self._sessions: dict[tuple[str, str], StartTimer] = {}
@@ -242,12 +242,12 @@ class ModernTimers(Generic[G]):
 
     def _expired(
         self, wait: Wait, group_id: str, member_id: str, epoch: int | None, now_ms: int
-    ) -> Result[Any]:
+    ) -> CoordinatorResult[Any]:
         """The member is fenced, if it and its group are still there."""
         self._sessions.pop((group_id, member_id), None)
         group = self._groups.present(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None or (epoch is not None and member.member_epoch != epoch):
-            return Result(None)
+            return CoordinatorResult(None)
         self._log.info("group %s: member %s is fenced: %s", group_id, member_id, self._why[wait])
         return self._fence(group, member, now_ms)

@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.modern.group import STATIC_LEAVE_EPOCH
 from ottla.coordinator.group.modern.metadata_hash import TopicHashes
-from ottla.coordinator.machine import CoordinatorRecord, Effect, Result
+from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
@@ -28,9 +28,9 @@ class Turn:
         self.failures: list[Callable[[KafkaError], None]] = []
         self.failure_effects: list[Effect] = []
 
-    def result(self, response: T | Pending[T]) -> Result[T]:
+    def result(self, response: T | Pending[T]) -> CoordinatorResult[T]:
         mends = self.failures or self.failure_effects
-        return Result(response, self.records, self.effects, self._failed if mends else None)
+        return CoordinatorResult(response, self.records, self.effects, self._failed if mends else None)
 
     def _failed(self, error: KafkaError) -> Sequence[Effect]:
         for mend in self.failures:

@@ -25,7 +25,7 @@ from ottla.coordinator.group.serde import (
     key_head,
     value_tail,
 )
-from ottla.coordinator.machine import CoordinatorRecord, Effect, NewRecord, Result
+from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect, NewRecord
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
 from ottla.wire.messages.groups import (
@@ -170,13 +170,15 @@ class OffsetCommits:
 
     # ---- outside transactions -----------------------------------------------------------------------------
 
-    def commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> Result[OffsetCommitResponse]:
+    def commit(
+        self, request: OffsetCommitRequest, version: int, now_ms: int
+    ) -> CoordinatorResult[OffsetCommitResponse]:
         """Store offsets; too long metadata is refused for its own partition."""
         validator, effects = self._validate(request, version, now_ms)
         if _is_ordinary(request):
             bulk = OffsetBulk(self._store, self._ensure_group, request.group_id, now_ms)
             answers = [bulk.add(topic, validator) for topic in request.topics]
-            return Result(OffsetCommitResponse(topics=answers), (), effects, bulk=bulk)
+            return CoordinatorResult(OffsetCommitResponse(topics=answers), (), effects, bulk=bulk)
         expire_ms = NO_EXPIRE_TIMESTAMP
         if request.retention_time_ms != DEFAULT_RETENTION_MS:
             # Who asks for longer than time can tell means for ever.
@@ -187,7 +189,7 @@ class OffsetCommits:
             self._commit_topic(request.group_id, topic, validator, limit, now_ms, expire_ms, records)
             for topic in request.topics
         ]
-        return Result(OffsetCommitResponse(topics=topics), records, effects)
+        return CoordinatorResult(OffsetCommitResponse(topics=topics), records, effects)
 
     def _validate(
         self, request: OffsetCommitRequest, version: int, now_ms: int
@@ -239,7 +241,7 @@ class OffsetCommits:
 
     def txn_commit(
         self, request: TxnOffsetCommitRequest, version: int, now_ms: int
-    ) -> Result[TxnOffsetCommitResponse]:
+    ) -> CoordinatorResult[TxnOffsetCommitResponse]:
         """Offsets that count once their transaction is committed."""
         validator = self._validate_transactional(request, version)
         limit = self._context.config()["offset.metadata.max.bytes"]
@@ -248,7 +250,7 @@ class OffsetCommits:
             self._txn_commit_topic(request.group_id, topic, validator, limit, now_ms, records)
             for topic in request.topics
         ]
-        return Result(TxnOffsetCommitResponse(topics=topics), records)
+        return CoordinatorResult(TxnOffsetCommitResponse(topics=topics), records)
 
     def _validate_transactional(
         self, request: TxnOffsetCommitRequest, version: int

@@ -3,7 +3,7 @@
 A shard may hold a million: both sweeps go over the groups in slices, each of them a decision of its own on the state
 it finds, so that nobody waits for long.
 
-Owner: the OffsetManager of a shard.
+Owner: the OffsetMetadataManager of a shard.
 """
 
 import logging
@@ -21,7 +21,7 @@ from ottla.coordinator.group.offsets.store import (
     OffsetStore,
     Place,
 )
-from ottla.coordinator.machine import CoordinatorRecord, Effect, Result, StartTimer
+from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect, StartTimer
 from ottla.metadata.registrations import TopicImage
 from ottla.model.ids import ZERO_UUID, Uuid
 
@@ -92,18 +92,18 @@ class OffsetExpiry:
         interval_ms = self._context.config()["offsets.retention.check.interval.ms"]
         return StartTimer(EXPIRATION, interval_ms, self.begin)
 
-    def begin(self, now_ms: int) -> Result[None]:
+    def begin(self, now_ms: int) -> CoordinatorResult[None]:
         """Begin a sweep over all groups there are."""
         self._sweep = _Sweep(self._store, list(self._context.groups.keys()))
         return self.go_on(now_ms)
 
-    def go_on(self, now_ms: int) -> Result[None]:
+    def go_on(self, now_ms: int) -> CoordinatorResult[None]:
         """One slice of the sweep, and the timer of what comes after it."""
         records = _slice(
             self._sweep, lambda group_id, places, whole: self._visit(group_id, places, whole, now_ms)
         )
         after = self.start() if self._sweep.over else StartTimer(EXPIRATION, PAUSE_MS, self.go_on)
-        return Result(None, records, [after], atomic=False)
+        return CoordinatorResult(None, records, [after], atomic=False)
 
     def _visit(self, group_id: str, places: list[Place], whole: bool, now_ms: int) -> list[CoordinatorRecord]:
         group = self._context.groups.get(group_id)
@@ -158,9 +158,9 @@ class TopicRemoval:
     def start(self) -> StartTimer:
         return StartTimer(("topics-deleted", self._as_of_offset, *self._ids), PAUSE_MS, self.go_on)
 
-    def go_on(self, now_ms: int) -> Result[None]:
+    def go_on(self, now_ms: int) -> CoordinatorResult[None]:
         records = _slice(self._sweep, self._visit)
-        return Result(None, records, [] if self._sweep.over else [self.start()], atomic=False)
+        return CoordinatorResult(None, records, [] if self._sweep.over else [self.start()], atomic=False)
 
     def _visit(self, group_id: str, places: list[Place], whole: bool) -> Iterable[CoordinatorRecord]:
         offsets = self._store.by_group.get(group_id)

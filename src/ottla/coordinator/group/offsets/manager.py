@@ -3,7 +3,7 @@
 The store holds them (offset_store), commits (offset_commit) and fetches (offset_fetch) are decided and answered each
 in a module of their own, and so is what removes them by itself (offset_removal).
 
-Owner: the GroupMachine of a shard.
+Owner: the GroupCoordinatorShard of a shard.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from ottla.coordinator.group.offsets.store import (
     OffsetStore,
     Place,
 )
-from ottla.coordinator.machine import CoordinatorRecord, Effect, Result
+from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
@@ -175,7 +175,7 @@ def _nothing(partition: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
     )
 
 
-class OffsetManager:
+class OffsetMetadataManager:
     """The offsets of one shard."""
 
     def __init__(self, context: GroupContext, classic: ClassicGroups) -> None:
@@ -212,7 +212,7 @@ class OffsetManager:
             if 0 <= self.store.newest_at(group_id, place) <= as_of_offset
         ]
 
-    def delete_offsets(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
+    def delete_offsets(self, request: OffsetDeleteRequest) -> CoordinatorResult[OffsetDeleteResponse]:
         """Forget single offsets, of topics that nobody in the group subscribes to (KIP-496)."""
         group = self._context.group(request.group_id)
         group.validate_offset_delete()
@@ -225,7 +225,7 @@ class OffsetManager:
             else:
                 records.extend(self._tombstones(request.group_id, topic))
             topics.append(_deleted(topic, code))
-        return Result(OffsetDeleteResponse(topics=topics), records)
+        return CoordinatorResult(OffsetDeleteResponse(topics=topics), records)
 
     def _tombstones(self, group_id: str, topic: OffsetDeleteRequestTopic) -> list[CoordinatorRecord]:
         places = [(topic.name, partition.partition_index) for partition in topic.partitions]

@@ -3,7 +3,7 @@
 Rules: changed by replay only. An offset committed in a transaction waits under its producer until the marker; then
 the newest one by its place in the log counts, because compaction may have removed what stood between (KAFKA-6012).
 
-Owner: the OffsetManager of a shard.
+Owner: the OffsetMetadataManager of a shard.
 """
 
 from collections.abc import Callable, Iterator
@@ -184,7 +184,7 @@ def _discard(groups: "TimelineDict[str, TimelineDict[Place, V]]", group_id: str,
 # between, four times as fast; everything else goes the ordinary way. Both ways leave the same state, and a test holds
 # them to it.
 #
-# Owner: the OffsetManager of a shard.
+# Owner: the OffsetMetadataManager of a shard.
 
 
 _KEY_TYPE: Final = LENGTH.pack(KEY_TYPE)

@@ -3,7 +3,7 @@
 Changed by replay alone, as every ModernGroup. Soft is the memory that there was nothing to do: most heartbeats need no
 more than that.
 
-Owner: the ShareManager of one group shard.
+Owner: the ShareGroupManager of one group shard.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Set
@@ -19,7 +19,7 @@ from ottla.coordinator.group.modern.metadata_hash import TopicHashes
 from ottla.coordinator.group.share import assignor, records
 from ottla.coordinator.group.share.member import ShareGroupMember
 from ottla.coordinator.group.share.records import UNKNOWN_NAME, ShareTopic, Topics, TopicStates
-from ottla.coordinator.machine import CoordinatorRecord
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineDict
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
@@ -189,7 +189,7 @@ def _count(
 # ----------------------------------------
 # What all decisions about share groups share: the groups, how far their share partitions are, settings, hashes.
 #
-# Owner: the ShareManager of a shard.
+# Owner: the ShareGroupManager of a shard.
 
 
 RETRY_INTERVAL: Final = "group.share.initialize.retry.interval.ms"

@@ -1,6 +1,6 @@
 """The share groups of a shard (APIs 76, 77 and 90 to 92): decisions, and what happens to the cluster.
 
-Owner: a GroupMachine.
+Owner: a GroupCoordinatorShard.
 """
 
 import logging
@@ -26,7 +26,7 @@ from ottla.coordinator.group.share.member import ShareGroupMember, assignment_of
 from ottla.coordinator.group.share.offsets import ShareOffsets
 from ottla.coordinator.group.share.records import ShareTopic, Topics, TopicStates
 from ottla.coordinator.java_hash import copied_capacity, hash_order, java_hash_code, members_in_order
-from ottla.coordinator.machine import CancelTimer, CoordinatorRecord, Effect, Result, StartTimer
+from ottla.coordinator.shard import CancelTimer, CoordinatorRecord, CoordinatorResult, Effect, StartTimer
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
@@ -46,7 +46,7 @@ from ottla.wire.messages.share_group import (
 # once. Only partitions whose share state is set up are assigned: what is not yet is set up on behalf of the first
 # heartbeat that sees it, and with that the group gets another epoch.
 #
-# Owner: the ShareManager of a shard.
+# Owner: the ShareGroupManager of a shard.
 
 
 log = logging.getLogger("ottla.coordinator.share")
@@ -70,7 +70,9 @@ class Heartbeats:
         self._groups = groups
         self._context = groups.context
 
-    def heartbeat(self, caller: Caller, request: ShareGroupHeartbeatRequest, now_ms: int) -> Result[Beat]:
+    def heartbeat(
+        self, caller: Caller, request: ShareGroupHeartbeatRequest, now_ms: int
+    ) -> CoordinatorResult[Beat]:
         """Decide on a heartbeat of any kind."""
         if request.member_epoch == LEAVE_EPOCH:
             return self._leave(request)
@@ -104,7 +106,9 @@ class Heartbeats:
         )
         return self._initializing(group, epoch, names, response, written, now_ms)
 
-    def _alive(self, caller: Caller, request: ShareGroupHeartbeatRequest, now_ms: int) -> Result[Beat] | None:
+    def _alive(
+        self, caller: Caller, request: ShareGroupHeartbeatRequest, now_ms: int
+    ) -> CoordinatorResult[Beat] | None:
         """The short way of most heartbeats: nothing is new, and there was nothing to do before."""
         if request.subscribed_topic_names is not None or request.rack_id is not None:
             return None
@@ -123,7 +127,7 @@ class Heartbeats:
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
         )
         session = self.session(group.group_id, member.member_id, settings.session_timeout_ms)
-        return Result(Beat(response), (), (session,))
+        return CoordinatorResult(Beat(response), (), (session,))
 
     def _is_settled(self, group: ShareGroup) -> bool:
         return group.is_settled(self._groups.states.get(group.group_id), self._context.image)
@@ -273,7 +277,7 @@ class Heartbeats:
         response: ShareGroupHeartbeatResponse,
         written: list[CoordinatorRecord],
         now_ms: int,
-    ) -> Result[Beat]:
+    ) -> CoordinatorResult[Beat]:
         group_id = group.group_id
         timeout_ms = self._groups.settings[group_id].session_timeout_ms
         effects = [self.session(group_id, response.member_id or "", timeout_ms)]
@@ -281,9 +285,9 @@ class Heartbeats:
         if not topics:
             if not written and group.target_epoch.epoch == group.epoch:
                 self._note_settled(group)
-            return Result(Beat(response), written, effects)
+            return CoordinatorResult(Beat(response), written, effects)
         written.append(self._groups.begun(group_id, topics, now_ms))
-        return Result(
+        return CoordinatorResult(
             Beat(response, Initialize(group_id, epoch, starts_unknown(topics))),
             written,
             effects,
@@ -302,14 +306,14 @@ class Heartbeats:
 
     # ---- leaving --------------------------------------------------------------------------------------------
 
-    def _leave(self, request: ShareGroupHeartbeatRequest) -> Result[Beat]:
+    def _leave(self, request: ShareGroupHeartbeatRequest) -> CoordinatorResult[Beat]:
         group = self._groups.group(request.group_id)
         member = group.member(request.member_id)
         response = ShareGroupHeartbeatResponse(
             member_id=request.member_id, member_epoch=request.member_epoch, heartbeat_interval_ms=0
         )
         written, effects = self._remove(group, member)
-        return Result(Beat(response), written, effects, lambda _: self._stays(request))
+        return CoordinatorResult(Beat(response), written, effects, lambda _: self._stays(request))
 
     def _stays(self, request: ShareGroupHeartbeatRequest) -> Sequence[Effect]:
         """That it has left could not be written: if nothing more is heard of it, its session ends."""
@@ -333,15 +337,15 @@ class Heartbeats:
             _session_key(group_id, member_id), timeout_ms, lambda _: self._expired(group_id, member_id)
         )
 
-    def _expired(self, group_id: str, member_id: str) -> Result[None]:
+    def _expired(self, group_id: str, member_id: str) -> CoordinatorResult[None]:
         group = self._context.groups.get(group_id)
         member = group.members.get(member_id) if isinstance(group, ShareGroup) else None
         if member is None:
-            return Result(None)
+            return CoordinatorResult(None)
         assert isinstance(group, ShareGroup)
         log.info("group %s: member %s was not heard of for the time of its session", group_id, member_id)
         written, effects = self._remove(group, member)
-        return Result(None, written, effects)
+        return CoordinatorResult(None, written, effects)
 
 
 def starts_unknown(topics: Mapping[Uuid, ShareTopic]) -> dict[Uuid, dict[int, int]]:
@@ -379,7 +383,7 @@ def _assignment(assigned: Assignment) -> ShareGroupHeartbeatResponseAssignment:
 
 
 class ShareReplay(ModernReplay[ShareGroup]):
-    """Owned by the ShareManager of a shard; `states` is told how far a group's share partitions are."""
+    """Owned by the ShareGroupManager of a shard; `states` is told how far a group's share partitions are."""
 
     def __init__(self, context: GroupContext, states: Callable[[str, TopicStates | None], None]) -> None:
         super().__init__(context, ShareGroup, ShareGroupMember, _target_of)
@@ -411,7 +415,7 @@ def _target_of(value: share_group_log.ShareGroupTargetAssignmentMemberValue) -> 
     return assignment_of(value.topic_partitions)
 
 
-class ShareManager:
+class ShareGroupManager:
     """See the module."""
 
     def __init__(self, context: GroupContext) -> None:
@@ -423,7 +427,9 @@ class ShareManager:
 
     # ---- decisions and questions ----------------------------------------------------------------------------
 
-    def heartbeat(self, caller: Caller, request: ShareGroupHeartbeatRequest, now_ms: int) -> Result[Beat]:
+    def heartbeat(
+        self, caller: Caller, request: ShareGroupHeartbeatRequest, now_ms: int
+    ) -> CoordinatorResult[Beat]:
         """A member joins, stays or leaves."""
         return self._heartbeats.heartbeat(caller, request, now_ms)
 

@@ -4,7 +4,7 @@ The offsets themselves are the share coordinator's. Here it is decided whether t
 group), and written down what is being set up or forgotten, before the share coordinator is asked and after it has
 answered.
 
-Owner: the ShareManager of a shard.
+Owner: the ShareGroupManager of a shard.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ottla.coordinator.group.share.group import Initialize, ShareGroups
 from ottla.coordinator.group.share.records import UNKNOWN_NAME, ShareTopic, TopicStates, combined
-from ottla.coordinator.machine import CoordinatorRecord, Result
+from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult
 from ottla.metadata.registrations import TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
@@ -52,25 +52,25 @@ class ShareOffsets:
 
     # ---- set up or not --------------------------------------------------------------------------------------
 
-    def initialized(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> Result[None]:
+    def initialized(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> CoordinatorResult[None]:
         """The share coordinator has set these up."""
         if not partitions:
-            return Result(None)
+            return CoordinatorResult(None)
         topics = {
             topic_id: ShareTopic(self._groups.name(topic_id) or UNKNOWN_NAME, frozenset(numbers))
             for topic_id, numbers in partitions.items()
         }
         self._groups.forget_times(group_id, partitions.keys())
         states = self._groups.states_of(group_id).done(topics)
-        return Result(None, [self._groups.states_record(group_id, states)])
+        return CoordinatorResult(None, [self._groups.states_record(group_id, states)])
 
-    def not_initialized(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> Result[None]:
+    def not_initialized(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> CoordinatorResult[None]:
         """The share coordinator could not set these up: the next heartbeat tries again."""
         states = self._groups.states_of(group_id)
         self._groups.forget_times(group_id, partitions.keys())
         if not states.initializing or not partitions:
-            return Result(None)
-        return Result(None, [self._groups.states_record(group_id, states.given_up(partitions))])
+            return CoordinatorResult(None)
+        return CoordinatorResult(None, [self._groups.states_record(group_id, states.given_up(partitions))])
 
     def initialized_partitions(self, group_id: str) -> dict[Uuid, Sequence[int]]:
         """What is set up, as it is committed."""
@@ -79,7 +79,7 @@ class ShareOffsets:
 
     # ---- setting where to start -----------------------------------------------------------------------------
 
-    def alter(self, request: AlterShareGroupOffsetsRequest, now_ms: int) -> Result[Alteration]:
+    def alter(self, request: AlterShareGroupOffsetsRequest, now_ms: int) -> CoordinatorResult[Alteration]:
         """A group that is not there is made: its first members start where they are told."""
         group = self._groups.group_or_new(request.group_id)
         if not group.is_empty():
@@ -101,17 +101,17 @@ class ShareOffsets:
                     starts.setdefault(image.id, {}).update((p.partition_index, p.start_offset) for p in known)
         written = [self._groups.begun(group.group_id, topics, now_ms)] if topics else []
         alteration = Alteration(answers, Initialize(group.group_id, group.epoch, starts))
-        return Result(alteration, written)
+        return CoordinatorResult(alteration, written)
 
     # ---- forgetting -----------------------------------------------------------------------------------------
 
-    def begin_deletion(self, request: DeleteShareGroupOffsetsRequest) -> Result[Deletion]:
+    def begin_deletion(self, request: DeleteShareGroupOffsetsRequest) -> CoordinatorResult[Deletion]:
         """Topics of a group without members; the share coordinator is asked next."""
         group = self._groups.group(request.group_id)
         group.validate_delete()
         states = self._groups.states.get(request.group_id)
         if states is None:
-            return Result(Deletion({}, []))
+            return CoordinatorResult(Deletion({}, []))
         partitions: dict[Uuid, Sequence[int]] = {}
         refused = []
         for asked in request.topics:
@@ -125,15 +125,17 @@ class ShareOffsets:
             else:
                 refused.append(_refused(asked.topic_name, "There is nothing to forget."))
         states = states.deletion_begun(partitions.keys())
-        return Result(Deletion(partitions, refused), [self._groups.states_record(group.group_id, states)])
+        return CoordinatorResult(
+            Deletion(partitions, refused), [self._groups.states_record(group.group_id, states)]
+        )
 
     def complete_deletion(
         self, group_id: str, topic_ids: Sequence[Uuid], asked: Mapping[Uuid, Set[int]]
-    ) -> Result[list[DeleteShareGroupOffsetsResponseTopic]]:
+    ) -> CoordinatorResult[list[DeleteShareGroupOffsetsResponseTopic]]:
         """Of the partitions it was asked to delete, the share coordinator has forgotten those of these topics."""
         states = self._groups.states.get(group_id)
         if states is None:
-            return Result([])
+            return CoordinatorResult([])
         answers = [
             DeleteShareGroupOffsetsResponseTopic(
                 topic_id=topic_id, topic_name=self._groups.name(topic_id) or UNKNOWN_NAME
@@ -141,19 +143,19 @@ class ShareOffsets:
             for topic_id in topic_ids
         ]
         forgotten = states.deleted(asked, frozenset(topic_ids))
-        return Result(answers, [self._groups.states_record(group_id, forgotten)])
+        return CoordinatorResult(answers, [self._groups.states_record(group_id, forgotten)])
 
-    def state_deleted(self, group_id: str, asked: Mapping[Uuid, Set[int]]) -> Result[None]:
+    def state_deleted(self, group_id: str, asked: Mapping[Uuid, Set[int]]) -> CoordinatorResult[None]:
         """The share coordinator was asked to delete these; whether it has all of them is not said."""
         states = self._groups.states.get(group_id)
         after = None if states is None else states.deleted(asked, frozenset())
         if after is None or after == states:
-            return Result(None)
-        return Result(None, [self._groups.states_record(group_id, after)])
+            return CoordinatorResult(None)
+        return CoordinatorResult(None, [self._groups.states_record(group_id, after)])
 
     def begin_group_deletion(
         self, group_ids: Sequence[str]
-    ) -> Result[dict[str, Mapping[Uuid, Sequence[int]] | KafkaError]]:
+    ) -> CoordinatorResult[dict[str, Mapping[Uuid, Sequence[int]] | KafkaError]]:
         """For every share group among these: what the share coordinator is to forget first, or why it must stay."""
         outcomes: dict[str, Mapping[Uuid, Sequence[int]] | KafkaError] = {}
         written: list[CoordinatorRecord] = []
@@ -169,7 +171,7 @@ class ShareOffsets:
             else:
                 if partitions:
                     outcomes[group_id] = partitions
-        return Result(outcomes, written, atomic=False)
+        return CoordinatorResult(outcomes, written, atomic=False)
 
     def _forget_all(self, group_id: str, written: list[CoordinatorRecord]) -> dict[Uuid, Sequence[int]]:
         states = self._groups.states.get(group_id)
@@ -188,14 +190,14 @@ class ShareOffsets:
         asked = {topic_id: sorted(p for p in t.partitions if p >= 0) for topic_id, t in candidates.items()}
         return {topic_id: numbers for topic_id, numbers in asked.items() if numbers}
 
-    def forget_topics(self, topic_ids: frozenset[Uuid]) -> Result[None]:
+    def forget_topics(self, topic_ids: frozenset[Uuid]) -> CoordinatorResult[None]:
         """Topics were deleted; the share coordinator hears of it by itself."""
         written = [
             self._groups.states_record(group_id, states.without(topic_ids))
             for group_id, states in self._groups.states.items()
             if states.mentions(topic_ids)
         ]
-        return Result(None, written, atomic=False)
+        return CoordinatorResult(None, written, atomic=False)
 
 
 def _require_sound(request: AlterShareGroupOffsetsRequest) -> None:

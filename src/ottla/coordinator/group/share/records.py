@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from ottla.coordinator.group.assignors.api import Assignment
 from ottla.coordinator.group.modern.group import ModernRecords
 from ottla.coordinator.group.share.member import ShareGroupMember
-from ottla.coordinator.machine import CoordinatorRecord
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.model.ids import Uuid
 from ottla.wire.messages import share_group_log as log
 

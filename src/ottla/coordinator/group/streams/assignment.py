@@ -1,6 +1,6 @@
 """The target assignment of a streams group: what the assignor is shown, and what its answer changes.
 
-A TargetPlan is a snapshot of immutable values: it can be computed in a thread while the group goes on living.
+A TargetAssignmentBuilder is a snapshot of immutable values: it can be computed in a thread while the group goes on living.
 """
 
 import logging
@@ -30,7 +30,7 @@ INLINE_LIMIT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class TargetPlan:
+class TargetAssignmentBuilder:
     """A group as it will be, to be assigned. `joining` is the member whose request asks for it, if one does."""
 
     epoch: int
@@ -84,7 +84,7 @@ class TargetPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciliation:
+class CurrentAssignmentBuilder:
     """What a step depends on beside the member."""
 
     target_epoch: int

@@ -3,7 +3,7 @@
 Changed by replay alone, as every ModernGroup, but for a little soft state: what its topology needs on the cluster, who
 can be queried where, and who asked the whole application to stop.
 
-Owner: the StreamsManager of one group shard.
+Owner: the StreamsGroupManager of one group shard.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ from ottla.coordinator.group.streams.topology import (
     StreamsTopology,
 )
 from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code, timeline_order
-from ottla.coordinator.machine import CoordinatorRecord
+from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineDict, TimelineValue
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid

@@ -1,6 +1,6 @@
 """What all decisions about streams groups share: finding groups, their topics, target assignments, steps.
 
-Owner: the StreamsManager of a shard.
+Owner: the StreamsGroupManager of a shard.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,14 +21,14 @@ from ottla.coordinator.group.modern.groups import (
 from ottla.coordinator.group.modern.heartbeat import SettingsCache, Turn
 from ottla.coordinator.group.modern.metadata_hash import TopicHashes
 from ottla.coordinator.group.streams import records
-from ottla.coordinator.group.streams.assignment import Reconciliation, TargetPlan
+from ottla.coordinator.group.streams.assignment import CurrentAssignmentBuilder, TargetAssignmentBuilder
 from ottla.coordinator.group.streams.assignor import NUM_STANDBY_REPLICAS
 from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.coordinator.group.streams.internal_topics import configure
 from ottla.coordinator.group.streams.member import MemberState, StreamsGroupMember, Tasks, task_ids
 from ottla.coordinator.group.streams.records import AssignmentBasis
 from ottla.coordinator.group.streams.topology import ConfiguredTopology, StreamsTopology
-from ottla.coordinator.machine import Answer, Result, StartTimer
+from ottla.coordinator.shard import Answer, CoordinatorResult, StartTimer
 from ottla.coordinator.timeline import Timeline
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.messages import streams_group_log as log
@@ -62,8 +62,8 @@ def read_settings(values: Mapping[str, Any]) -> GroupSettings:
 # The timers of a streams group: of its members, and the wait before the first assignment.
 
 
-Fence = Callable[[StreamsGroup, StreamsGroupMember, int], Result[Any]]
-Assign = Callable[[StreamsGroup, int], Result[Any]]
+Fence = Callable[[StreamsGroup, StreamsGroupMember, int], CoordinatorResult[Any]]
+Assign = Callable[[StreamsGroup, int], CoordinatorResult[Any]]
 
 _WHY: Final = {
     Wait.SESSION: "it was not heard of for the time of its session",
@@ -113,10 +113,10 @@ class FirstAssignments:
         del self._waiting[group_id]
         return True
 
-    def _over(self, group_id: str, token: object, now_ms: int) -> Result[Any]:
+    def _over(self, group_id: str, token: object, now_ms: int) -> CoordinatorResult[Any]:
         group = self._context.groups.get(group_id)
         if not self._end(group_id, token) or not isinstance(group, StreamsGroup) or group.is_empty():
-            return Result(None)
+            return CoordinatorResult(None)
         return self._assign(group, now_ms)
 
 
@@ -203,13 +203,13 @@ class StreamsGroups:
         epoch: int,
         configured: ConfiguredTopology,
         joining: StreamsGroupMember | None,
-    ) -> TargetPlan:
+    ) -> TargetAssignmentBuilder:
         """What is to be assigned once `joining` is as it says."""
         if joining is None:
             configs = group.basis.assignment_configs
         else:
             configs = self.settings[group.group_id].assignment_configs
-        return TargetPlan(
+        return TargetAssignmentBuilder(
             epoch=epoch,
             configured=configured,
             configs=configs,
@@ -218,7 +218,7 @@ class StreamsGroups:
             joining=joining,
         )
 
-    def assign(self, turn: Turn, group: StreamsGroup, plan: TargetPlan) -> dict[str, Tasks]:
+    def assign(self, turn: Turn, group: StreamsGroup, plan: TargetAssignmentBuilder) -> dict[str, Tasks]:
         """Write the new target assignment; what has changed of it."""
         changes = plan.compute()
         group_id = group.group_id
@@ -236,7 +236,7 @@ class StreamsGroups:
         """A step of the member towards its target."""
         if member.is_reconciled_to(target.epoch):
             return member
-        updated = Reconciliation(target.epoch, target.tasks, group.owners, owned).step(member)
+        updated = CurrentAssignmentBuilder(target.epoch, target.tasks, group.owners, owned).step(member)
         if updated == member:
             return member
         turn.records.append(records.current_assignment(group.group_id, updated))
@@ -267,7 +267,7 @@ def _scratch(group_id: str) -> StreamsGroup:
 # ----------------------------------------
 # Target assignments of streams groups that are made in a thread: of groups with very many tasks.
 #
-# Owner: the StreamsManager of a shard.
+# Owner: the StreamsGroupManager of a shard.
 
 
 # Members whose new target is written in one decision.
@@ -275,17 +275,17 @@ PORTION: Final = 20
 
 # Without one nobody waits for the assignment.
 Finish = Callable[[Turn, StreamsGroup, StreamsGroupMember, Target], Any] | None
-_Run = Run[TargetPlan, Finish, Tasks]
+_Run = Run[TargetAssignmentBuilder, Finish, Tasks]
 
 
-class LargeAssignments(ModernLargeAssignments[TargetPlan, Finish, Tasks]):
+class LargeAssignments(ModernLargeAssignments[TargetAssignmentBuilder, Finish, Tasks]):
     """See the module."""
 
     def __init__(self, groups: StreamsGroups) -> None:
         super().__init__(groups.context)
         self._groups = groups
 
-    def _write(self, run: _Run, now_ms: int) -> Result[None]:
+    def _write(self, run: _Run, now_ms: int) -> CoordinatorResult[None]:
         turn = Turn(now_ms)
         turn.failures.append(lambda error: self._fail(run, error))
         try:
@@ -301,7 +301,7 @@ class LargeAssignments(ModernLargeAssignments[TargetPlan, Finish, Tasks]):
                 self._end(turn, run, group, mine)
         except KafkaError as error:
             self._fail(run, error)
-            return Result(None)
+            return CoordinatorResult(None)
         return turn.result(None)
 
     def _end(self, turn: Turn, run: _Run, group: StreamsGroup, mine: Tasks | None) -> None:
@@ -321,7 +321,7 @@ class LargeAssignments(ModernLargeAssignments[TargetPlan, Finish, Tasks]):
 
 
 class StreamsReplay(ModernReplay[StreamsGroup]):
-    """Owned by the StreamsManager of a shard; `removed` is told of a group that is deleted."""
+    """Owned by the StreamsGroupManager of a shard; `removed` is told of a group that is deleted."""
 
     def __init__(self, context: GroupContext, removed: Callable[[str], None]) -> None:
         super().__init__(context, StreamsGroup, StreamsGroupMember, _target_of)

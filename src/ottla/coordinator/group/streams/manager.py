@@ -2,7 +2,7 @@
 
 It puts the parts together, replays the records, and passes on what happens to the cluster.
 
-Owner: a GroupMachine.
+Owner: a GroupCoordinatorShard.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ from ottla.coordinator.java_hash import (
     java_hash_code,
     timeline_order,
 )
-from ottla.coordinator.machine import Effect, Result, StartTimer
+from ottla.coordinator.shard import CoordinatorResult, Effect, StartTimer
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
@@ -291,7 +291,7 @@ def _rows(tasks: Mapping[str, Iterable[Any]]) -> list[TaskIds]:
 # epoch grows if anything of this is new; a new target assignment is made for a new epoch; the member takes a step
 # towards its part of it.
 #
-# Owner: the StreamsManager of a shard.
+# Owner: the StreamsGroupManager of a shard.
 
 
 NOT_VALIDATED = -1
@@ -321,7 +321,7 @@ class Heartbeats:
 
     def heartbeat(
         self, caller: Caller, request: StreamsGroupHeartbeatRequest, now_ms: int
-    ) -> Result[HeartbeatOutcome]:
+    ) -> CoordinatorResult[HeartbeatOutcome]:
         """Decide on a heartbeat of any kind."""
         turn = Turn(now_ms)
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
@@ -563,7 +563,7 @@ def _tags(listed: list[KeyValue]) -> dict[str, str]:
 ARMED_AT_ONCE: Final = 50
 
 
-class StreamsManager:
+class StreamsGroupManager:
     """See the module."""
 
     def __init__(self, context: GroupContext) -> None:
@@ -577,16 +577,16 @@ class StreamsManager:
 
     def heartbeat(
         self, caller: Caller, request: StreamsGroupHeartbeatRequest, now_ms: int
-    ) -> Result[HeartbeatOutcome]:
+    ) -> CoordinatorResult[HeartbeatOutcome]:
         """A member joins, stays or leaves."""
         return self._heartbeats.heartbeat(caller, request, now_ms)
 
-    def _fence(self, group: StreamsGroup, member: StreamsGroupMember, now_ms: int) -> Result[None]:
+    def _fence(self, group: StreamsGroup, member: StreamsGroupMember, now_ms: int) -> CoordinatorResult[None]:
         turn = Turn(now_ms)
         self._groups.fence(turn, group, member)
         return turn.result(None)
 
-    def _assign_first(self, group: StreamsGroup, now_ms: int) -> Result[None]:
+    def _assign_first(self, group: StreamsGroup, now_ms: int) -> CoordinatorResult[None]:
         """Who wanted to join the empty group has had the time to: all of them are assigned at once."""
         turn = Turn(now_ms)
         configured, epoch = group.configured, group.epoch
@@ -629,7 +629,9 @@ class StreamsManager:
                 if member.state is MemberState.UNREVOKED_TASKS:
                     self._groups.timers.start_rebalance(turn, group.group_id, member)
         if len(some) == ARMED_AT_ONCE:
-            rest = StartTimer("streams-loaded", 0, lambda now_ms: Result(None, (), self._arm(loaded, now_ms)))
+            rest = StartTimer(
+                "streams-loaded", 0, lambda now_ms: CoordinatorResult(None, (), self._arm(loaded, now_ms))
+            )
             turn.effects.append(rest)
         return turn.effects
 

@@ -15,7 +15,7 @@ from ottla.coordinator.group.assignors import (
 )
 from ottla.coordinator.group.assignors.loading import load_assignors
 from ottla.coordinator.group.consumer.assignment import PORTION
-from ottla.coordinator.machine import Result
+from ottla.coordinator.shard import CoordinatorResult
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
@@ -124,7 +124,7 @@ def test_the_group_is_gone_meanwhile() -> None:
     pending = join(world, "a")
     world.leave_group("a")
     deleted = list(world.consumer_group().tombstones())
-    world.decide(lambda _, __: Result(None, deleted)).result()
+    world.decide(lambda _, __: CoordinatorResult(None, deleted)).result()
     world.background.run()
     assert refused(pending) is ErrorCode.GROUP_ID_NOT_FOUND
 

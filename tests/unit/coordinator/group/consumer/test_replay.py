@@ -8,7 +8,7 @@ from tests.support.consumer_world import ConsumerWorld
 from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.member import MemberState
 from ottla.coordinator.group.group import GroupType
-from ottla.coordinator.machine import CoordinatorRecord, Result
+from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages import offsets_log as log
 
@@ -90,7 +90,7 @@ def test_what_is_not_committed_is_not_described() -> None:
 
 
 def write(world: ConsumerWorld, *records: CoordinatorRecord) -> None:
-    world.decide(lambda _, __: Result(None, list(records))).result()
+    world.decide(lambda _, __: CoordinatorResult(None, list(records))).result()
 
 
 def test_tombstones_of_what_is_not_there_mean_nothing() -> None:

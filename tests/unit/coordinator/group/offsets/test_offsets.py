@@ -12,8 +12,8 @@ from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.offsets.commit import is_too_long
 from ottla.coordinator.group.offsets.expiration import SLICE_OFFSETS
 from ottla.coordinator.group.shard import SLICE_RECORDS
-from ottla.coordinator.machine import Result
 from ottla.coordinator.runtime import Producer
+from ottla.coordinator.shard import CoordinatorResult
 from ottla.metadata.delta import Delta, TopicChange
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.persistent import PMap
@@ -105,7 +105,9 @@ def answer(
 ) -> OffsetFetchResponseGroup:
     request = OffsetFetchRequestGroup(group_id=group, topics=topics)
     if stable:
-        found = world.decide(lambda machine, _: Result(machine.offsets.fetch(request, require_stable=True)))
+        found = world.decide(
+            lambda machine, _: CoordinatorResult(machine.offsets.fetch(request, require_stable=True))
+        )
         response: OffsetFetchResponseGroup = found.result()
         return response
     return world.machine.offsets.fetch(request, require_stable=False)
@@ -145,7 +147,7 @@ def test_what_is_not_committed_is_not_read(world: GroupWorld) -> None:
     waiting = commit(world, {0: 2, 1: 9})
     assert read(world) == {("t", 0): 1}
     stable = world.decide(
-        lambda machine, _: Result(
+        lambda machine, _: CoordinatorResult(
             machine.offsets.fetch(OffsetFetchRequestGroup(group_id="g", topics=None), require_stable=True)
         )
     )
@@ -570,7 +572,7 @@ def test_expiry_goes_in_slices_however_large_a_group_is(short: GroupWorld) -> No
     looked_at: list[int] = []
     decide = short.machine.offsets.expiry.go_on
 
-    def watched(now_ms: int) -> Result[None]:
+    def watched(now_ms: int) -> CoordinatorResult[None]:
         result = decide(now_ms)
         looked_at.append(len(result.records))
         return result

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.support.group_world import ManualScheduler
 
-from ottla.coordinator.deferred import RETRY_MS, Operation, Timers
-from ottla.coordinator.machine import Result
+from ottla.coordinator.deferred import RETRY_MS, CoordinatorTimer, Operation
+from ottla.coordinator.shard import CoordinatorResult
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 
@@ -18,7 +18,7 @@ class Clockwork:
 
     def __init__(self) -> None:
         self.scheduler = ManualScheduler(0)
-        self.timers = Timers(self.scheduler, self._fire)
+        self.timers = CoordinatorTimer(self.scheduler, self._fire)
         self.rung: list[tuple[str, int]] = []
         self.failures = 0
 
@@ -29,7 +29,9 @@ class Clockwork:
         return Pending.of(operation(self.scheduler.now_ms()).response)
 
     def start(self, key: str, delay_ms: float, name: str | None = None) -> None:
-        self.timers.start(key, delay_ms, lambda now_ms: Result(self.rung.append((name or key, now_ms))))
+        self.timers.start(
+            key, delay_ms, lambda now_ms: CoordinatorResult(self.rung.append((name or key, now_ms)))
+        )
 
 
 def test_a_timer_rings_once_when_it_is_due() -> None:
@@ -124,10 +126,10 @@ def test_a_firing_that_raises_is_logged_and_tried_again(caplog: pytest.LogCaptur
     work = Clockwork()
     raised = [RuntimeError("nobody expected this")]
 
-    def ring(now_ms: int) -> Result[None]:
+    def ring(now_ms: int) -> CoordinatorResult[None]:
         if raised:
             raise raised.pop()
-        return Result(work.rung.append(("a", now_ms)))
+        return CoordinatorResult(work.rung.append(("a", now_ms)))
 
     work.timers.start("a", 100, ring)
     work.scheduler.pass_ms(100)
@@ -141,8 +143,8 @@ def test_a_firing_that_raises_is_logged_and_tried_again(caplog: pytest.LogCaptur
 def test_a_timer_that_is_cancelled_while_its_decision_waits_is_not_tried_again() -> None:
     work = Clockwork()
     decision: Pending[Any] = Pending()
-    timers = Timers(work.scheduler, lambda operation: decision)
-    timers.start("a", 100, lambda now_ms: Result(None))
+    timers = CoordinatorTimer(work.scheduler, lambda operation: decision)
+    timers.start("a", 100, lambda now_ms: CoordinatorResult(None))
     work.scheduler.pass_ms(100)
     assert len(timers) == 1
     timers.cancel("a")
@@ -159,8 +161,8 @@ def test_a_timer_is_kept_until_its_decision_is_committed() -> None:
         decisions.append(Pending())
         return decisions[-1]
 
-    timers = Timers(work.scheduler, fire)
-    timers.start("a", 100, lambda now_ms: Result(None))
+    timers = CoordinatorTimer(work.scheduler, fire)
+    timers.start("a", 100, lambda now_ms: CoordinatorResult(None))
     work.scheduler.pass_ms(5_000)
     assert len(decisions) == len(timers) == 1
     decisions[0].fail(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
@@ -173,10 +175,10 @@ def test_a_timer_is_kept_until_its_decision_is_committed() -> None:
 def test_a_timer_may_start_itself() -> None:
     work = Clockwork()
 
-    def ring(now_ms: int) -> Result[None]:
+    def ring(now_ms: int) -> CoordinatorResult[None]:
         work.rung.append(("self", now_ms))
         work.timers.start("self", 10, ring)
-        return Result(None)
+        return CoordinatorResult(None)
 
     work.timers.start("self", 10, ring)
     work.scheduler.pass_ms(35)

@@ -7,8 +7,8 @@ import pytest
 from tests.support.group_world import MemoryLog
 from tests.unit.coordinator.toy import ToyWorld, number, put
 
-from ottla.coordinator.machine import After, Answer, CancelTimer, Effect, Result, StartTimer
-from ottla.coordinator.runtime import ANSWERED_AT_ONCE, TRANSITIONS, Producer, ShardState, translate
+from ottla.coordinator.runtime import ANSWERED_AT_ONCE, TRANSITIONS, CoordinatorState, Producer, translate
+from ottla.coordinator.shard import After, Answer, CancelTimer, CoordinatorResult, Effect, StartTimer
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
@@ -69,11 +69,11 @@ def test_one_decision_is_not_torn_into_two_batches(world: ToyWorld) -> None:
     world.log.max_batch_bytes = 400
     world.write(put("first", 0))
     many = [number(f"name-{i}", i) for i in range(3)]
-    world.write(lambda toy, _: Result(None, many))
+    world.write(lambda toy, _: CoordinatorResult(None, many))
     world.settle()
     assert batches(world.log) == [1, 3] or batches(world.log) == [4]
     too_many = [number(f"more-{i}", i) for i in range(30)]
-    refused = world.write(lambda toy, _: Result(None, too_many))
+    refused = world.write(lambda toy, _: CoordinatorResult(None, too_many))
     assert refused.error is not None
     assert refused.error.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert "more-0" not in world.toy.newest()
@@ -82,7 +82,7 @@ def test_one_decision_is_not_torn_into_two_batches(world: ToyWorld) -> None:
 def test_a_decision_of_independent_records_may_be_torn(world: ToyWorld) -> None:
     world.log.max_batch_bytes = 400
     many = [number(f"name-{i}", i) for i in range(30)]
-    answer = world.write(lambda toy, _: Result("all", many, atomic=False))
+    answer = world.write(lambda toy, _: CoordinatorResult("all", many, atomic=False))
     world.settle()
     assert answer.result() == "all"
     assert len(batches(world.log)) > 1
@@ -92,7 +92,7 @@ def test_a_decision_of_independent_records_may_be_torn(world: ToyWorld) -> None:
 def test_a_record_that_fits_into_no_batch_is_refused(world: ToyWorld) -> None:
     world.log.max_batch_bytes = 400
     huge = [number("huge", 1, metadata="x" * 400)]
-    refused = world.write(lambda toy, _: Result(None, huge, atomic=False))
+    refused = world.write(lambda toy, _: CoordinatorResult(None, huge, atomic=False))
     assert refused.error is not None
     assert refused.error.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert world.toy.newest() == {}
@@ -122,10 +122,10 @@ def test_an_answer_waits_for_the_commit_and_reads_do_not_see_more(world: ToyWorl
 
 
 def test_a_decision_without_records_waits_for_what_it_has_seen(world: ToyWorld) -> None:
-    assert world.write(lambda toy, _: Result(toy.newest())).result() == {}
+    assert world.write(lambda toy, _: CoordinatorResult(toy.newest())).result() == {}
     world.log.hold()
     world.write(put("a", 1))
-    seen = world.write(lambda toy, _: Result(toy.newest()))
+    seen = world.write(lambda toy, _: CoordinatorResult(toy.newest()))
     world.settle()
     assert not seen.done
     world.log.release()
@@ -181,7 +181,7 @@ def test_answers_and_calls_to_the_outside_wait_for_the_commit(world: ToyWorld) -
 
 def test_a_parked_request_is_answered_by_whoever_resolves_it(world: ToyWorld) -> None:
     parked: Pending[str] = Pending()
-    answer = world.write(lambda toy, _: Result(parked, [number("a", 1)]))
+    answer = world.write(lambda toy, _: CoordinatorResult(parked, [number("a", 1)]))
     world.settle()
     assert not answer.done
     world.write(put("b", 2, effects=[Answer(parked, "late")]))
@@ -197,7 +197,7 @@ def test_what_could_not_be_appended_was_never_decided(world: ToyWorld) -> None:
     world.settle()
     world.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
     answers = [world.write(put("a", 2)), world.write(put("b", 1)), world.write(put("a", None))]
-    seen = world.write(lambda toy, _: Result(toy.newest()))
+    seen = world.write(lambda toy, _: CoordinatorResult(toy.newest()))
     world.settle()
     assert [answer.error.code for answer in [*answers, seen] if answer.error] == (
         [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 4
@@ -257,7 +257,7 @@ def test_unloading_leaves_nobody_behind_whom_a_failure_was_to_answer(world: ToyW
 
 
 def test_a_decision_that_is_refused_changes_nothing(world: ToyWorld) -> None:
-    def refuse(toy: object, now_ms: int) -> Result[None]:
+    def refuse(toy: object, now_ms: int) -> CoordinatorResult[None]:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 
     answer = world.write(refuse)
@@ -277,7 +277,7 @@ def test_a_mistake_in_a_machine_leaves_no_half_of_a_decision(world: ToyWorld) ->
         mended.append(error)
         return ()
 
-    bad = world.write(lambda toy, _: Result(None, two, on_failure=mend))
+    bad = world.write(lambda toy, _: CoordinatorResult(None, two, on_failure=mend))
     assert bad.error is not None
     assert bad.error.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert mended == [bad.error]
@@ -297,7 +297,7 @@ def test_a_failure_halfway_of_a_long_decision_keeps_what_is_in_the_log(world: To
 
     world.log.append = once  # type: ignore[method-assign]
     many = [number(f"name-{i}", i) for i in range(30)]
-    answer = world.write(lambda toy, _: Result("all", many, atomic=False))
+    answer = world.write(lambda toy, _: CoordinatorResult("all", many, atomic=False))
     world.settle()
     assert answer.error is not None
     assert world.toy.newest() == world.reloaded().toy.newest() != {}
@@ -388,7 +388,7 @@ def test_a_shard_whose_log_somebody_else_wrote_to_is_loaded_again(world: ToyWorl
     world.settle()
     assert answer.error is not None
     assert answer.error.code is ErrorCode.NOT_COORDINATOR
-    assert world.shard.state is ShardState.CLOSED
+    assert world.shard.state is CoordinatorState.CLOSED
     assert world.lost == 1
 
 
@@ -396,7 +396,7 @@ def test_a_shard_whose_log_somebody_else_wrote_to_is_loaded_again(world: ToyWorl
 
 
 def test_a_timer_is_a_decision_of_its_own(world: ToyWorld) -> None:
-    start = StartTimer("t", 100, lambda now_ms: Result(None, [number("rung", now_ms)]))
+    start = StartTimer("t", 100, lambda now_ms: CoordinatorResult(None, [number("rung", now_ms)]))
     world.write(put("a", 1, effects=[start]))
     world.pass_ms(99)
     assert "rung" not in world.toy.newest()
@@ -405,7 +405,7 @@ def test_a_timer_is_a_decision_of_its_own(world: ToyWorld) -> None:
 
 
 def test_a_cancelled_timer_does_not_ring(world: ToyWorld) -> None:
-    start = StartTimer("t", 100, lambda now_ms: Result(None, [number("rung", 1)]))
+    start = StartTimer("t", 100, lambda now_ms: CoordinatorResult(None, [number("rung", 1)]))
     world.write(put("a", 1, effects=[start]))
     world.write(put("b", 1, effects=[CancelTimer("t")]))
     world.pass_ms(1_000)
@@ -413,7 +413,7 @@ def test_a_cancelled_timer_does_not_ring(world: ToyWorld) -> None:
 
 
 def test_a_timer_whose_decision_failed_rings_again(world: ToyWorld) -> None:
-    start = StartTimer("t", 100, lambda now_ms: Result(None, [number("rung", 1)]))
+    start = StartTimer("t", 100, lambda now_ms: CoordinatorResult(None, [number("rung", 1)]))
     world.write(put("a", 1, effects=[start]))
     world.settle()
     world.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -487,7 +487,9 @@ def test_unloading_tells_everybody_who_waits(world: ToyWorld) -> None:
     world.settle()
     decided = world.write(put("b", 1))
     rung: list[int] = []
-    world.write(put("c", 1, effects=[StartTimer("t", 10, lambda now_ms: Result(rung.append(now_ms)))]))
+    world.write(
+        put("c", 1, effects=[StartTimer("t", 10, lambda now_ms: CoordinatorResult(rung.append(now_ms)))])
+    )
     world.shard.close(NOT_COORDINATOR)
     assert appended.error is NOT_COORDINATOR
     assert decided.error is NOT_COORDINATOR
@@ -512,8 +514,12 @@ def test_a_shard_takes_no_more_than_it_can_hold(world: ToyWorld, monkeypatch: py
 
 
 def test_a_closed_shard_stays_closed() -> None:
-    assert TRANSITIONS[ShardState.CLOSED] == frozenset()
-    assert all(ShardState.CLOSED in TRANSITIONS[state] for state in ShardState if state != ShardState.CLOSED)
+    assert TRANSITIONS[CoordinatorState.CLOSED] == frozenset()
+    assert all(
+        CoordinatorState.CLOSED in TRANSITIONS[state]
+        for state in CoordinatorState
+        if state != CoordinatorState.CLOSED
+    )
 
 
 def test_many_who_wait_for_one_batch_are_answered_in_portions() -> None:
@@ -522,7 +528,7 @@ def test_many_who_wait_for_one_batch_are_answered_in_portions() -> None:
     answers = [world.write(put("a", value)) for value in range(count)]
     world.shard.flush()
     assert [answer.done for answer in answers] == [i < ANSWERED_AT_ONCE for i in range(count)]
-    late = world.write(lambda toy, _: Result(toy.newest()))
+    late = world.write(lambda toy, _: CoordinatorResult(toy.newest()))
     assert not late.done
     world.settle()
     assert [answer.result() for answer in answers] == [{"a": value} for value in range(count)]
@@ -548,7 +554,7 @@ def raising(*_: object) -> None:
 
 
 def test_a_decision_that_raises_fails_alone(world: ToyWorld, caplog: pytest.LogCaptureFixture) -> None:
-    def operation(toy: object, now_ms: int) -> Result[None]:
+    def operation(toy: object, now_ms: int) -> CoordinatorResult[None]:
         raise RuntimeError("nobody expected this")
 
     bad, good = world.write(operation), world.write(put("a", 1))
@@ -575,7 +581,7 @@ def test_a_log_that_raises_leaves_the_shard_to_be_loaded_again(
     answers = [world.write(put("a", 1)), world.write(put("b", 2))]
     world.settle()
     assert [answer.error.code for answer in answers if answer.error] == [ErrorCode.NOT_COORDINATOR] * 2
-    assert world.shard.state is ShardState.CLOSED
+    assert world.shard.state is CoordinatorState.CLOSED
     assert world.lost == 1
     assert world.reloaded().toy.committed() == {"a": 1, "b": 2}
     assert "writing a batch failed: nobody expected this" in caplog.text
@@ -618,7 +624,9 @@ def test_whoever_raises_when_told_keeps_nobody_else_waiting(
     first.then(raising)
     heard: list[bool] = []
     first.then(lambda done: heard.append(True))
-    third = world.write(lambda toy, _: Result("third", [number("c", 3)], [After(lambda: raising())]))
+    third = world.write(
+        lambda toy, _: CoordinatorResult("third", [number("c", 3)], [After(lambda: raising())])
+    )
     world.settle()
     assert heard == [True]
     assert second.result() == {"a": 1, "b": 2}
@@ -633,7 +641,7 @@ def test_a_mistake_while_undoing_leaves_nobody_without_an_answer(world: ToyWorld
     world.log.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     parked: Pending[str] = Pending()
     effects: list[Effect] = [Answer(parked, "yes")]
-    bad = world.write(lambda toy, _: Result(None, [number("a", 1)], effects, mend))
+    bad = world.write(lambda toy, _: CoordinatorResult(None, [number("a", 1)], effects, mend))
     other = world.write(put("b", 1))
     world.settle()
     assert bad.error is not None
@@ -650,7 +658,7 @@ def test_a_closed_shard_tells_everybody_even_if_its_machine_raises(
     monkeypatch.setattr(world.toy, "on_unloaded", raising)
     world.shard.close(NOT_COORDINATOR)
     assert answer.error is NOT_COORDINATOR
-    assert world.shard.state is ShardState.CLOSED
+    assert world.shard.state is CoordinatorState.CLOSED
 
 
 def test_a_machine_that_raises_when_it_is_loaded_leaves_the_shard_loading(
@@ -660,22 +668,22 @@ def test_a_machine_that_raises_when_it_is_loaded_leaves_the_shard_loading(
         raise RuntimeError("nobody expected this")
 
     world = ToyWorld()
-    world.shard.state = ShardState.LOADING
+    world.shard.state = CoordinatorState.LOADING
     with pytest.raises(RuntimeError):
         world.shard.activate(effects)
-    assert world.shard.state is ShardState.LOADING
+    assert world.shard.state is CoordinatorState.LOADING
 
 
 def test_a_timer_that_raises_is_tried_again(world: ToyWorld, caplog: pytest.LogCaptureFixture) -> None:
     rung: list[int] = []
 
-    def ring(now_ms: int) -> Result[None]:
+    def ring(now_ms: int) -> CoordinatorResult[None]:
         rung.append(now_ms)
         if len(rung) == 1:
             raise RuntimeError("nobody expected this")
-        return Result(None, [number("rung", len(rung))])
+        return CoordinatorResult(None, [number("rung", len(rung))])
 
-    world.write(lambda toy, _: Result(None, (), [StartTimer("t", 100, ring)]))
+    world.write(lambda toy, _: CoordinatorResult(None, (), [StartTimer("t", 100, ring)]))
     world.pass_ms(10_000)
     assert len(rung) == 2
     assert world.toy.committed() == {"rung": 2}

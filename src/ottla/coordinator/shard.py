@@ -26,7 +26,7 @@ class StartTimer(NamedTuple):
 
     key: Hashable
     delay_ms: float
-    operation: "Callable[[int], Result[Any]]"  # given now_ms
+    operation: "Callable[[int], CoordinatorResult[Any]]"  # given now_ms
 
 
 class CancelTimer(NamedTuple):
@@ -74,7 +74,7 @@ class RecordBulk(Protocol):
 
 
 @dataclass(slots=True)
-class Result(Generic[T]):
+class CoordinatorResult(Generic[T]):
     """A decision. Timers start and stop when its records are appended; answers wait until they are committed."""
 
     # A Pending is a request that is parked: whoever resolves it later answers the client.
@@ -135,7 +135,7 @@ class ShardLog(Protocol):
         ...
 
 
-class Machine(Protocol):
+class CoordinatorShard(Protocol):
     """The state of one shard. Decisions are methods of its own; this is what the runtime calls."""
 
     def replay(self, record: CoordinatorRecord, producer_id: int, producer_epoch: int) -> None:
