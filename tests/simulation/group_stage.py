@@ -226,7 +226,7 @@ class Coordinators:
     @property
     def shard(self) -> CoordinatorContext[GroupCoordinatorShard] | None:
         """The newest broker's, once it is loaded."""
-        return next(self.broker.runtime.active_shards(), None)
+        return next(self.broker.runtime.active_contexts(), None)
 
     def believed(self) -> Broker:
         """Whom a client takes for the coordinator."""

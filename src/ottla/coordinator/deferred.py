@@ -1,6 +1,13 @@
-"""Decisions of a shard that wait for their commit, in the order of the log, and how long each may wait.
+"""What a context has under way: decisions that wait for their commit, and timers.
 
-Owner: a Shard, on the broker's loop.
+DeferredEventQueue: decisions in the order of the log, and how long each may wait.
+
+CoordinatorTimer: timers by key. A heartbeat moves its member's session timer a little further, thousands of times a
+second: a timer that is started again for later keeps its place in the scheduler and, when that comes, waits for the
+rest. A timer is forgotten when its decision is committed; one whose decision fails, whatever the reason, is tried
+again after a pause, unless it was cancelled or started anew meanwhile.
+
+Owner: a CoordinatorContext, on the broker's loop.
 """
 
 import logging
@@ -13,6 +20,15 @@ from ottla.coordinator.shard import CoordinatorResult, Handle, Scheduler
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.model.tasks import report
+
+log = logging.getLogger("ottla.coordinator")
+
+Operation = Callable[[int], CoordinatorResult[Any]]
+Fire = Callable[[Operation], Pending[Any]]
+
+# A timer whose decision failed is tried again after the first, and twice as long each time up to the second.
+RETRY_MS: Final = 500
+LONGEST_RETRY_MS: Final = 30_000
 
 NEVER: Final = float("inf")
 
@@ -27,7 +43,7 @@ class DeferredEvent(NamedTuple):
 
 
 class DeferredEventQueue:
-    """See the module."""
+    """Kafka's DeferredEventQueue, with the deadlines of what waits in it."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -83,28 +99,6 @@ class DeferredEventQueue:
             self._watch_deadline(min(left))
 
 
-# ----------------------------------------
-# The timers of a shard: by key, cheap to push back, and kept until what they were started for is decided.
-#
-# A heartbeat moves its member's session timer a little further, thousands of times a second: a timer that is started
-# again for later keeps its place in the scheduler and, when that comes, waits for the rest.
-#
-# Rules: a timer is forgotten when its decision is committed. One whose decision fails, whatever the reason, is tried
-# again after a pause, unless it was cancelled or started anew meanwhile.
-#
-# Owner: a Shard, on the broker's loop.
-
-
-log = logging.getLogger("ottla.coordinator")
-
-Operation = Callable[[int], CoordinatorResult[Any]]
-Fire = Callable[[Operation], Pending[Any]]
-
-# A timer whose decision failed is tried again after the first, and twice as long each time up to the second.
-RETRY_MS: Final = 500
-LONGEST_RETRY_MS: Final = 30_000
-
-
 class _Timer:
     __slots__ = ("deadline_ms", "due_ms", "handle", "is_firing", "operation", "retry_ms")
 
@@ -118,7 +112,7 @@ class _Timer:
 
 
 class CoordinatorTimer:
-    """See the module."""
+    """Kafka's CoordinatorTimer: starts, moves and cancels timers; `fire` makes a decision of what one was started for."""
 
     def __init__(self, scheduler: Scheduler, fire: Fire) -> None:
         self._scheduler = scheduler

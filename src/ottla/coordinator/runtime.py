@@ -1,8 +1,20 @@
-"""The shards of one coordinator: found by key, made when this broker becomes the leader of their partition.
+"""Kafka's CoordinatorRuntime: from a handler's `write` to a decision, its records in the log, and the answer.
 
-Purpose: everything between a request's handler and a machine's decision. `write` decides on the newest state and
-answers when that is committed; `read` looks at committed state only and answers at once. A shard is loaded by
-replaying its partition, in slices that let the loop breathe, while the others answer.
+Purpose: a CoordinatorRuntime keeps a CoordinatorContext for every partition of its topic that this broker leads, and
+finds it by the key of a request. `write` decides on the newest state and answers when that is committed; `read` looks
+at committed state only and answers at once. A context is loaded by replaying its partition (see loader.py), in slices
+that leave the loop time for others, while the other contexts answer.
+
+A decision is made on the newest state and replayed at once, with the offsets its records will have; the records of
+all decisions of one turn of the loop go to the log as one batch. What was decided is answered when the batch is
+committed. If it could not be written, the state goes back to what it was before it, and everybody in it is told.
+
+Rules: nothing else writes to the partition while the context is active; one that finds out otherwise, or cannot know
+what has become of a batch, is closed and loaded again. A decision without records is answered when everything it may
+have seen is committed. Timers are the effects that do not wait: a member's time runs from the decision on. A decision
+that raises what nobody expected is logged and fails alone; so is a callback that raises. Whoever is answered may
+decide the next thing in the same turn, even while a batch is being appended: what is counted is counted before
+anybody is answered.
 
 Owner: the node, one runtime for groups, one for transactions, one for share state; on the broker's loop.
 """
@@ -12,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from ottla.coordinator.deferred import NEVER, CoordinatorTimer, DeferredEvent, DeferredEventQueue, Fire
+from ottla.coordinator.deferred import NEVER, CoordinatorTimer, DeferredEvent, DeferredEventQueue
 from ottla.coordinator.java_hash import partition_for
 from ottla.coordinator.serde import RecordSerde
 from ottla.coordinator.shard import (
@@ -41,12 +53,23 @@ from ottla.records.control import end_txn_marker
 from ottla.records.record import build_batch
 from ottla.wire.codec import WireError
 
-# ----------------------------------------
-# The states of a shard, and which may follow which. Pure.
+log = logging.getLogger("ottla.coordinator")
+
+T = TypeVar("T")
+M = TypeVar("M", bound=CoordinatorShard)
+M_co = TypeVar("M_co", bound=CoordinatorShard, covariant=True)
+
+DEFAULT_WRITE_TIMEOUT_MS: Final = 5_000
+# Decisions that wait for their commit; more than this is a partition that no longer replicates.
+MAX_PENDING_DECISIONS: Final = 100_000
+# Decisions that are answered in one turn of the loop, each with a response to encode and send.
+ANSWERED_AT_ONCE: Final = 32
+# A record's length, attributes, deltas and header count, at their longest.
+RECORD_OVERHEAD: Final = 21
 
 
 class CoordinatorState(StrEnum):
-    """How far a shard is. A closed one is never opened again: the next election makes a new one."""
+    """How far a context is. A closed one is never opened again: the next election makes a new one."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -64,158 +87,7 @@ TRANSITIONS: Final[dict[CoordinatorState, frozenset[CoordinatorState]]] = {
 }
 
 
-# ----------------------------------------
-# Whom a shard tells: those who wait for a commit, and those whom a decision's effects name.
-#
-# What was decided is told when all it may have seen is committed; if that could not be written, everybody is told so,
-# and nobody is left waiting. Whoever raises when told is logged, and the others are told all the same. Timers are the
-# effects that do not wait: a member's time runs from the decision on.
-#
-# Rules: whoever is told something may decide the next thing in the same turn. Answers go out in portions, each in a turn
-# of the loop of its own.
-#
-# Owner: a CoordinatorContext, which decides and writes.
-
-
-M = TypeVar("M", bound=CoordinatorShard)
-
-# Decisions that are answered in one turn of the loop, each with a response to encode and send.
-ANSWERED_AT_ONCE: Final = 32
-
-
-class AnsweringShard(Generic[M]):
-    """A machine and the log it is replayed from, as far as answering goes."""
-
-    def __init__(
-        self, machine: M, timeline: Timeline, shard_log: ShardLog, scheduler: Scheduler, fire: Fire
-    ) -> None:
-        """`fire` makes a decision of what a timer was started for."""
-        self.machine = machine
-        self.timeline = timeline
-        self.log = shard_log
-        self.state = CoordinatorState.LOADING
-        self._scheduler = scheduler
-        self._timers = CoordinatorTimer(scheduler, fire)
-        self._waiting = DeferredEventQueue(scheduler)
-        # Who waits for what lies before it is told, now or in one of the next turns.
-        self._committed_offset = -1
-        self._answering = False
-
-    # ---- when it is committed -----------------------------------------------------------------------------
-
-    def _committed(self) -> None:
-        """The high watermark has moved, or the partition is gone: look which."""
-        if self.state is not CoordinatorState.ACTIVE:
-            return
-        self._committed_offset = high_watermark = self.log.high_watermark
-        self.timeline.commit(high_watermark)
-        if not self._answering:
-            self._answer_some()
-
-    def _answer_some(self) -> None:
-        """In portions: a thousand members that all wait for one batch would hold the loop."""
-        self._answering = True
-        try:
-            for _ in range(ANSWERED_AT_ONCE):
-                if not self._answer_next():
-                    return
-        finally:
-            self._answering = False
-        if self._waiting.has_committed(self._committed_offset):
-            self._answering = True
-            self._scheduler.call_soon(self._answer_more)
-
-    def _answer_more(self) -> None:
-        self._answering = False
-        if self.state is CoordinatorState.ACTIVE:
-            self._answer_some()
-
-    def _answer_next(self) -> bool:
-        entry = self._waiting.take_committed(self._committed_offset)
-        if entry is None:
-            return False
-        try:
-            self._release(entry.result, entry.pending)
-        except Exception as error:  # noqa: BLE001 - the boundary of an answer
-            report(error, name="an answer", owner="coordinator")
-        return True
-
-    # ---- telling ------------------------------------------------------------------------------------------
-
-    def _release(self, result: CoordinatorResult[Any], pending: Pending[Any]) -> None:
-        if result.effects:
-            self._apply_answers(result.effects)
-        response = result.response
-        if isinstance(response, Pending):
-            response.then(lambda parked: _pass_on(parked, pending))
-        elif not pending.done:
-            pending.resolve(response)
-
-    def _tell_failure(self, entry: DeferredEvent, error: KafkaError) -> None:
-        result = entry.result
-        unanswered: Iterable[Effect] = result.effects
-        if result.on_failure is not None:
-            effects = self._mend(result.on_failure, error)
-            if self.state is CoordinatorState.ACTIVE:
-                self.apply(effects)
-            else:
-                # Whoever was to be answered by them is known to nobody else any more.
-                unanswered = [*unanswered, *effects]
-        for effect in unanswered:
-            if isinstance(effect, Answer) and not effect.pending.done:
-                effect.pending.fail(error)
-        if not entry.pending.done:
-            entry.pending.fail(error)
-
-    def _mend(
-        self, on_failure: Callable[[KafkaError], Sequence[Effect]], error: KafkaError
-    ) -> Sequence[Effect]:
-        try:
-            return on_failure(error)
-        except Exception as unexpected:  # noqa: BLE001 - the boundary of a decision
-            report(unexpected, name="undoing a decision", owner="coordinator")
-            return ()
-
-    # ---- effects ------------------------------------------------------------------------------------------
-
-    def apply(self, effects: Iterable[Effect]) -> None:
-        """Effects that rest on no decision of their own."""
-        effects = list(effects)
-        self._apply_timers(effects)
-        self._apply_answers(effects)
-
-    def _apply_timers(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, StartTimer):
-                self._timers.start(effect.key, effect.delay_ms, effect.operation)
-            elif isinstance(effect, CancelTimer):
-                self._timers.cancel(effect.key)
-
-    def _apply_answers(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Answer):
-                if not effect.pending.done:
-                    effect.pending.resolve(effect.response)
-            elif isinstance(effect, After):
-                try:
-                    effect.call()
-                except Exception as error:  # noqa: BLE001 - the boundary of what follows a decision
-                    report(error, name="what follows a decision", owner="coordinator")
-
-
-def _pass_on(parked: Pending[Any], pending: Pending[Any]) -> None:
-    if pending.done:
-        return
-    if parked.error is not None:
-        pending.fail(parked.error)
-    else:
-        pending.resolve(parked.result())
-
-
-# ----------------------------------------
-# What went wrong with a coordinator's log, in the words that a client of a coordinator understands.
-
-
+# What a client of a coordinator understands of a log's failure.
 _TRANSLATED: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -229,35 +101,9 @@ _TRANSLATED: Final = {
 
 
 def translate(error: KafkaError) -> KafkaError:
-    """A failure of the log, as a coordinator tells it."""
+    """A failure of the log, as a coordinator answers it."""
     code = _TRANSLATED.get(error.code)
     return error if code is None else KafkaError(code, error.message)
-
-
-# ----------------------------------------
-# One shard: a machine, the partition it is replayed from, and the decisions that are on their way to its log.
-#
-# A decision is made on the newest state and replayed at once, with the offsets its records will have; the records of
-# all decisions of one turn of the loop go to the log as one batch. What was decided is answered when the batch is
-# committed. If it could not be written, the state goes back to what it was before it, and everybody in it is told.
-#
-# Rules: nothing else writes to the partition while the shard is active; one that finds out otherwise, or cannot know
-# what has become of a batch, is closed and loaded again. A decision that raises what nobody expected is logged and fails
-# alone. A decision without records is answered when everything it may have seen is committed. Whoever is told something
-# may decide the next thing in the same turn, even while a batch is being appended: what is counted is counted before
-# anybody is told.
-#
-# Who is told, and how, is in shard_answers.py. Owner: the CoordinatorRuntime, on the broker's loop.
-
-
-log = logging.getLogger("ottla.coordinator")
-
-T = TypeVar("T")
-
-# A record's length, attributes, deltas and header count, at their longest.
-RECORD_OVERHEAD: Final = 21
-# Decisions that wait for their commit; more than this is a partition that no longer replicates.
-MAX_PENDING_DECISIONS: Final = 100_000
 
 
 class Producer(NamedTuple):
@@ -267,8 +113,8 @@ class Producer(NamedTuple):
     producer_epoch: int
 
 
-class CoordinatorContext(AnsweringShard[M]):
-    """See the module."""
+class CoordinatorContext(Generic[M]):
+    """Kafka's CoordinatorRuntime.CoordinatorContext: one partition's state machine, its log, and what is under way."""
 
     def __init__(
         self,
@@ -285,25 +131,34 @@ class CoordinatorContext(AnsweringShard[M]):
     ) -> None:
         """Decisions wait for `linger_ms` at most for others to be written with, at least for the turn's end.
 
-        `on_lost` is told when the shard has closed itself and is to be loaded again.
+        `on_lost` is called when the context has closed itself and is to be loaded again.
         """
-        super().__init__(machine, timeline, shard_log, scheduler, self._fire)
         self.topic_partition = topic_partition
         self.epoch = epoch
+        self.machine = machine
+        self.timeline = timeline
         self.serde = serde
-        self._compression = compression
-        self._linger_ms = linger_ms
-        self._on_lost = on_lost
+        self.log = shard_log
+        self.state = CoordinatorState.LOADING
         # Resolved when it is loading no more.
         self.settled: Pending[None] = Pending()
         # Records and batches of the log that its load could not take in.
         self.skipped = 0
+        self._scheduler = scheduler
+        self._compression = compression
+        self._linger_ms = linger_ms
+        self._on_lost = on_lost
+        self._timers = CoordinatorTimer(scheduler, self._fire)
         self._batch: list[NewRecord] = []
         self._batch_bytes = 0
         # Where the batch begins and the next record goes; what lies before the batch is in the log, or on its way.
         self._batch_offset = -1
         self._next_offset = -1
         self._flush_scheduled = False
+        self._deferred = DeferredEventQueue(scheduler)
+        # What waits for no more than this is answered, now or in one of the next turns.
+        self._committed_offset = -1
+        self._answering = False
 
     # ---- life ---------------------------------------------------------------------------------------------
 
@@ -332,8 +187,8 @@ class CoordinatorContext(AnsweringShard[M]):
             pass
         self._become(CoordinatorState.CLOSED)
         self._timers.clear()
-        for entry in self._waiting.take_all():
-            self._tell_failure(entry, error)
+        for entry in self._deferred.take_all():
+            self._fail_event(entry, error)
         guarded(self.machine.on_unloaded, name="closing", owner=str(self.topic_partition))(error)
 
     def lose(self, error: KafkaError) -> None:
@@ -354,7 +209,7 @@ class CoordinatorContext(AnsweringShard[M]):
         """Decide now, with the machine and the time; the answer is there when it is committed."""
         now_ms = self._scheduler.now_ms()
         pending: Pending[T] = Pending()
-        if len(self._waiting) >= MAX_PENDING_DECISIONS:
+        if len(self._deferred) >= MAX_PENDING_DECISIONS:
             pending.fail(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many decisions wait already"))
             return pending
         try:
@@ -374,7 +229,7 @@ class CoordinatorContext(AnsweringShard[M]):
             known = (
                 error if isinstance(error, KafkaError) else self._unexpected("a decision's records", error)
             )
-            self._tell_failure(DeferredEvent(self._next_offset, NEVER, result, pending), known)
+            self._fail_event(DeferredEvent(self._next_offset, NEVER, result, pending), known)
             return pending
         self._apply_timers(result.effects)
         self._wait(result, pending, timeout_ms)
@@ -417,10 +272,10 @@ class CoordinatorContext(AnsweringShard[M]):
         return pending
 
     def _wait(self, result: CoordinatorResult[Any], pending: Pending[Any], timeout_ms: float) -> None:
-        if not self._waiting and not self._batch and self._next_offset <= self.log.high_watermark:
+        if not self._deferred and not self._batch and self._next_offset <= self.log.high_watermark:
             self._release(result, pending)
             return
-        self._waiting.add(self._next_offset, timeout_ms, result, pending)
+        self._deferred.add(self._next_offset, timeout_ms, result, pending)
 
     def _fire(self, operation: Callable[[int], CoordinatorResult[Any]]) -> Pending[Any]:
         """A timer's operation is a decision like any other; the machine is bound to it already."""
@@ -609,28 +464,126 @@ class CoordinatorContext(AnsweringShard[M]):
         self._next_offset = self._batch_offset = offset
         self._batch.clear()
         self._batch_bytes = 0
-        for entry in self._waiting.take_behind(offset):
-            self._tell_failure(entry, error)
+        for entry in self._deferred.take_behind(offset):
+            self._fail_event(entry, error)
+
+    # ---- answering what is committed ----------------------------------------------------------------------
+
+    def _committed(self) -> None:
+        """The high watermark has moved, or the partition is gone: look which."""
+        if self.state is not CoordinatorState.ACTIVE:
+            return
+        self._committed_offset = high_watermark = self.log.high_watermark
+        self.timeline.commit(high_watermark)
+        if not self._answering:
+            self._answer_some()
+
+    def _answer_some(self) -> None:
+        """In portions: a thousand members that all wait for one batch would hold the loop."""
+        self._answering = True
+        try:
+            for _ in range(ANSWERED_AT_ONCE):
+                if not self._answer_next():
+                    return
+        finally:
+            self._answering = False
+        if self._deferred.has_committed(self._committed_offset):
+            self._answering = True
+            self._scheduler.call_soon(self._answer_more)
+
+    def _answer_more(self) -> None:
+        self._answering = False
+        if self.state is CoordinatorState.ACTIVE:
+            self._answer_some()
+
+    def _answer_next(self) -> bool:
+        entry = self._deferred.take_committed(self._committed_offset)
+        if entry is None:
+            return False
+        try:
+            self._release(entry.result, entry.pending)
+        except Exception as error:  # noqa: BLE001 - the boundary of an answer
+            report(error, name="an answer", owner="coordinator")
+        return True
+
+    # ---- answers and failures -----------------------------------------------------------------------------
+
+    def _release(self, result: CoordinatorResult[Any], pending: Pending[Any]) -> None:
+        if result.effects:
+            self._apply_answers(result.effects)
+        response = result.response
+        if isinstance(response, Pending):
+            response.forward_to(pending)
+        elif not pending.done:
+            pending.resolve(response)
+
+    def _fail_event(self, entry: DeferredEvent, error: KafkaError) -> None:
+        result = entry.result
+        unanswered: Iterable[Effect] = result.effects
+        if result.on_failure is not None:
+            effects = self._undo(result.on_failure, error)
+            if self.state is CoordinatorState.ACTIVE:
+                self.apply(effects)
+            else:
+                # Whoever was to be answered by them is known to nobody else any more.
+                unanswered = [*unanswered, *effects]
+        for effect in unanswered:
+            if isinstance(effect, Answer) and not effect.pending.done:
+                effect.pending.fail(error)
+        if not entry.pending.done:
+            entry.pending.fail(error)
+
+    def _undo(
+        self, on_failure: Callable[[KafkaError], Sequence[Effect]], error: KafkaError
+    ) -> Sequence[Effect]:
+        try:
+            return on_failure(error)
+        except Exception as unexpected:  # noqa: BLE001 - the boundary of a decision
+            report(unexpected, name="undoing a decision", owner="coordinator")
+            return ()
+
+    # ---- effects ------------------------------------------------------------------------------------------
+
+    def apply(self, effects: Iterable[Effect]) -> None:
+        """Effects that rest on no decision of their own."""
+        effects = list(effects)
+        self._apply_timers(effects)
+        self._apply_answers(effects)
+
+    def _apply_timers(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, StartTimer):
+                self._timers.start(effect.key, effect.delay_ms, effect.operation)
+            elif isinstance(effect, CancelTimer):
+                self._timers.cancel(effect.key)
+
+    def _apply_answers(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Answer):
+                if not effect.pending.done:
+                    effect.pending.resolve(effect.response)
+            elif isinstance(effect, After):
+                try:
+                    effect.call()
+                except Exception as error:  # noqa: BLE001 - the boundary of what follows a decision
+                    report(error, name="what follows a decision", owner="coordinator")
 
 
 def _size_bound(key: bytes, value: bytes | None) -> int:
     return RECORD_OVERHEAD + len(key) + (0 if value is None else len(value))
 
 
-M_co = TypeVar("M_co", bound=CoordinatorShard, covariant=True)
-
-DEFAULT_WRITE_TIMEOUT_MS = 5_000
 _COORDINATING = (CoordinatorState.LOADING, CoordinatorState.ACTIVE)
 
 
 class CoordinatorShardBuilder(Protocol[M_co]):
-    """Makes the empty state of a shard."""
+    """Makes the empty state of a partition."""
 
     def __call__(self, timeline: Timeline, partition: int, epoch: int) -> M_co: ...
 
 
 class CoordinatorRuntime(Generic[M]):
-    """See the module."""
+    """The contexts of one coordinator: by key, made when this broker becomes the leader of their partition."""
 
     def __init__(
         self,
@@ -652,15 +605,15 @@ class CoordinatorRuntime(Generic[M]):
         self._compression = compression
         self._linger_ms = linger_ms
         self._write_timeout_ms = write_timeout_ms
-        # Is told of a partition whose shard has closed itself, and is to be led anew.
+        # Called with a partition whose context has closed itself, and is to be led anew.
         self.on_lost: Callable[[int], None] = lambda partition: None
-        self._shards: dict[int, CoordinatorContext[M]] = {}
+        self._contexts: dict[int, CoordinatorContext[M]] = {}
         self._image = ClusterImage()
 
     # ---- asking -------------------------------------------------------------------------------------------
 
     def partition_for(self, key: str) -> int:
-        """The shard of a group, a transactional id or a share partition."""
+        """Where a group, a transactional id or a share partition is coordinated."""
         return partition_for(key, self._partitions())
 
     def write(
@@ -673,13 +626,13 @@ class CoordinatorRuntime(Generic[M]):
     ) -> Pending[T]:
         """Decide by `operation(machine, now_ms)`; the answer comes when the decision is committed.
 
-        It is told as not available when that takes longer than `timeout_ms`, or than the runtime's own.
+        It fails as not available when that takes longer than `timeout_ms`, or than the runtime's own.
         """
         try:
-            shard = self.active(partition)
+            context = self.active(partition)
         except KafkaError as error:
             return Pending.failed(error)
-        return shard.write(operation, self._timeout(timeout_ms), producer)
+        return context.write(operation, self._timeout(timeout_ms), producer)
 
     def _timeout(self, asked_ms: float | None) -> float:
         return self._write_timeout_ms() if asked_ms is None else asked_ms
@@ -690,7 +643,7 @@ class CoordinatorRuntime(Generic[M]):
 
     def partitions(self) -> list[int]:
         """Those that this broker coordinates, or is loading."""
-        return [index for index, shard in self._shards.items() if shard.state in _COORDINATING]
+        return [index for index, context in self._contexts.items() if context.state in _COORDINATING]
 
     def end_transaction(
         self,
@@ -702,12 +655,12 @@ class CoordinatorRuntime(Generic[M]):
         transaction_version: int,
         timeout_ms: float | None = None,
     ) -> Pending[None]:
-        """Write the marker of a transaction that has committed offsets in this shard."""
+        """Write the marker of a transaction that has committed offsets in this partition."""
         try:
-            shard = self.active(partition)
+            context = self.active(partition)
         except KafkaError as error:
             return Pending.failed(error)
-        return shard.end_transaction(
+        return context.end_transaction(
             producer,
             committed=committed,
             coordinator_epoch=coordinator_epoch,
@@ -716,40 +669,42 @@ class CoordinatorRuntime(Generic[M]):
         )
 
     def active(self, partition: int) -> CoordinatorContext[M]:
-        """The shard, if it can answer; else the error that tells a client what to do."""
-        shard = self._shards.get(partition)
-        if shard is None or shard.state in (CoordinatorState.FAILED, CoordinatorState.CLOSED):
+        """The context, if it can answer; else the error that tells a client what to do."""
+        context = self._contexts.get(partition)
+        if context is None or context.state in (CoordinatorState.FAILED, CoordinatorState.CLOSED):
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker does not lead {self.topic}-{partition}")
-        if shard.state is CoordinatorState.LOADING:
+        if context.state is CoordinatorState.LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is loading")
-        return shard
+        return context
 
     def settled(self, partition: int) -> Pending[None]:
-        """Told when a shard that is loading is not any more, whatever came of it; at once where there is none."""
-        shard = self._shards.get(partition)
-        return Pending.of(None) if shard is None else shard.settled
+        """Resolved when a context that is loading is not any more, whatever came of it; at once where there is none."""
+        context = self._contexts.get(partition)
+        return Pending.of(None) if context is None else context.settled
 
-    def active_shards(self) -> Iterator[CoordinatorContext[M]]:
+    def active_contexts(self) -> Iterator[CoordinatorContext[M]]:
         """Those that can answer now."""
-        return iter([shard for shard in self._shards.values() if shard.state is CoordinatorState.ACTIVE])
+        return iter(
+            [context for context in self._contexts.values() if context.state is CoordinatorState.ACTIVE]
+        )
 
     @property
     def loading(self) -> bool:
-        """Is any shard still being replayed?"""
-        return any(shard.state is CoordinatorState.LOADING for shard in self._shards.values())
+        """Is any context still being replayed?"""
+        return any(context.state is CoordinatorState.LOADING for context in self._contexts.values())
 
     # ---- following the leadership -------------------------------------------------------------------------
 
     def elect(self, partition: int, epoch: int, shard_log: ShardLog) -> CoordinatorContext[M] | None:
-        """This broker leads a partition: a new shard to be loaded; None if it is there already, and has not failed."""
-        present = self._shards.get(partition)
+        """This broker leads a partition: a new context to be loaded; None if it is there already, and has not failed."""
+        present = self._contexts.get(partition)
         if present is not None:
             if present.epoch >= epoch and present.state in _COORDINATING:
                 return None
             self.resign(partition)
         timeline = Timeline()
         timeline.recording = False
-        shard = CoordinatorContext(
+        context = CoordinatorContext(
             TopicPartition(self.topic, partition),
             epoch,
             self._make(timeline, partition, epoch),
@@ -761,40 +716,42 @@ class CoordinatorRuntime(Generic[M]):
             self._linger_ms(),
             lambda: self.on_lost(partition),
         )
-        self._shards[partition] = shard
-        return shard
+        self._contexts[partition] = context
+        return context
 
-    def loaded(self, shard: CoordinatorContext[M]) -> None:
-        """A shard's log is replayed up to its end."""
-        if shard.state is CoordinatorState.LOADING:
-            shard.activate(lambda: shard.machine.on_loaded(self._image, self._scheduler.now_ms()))
+    def loaded(self, context: CoordinatorContext[M]) -> None:
+        """A context's log is replayed up to its end."""
+        if context.state is CoordinatorState.LOADING:
+            context.activate(lambda: context.machine.on_loaded(self._image, self._scheduler.now_ms()))
 
     def resign(self, partition: int) -> None:
         """This broker does not lead a partition (any more)."""
-        shard = self._shards.pop(partition, None)
-        if shard is not None and shard.state is not CoordinatorState.CLOSED:
-            shard.close(
-                KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker leads {shard.topic_partition} no more")
+        context = self._contexts.pop(partition, None)
+        if context is not None and context.state is not CoordinatorState.CLOSED:
+            context.close(
+                KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker leads {context.topic_partition} no more")
             )
 
     def on_image(self, image: ClusterImage, delta: Delta) -> None:
-        """The cluster has changed: every machine is told."""
+        """The cluster has changed."""
         for _ in self.tell_image(image, delta):
             pass
 
     def tell_image(self, image: ClusterImage, delta: Delta) -> Iterator[None]:
-        """The same, a machine at a time. What is loaded meanwhile begins with this image."""
+        """The same, a context at a time. What is loaded meanwhile begins with this image."""
         self._image = image
-        for shard in self.active_shards():
-            if shard.state is CoordinatorState.ACTIVE:
+        for context in self.active_contexts():
+            if context.state is CoordinatorState.ACTIVE:
                 try:
-                    shard.apply(shard.machine.on_image(image, delta, self._scheduler.now_ms()))
-                except Exception as error:  # noqa: BLE001 - the boundary of a shard
-                    where = shard.topic_partition
+                    context.apply(context.machine.on_image(image, delta, self._scheduler.now_ms()))
+                except Exception as error:  # noqa: BLE001 - the boundary of a context
+                    where = context.topic_partition
                     report(error, name="a change of the cluster", owner=str(where))
-                    shard.lose(KafkaError(ErrorCode.NOT_COORDINATOR, f"{where} has not followed the cluster"))
+                    context.lose(
+                        KafkaError(ErrorCode.NOT_COORDINATOR, f"{where} has not followed the cluster")
+                    )
                 yield
 
     def stop(self) -> None:
-        for partition in list(self._shards):
+        for partition in list(self._contexts):
             self.resign(partition)

@@ -1,4 +1,9 @@
-"""What a decision gives back: an answer, the records that make it true, and what else shall happen."""
+"""The contract between the runtime and a state machine: Kafka's CoordinatorShard, and what it decides.
+
+A decision is a CoordinatorResult: an answer, the records that make it true, and effects. The runtime is given its
+surroundings as protocols, a log to write to, a clock and a scheduler: the broker gives it a partition and the event
+loop, a simulation gives it its own.
+"""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +27,7 @@ class CoordinatorRecord(NamedTuple):
 
 
 class StartTimer(NamedTuple):
-    """Run an operation on the shard's machine after a delay, in place of any timer of the same key."""
+    """Make a decision after a delay, in place of any timer of the same key."""
 
     key: Hashable
     delay_ms: float
@@ -75,7 +80,7 @@ class RecordBulk(Protocol):
 
 @dataclass(slots=True)
 class CoordinatorResult(Generic[T]):
-    """A decision. Timers start and stop when its records are appended; answers wait until they are committed."""
+    """Kafka's CoordinatorResult: a decision. Timers start and stop when its records are appended; answers wait until they are committed."""
 
     # A Pending is a request that is parked: whoever resolves it later answers the client.
     response: T | Pending[T]
@@ -87,12 +92,6 @@ class CoordinatorResult(Generic[T]):
     atomic: bool = True
     # In the place of records, outside a transaction, and in one batch.
     bulk: RecordBulk | None = None
-
-
-# ----------------------------------------
-# What the runtime needs of its surroundings: a log to write to, a clock and a scheduler, the machine it runs.
-#
-# The broker gives it a partition and the event loop, a simulation gives it its own.
 
 
 class Handle(Protocol):
@@ -117,7 +116,7 @@ class Scheduler(Protocol):
 
 
 class ShardLog(Protocol):
-    """The partition that a shard writes to, as its leader."""
+    """Kafka's PartitionWriter: the partition that a context writes to, as its leader."""
 
     @property
     def log_end_offset(self) -> int: ...
@@ -136,7 +135,7 @@ class ShardLog(Protocol):
 
 
 class CoordinatorShard(Protocol):
-    """The state of one shard. Decisions are methods of its own; this is what the runtime calls."""
+    """The state machine of one partition. Decisions are methods of its own; this is what the runtime calls."""
 
     def replay(self, record: CoordinatorRecord, producer_id: int, producer_epoch: int) -> None:
         """The only way that hard state changes; `producer_id` is -1 outside a transaction."""

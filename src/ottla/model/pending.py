@@ -89,6 +89,10 @@ class Pending(Generic[T]):
         self.then(lambda done: _ask_next(done, asked, follow))
         return asked
 
+    def forward_to(self, other: "Pending[T]") -> None:
+        """Give `other` the same answer when it is there, unless it has been given one by then."""
+        self.then(lambda done: _forward(done, other))
+
     def _finish(self) -> None:
         self.done = True
         callbacks, self._callbacks = self._callbacks, None
@@ -131,6 +135,15 @@ def _gathered(pendings: "Sequence[Pending[T]]", gathered: "Pending[list[T]]") ->
         gathered.fail(failed)
     else:
         gathered.resolve([pending.result() for pending in pendings])
+
+
+def _forward(done: Pending[T], other: "Pending[T]") -> None:
+    if other.done:
+        return
+    if done.error is not None:
+        other.fail(done.error)
+    else:
+        other.resolve(done.result())
 
 
 def _pass_on(

@@ -113,7 +113,7 @@ def test_a_load_that_ends_after_the_leadership_is_not_taken_up(runtime: Coordina
     runtime.resign(3)
     runtime.loaded(shard)
     assert shard.state is CoordinatorState.CLOSED
-    assert list(runtime.active_shards()) == []
+    assert list(runtime.active_contexts()) == []
 
 
 def test_a_broker_knows_what_it_coordinates_and_what_it_is_loading(runtime: CoordinatorRuntime[Toy]) -> None:
@@ -199,7 +199,7 @@ def test_a_shard_that_cannot_follow_the_cluster_is_loaded_again_and_the_others_f
     lost: list[int] = []
     told: list[int] = []
     runtime.on_lost = lost.append
-    first, second = (shard.machine for shard in runtime.active_shards())
+    first, second = (shard.machine for shard in runtime.active_contexts())
 
     def raising(image: ClusterImage, delta: Delta, now_ms: int) -> list[Effect]:
         raise RuntimeError("nobody expected this")

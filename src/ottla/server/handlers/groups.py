@@ -290,7 +290,7 @@ def _join_refusal(ctx: Context, request: JoinGroupRequest) -> ErrorCode | None:
 
 def _held_bytes(ctx: Context) -> int:
     """What members of classic groups have said of themselves, in all shards."""
-    return sum(shard.machine.classic.protocol_bytes() for shard in ctx.node.groups.active_shards())
+    return sum(shard.machine.classic.protocol_bytes() for shard in ctx.node.groups.active_contexts())
 
 
 def _decide_join(

@@ -93,7 +93,7 @@ class TransactionService:
         """Every transactional id that this broker coordinates; COORDINATOR_LOAD_IN_PROGRESS while some are loaded."""
         if self.runtime.loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        for shard in self.runtime.active_shards():
+        for shard in self.runtime.active_contexts():
             yield from list(shard.machine.listed().items())
 
     # ---- what partitions ask ------------------------------------------------------------------------------

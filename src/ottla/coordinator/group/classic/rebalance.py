@@ -89,17 +89,8 @@ def park(older: Pending[Any] | None) -> Pending[Any]:
     """A place for an answer; a request that the same member sent before and gave up gets the same one."""
     parked: Pending[Any] = Pending()
     if older is not None:
-        parked.then(lambda done: _pass_on(done, older))
+        parked.forward_to(older)
     return parked
-
-
-def _pass_on(done: Pending[Any], older: Pending[Any]) -> None:
-    if older.done:
-        return
-    if done.error is not None:
-        older.fail(done.error)
-    else:
-        older.resolve(done.result())
 
 
 log = logging.getLogger("ottla.coordinator.classic")
