@@ -14,7 +14,7 @@ from tests.faults.conftest import MakeNode
 from tests.interop.ottla_node import OTTLA, OttlaNode
 from tests.interop.process import wait_until
 
-from ottla.coordinator.group.offsets.commit import offset_record
+from ottla.coordinator.group.offsets.records import offset_record
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.java_hash import partition_for
 from ottla.coordinator.transaction.log import TRANSACTION_RECORDS

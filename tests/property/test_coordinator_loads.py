@@ -11,7 +11,7 @@ from tests.property.wire.strategies import messages
 from tests.support.consumer_world import ConsumerWorld
 from tests.support.group_world import MemoryLog
 
-from ottla.coordinator.group.offsets.commit import offset_record
+from ottla.coordinator.group.offsets.records import offset_record
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.runtime import CoordinatorState
 from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult
@@ -61,7 +61,7 @@ def test_a_shard_of_groups_serves_whatever_was_written(found: list[CoordinatorRe
     assert world.shard.state is CoordinatorState.ACTIVE
     world.pass_ms(120_000)
     assert world.shard.state is CoordinatorState.ACTIVE
-    world.machine.directory.listing((), ())
+    world.machine.list_groups((), ())
     value = OffsetCommitValue(offset=7, metadata="", commit_timestamp=0)
     done = world.decide(
         lambda machine, now_ms: CoordinatorResult("ok", [offset_record("kept", "t", 0, value)])

@@ -268,7 +268,7 @@ class Simulation:
     def delete_group(self, staying: Pending[dict[str, KafkaError]]) -> None:
         self.group_epoch = 0
         if staying.error is None and not staying.result():
-            self.world.groups.write(0, lambda machine, _: machine.directory.delete(["g"]))
+            self.world.groups.write(0, lambda machine, _: machine.delete_groups(["g"]))
 
     # ---- what must hold -----------------------------------------------------------------------------------
 

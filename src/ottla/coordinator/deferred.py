@@ -112,9 +112,10 @@ class _Timer:
 
 
 class CoordinatorTimer:
-    """Kafka's CoordinatorTimer: starts, moves and cancels timers; `fire` makes a decision of what one was started for."""
+    """Kafka's CoordinatorTimer: starts, moves and cancels timers."""
 
     def __init__(self, scheduler: Scheduler, fire: Fire) -> None:
+        """`fire` makes a decision of what a timer was started for."""
         self._scheduler = scheduler
         self._fire = fire
         self._timers: dict[Hashable, _Timer] = {}

@@ -696,7 +696,7 @@ class CoordinatorRuntime(Generic[M]):
     # ---- following the leadership -------------------------------------------------------------------------
 
     def elect(self, partition: int, epoch: int, shard_log: ShardLog) -> CoordinatorContext[M] | None:
-        """This broker leads a partition: a new context to be loaded; None if it is there already, and has not failed."""
+        """This broker leads a partition: a new context to load; None if it is there already, and has not failed."""
         present = self._contexts.get(partition)
         if present is not None:
             if present.epoch >= epoch and present.state in _COORDINATING:

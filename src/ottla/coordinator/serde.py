@@ -1,4 +1,6 @@
-"""Coordinator records to bytes and back: a key begins with its type, a value with its version.
+"""Kafka's CoordinatorRecordSerde: coordinator records to bytes and back.
+
+A key begins with its type, a value with its version.
 
 The table of a topic's record types is all that differs between the coordinators. Whatever cannot be read (a newer node
 may have written it, or it is damaged) is a KafkaError and nothing else: UNSUPPORTED_VERSION for a type or a version

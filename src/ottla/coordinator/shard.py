@@ -80,7 +80,7 @@ class RecordBulk(Protocol):
 
 @dataclass(slots=True)
 class CoordinatorResult(Generic[T]):
-    """Kafka's CoordinatorResult: a decision. Timers start and stop when its records are appended; answers wait until they are committed."""
+    """A decision. Timers start and stop when its records are appended; answers wait until they are committed."""
 
     # A Pending is a request that is parked: whoever resolves it later answers the client.
     response: T | Pending[T]
@@ -132,6 +132,12 @@ class ShardLog(Protocol):
     def when_committed(self, offset: int, call: Callable[[], None]) -> None:
         """Call back when everything below `offset` is committed, or never will be here."""
         ...
+
+
+class Settings(Protocol):
+    """The broker's configuration, by Kafka's names, with typed values."""
+
+    def __getitem__(self, name: str) -> Any: ...
 
 
 class CoordinatorShard(Protocol):

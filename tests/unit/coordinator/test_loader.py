@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.group_world import GroupWorld, MemoryLog
 from tests.unit.coordinator.toy import PLACE, Toy, ToyWorld, number, put
 
-from ottla.coordinator.group.offsets.commit import offset_record, offset_tombstone
+from ottla.coordinator.group.offsets.records import offset_record, offset_tombstone
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.loader import (
     MAX_SKIPS_LOGGED,

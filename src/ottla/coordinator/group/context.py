@@ -1,4 +1,7 @@
-"""What the managers of one group shard share: the groups, the cluster, the settings, new ids."""
+"""What the managers of one group shard share: the groups, the cluster, the settings, new ids.
+
+Also what every manager is to the shard (Manager), and work that takes longer than the loop has time for (Background).
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -6,24 +9,37 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from ottla.coordinator.group.assignors.api import PartitionAssignor
 from ottla.coordinator.group.assignors.loading import load_assignors
 from ottla.coordinator.group.group import Group, GroupType
-from ottla.coordinator.shard import CoordinatorResult, Effect
+from ottla.coordinator.shard import CoordinatorResult, Effect, Settings
 from ottla.coordinator.timeline import Timeline, TimelineDict
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
 
-# ----------------------------------------
-# Work that a group needs done and the loop has no time for: it is done elsewhere, and comes back as a decision.
-#
-# If it does not (the work raised, or the decision was not written), `failed` is told why, and mends soft state.
-
-
 T = TypeVar("T")
+
+# For a class of record keys: how (key, value or None) changes the state.
+Replay = Callable[[Any, Any], None]
+
+# Skipped records that are shown of one group, and groups that any are kept of.
+MAX_SHOWN: Final = 3
+MAX_GROUPS: Final = 10_000
+
+
+class Caller(NamedTuple):
+    """Who sends a request, and in which version."""
+
+    client_id: str
+    client_host: str
+    version: int
 
 
 class Background(Protocol):
-    """Given by the node. What comes back is decided on as any request is, on the group's shard, if it is still here."""
+    """Work done elsewhere that comes back as a decision, made as any other on the group's shard, if it is still here.
+
+    Given by the node. If nothing comes back (the work raised, or the decision was not written), `failed` is told why,
+    and repairs what is not in the log.
+    """
 
     def in_thread(
         self,
@@ -46,17 +62,6 @@ class Background(Protocol):
         ...
 
 
-# ----------------------------------------
-# What of a shard's log its load could not take in, kept for those who ask about the groups it is about.
-#
-# Owner: the GroupContext of a shard. Written by the load, read by those who describe groups.
-
-
-# Of one group that are told one by one, and groups that any are kept of.
-MAX_TOLD: Final = 3
-MAX_GROUPS: Final = 10_000
-
-
 class _Some:
     """The first few, and how many there are."""
 
@@ -68,12 +73,12 @@ class _Some:
 
     def add(self, what: str) -> None:
         self.count += 1
-        if len(self.first) < MAX_TOLD:
+        if len(self.first) < MAX_SHOWN:
             self.first.append(what)
 
 
 class SkippedRecords:
-    """See the module."""
+    """What of a shard's log its load could not take in, kept for those who ask about the groups it is about."""
 
     def __init__(self) -> None:
         # Those whose key cannot be read, or whole batches: they may have been any group's.
@@ -90,32 +95,20 @@ class SkippedRecords:
     def about(self, group_id: str) -> str | None:
         """What somebody who asks about a group should know; None if there is nothing."""
         own = self._by_group.get(group_id)
-        told = [
-            text for text in (_told(own, "of this group"), _told(self._nobodys, "of no known group")) if text
+        found = [
+            text
+            for text in (_described(own, "of this group"), _described(self._nobodys, "of no known group"))
+            if text
         ]
-        return " ".join(told) or None
+        return " ".join(found) or None
 
 
-def _told(some: _Some | None, whose: str) -> str | None:
+def _described(some: _Some | None, whose: str) -> str | None:
     if some is None or not some.count:
         return None
     records = "1 record" if some.count == 1 else f"{some.count} records"
     more = f"; and {some.count - len(some.first)} more" if some.count > len(some.first) else ""
     return f"The coordinator skipped {records} {whose} when it was loaded: {'; '.join(some.first)}{more}."
-
-
-class Settings(Protocol):
-    """The broker's configuration, by Kafka's names, with typed values."""
-
-    def __getitem__(self, name: str) -> Any: ...
-
-
-class Caller(NamedTuple):
-    """Who sends a request, and in which version."""
-
-    client_id: str
-    client_host: str
-    version: int
 
 
 class GroupContext:
@@ -159,9 +152,6 @@ class GroupContext:
             words = "Group" if kind is None else f"{kind.capitalize()} group"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{words} {group_id} not found.")
         return group
-
-
-Replay = Callable[[Any, Any], None]
 
 
 class Manager(Protocol):

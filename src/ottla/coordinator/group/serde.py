@@ -1,4 +1,9 @@
-"""The record types of __consumer_offsets, and the versions that 4.3 writes their values in."""
+"""Kafka's GroupCoordinatorRecordSerde: the record types of __consumer_offsets, and the versions that 4.3 writes.
+
+Nearly every record is a committed offset outside a transaction, without metadata and with the topic's id, so there is
+a short way to its bytes and back; everything else goes through the compiled codec. Tests hold the two ways to the same
+bytes.
+"""
 
 import struct
 from typing import Final
@@ -10,13 +15,7 @@ from ottla.wire.messages import offsets_log as o
 from ottla.wire.messages import share_group_log as sh
 from ottla.wire.messages import streams_group_log as st
 
-# ----------------------------------------
-# The bytes of a committed offset as 4.x writes it: outside a transaction, without metadata, with the topic's id.
-#
-# Nearly every record of __consumer_offsets is one, so there is a short way to its bytes and back; everything else goes
-# through the compiled codec. Tests hold the two ways to the same bytes.
-
-
+# The bytes of such an offset.
 KEY_TYPE: Final = 1
 LENGTH: Final = struct.Struct(">h")
 PARTITION: Final = struct.Struct(">i")

@@ -1,8 +1,10 @@
-"""The machine of one shard of __consumer_offsets: all kinds of groups, and the offsets of all of them.
+"""Kafka's GroupCoordinatorShard: the state machine of one partition of __consumer_offsets.
 
-It only puts the managers together: a record goes to the manager whose key it has, an event goes to all of them.
+It puts the managers together, one for each kind of group and one for the offsets of all of them: a record goes to the
+manager whose key it has, an event goes to all of them. What concerns groups whatever their kind is decided here:
+listing them, deleting them.
 
-Owner: a Shard of the group coordinator's runtime.
+Owner: a CoordinatorContext of the group coordinator's runtime.
 """
 
 from collections import deque
@@ -24,12 +26,6 @@ from ottla.model.pending import Pending
 from ottla.wire.messages.groups import DeletableGroupResult, ListedGroup
 from ottla.wire.messages.offsets_log import OffsetCommitKey
 
-# ----------------------------------------
-# The groups of a shard whatever their kind: listing them, deleting them.
-#
-# Owner: the GroupCoordinatorShard of a shard.
-
-
 # Records of a deletion in one decision: some milliseconds.
 SLICE_RECORDS: Final = 300
 _TYPES = {kind.value: kind for kind in GroupType}
@@ -37,15 +33,34 @@ _TYPES = {kind.value: kind for kind in GroupType}
 _FILTER_NAMES = {"NotReady": "not_ready"}
 
 
-class GroupDirectory:
-    """See the module."""
+class GroupCoordinatorShard:
+    """All groups of one partition, and their offsets."""
 
-    def __init__(self, context: GroupContext, offsets: OffsetMetadataManager) -> None:
-        self._context = context
-        self._offsets = offsets
-        self._running: list[_Deletion] = []
+    def __init__(self, context: GroupContext) -> None:
+        self.context = context
+        self.classic = ClassicGroupManager(context)
+        self.consumer = ConsumerGroupManager(context, self.classic)
+        self.share = ShareGroupManager(context)
+        self.streams = StreamsGroupManager(context)
+        self.offsets = OffsetMetadataManager(context, self.classic)
+        # The short way of a load.
+        self.replay_bytes = self.offsets.loader.replay
+        # Deletions that take more than one decision.
+        self._deletions: list[_Deletion] = []
+        self._managers: list[Manager] = [
+            self.offsets,
+            self.classic,
+            self.consumer,
+            self.share,
+            self.streams,
+        ]
+        self._replays: dict[type[Any], Replay] = {}
+        for manager in self._managers:
+            self._replays.update(manager.replays())
 
-    def listing(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
+    # ---- listing and deleting groups ----------------------------------------------------------------------
+
+    def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
         """Those in one of these states (KIP-518) and of one of these types (KIP-848); of all, if none is said.
 
         States compare without regard to case and blanks around them; a type that does not exist fits no group.
@@ -53,7 +68,7 @@ class GroupDirectory:
         wanted_states = {state.lower().strip() for state in states}
         wanted_types = {_TYPES.get(kind.lower()) for kind in types}
         listed = []
-        for group in self._context.groups.committed_view().values():
+        for group in self.context.groups.committed_view().values():
             state = group.state_name()
             if wanted_states and _FILTER_NAMES.get(state, state.lower()) not in wanted_states:
                 continue
@@ -69,49 +84,74 @@ class GroupDirectory:
             )
         return listed
 
-    def delete(self, group_ids: Sequence[str]) -> CoordinatorResult[list[DeletableGroupResult]]:
+    def delete_groups(self, group_ids: Sequence[str]) -> CoordinatorResult[list[DeletableGroupResult]]:
         """Groups without members, with all their offsets; each has its own success or error.
 
         A group whose last batch could not be written is still there, and can be deleted again.
         """
-        deletion = _Deletion(self._context, self._offsets, group_ids)
-        records = deletion.go_on()
+        deletion = _Deletion(self.context, self.offsets, group_ids)
+        records = deletion.next_records()
         if deletion.over:
             return CoordinatorResult(deletion.results, records, atomic=False)
-        self._running.append(deletion)
+        self._deletions.append(deletion)
         return CoordinatorResult(
             deletion.parked,
             records,
-            [self._next(deletion)],
-            lambda error: self._fail(deletion, error),
+            [self._next_slice(deletion)],
+            lambda error: self._fail_deletion(deletion, error),
             atomic=False,
         )
 
-    def unloaded(self, error: KafkaError) -> None:
-        for deletion in list(self._running):
-            self._fail(deletion, error)
+    def _next_slice(self, deletion: "_Deletion") -> StartTimer:
+        return StartTimer(("delete groups", id(deletion)), 0, lambda _: self._continue_deletion(deletion))
 
-    def _next(self, deletion: "_Deletion") -> StartTimer:
-        return StartTimer(("delete groups", id(deletion)), 0, lambda _: self._go_on(deletion))
-
-    def _go_on(self, deletion: "_Deletion") -> CoordinatorResult[None]:
+    def _continue_deletion(self, deletion: "_Deletion") -> CoordinatorResult[None]:
         if deletion.parked.done:  # it has failed, or this is its timer's second try
             return CoordinatorResult(None)
-        records = deletion.go_on()
-        effects: list[Effect] = [self._next(deletion)]
+        records = deletion.next_records()
+        effects: list[Effect] = [self._next_slice(deletion)]
         if deletion.over:
-            self._running.remove(deletion)
+            self._deletions.remove(deletion)
             effects = [Answer(deletion.parked, deletion.results)]
         return CoordinatorResult(
-            None, records, effects, lambda error: self._fail(deletion, error), atomic=False
+            None, records, effects, lambda error: self._fail_deletion(deletion, error), atomic=False
         )
 
-    def _fail(self, deletion: "_Deletion", error: KafkaError) -> Sequence[Effect]:
-        if deletion in self._running:
-            self._running.remove(deletion)
+    def _fail_deletion(self, deletion: "_Deletion", error: KafkaError) -> Sequence[Effect]:
+        if deletion in self._deletions:
+            self._deletions.remove(deletion)
         if not deletion.parked.done:
             deletion.parked.fail(error)
         return ()
+
+    # ---- replay and life ----------------------------------------------------------------------------------
+
+    def replay(self, record: CoordinatorRecord, producer_id: int, producer_epoch: int) -> None:
+        key = record.key
+        if type(key) is OffsetCommitKey and producer_id >= 0:
+            self.offsets.replay_transactional(key, record.value, producer_id)
+            return
+        self._replays[type(key)](key, record.value)
+
+    def replay_end_transaction(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        self.offsets.replay_end_transaction(producer_id, committed)
+
+    def on_skipped(self, key: Any | None, what: str) -> None:
+        self.context.skipped.add(key, what)
+
+    def on_loaded(self, image: ClusterImage, now_ms: int) -> Iterable[Effect]:
+        self.context.image = image
+        return [effect for manager in self._managers for effect in manager.on_loaded(now_ms)]
+
+    def on_image(self, image: ClusterImage, delta: Delta, now_ms: int) -> Iterable[Effect]:
+        self.context.image = image
+        return [effect for manager in self._managers for effect in manager.on_image(delta, now_ms)]
+
+    def on_unloaded(self, error: KafkaError) -> None:
+        for manager in self._managers:
+            manager.on_unloaded(error)
+        for deletion in list(self._deletions):
+            self._fail_deletion(deletion, error)
 
 
 class _Deletion:
@@ -132,7 +172,7 @@ class _Deletion:
     def over(self) -> bool:
         return not self._left and self._large is None
 
-    def go_on(self) -> list[CoordinatorRecord]:
+    def next_records(self) -> list[CoordinatorRecord]:
         """The records of the next slice."""
         records: list[CoordinatorRecord] = []
         while len(records) < SLICE_RECORDS and not self.over:
@@ -186,54 +226,3 @@ class _LargeGroup:
         if self._context.groups.get(group.group_id) is not group or self._offsets.count(group.group_id):
             return []
         return list(group.tombstones()) if group.is_empty() else []
-
-
-class GroupCoordinatorShard:
-    """See the module."""
-
-    def __init__(self, context: GroupContext) -> None:
-        self.context = context
-        self.classic = ClassicGroupManager(context)
-        self.consumer = ConsumerGroupManager(context, self.classic)
-        self.share = ShareGroupManager(context)
-        self.streams = StreamsGroupManager(context)
-        self.offsets = OffsetMetadataManager(context, self.classic)
-        # The short way of a load.
-        self.replay_bytes = self.offsets.loader.replay
-        self.directory = GroupDirectory(context, self.offsets)
-        self._managers: list[Manager] = [
-            self.offsets,
-            self.classic,
-            self.consumer,
-            self.share,
-            self.streams,
-        ]
-        self._replays: dict[type[Any], Replay] = {}
-        for manager in self._managers:
-            self._replays.update(manager.replays())
-
-    def replay(self, record: CoordinatorRecord, producer_id: int, producer_epoch: int) -> None:
-        key = record.key
-        if type(key) is OffsetCommitKey and producer_id >= 0:
-            self.offsets.replay_transactional(key, record.value, producer_id)
-            return
-        self._replays[type(key)](key, record.value)
-
-    def replay_end_transaction(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        self.offsets.replay_end_transaction(producer_id, committed)
-
-    def on_skipped(self, key: Any | None, what: str) -> None:
-        self.context.skipped.add(key, what)
-
-    def on_loaded(self, image: ClusterImage, now_ms: int) -> Iterable[Effect]:
-        self.context.image = image
-        return [effect for manager in self._managers for effect in manager.on_loaded(now_ms)]
-
-    def on_image(self, image: ClusterImage, delta: Delta, now_ms: int) -> Iterable[Effect]:
-        self.context.image = image
-        return [effect for manager in self._managers for effect in manager.on_image(delta, now_ms)]
-
-    def on_unloaded(self, error: KafkaError) -> None:
-        for manager in self._managers:
-            manager.on_unloaded(error)
-        self.directory.unloaded(error)

@@ -14,9 +14,9 @@ transaction coordinator's runtime.
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from ottla.coordinator.shard import After, CoordinatorRecord, CoordinatorResult, Effect, StartTimer
+from ottla.coordinator.shard import After, CoordinatorRecord, CoordinatorResult, Effect, Settings, StartTimer
 from ottla.coordinator.timeline import Timeline, TimelineDict
 from ottla.coordinator.transaction.log import transaction_record
 from ottla.coordinator.transaction.metadata import (
@@ -39,12 +39,6 @@ from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 # ----------------------------------------
 # What a transaction shard needs of its surroundings, and what it asks of them.
-
-
-class Settings(Protocol):
-    """The broker's configuration, by Kafka's names, with typed values."""
-
-    def __getitem__(self, name: str) -> Any: ...
 
 
 class TransactionMarkers(NamedTuple):

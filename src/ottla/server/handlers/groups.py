@@ -94,7 +94,7 @@ def _listed(ctx: Context, partition: int, request: ListGroupsRequest) -> list[Li
     try:
         return ctx.node.groups.read(
             partition,
-            lambda machine, _: machine.directory.listing(request.states_filter, request.types_filter),
+            lambda machine, _: machine.list_groups(request.states_filter, request.types_filter),
         )
     except KafkaError as error:
         if error.code is ErrorCode.NOT_COORDINATOR:
@@ -141,7 +141,7 @@ def _delete_others(
 def _decide_deletion(
     group_ids: list[str], machine: GroupCoordinatorShard, now_ms: int
 ) -> CoordinatorResult[Deleted]:
-    return machine.directory.delete(group_ids)
+    return machine.delete_groups(group_ids)
 
 
 def _not_deleted(group_ids: list[str], error: KafkaError) -> Deleted:

@@ -14,7 +14,7 @@ from typing import Final
 
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.group import Group, GroupType, OffsetExpiration
-from ottla.coordinator.group.offsets.commit import offset_tombstone
+from ottla.coordinator.group.offsets.records import offset_tombstone
 from ottla.coordinator.group.offsets.store import (
     NO_EXPIRE_TIMESTAMP,
     OffsetAndMetadata,
@@ -95,14 +95,14 @@ class OffsetExpiry:
     def begin(self, now_ms: int) -> CoordinatorResult[None]:
         """Begin a sweep over all groups there are."""
         self._sweep = _Sweep(self._store, list(self._context.groups.keys()))
-        return self.go_on(now_ms)
+        return self.next_slice(now_ms)
 
-    def go_on(self, now_ms: int) -> CoordinatorResult[None]:
+    def next_slice(self, now_ms: int) -> CoordinatorResult[None]:
         """One slice of the sweep, and the timer of what comes after it."""
         records = _slice(
             self._sweep, lambda group_id, places, whole: self._visit(group_id, places, whole, now_ms)
         )
-        after = self.start() if self._sweep.over else StartTimer(EXPIRATION, PAUSE_MS, self.go_on)
+        after = self.start() if self._sweep.over else StartTimer(EXPIRATION, PAUSE_MS, self.next_slice)
         return CoordinatorResult(None, records, [after], atomic=False)
 
     def _visit(self, group_id: str, places: list[Place], whole: bool, now_ms: int) -> list[CoordinatorRecord]:
@@ -156,9 +156,9 @@ class TopicRemoval:
         self._sweep = _Sweep(store, list(store.by_group.keys()) + only_open)
 
     def start(self) -> StartTimer:
-        return StartTimer(("topics-deleted", self._as_of_offset, *self._ids), PAUSE_MS, self.go_on)
+        return StartTimer(("topics-deleted", self._as_of_offset, *self._ids), PAUSE_MS, self.next_slice)
 
-    def go_on(self, now_ms: int) -> CoordinatorResult[None]:
+    def next_slice(self, now_ms: int) -> CoordinatorResult[None]:
         records = _slice(self._sweep, self._visit)
         return CoordinatorResult(None, records, [] if self._sweep.over else [self.start()], atomic=False)
 

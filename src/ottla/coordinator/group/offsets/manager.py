@@ -1,19 +1,25 @@
-"""Committed offsets: commit, fetch, delete, expire, inside transactions and outside.
+"""Kafka's OffsetMetadataManager: committed offsets, inside transactions and outside: commit, fetch, delete, expire.
 
-The store holds them (offset_store), commits (offset_commit) and fetches (offset_fetch) are decided and answered each
-in a module of their own, and so is what removes them by itself (offset_removal).
+The store holds them (store.py), their records are made in records.py, and what goes by itself is in expiration.py.
 
-Owner: the GroupCoordinatorShard of a shard.
+Rules: the topics and partitions exist, whoever calls has looked. A group that does not exist may be committed to by
+those who do not say a generation: tools, and consumers that only store offsets here. Such a consumer has a group
+nevertheless: an empty classic one, without a protocol type, made by the replay of its first offset and never written
+itself. Whoever asks for stable offsets (KIP-447) is answered from the newest state, once that is committed, and told
+which partitions have an offset in a transaction that is still open; everybody else is answered from committed state.
+
+Owner: the GroupCoordinatorShard of a partition.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.coordinator.group.context import GroupContext, Replay
-from ottla.coordinator.group.group import Group
-from ottla.coordinator.group.offsets.commit import ClassicGroups, OffsetCommits, offset_tombstone
+from ottla.coordinator.group.group import CommitPartitionValidator, Group, GroupType
 from ottla.coordinator.group.offsets.expiration import OffsetExpiry, TopicRemoval
+from ottla.coordinator.group.offsets.records import OffsetBulk, offset_record, offset_tombstone
 from ottla.coordinator.group.offsets.store import (
+    NO_EXPIRE_TIMESTAMP,
     GroupOffsets,
     OffsetAndMetadata,
     OffsetLoader,
@@ -25,6 +31,12 @@ from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
 from ottla.wire.messages.groups import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
@@ -41,24 +53,171 @@ from ottla.wire.messages.offsets_log import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from ottla.wire.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
-# ----------------------------------------
-# Reading committed offsets.
-#
-# Whoever asks for stable offsets (KIP-447) is answered from the newest state, once that is committed, and told which
-# partitions have an offset in a transaction that is still open. Everybody else is answered from committed state.
+INVALID_OFFSET: Final = -1
+NO_LEADER_EPOCH: Final = -1
+DEFAULT_RETENTION_MS: Final = -1
+MAX_TIMESTAMP_MS: Final = (1 << 63) - 1
+# The version of OffsetCommit that tells a group's absence from a stale generation (KIP-848).
+FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 9
 
 
-INVALID_OFFSET = -1
-NO_LEADER_EPOCH = -1
+class ClassicGroups(Protocol):
+    """What the offsets need of the classic groups' manager."""
+
+    def new_simple(self, group_id: str) -> Group:
+        """An empty group without a protocol type; the caller puts it among the groups."""
+        ...
+
+    def keep_alive(self, group: Group, member_id: str, now_ms: int) -> Sequence[Effect]:
+        """A member has committed: that counts as a heartbeat in a classic group that is stable or rebalancing."""
+        ...
 
 
-class OffsetFetches:
-    """The questions about offsets."""
+class OffsetMetadataManager:
+    """The offsets of one shard."""
 
-    def __init__(self, context: GroupContext, store: OffsetStore) -> None:
+    def __init__(self, context: GroupContext, classic: ClassicGroups) -> None:
         self._context = context
-        self._store = store
+        self._classic = classic
+        self.store = OffsetStore(context.timeline)
+        self.expiry = OffsetExpiry(context, self.store)
+        self.loader = OffsetLoader(self.store, self._ensure_group)
+
+    # ---- committing ---------------------------------------------------------------------------------------
+
+    def commit(
+        self, request: OffsetCommitRequest, version: int, now_ms: int
+    ) -> CoordinatorResult[OffsetCommitResponse]:
+        """Store offsets; too long metadata is refused for its own partition."""
+        validator, effects = self._validate(request, version, now_ms)
+        if _is_ordinary(request):
+            bulk = OffsetBulk(self.store, self._ensure_group, request.group_id, now_ms)
+            answers = [bulk.add(topic, validator) for topic in request.topics]
+            return CoordinatorResult(OffsetCommitResponse(topics=answers), (), effects, bulk=bulk)
+        expire_ms = NO_EXPIRE_TIMESTAMP
+        if request.retention_time_ms != DEFAULT_RETENTION_MS:
+            # Who asks for longer than time can tell means for ever.
+            expire_ms = min(now_ms + request.retention_time_ms, MAX_TIMESTAMP_MS)
+        limit = self._context.config()["offset.metadata.max.bytes"]
+        records: list[CoordinatorRecord] = []
+        topics = [
+            self._commit_topic(request.group_id, topic, validator, limit, now_ms, expire_ms, records)
+            for topic in request.topics
+        ]
+        return CoordinatorResult(OffsetCommitResponse(topics=topics), records, effects)
+
+    def _validate(
+        self, request: OffsetCommitRequest, version: int, now_ms: int
+    ) -> tuple[CommitPartitionValidator | None, Sequence[Effect]]:
+        group = self._context.groups.get(request.group_id)
+        epoch = request.generation_id_or_member_epoch
+        if group is None:
+            if epoch < 0:
+                return None, ()
+            if version >= FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        validator = group.validate_offset_commit(
+            request.member_id, request.group_instance_id, epoch, transactional=False, version=version
+        )
+        return validator, self._keep_alive(group, request.member_id, now_ms)
+
+    def _keep_alive(self, group: Group, member_id: str, now_ms: int) -> Sequence[Effect]:
+        return self._classic.keep_alive(group, member_id, now_ms) if group.type is GroupType.CLASSIC else ()
+
+    def _commit_topic(
+        self,
+        group_id: str,
+        topic: OffsetCommitRequestTopic,
+        validator: CommitPartitionValidator | None,
+        limit: int,
+        now_ms: int,
+        expire_ms: int,
+        records: list[CoordinatorRecord],
+    ) -> OffsetCommitResponseTopic:
+        answers = []
+        name, topic_id = topic.name, topic.topic_id
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if is_too_long(partition.committed_metadata, limit):
+                code = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                answers.append(OffsetCommitResponsePartition(partition_index=index, error_code=code))
+                continue
+            if validator is not None:
+                validator(name, topic_id, index)
+            answers.append(OffsetCommitResponsePartition(partition_index=index))
+            value = _value(partition, now_ms)
+            value.topic_id = topic_id
+            value.expire_timestamp = expire_ms
+            records.append(offset_record(group_id, name, index, value))
+        return OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=answers)
+
+    # ---- committing inside transactions (KIP-447) ---------------------------------------------------------
+
+    def txn_commit(
+        self, request: TxnOffsetCommitRequest, version: int, now_ms: int
+    ) -> CoordinatorResult[TxnOffsetCommitResponse]:
+        """Offsets that count once their transaction is committed."""
+        validator = self._validate_transactional(request, version)
+        limit = self._context.config()["offset.metadata.max.bytes"]
+        records: list[CoordinatorRecord] = []
+        topics = [
+            self._txn_commit_topic(request.group_id, topic, validator, limit, now_ms, records)
+            for topic in request.topics
+        ]
+        return CoordinatorResult(TxnOffsetCommitResponse(topics=topics), records)
+
+    def _validate_transactional(
+        self, request: TxnOffsetCommitRequest, version: int
+    ) -> CommitPartitionValidator | None:
+        group = self._context.groups.get(request.group_id)
+        epoch = request.generation_id_or_member_epoch
+        if group is None:
+            if epoch < 0:
+                return None
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        try:
+            return group.validate_offset_commit(
+                request.member_id, request.group_instance_id, epoch, transactional=True, version=version
+            )
+        except KafkaError as error:
+            raise _as_generation(error) from error
+
+    def _txn_commit_topic(
+        self,
+        group_id: str,
+        topic: TxnOffsetCommitRequestTopic,
+        validator: CommitPartitionValidator | None,
+        limit: int,
+        now_ms: int,
+        records: list[CoordinatorRecord],
+    ) -> TxnOffsetCommitResponseTopic:
+        found = self._context.image.topic(topic.name)
+        if found is None and validator is not None:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        answers = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if is_too_long(partition.committed_metadata, limit):
+                code = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                answers.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=code))
+                continue
+            if validator is not None:
+                _ask(validator, topic.name, found.id if found is not None else ZERO_UUID, index)
+            answers.append(TxnOffsetCommitResponsePartition(partition_index=index))
+            records.append(offset_record(group_id, topic.name, index, _value(partition, now_ms)))
+        return TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers)
+
+    # ---- fetching -----------------------------------------------------------------------------------------
 
     def fetch(self, request: OffsetFetchRequestGroup, *, require_stable: bool) -> OffsetFetchResponseGroup:
         """Of the partitions asked for, or of all that have any."""
@@ -93,105 +252,14 @@ class OffsetFetches:
             if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
                 return None
             raise
-        by_group = self._store.by_group
+        by_group = self.store.by_group
         return by_group.get(request.group_id) if newest else by_group.committed(request.group_id)
 
     def _open_places(self, group_id: str) -> frozenset[Place]:
-        places = self._store.open_by_group.get(group_id)
+        places = self.store.open_by_group.get(group_id)
         return frozenset(places.keys()) if places is not None else frozenset()
 
-
-class AllOffsets(NamedTuple):
-    """All offsets of a group at one time; immutable, so that a thread may read it."""
-
-    group_id: str
-    rows: dict[Place, OffsetAndMetadata]
-    unstable: frozenset[Place]
-
-    def response(self) -> OffsetFetchResponseGroup:
-        topics: dict[str, OffsetFetchResponseTopics] = {}
-        for place, row in self.rows.items():
-            topic = topics.get(place[0])
-            if topic is None:
-                topic = OffsetFetchResponseTopics(name=place[0], topic_id=ZERO_UUID, partitions=[])
-                topics[place[0]] = topic
-            topic.partitions.append(_answer(place, row, self.unstable))
-        return OffsetFetchResponseGroup(group_id=self.group_id, topics=list(topics.values()))
-
-
-class _Reader:
-    """One group's offsets, turned into an answer."""
-
-    def __init__(self, offsets: GroupOffsets | None, unstable: frozenset[Place] | None) -> None:
-        self._offsets = offsets
-        self._unstable = unstable
-
-    def topic(
-        self, name: str, topic_id: Uuid, partitions: list[int], committed: bool
-    ) -> OffsetFetchResponseTopics:
-        answers = []
-        offsets = self._offsets
-        find = _no_offset if offsets is None else offsets.committed if committed else offsets.get
-        for index in partitions:
-            place = (name, index)
-            row = find(place)
-            if row is not None and not _same_topic(row.topic_id, topic_id):
-                row = None
-            answers.append(_answer(place, row, self._unstable))
-        return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=answers)
-
-
-def _answer(
-    place: Place, row: OffsetAndMetadata | None, unstable: frozenset[Place] | None
-) -> OffsetFetchResponsePartitions:
-    if unstable and place in unstable:
-        return _nothing(place[1], ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    if row is None:
-        return _nothing(place[1], ErrorCode.NONE)
-    return OffsetFetchResponsePartitions(
-        partition_index=place[1],
-        committed_offset=row.offset,
-        committed_leader_epoch=row.leader_epoch,
-        metadata=row.metadata,
-    )
-
-
-def _no_offset(place: Place) -> None:
-    """In a group that there is not."""
-
-
-def _same_topic(stored: Uuid, asked: Uuid) -> bool:
-    """An offset of a topic that was deleted and made again is none; an id that is not told fits any."""
-    return stored in (asked, ZERO_UUID) or asked == ZERO_UUID
-
-
-def _nothing(partition: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
-    return OffsetFetchResponsePartitions(
-        partition_index=partition,
-        committed_offset=INVALID_OFFSET,
-        committed_leader_epoch=NO_LEADER_EPOCH,
-        metadata="",
-        error_code=int(code),
-    )
-
-
-class OffsetMetadataManager:
-    """The offsets of one shard."""
-
-    def __init__(self, context: GroupContext, classic: ClassicGroups) -> None:
-        self._context = context
-        self._classic = classic
-        self.store = OffsetStore(context.timeline)
-        commits = OffsetCommits(context, classic, self.store, self._ensure_group)
-        self.commit = commits.commit
-        self.txn_commit = commits.txn_commit
-        fetches = OffsetFetches(context, self.store)
-        self.fetch = fetches.fetch
-        self.fetch_all = fetches.fetch_all
-        self.expiry = OffsetExpiry(context, self.store)
-        self.loader = OffsetLoader(self.store, self._ensure_group)
-
-    # ---- deciding -----------------------------------------------------------------------------------------
+    # ---- deleting -----------------------------------------------------------------------------------------
 
     def tombstones_for_group(self, group_id: str) -> list[CoordinatorRecord]:
         """The records that forget all offsets of a group."""
@@ -290,6 +358,125 @@ class OffsetMetadataManager:
 
     def on_unloaded(self, error: KafkaError) -> None:
         """Nothing is parked here."""
+
+
+def _is_ordinary(request: OffsetCommitRequest) -> bool:
+    """Without metadata and without a retention of its own?"""
+    if request.retention_time_ms != DEFAULT_RETENTION_MS:
+        return False
+    for topic in request.topics:
+        if topic.topic_id == ZERO_UUID:
+            return False
+        for partition in topic.partitions:
+            if partition.committed_metadata:
+                return False
+    return True
+
+
+def is_too_long(metadata: str | None, limit: int) -> bool:
+    """Measured as Java does: in UTF-16 units."""
+    if metadata is None or 2 * len(metadata) <= limit:
+        return False
+    return len(metadata) + sum(char > "\uffff" for char in metadata) > limit
+
+
+def _value(
+    partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition, now_ms: int
+) -> OffsetCommitValue:
+    return OffsetCommitValue(
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.committed_metadata or "",
+        commit_timestamp=now_ms,
+    )
+
+
+def _ask(validator: CommitPartitionValidator, topic: str, topic_id: Uuid, partition: int) -> None:
+    try:
+        validator(topic, topic_id, partition)
+    except KafkaError as error:
+        raise _as_generation(error) from error
+
+
+def _as_generation(error: KafkaError) -> KafkaError:
+    """A producer of any age knows what a stale generation is, not what a stale epoch is."""
+    if error.code is ErrorCode.STALE_MEMBER_EPOCH:
+        return KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    return error
+
+
+class AllOffsets(NamedTuple):
+    """All offsets of a group at one time; immutable, so that a thread may read it."""
+
+    group_id: str
+    rows: dict[Place, OffsetAndMetadata]
+    unstable: frozenset[Place]
+
+    def response(self) -> OffsetFetchResponseGroup:
+        topics: dict[str, OffsetFetchResponseTopics] = {}
+        for place, row in self.rows.items():
+            topic = topics.get(place[0])
+            if topic is None:
+                topic = OffsetFetchResponseTopics(name=place[0], topic_id=ZERO_UUID, partitions=[])
+                topics[place[0]] = topic
+            topic.partitions.append(_answer(place, row, self.unstable))
+        return OffsetFetchResponseGroup(group_id=self.group_id, topics=list(topics.values()))
+
+
+class _Reader:
+    """One group's offsets, turned into an answer."""
+
+    def __init__(self, offsets: GroupOffsets | None, unstable: frozenset[Place] | None) -> None:
+        self._offsets = offsets
+        self._unstable = unstable
+
+    def topic(
+        self, name: str, topic_id: Uuid, partitions: list[int], committed: bool
+    ) -> OffsetFetchResponseTopics:
+        answers = []
+        offsets = self._offsets
+        find = _no_offset if offsets is None else offsets.committed if committed else offsets.get
+        for index in partitions:
+            place = (name, index)
+            row = find(place)
+            if row is not None and not _same_topic(row.topic_id, topic_id):
+                row = None
+            answers.append(_answer(place, row, self._unstable))
+        return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=answers)
+
+
+def _answer(
+    place: Place, row: OffsetAndMetadata | None, unstable: frozenset[Place] | None
+) -> OffsetFetchResponsePartitions:
+    if unstable and place in unstable:
+        return _nothing(place[1], ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    if row is None:
+        return _nothing(place[1], ErrorCode.NONE)
+    return OffsetFetchResponsePartitions(
+        partition_index=place[1],
+        committed_offset=row.offset,
+        committed_leader_epoch=row.leader_epoch,
+        metadata=row.metadata,
+    )
+
+
+def _no_offset(place: Place) -> None:
+    """In a group that there is not."""
+
+
+def _same_topic(stored: Uuid, asked: Uuid) -> bool:
+    """An offset of a topic that was deleted and made again is none; an id that is not told fits any."""
+    return stored in (asked, ZERO_UUID) or asked == ZERO_UUID
+
+
+def _nothing(partition: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=INVALID_OFFSET,
+        committed_leader_epoch=NO_LEADER_EPOCH,
+        metadata="",
+        error_code=int(code),
+    )
 
 
 def _deleted(topic: OffsetDeleteRequestTopic, code: ErrorCode) -> OffsetDeleteResponseTopic:

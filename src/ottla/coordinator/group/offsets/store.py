@@ -1,5 +1,9 @@
 """The offsets of one shard: committed ones, and those of transactions that have not ended.
 
+A load replays the kind of record that __consumer_offsets has most of (see serde.py) from its bytes, without a message
+object in between, four times as fast (OffsetLoader); everything else goes the ordinary way. Both ways leave the same
+state, and a test holds them to it.
+
 Rules: changed by replay only. An offset committed in a transaction waits under its producer until the marker; then
 the newest one by its place in the log counts, because compaction may have removed what stood between (KAFKA-6012).
 
@@ -27,6 +31,9 @@ V = TypeVar("V")
 # A topic's name and a partition.
 Place = tuple[str, int]
 NO_EXPIRE_TIMESTAMP = -1
+_KEY_TYPE: Final = LENGTH.pack(KEY_TYPE)
+# Names that are remembered at most: the log may have any number of groups.
+MAX_REMEMBERED: Final = 100_000
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -43,12 +50,14 @@ class OffsetAndMetadata(NamedTuple):
     record_offset: int
 
 
+_new_row = OffsetAndMetadata._make
+
 GroupOffsets = TimelineDict[Place, OffsetAndMetadata]
 Open = TimelineDict[Place, frozenset[int]]
 
 
 class OffsetStore:
-    """See the module."""
+    """The offsets by group and place, and the transactions that have offsets here."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -177,25 +186,8 @@ def _discard(groups: "TimelineDict[str, TimelineDict[Place, V]]", group_id: str,
         groups.pop(group_id)
 
 
-# ----------------------------------------
-# The offsets of a load, from their bytes.
-#
-# The kind of record that __consumer_offsets has most of (see offset_bytes) is replayed here without a message object in
-# between, four times as fast; everything else goes the ordinary way. Both ways leave the same state, and a test holds
-# them to it.
-#
-# Owner: the OffsetMetadataManager of a shard.
-
-
-_KEY_TYPE: Final = LENGTH.pack(KEY_TYPE)
-# Names that are remembered at most: the log may have any number of groups.
-MAX_REMEMBERED: Final = 100_000
-
-_new_row = OffsetAndMetadata._make
-
-
 class OffsetLoader:
-    """See the module."""
+    """Replays ordinary offsets from their bytes."""
 
     def __init__(self, store: OffsetStore, ensure_group: Callable[[str], None]) -> None:
         self._store = store

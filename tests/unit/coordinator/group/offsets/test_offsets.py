@@ -9,7 +9,7 @@ import pytest
 from tests.support.group_world import GroupWorld, error_of
 
 from ottla.coordinator.group.group import GroupType
-from ottla.coordinator.group.offsets.commit import is_too_long
+from ottla.coordinator.group.offsets.manager import is_too_long
 from ottla.coordinator.group.offsets.expiration import SLICE_OFFSETS
 from ottla.coordinator.group.shard import SLICE_RECORDS
 from ottla.coordinator.runtime import Producer
@@ -261,7 +261,7 @@ def test_an_ordinary_commit_leaves_the_same_as_a_list_of_records(
         return world.records(), newest, seen, read(world), read(world.reloaded())
 
     bulk = log_and_state(GroupWorld())
-    monkeypatch.setattr("ottla.coordinator.group.offsets.commit._is_ordinary", lambda request: False)
+    monkeypatch.setattr("ottla.coordinator.group.offsets.manager._is_ordinary", lambda request: False)
     assert bulk == log_and_state(GroupWorld())
 
 
@@ -396,7 +396,7 @@ def test_a_deleted_group_takes_its_offsets_with_it(world: GroupWorld) -> None:
     commit(world, {0: 1, 1: 2})
     txn_commit(world, {1: 3, 2: 4})
     members, _ = world.stable(group_id="busy")
-    deleted = world.decide(lambda machine, _: machine.directory.delete(["g", "busy", "nobody"]))
+    deleted = world.decide(lambda machine, _: machine.delete_groups(["g", "busy", "nobody"]))
     assert [(r.group_id, r.error_code) for r in deleted.result()] == [
         ("g", 0),
         ("busy", int(ErrorCode.NON_EMPTY_GROUP)),
@@ -413,7 +413,7 @@ def test_a_group_of_very_many_offsets_can_be_deleted(world: GroupWorld) -> None:
     world.log.max_batch_bytes = 2_000
     for first in range(0, 100, 10):
         commit(world, {p: p for p in range(first, first + 10)})
-    deleted = world.decide(lambda machine, _: machine.directory.delete(["g"]))
+    deleted = world.decide(lambda machine, _: machine.delete_groups(["g"]))
     assert [r.error_code for r in deleted.result()] == [0]
     assert "g" not in world.reloaded().machine.context.groups
 
@@ -428,7 +428,7 @@ def large(world: GroupWorld, count: int = 3 * SLICE_RECORDS) -> list[int]:
 def test_a_large_group_is_deleted_in_slices(world: GroupWorld) -> None:
     count = len(large(world))
     commit(world, {0: 1}, group="small")
-    deleted = world.shard.write(lambda machine, _: machine.directory.delete(["g", "small", "no"]), 1_000)
+    deleted = world.shard.write(lambda machine, _: machine.delete_groups(["g", "small", "no"]), 1_000)
     assert 0 < world.machine.offsets.count("g") < count
     world.pass_ms(100)
     not_found = int(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -444,7 +444,7 @@ def test_a_large_group_is_deleted_in_slices(world: GroupWorld) -> None:
 
 def test_what_is_committed_between_the_slices_of_a_deletion_stays(world: GroupWorld) -> None:
     *_, last = large(world)
-    deleted = world.shard.write(lambda machine, _: machine.directory.delete(["g"]), 1_000)
+    deleted = world.shard.write(lambda machine, _: machine.delete_groups(["g"]), 1_000)
     commit(world, {last: 4})
     world.pass_ms(100)
     assert [r.error_code for r in deleted.result()] == [0]
@@ -454,7 +454,7 @@ def test_what_is_committed_between_the_slices_of_a_deletion_stays(world: GroupWo
 
 def test_a_deletion_that_is_not_over_fails_with_its_shard(world: GroupWorld) -> None:
     large(world)
-    deleted = world.shard.write(lambda machine, _: machine.directory.delete(["g"]), 1_000)
+    deleted = world.shard.write(lambda machine, _: machine.delete_groups(["g"]), 1_000)
     world.shard.flush()
     assert not deleted.done
     world.shard.close(KafkaError(ErrorCode.NOT_COORDINATOR))
@@ -466,7 +466,7 @@ def test_groups_are_listed_by_state_and_type(world: GroupWorld) -> None:
     world.stable(group_id="busy")
 
     def listed(states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> list[str]:
-        return sorted(row.group_id for row in world.machine.directory.listing(states, types))
+        return sorted(row.group_id for row in world.machine.list_groups(states, types))
 
     assert listed() == ["busy", "simple"]
     assert listed((" eMPTY ",)) == ["simple"]
@@ -570,14 +570,14 @@ def test_expiry_goes_in_slices_however_large_a_group_is(short: GroupWorld) -> No
     for group in range(30):
         commit(short, {0: 1}, group=f"small-{group}")
     looked_at: list[int] = []
-    decide = short.machine.offsets.expiry.go_on
+    decide = short.machine.offsets.expiry.next_slice
 
     def watched(now_ms: int) -> CoordinatorResult[None]:
         result = decide(now_ms)
         looked_at.append(len(result.records))
         return result
 
-    short.machine.offsets.expiry.go_on = watched  # type: ignore[method-assign]
+    short.machine.offsets.expiry.next_slice = watched  # type: ignore[method-assign]
     short.pass_ms(2 * DAY_MS)
     assert max(looked_at) <= 2 * SLICE_OFFSETS
     assert len([n for n in looked_at if n]) > 2

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.share_groups_world import ShareGroupsWorld, topic_id
 
-from ottla.coordinator.group.shard import GroupDirectory
+from ottla.coordinator.group.shard import GroupCoordinatorShard
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID
 from ottla.share.persister import MAX_ATTEMPTS
@@ -65,8 +65,8 @@ def delete_group(world: ShareGroupsWorld, *group_ids: str) -> dict[str, KafkaErr
     ids = [group_id for group_id in group_ids or ("g",) if group_id not in staying]
 
     def rest(machine: Any, _: int) -> Any:
-        directory: GroupDirectory = machine.directory
-        return directory.delete(ids)
+        shard: GroupCoordinatorShard = machine
+        return shard.delete_groups(ids)
 
     world.done(lambda: world.groups.write(0, rest))
     return refused

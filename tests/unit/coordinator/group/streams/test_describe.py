@@ -99,7 +99,7 @@ def test_others_are_not_described() -> None:
 def test_groups_are_listed_by_state_and_type(states: list[str], types: list[str], found: bool) -> None:
     world = StreamsWorld({})
     world.come("a")
-    listed = world.machine.directory.listing(states, types)
+    listed = world.machine.list_groups(states, types)
     assert [(row.group_id, row.protocol_type, row.group_state, row.group_type) for row in listed] == (
         [("g", "streams", "NotReady", "streams")] if found else []
     )

@@ -292,7 +292,7 @@ def test_a_deleted_group_does_not_wait_on() -> None:
     world.come("a")
     world.say("a", epoch=-1)
     world.pass_ms(2_000)
-    world.decide(lambda machine, _: machine.directory.delete(["g"]))
+    world.decide(lambda machine, _: machine.delete_groups(["g"]))
     world.come("b")
     world.pass_ms(2_000)
     assert statuses(world.say("b")) == [StatusCode.ASSIGNMENT_DELAYED], "it has a whole wait of its own"

@@ -69,7 +69,7 @@ def test_a_group_that_is_gone_meanwhile() -> None:
     world = StreamsWorld({"in": TASKS}, background=True)
     pending = world.come_later("a")
     world.say("a", epoch=-1)
-    world.decide(lambda machine, _: machine.directory.delete(["g"]))
+    world.decide(lambda machine, _: machine.delete_groups(["g"]))
     world.background.run()
     assert refused(pending) is ErrorCode.GROUP_ID_NOT_FOUND
     world.come_later("a")

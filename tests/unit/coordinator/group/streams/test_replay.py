@@ -110,10 +110,10 @@ def test_a_topic_that_changed_in_vain_is_looked_at_again() -> None:
 def test_deleting_a_group_leaves_nothing() -> None:
     world = StreamsWorld(TOPICS)
     world.come("a", STATEFUL)
-    (answer,) = world.decide(lambda machine, _: machine.directory.delete(["g"])).result()
+    (answer,) = world.decide(lambda machine, _: machine.delete_groups(["g"])).result()
     assert answer.error_code == ErrorCode.NON_EMPTY_GROUP
     world.say("a", epoch=-1)
-    (answer,) = world.decide(lambda machine, _: machine.directory.delete(["g"])).result()
+    (answer,) = world.decide(lambda machine, _: machine.delete_groups(["g"])).result()
     assert answer.error_code == ErrorCode.NONE
     assert "g" not in world.machine.context.groups
     left = {}
