@@ -3,18 +3,19 @@
 Also what every manager is to the shard (Manager), and work that takes longer than the loop has time for (Background).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from ottla.coordinator.group.assignors.api import PartitionAssignor
 from ottla.coordinator.group.assignors.loading import load_assignors
 from ottla.coordinator.group.group import Group, GroupType
-from ottla.coordinator.shard import CoordinatorResult, Effect, Settings
+from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect, Settings
 from ottla.coordinator.timeline import Timeline, TimelineDict
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
+from ottla.model.pending import Pending
 
 T = TypeVar("T")
 
@@ -109,6 +110,26 @@ def _described(some: _Some | None, whose: str) -> str | None:
     records = "1 record" if some.count == 1 else f"{some.count} records"
     more = f"; and {some.count - len(some.first)} more" if some.count > len(some.first) else ""
     return f"The coordinator skipped {records} {whose} when it was loaded: {'; '.join(some.first)}{more}."
+
+
+class DecisionBuilder:
+    """One decision about a group in the making, for a request, a timer or work that came back; used up by `result`."""
+
+    __slots__ = ("effects", "failures", "now_ms", "records")
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.records: list[CoordinatorRecord] = []
+        self.effects: list[Effect] = []
+        # What repairs soft state if the records cannot be written; each may give effects to apply then.
+        self.failures: list[Callable[[KafkaError], Sequence[Effect] | None]] = []
+
+    def result(self, response: T | Pending[T]) -> CoordinatorResult[T]:
+        on_failure = self._failed if self.failures else None
+        return CoordinatorResult(response, self.records, self.effects, on_failure)
+
+    def _failed(self, error: KafkaError) -> Sequence[Effect]:
+        return [effect for repair in self.failures for effect in repair(error) or ()]
 
 
 class GroupContext:

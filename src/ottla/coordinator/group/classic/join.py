@@ -23,8 +23,16 @@ from ottla.coordinator.group.classic.group import (
     group_record,
     size_of,
 )
-from ottla.coordinator.group.classic.rebalance import Rebalances, Turn, join_error, joined, park, sync_error
-from ottla.coordinator.group.context import Caller, GroupContext
+from ottla.coordinator.group.classic.rebalance import (
+    Rebalances,
+    answer_join,
+    answer_sync,
+    join_error,
+    joined,
+    park,
+    sync_error,
+)
+from ottla.coordinator.group.context import Caller, DecisionBuilder, GroupContext
 from ottla.coordinator.shard import After, Effect
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
@@ -69,27 +77,29 @@ class Joins:
         self._context = context
         self._rebalances = rebalances
 
-    def join(self, turn: Turn, group: ClassicGroup, caller: Caller, request: JoinGroupRequest) -> JoinReply:
+    def join(
+        self, decision: DecisionBuilder, group: ClassicGroup, caller: Caller, request: JoinGroupRequest
+    ) -> JoinReply:
         """Let a member in, or say why not."""
         joining = Joining(caller, request, tuple((p.name, p.metadata) for p in request.protocols))
         member_id = request.member_id
         if not self._has_room(group, member_id):
             group.remove(member_id)
-            self._rebalances.maybe_complete_join(turn, group)
+            self._rebalances.maybe_complete_join(decision, group)
             return join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         if not _has_space(group, joining):
             return join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         if not group.supports(request.protocol_type, joining.protocols):
             return join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
         if not member_id:
-            return self._join_new(turn, group, joining)
+            return self._join_new(decision, group, joining)
         if member_id in group.pending_join:
-            return self._join_pending(turn, group, joining)
+            return self._join_pending(decision, group, joining)
         try:
             group.validate_member(member_id, request.group_instance_id)
         except KafkaError as error:
             return join_error(error.code, member_id)
-        return self._join_again(turn, group, joining)
+        return self._join_again(decision, group, joining)
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
         most: int = self._context.config()["group.max.size"]
@@ -105,39 +115,43 @@ class Joins:
 
     # ---- new members --------------------------------------------------------------------------------------
 
-    def _join_new(self, turn: Turn, group: ClassicGroup, joining: Joining) -> JoinReply:
+    def _join_new(self, decision: DecisionBuilder, group: ClassicGroup, joining: Joining) -> JoinReply:
         instance_id = joining.request.group_instance_id
         if instance_id is not None:
             old_id = group.static_members.get(instance_id)
             new_id = self._new_member_id(instance_id)
             if old_id is not None:
-                return self._replace(turn, group, joining, group.members[old_id], new_id)
-            return self._add(turn, group, joining, new_id)
+                return self._replace(decision, group, joining, group.members[old_id], new_id)
+            return self._add(decision, group, joining, new_id)
         new_id = self._new_member_id(joining.caller.client_id)
         if joining.caller.version < FIRST_MEMBER_ID_REQUIRED_VERSION:
-            return self._add(turn, group, joining, new_id)
-        return self._give_id(turn, group, joining, new_id)
+            return self._add(decision, group, joining, new_id)
+        return self._give_id(decision, group, joining, new_id)
 
     def _new_member_id(self, prefix: str) -> str:
         return f"{prefix}-{uuid.UUID(bytes=bytes(self._context.new_uuid()))}"
 
-    def _give_id(self, turn: Turn, group: ClassicGroup, joining: Joining, new_id: str) -> JoinReply:
+    def _give_id(
+        self, decision: DecisionBuilder, group: ClassicGroup, joining: Joining, new_id: str
+    ) -> JoinReply:
         if len(group.pending_join) >= MAX_PENDING_JOIN:
             return join_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
-        until_ms = turn.now_ms + joining.request.session_timeout_ms
+        until_ms = decision.now_ms + joining.request.session_timeout_ms
         group.pending_join[new_id] = until_ms
-        self._rebalances.watch(turn, group, until_ms)
+        self._rebalances.watch(decision, group, until_ms)
         return join_error(ErrorCode.MEMBER_ID_REQUIRED, new_id)
 
-    def _join_pending(self, turn: Turn, group: ClassicGroup, joining: Joining) -> JoinReply:
+    def _join_pending(self, decision: DecisionBuilder, group: ClassicGroup, joining: Joining) -> JoinReply:
         """With the id it was given."""
         if joining.request.group_instance_id is not None:
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR, "static members are not given ids to come back with"
             )
-        return self._add(turn, group, joining, joining.request.member_id)
+        return self._add(decision, group, joining, joining.request.member_id)
 
-    def _add(self, turn: Turn, group: ClassicGroup, joining: Joining, member_id: str) -> JoinReply:
+    def _add(
+        self, decision: DecisionBuilder, group: ClassicGroup, joining: Joining, member_id: str
+    ) -> JoinReply:
         request = joining.request
         parked = park(None)
         member = Member(
@@ -156,13 +170,13 @@ class Joins:
         if not group.members:
             group.protocol_type_or_none = request.protocol_type
         group.add(member)
-        self._rebalances.expect(turn, group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._rebalances.prepare_or_complete(turn, group, f"{member_id} is new; {_reason(request)}")
+        self._rebalances.expect(decision, group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalances.prepare_or_complete(decision, group, f"{member_id} is new; {_reason(request)}")
         return parked
 
     # ---- members that are known ---------------------------------------------------------------------------
 
-    def _join_again(self, turn: Turn, group: ClassicGroup, joining: Joining) -> JoinReply:
+    def _join_again(self, decision: DecisionBuilder, group: ClassicGroup, joining: Joining) -> JoinReply:
         member = group.members[joining.request.member_id]
         unchanged = member.protocols == joining.protocols
         is_leader = group.leader_id == member.member_id
@@ -171,7 +185,7 @@ class Joins:
             return joined(group, member.member_id)
         parked = self._wait_again(group, joining, member)
         self._rebalances.prepare_or_complete(
-            turn, group, f"{member.member_id} joins again; {_reason(joining.request)}"
+            decision, group, f"{member.member_id} joins again; {_reason(joining.request)}"
         )
         return parked
 
@@ -189,30 +203,30 @@ class Joins:
     # ---- static members that are back ---------------------------------------------------------------------
 
     def _replace(
-        self, turn: Turn, group: ClassicGroup, joining: Joining, old: Member, new_id: str
+        self, decision: DecisionBuilder, group: ClassicGroup, joining: Joining, old: Member, new_id: str
     ) -> JoinReply:
         old_leader = group.leader_id
-        turn.answer_join(group, old, join_error(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
-        turn.answer_sync(old, sync_error(ErrorCode.FENCED_INSTANCE_ID))
+        answer_join(decision, group, old, join_error(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
+        answer_sync(decision, old, sync_error(ErrorCode.FENCED_INSTANCE_ID))
         new = group.rename(old, new_id)
-        self._rebalances.expect(turn, group, new, new.session_timeout_ms)
+        self._rebalances.expect(decision, group, new, new.session_timeout_ms)
         parked = self._wait_again(group, joining, new)
         reason = f"{new_id} is instance {new.group_instance_id} now; {_reason(joining.request)}"
         if group.state is not STABLE:
             if group.state is COMPLETING_REBALANCE:
                 # The leader may be assigning to the old id.
-                self._rebalances.prepare(turn, group, reason)
+                self._rebalances.prepare(decision, group, reason)
             else:
-                self._rebalances.maybe_complete_join(turn, group)
+                self._rebalances.maybe_complete_join(decision, group)
         elif group.choose_protocol() != group.protocol_name:
-            self._rebalances.prepare_or_complete(turn, group, reason)
+            self._rebalances.prepare_or_complete(decision, group, reason)
         else:
-            self._store_replacement(turn, group, joining, old, new, old_leader)
+            self._store_replacement(decision, group, joining, old, new, old_leader)
         return parked
 
     def _store_replacement(
         self,
-        turn: Turn,
+        decision: DecisionBuilder,
         group: ClassicGroup,
         joining: Joining,
         old: Member,
@@ -222,12 +236,14 @@ class Joins:
         """Nothing changes for the others: once it is written, the member goes on with what it had."""
         response = _replaced(group, joining.caller.version, new.member_id, old_leader)
         parked = new.awaiting_join
-        turn.records.append(group_record(group, {m.member_id: m.assignment for m in group.members.values()}))
-        turn.effects.append(After(lambda: _answer_replaced(group, new, parked, response)))
-        turn.on_failure = lambda _: self._undo_replacement(turn, group, old, new)
+        decision.records.append(
+            group_record(group, {m.member_id: m.assignment for m in group.members.values()})
+        )
+        decision.effects.append(After(lambda: _answer_replaced(group, new, parked, response)))
+        decision.failures = [lambda _: self._undo_replacement(decision, group, old, new)]
 
     def _undo_replacement(
-        self, turn: Turn, group: ClassicGroup, old: Member, new: Member
+        self, decision: DecisionBuilder, group: ClassicGroup, old: Member, new: Member
     ) -> Sequence[Effect]:
         """It could not be written who the instance is now: it is who it was before."""
         if group.members.get(new.member_id) is not new:
@@ -239,7 +255,7 @@ class Joins:
         new.rebalance_timeout_ms = old.rebalance_timeout_ms
         new.session_timeout_ms = old.session_timeout_ms
         back = group.rename(new, old.member_id)
-        back.deadline_ms = turn.now_ms + back.session_timeout_ms
+        back.deadline_ms = decision.now_ms + back.session_timeout_ms
         return self._rebalances.rearm(group)
 
 
@@ -299,7 +315,7 @@ class Syncs:
     def __init__(self, rebalances: Rebalances) -> None:
         self._rebalances = rebalances
 
-    def sync(self, turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> SyncReply:
+    def sync(self, decision: DecisionBuilder, group: ClassicGroup, request: SyncGroupRequest) -> SyncReply:
         """A member's assignment, when there is one."""
         error = _refusal(group, request)
         if error is not None:
@@ -307,32 +323,36 @@ class Syncs:
         member = group.members[request.member_id]
         if group.state is PREPARING_REBALANCE:
             return sync_error(ErrorCode.REBALANCE_IN_PROGRESS)
-        self._rebalances.synced(turn, group, member.member_id)
+        self._rebalances.synced(decision, group, member.member_id)
         if group.state is STABLE:
             return _assigned(group, member)
         member.awaiting_sync = parked = park(member.awaiting_sync)
         if group.leader_id == member.member_id:
-            self._store(turn, group, {a.member_id: a.assignment for a in request.assignments})
+            self._store(decision, group, {a.member_id: a.assignment for a in request.assignments})
         return parked
 
-    def _store(self, turn: Turn, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
+    def _store(self, decision: DecisionBuilder, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
         generation_id = group.generation_id
-        turn.records.append(group_record(group, assignments))
-        turn.effects.append(After(lambda: self._stored(turn, group, generation_id, assignments)))
-        turn.on_failure = lambda error: self._not_stored(turn.now_ms, group, generation_id, error)
+        decision.records.append(group_record(group, assignments))
+        decision.effects.append(After(lambda: self._stored(decision, group, generation_id, assignments)))
+        decision.failures = [lambda error: self._not_stored(decision.now_ms, group, generation_id, error)]
 
     def _stored(
-        self, turn: Turn, group: ClassicGroup, generation_id: int, assignments: dict[str, bytes]
+        self,
+        decision: DecisionBuilder,
+        group: ClassicGroup,
+        generation_id: int,
+        assignments: dict[str, bytes],
     ) -> None:
         """Committed: the group is stable, unless it has begun to rebalance meanwhile."""
         if group.state is not COMPLETING_REBALANCE or group.generation_id != generation_id:
             return
-        group.become(STABLE, turn.now_ms)
+        group.become(STABLE, decision.now_ms)
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, NO_ASSIGNMENT)
             parked, member.awaiting_sync = member.awaiting_sync, None
             if parked is not None:
-                member.deadline_ms = max(member.deadline_ms, turn.now_ms + member.session_timeout_ms)
+                member.deadline_ms = max(member.deadline_ms, decision.now_ms + member.session_timeout_ms)
                 parked.resolve(_assigned(group, member))
 
     def _not_stored(
@@ -340,10 +360,10 @@ class Syncs:
     ) -> Sequence[Effect]:
         if group.state is not COMPLETING_REBALANCE or group.generation_id != generation_id:
             return self._rebalances.rearm(group)
-        turn = Turn(now_ms)
-        self._rebalances.reset_assignments(turn, group, error.code)
-        self._rebalances.prepare_or_complete(turn, group, f"the assignment could not be stored: {error}")
-        return [*turn.effects, *self._rebalances.rearm(group)]
+        decision = DecisionBuilder(now_ms)
+        self._rebalances.reset_assignments(decision, group, error.code)
+        self._rebalances.prepare_or_complete(decision, group, f"the assignment could not be stored: {error}")
+        return [*decision.effects, *self._rebalances.rearm(group)]
 
 
 def _refusal(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode | None:

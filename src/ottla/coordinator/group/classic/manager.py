@@ -24,8 +24,14 @@ from ottla.coordinator.group.classic.group import (
     restore,
 )
 from ottla.coordinator.group.classic.join import Joins, Syncs
-from ottla.coordinator.group.classic.rebalance import Rebalances, Turn, join_error, sync_error
-from ottla.coordinator.group.context import Caller, GroupContext, Replay
+from ottla.coordinator.group.classic.rebalance import (
+    Rebalances,
+    answer_join,
+    answer_sync,
+    join_error,
+    sync_error,
+)
+from ottla.coordinator.group.context import Caller, DecisionBuilder, GroupContext, Replay
 from ottla.coordinator.group.group import Group, GroupType
 from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect, StartTimer
 from ottla.metadata.delta import Delta
@@ -57,30 +63,34 @@ class Leaves:
     def __init__(self, rebalances: Rebalances) -> None:
         self._rebalances = rebalances
 
-    def leave(self, turn: Turn, group: ClassicGroup, members: list[MemberIdentity]) -> LeaveGroupResponse:
+    def leave(
+        self, decision: DecisionBuilder, group: ClassicGroup, members: list[MemberIdentity]
+    ) -> LeaveGroupResponse:
         """Let them go, each if it can; the others rebalance."""
-        outcomes = [self._leave_one(turn, group, member) for member in members]
+        outcomes = [self._leave_one(decision, group, member) for member in members]
         if any(outcome.error_code == ErrorCode.NONE for outcome in outcomes):
             if group.state in (STABLE, COMPLETING_REBALANCE):
-                self._rebalances.prepare_or_complete(turn, group, "members have left")
+                self._rebalances.prepare_or_complete(decision, group, "members have left")
             elif group.state is PREPARING_REBALANCE:
-                self._rebalances.maybe_complete_join(turn, group)
+                self._rebalances.maybe_complete_join(decision, group)
         return LeaveGroupResponse(members=outcomes)
 
-    def _leave_one(self, turn: Turn, group: ClassicGroup, leaving: MemberIdentity) -> MemberResponse:
+    def _leave_one(
+        self, decision: DecisionBuilder, group: ClassicGroup, leaving: MemberIdentity
+    ) -> MemberResponse:
         try:
-            self._remove(turn, group, leaving)
+            self._remove(decision, group, leaving)
         except KafkaError as error:
             return left(leaving, error.code)
         return left(leaving)
 
-    def _remove(self, turn: Turn, group: ClassicGroup, leaving: MemberIdentity) -> None:
+    def _remove(self, decision: DecisionBuilder, group: ClassicGroup, leaving: MemberIdentity) -> None:
         if leaving.member_id in group.pending_join:
             group.remove(leaving.member_id)
             return
         member_id = leaving.member_id or _named(group, leaving.group_instance_id)
         group.validate_member(member_id, leaving.group_instance_id)
-        self._rebalances.dismiss(turn, group, group.members[member_id])
+        self._rebalances.dismiss(decision, group, group.members[member_id])
 
 
 def _named(group: ClassicGroup, instance_id: str | None) -> str:
@@ -152,8 +162,8 @@ class ClassicGroupManager:
         if present is None or (_is_convertible(present) and not isinstance(present, ClassicGroup)):
             return self._join_new_group(caller, request, present, now_ms)
         if isinstance(present, ClassicGroup):
-            turn = Turn(now_ms)
-            return turn.result(self._joins.join(turn, present, caller, request))
+            decision = DecisionBuilder(now_ms)
+            return decision.result(self._joins.join(decision, present, caller, request))
         if present.type is GroupType.CONSUMER and self.consumer_groups is not None:
             return self.consumer_groups.classic_join(request.group_id, caller, request, now_ms)
         return CoordinatorResult(join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ""))
@@ -165,12 +175,12 @@ class ClassicGroupManager:
         if request.member_id:
             return CoordinatorResult(join_error(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
         group = ClassicGroup(self._context.timeline, request.group_id, now_ms)
-        turn = Turn(now_ms)
-        reply = self._joins.join(turn, group, caller, request)
+        decision = DecisionBuilder(now_ms)
+        reply = self._joins.join(decision, group, caller, request)
         if present is not None:
-            turn.records.extend(present.tombstones())
-        turn.records.append(self._birth(group, new_group_record(group)))
-        return turn.result(reply)
+            decision.records.extend(present.tombstones())
+        decision.records.append(self._birth(group, new_group_record(group)))
+        return decision.result(reply)
 
     def _birth(self, group: ClassicGroup, record: CoordinatorRecord) -> CoordinatorRecord:
         assert record.value is not None
@@ -185,8 +195,8 @@ class ClassicGroupManager:
         if group is None or group.is_empty():
             return CoordinatorResult(sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
         if isinstance(group, ClassicGroup):
-            turn = Turn(now_ms)
-            return turn.result(self._syncs.sync(turn, group, request))
+            decision = DecisionBuilder(now_ms)
+            return decision.result(self._syncs.sync(decision, group, request))
         if group.type is GroupType.CONSUMER and self.consumer_groups is not None:
             return self.consumer_groups.classic_sync(caller, request, now_ms)
         return CoordinatorResult(sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
@@ -226,9 +236,9 @@ class ClassicGroupManager:
         member.deadline_ms = deadline_ms
         if deadline_ms >= group.expiry_due_ms:
             return ()
-        turn = Turn(now_ms)
-        self._rebalances.watch(turn, group, deadline_ms)
-        return turn.effects
+        decision = DecisionBuilder(now_ms)
+        self._rebalances.watch(decision, group, deadline_ms)
+        return decision.effects
 
     def leave(
         self, caller: Caller, request: LeaveGroupRequest, now_ms: int
@@ -236,8 +246,8 @@ class ClassicGroupManager:
         """Members go."""
         group = self._context.groups.get(request.group_id)
         if isinstance(group, ClassicGroup):
-            turn = Turn(now_ms)
-            return turn.result(self._leaves.leave(turn, group, request.members))
+            decision = DecisionBuilder(now_ms)
+            return decision.result(self._leaves.leave(decision, group, request.members))
         if group is not None and group.type is GroupType.CONSUMER and self.consumer_groups is not None:
             return self.consumer_groups.classic_leave(caller, request, now_ms)
         unknown = [left(member, ErrorCode.UNKNOWN_MEMBER_ID) for member in request.members]
@@ -282,22 +292,24 @@ class ClassicGroupManager:
         self, group: ClassicGroup, now_ms: int, rebalance: str | None = None
     ) -> tuple[list[CoordinatorRecord], list[Effect]]:
         """What makes such a group, with the assignments that its members have, one of these; it may rebalance."""
-        turn = Turn(now_ms)
+        decision = DecisionBuilder(now_ms)
         assignments = {member.member_id: member.assignment for member in group.members.values()}
-        turn.records.append(self._birth(group, group_record(group, assignments)))
+        decision.records.append(self._birth(group, group_record(group, assignments)))
         for member in group.members.values():
-            self._rebalances.expect(turn, group, member, member.session_timeout_ms)
+            self._rebalances.expect(decision, group, member, member.session_timeout_ms)
         if rebalance is not None:
-            self._rebalances.prepare(turn, group, rebalance)
-        return turn.records, turn.effects
+            self._rebalances.prepare(decision, group, rebalance)
+        return decision.records, decision.effects
 
     def give_up(self, group: ClassicGroup, now_ms: int) -> list[Effect]:
         """A group is upgraded to a consumer group: who waits joins again, and is taken in there."""
-        turn = Turn(now_ms)
+        decision = DecisionBuilder(now_ms)
         for member in group.members.values():
-            turn.answer_join(group, member, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-            turn.answer_sync(member, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
-        return turn.effects
+            answer_join(
+                decision, group, member, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
+            )
+            answer_sync(decision, member, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+        return decision.effects
 
     # ---- replay and life ----------------------------------------------------------------------------------
 
@@ -331,21 +343,21 @@ class ClassicGroupManager:
 
     def _arm(self, groups: Iterator[ClassicGroup], now_ms: int) -> list[Effect]:
         """In slices: there may be many."""
-        turn = Turn(now_ms)
+        decision = DecisionBuilder(now_ms)
         most: int = self._context.config()["group.max.size"]
         some = list(islice(groups, ARMED_AT_ONCE))
         for group in some:
             for member in group.members.values():
-                self._rebalances.expect(turn, group, member, member.session_timeout_ms)
+                self._rebalances.expect(decision, group, member, member.session_timeout_ms)
             if len(group.members) > most:
-                self._rebalances.prepare(turn, group, "it has more members than it may have by now")
+                self._rebalances.prepare(decision, group, "it has more members than it may have by now")
         if len(some) == ARMED_AT_ONCE:
-            turn.effects.append(
+            decision.effects.append(
                 StartTimer(
                     "classic-loaded", 0, lambda now_ms: CoordinatorResult(None, (), self._arm(groups, now_ms))
                 )
             )
-        return turn.effects
+        return decision.effects
 
     def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
         return []

@@ -11,8 +11,7 @@ Owner: the ClassicGroupManager of a shard.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from ottla.coordinator.group.classic.group import (
     COMPLETING_REBALANCE,
@@ -25,11 +24,10 @@ from ottla.coordinator.group.classic.group import (
     Member,
     group_record,
 )
-from ottla.coordinator.group.context import GroupContext
+from ottla.coordinator.group.context import DecisionBuilder, GroupContext
 from ottla.coordinator.shard import (
     Answer,
     CancelTimer,
-    CoordinatorRecord,
     CoordinatorResult,
     Effect,
     StartTimer,
@@ -38,41 +36,34 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.wire.messages.groups import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
 
-# ----------------------------------------
-# One decision about a classic group in the making: the records and effects it will give back.
+log = logging.getLogger("ottla.coordinator.classic")
+
+INITIAL_DELAY: Final = "group.initial.rebalance.delay.ms"
+# A look for members that are gone which comes later than this: it was the broker that was away.
+MOST_LATE_MS: Final = 2_000
+# And how long who was given an id then has to come with it.
+UNUSED_ID_MS: Final = 10_000
+# How long a group whose static members are all away waits at least before it looks again.
+LEAST_WAIT_FOR_LEADER_MS: Final = 100
 
 
-T = TypeVar("T")
+def answer_join(
+    decision: DecisionBuilder, group: ClassicGroup, member: Member, response: JoinGroupResponse
+) -> None:
+    """Answer a member's parked join, if there is one."""
+    if member.awaiting_join is not None:
+        decision.effects.append(Answer(member.awaiting_join, response))
+        member.awaiting_join = None
+        group.awaiting_join_count -= 1
 
 
-class Turn:
-    """Made for a request or a timer, and used up by `result`."""
-
-    __slots__ = ("effects", "now_ms", "on_failure", "records")
-
-    def __init__(self, now_ms: int) -> None:
-        self.now_ms = now_ms
-        self.records: list[CoordinatorRecord] = []
-        self.effects: list[Effect] = []
-        self.on_failure: Callable[[KafkaError], Sequence[Effect]] | None = None
-
-    def result(self, response: T | Pending[T]) -> CoordinatorResult[T]:
-        return CoordinatorResult(response, self.records, self.effects, self.on_failure)
-
-    def answer_join(self, group: ClassicGroup, member: Member, response: JoinGroupResponse) -> None:
-        """Answer a member's parked join, if there is one."""
-        if member.awaiting_join is not None:
-            self.effects.append(Answer(member.awaiting_join, response))
-            member.awaiting_join = None
-            group.awaiting_join_count -= 1
-
-    def answer_sync(self, member: Member, response: SyncGroupResponse) -> bool:
-        """Answer a member's parked sync, if there is one."""
-        if member.awaiting_sync is None:
-            return False
-        self.effects.append(Answer(member.awaiting_sync, response))
-        member.awaiting_sync = None
-        return True
+def answer_sync(decision: DecisionBuilder, member: Member, response: SyncGroupResponse) -> bool:
+    """Answer a member's parked sync, if there is one."""
+    if member.awaiting_sync is None:
+        return False
+    decision.effects.append(Answer(member.awaiting_sync, response))
+    member.awaiting_sync = None
+    return True
 
 
 def join_error(code: ErrorCode, member_id: str) -> JoinGroupResponse:
@@ -93,19 +84,8 @@ def park(older: Pending[Any] | None) -> Pending[Any]:
     return parked
 
 
-log = logging.getLogger("ottla.coordinator.classic")
-
-INITIAL_DELAY: Final = "group.initial.rebalance.delay.ms"
-# A look for members that are gone which comes later than this: it was the broker that was away.
-MOST_LATE_MS: Final = 2_000
-# And how long who was given an id then has to come with it.
-UNUSED_ID_MS: Final = 10_000
-# How long a group whose static members are all away waits at least before it looks again.
-LEAST_WAIT_FOR_LEADER_MS: Final = 100
-
-
 class Rebalances:
-    """See the module."""
+    """From one generation to the next."""
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
@@ -117,53 +97,53 @@ class Rebalances:
 
     # ---- joining ------------------------------------------------------------------------------------------
 
-    def prepare_or_complete(self, turn: Turn, group: ClassicGroup, reason: str) -> None:
+    def prepare_or_complete(self, decision: DecisionBuilder, group: ClassicGroup, reason: str) -> None:
         """Begin a rebalance, or end the one that is under way if everybody has joined."""
         if group.can_rebalance:
-            self.prepare(turn, group, reason)
+            self.prepare(decision, group, reason)
         else:
-            self.maybe_complete_join(turn, group)
+            self.maybe_complete_join(decision, group)
 
-    def prepare(self, turn: Turn, group: ClassicGroup, reason: str) -> None:
+    def prepare(self, decision: DecisionBuilder, group: ClassicGroup, reason: str) -> None:
         """Have everybody join again."""
         if group.state is COMPLETING_REBALANCE:
-            self.reset_assignments(turn, group, ErrorCode.REBALANCE_IN_PROGRESS)
+            self.reset_assignments(decision, group, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_sync.clear()
-        turn.effects.append(CancelTimer(_sync_key(group.group_id)))
+        decision.effects.append(CancelTimer(_sync_key(group.group_id)))
         initial = group.state is EMPTY
         if initial:
-            self._wait_for_first_members(turn, group)
-        group.become(PREPARING_REBALANCE, turn.now_ms)
+            self._wait_for_first_members(decision, group)
+        group.become(PREPARING_REBALANCE, decision.now_ms)
         log.debug("group %s rebalances after generation %d: %s", group.group_id, group.generation_id, reason)
         if initial:
             return
         if group.all_joined():
-            self.complete_join(turn, group)
+            self.complete_join(decision, group)
         else:
-            self._start_join_timer(turn, group)
+            self._start_join_timer(decision, group)
 
-    def maybe_complete_join(self, turn: Turn, group: ClassicGroup) -> None:
+    def maybe_complete_join(self, decision: DecisionBuilder, group: ClassicGroup) -> None:
         """End the rebalance if it is not an initial one and everybody has joined."""
         if group.state is PREPARING_REBALANCE and group.previous_state is not EMPTY and group.all_joined():
-            self.complete_join(turn, group)
+            self.complete_join(decision, group)
 
-    def complete_join(self, turn: Turn, group: ClassicGroup) -> None:
+    def complete_join(self, decision: DecisionBuilder, group: ClassicGroup) -> None:
         """Form the next generation of those who have joined."""
         if group.state is not PREPARING_REBALANCE:
             return
-        turn.effects.append(CancelTimer(_join_key(group.group_id)))
+        decision.effects.append(CancelTimer(_join_key(group.group_id)))
         self._leave_behind(group)
         if group.members and not _elect_leader(group):
             # Static members, all of them away: go on when one is back, or their sessions are over. Members choose the
             # rebalance timeout: one of nothing must not have the loop look again and again.
-            self._start_join_timer(turn, group, LEAST_WAIT_FOR_LEADER_MS)
+            self._start_join_timer(decision, group, LEAST_WAIT_FOR_LEADER_MS)
             return
-        group.next_generation(turn.now_ms)
+        group.next_generation(decision.now_ms)
         if group.is_empty():
-            turn.records.append(group_record(group, {}))
-            turn.on_failure = lambda error: self._not_emptied(group, error)
+            decision.records.append(group_record(group, {}))
+            decision.failures = [lambda error: self._not_emptied(group, error)]
         else:
-            self._answer_joins(turn, group)
+            self._answer_joins(decision, group)
 
     def _leave_behind(self, group: ClassicGroup) -> None:
         late = [m for m in group.members.values() if m.awaiting_join is None and not m.is_static]
@@ -172,14 +152,14 @@ class Rebalances:
         if late:
             log.info("group %s: %d members have not joined again", group.group_id, len(late))
 
-    def _answer_joins(self, turn: Turn, group: ClassicGroup) -> None:
+    def _answer_joins(self, decision: DecisionBuilder, group: ClassicGroup) -> None:
         for member in group.members.values():
-            turn.answer_join(group, member, joined(group, member.member_id))
+            answer_join(decision, group, member, joined(group, member.member_id))
             member.is_new = False
-            self.expect(turn, group, member, member.session_timeout_ms)
+            self.expect(decision, group, member, member.session_timeout_ms)
             group.pending_sync.add(member.member_id)
         group_id, generation_id = group.group_id, group.generation_id
-        turn.effects.append(
+        decision.effects.append(
             StartTimer(
                 _sync_key(group_id),
                 group.rebalance_timeout_ms(),
@@ -194,9 +174,9 @@ class Rebalances:
 
     # ---- timers of a rebalance ----------------------------------------------------------------------------
 
-    def _start_join_timer(self, turn: Turn, group: ClassicGroup, least_ms: int = 0) -> None:
+    def _start_join_timer(self, decision: DecisionBuilder, group: ClassicGroup, least_ms: int = 0) -> None:
         group_id = group.group_id
-        turn.effects.append(
+        decision.effects.append(
             StartTimer(
                 _join_key(group_id),
                 max(group.rebalance_timeout_ms(), least_ms),
@@ -205,19 +185,21 @@ class Rebalances:
         )
 
     def _expire_join(self, group_id: str, now_ms: int) -> CoordinatorResult[None]:
-        turn = Turn(now_ms)
+        decision = DecisionBuilder(now_ms)
         group = self.group(group_id)
         if group is not None:
-            self.complete_join(turn, group)
-        return turn.result(None)
+            self.complete_join(decision, group)
+        return decision.result(None)
 
-    def _wait_for_first_members(self, turn: Turn, group: ClassicGroup) -> None:
+    def _wait_for_first_members(self, decision: DecisionBuilder, group: ClassicGroup) -> None:
         delay_ms: int = self._context.config()[INITIAL_DELAY]
         remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
-        self._start_initial_timer(turn, group.group_id, delay_ms, remaining_ms)
+        self._start_initial_timer(decision, group.group_id, delay_ms, remaining_ms)
 
-    def _start_initial_timer(self, turn: Turn, group_id: str, delay_ms: int, remaining_ms: int) -> None:
-        turn.effects.append(
+    def _start_initial_timer(
+        self, decision: DecisionBuilder, group_id: str, delay_ms: int, remaining_ms: int
+    ) -> None:
+        decision.effects.append(
             StartTimer(
                 _join_key(group_id),
                 delay_ms,
@@ -229,55 +211,55 @@ class Rebalances:
         self, group_id: str, delay_ms: int, remaining_ms: int, now_ms: int
     ) -> CoordinatorResult[None]:
         """Wait again if somebody came, but no longer than a rebalance may take."""
-        turn = Turn(now_ms)
+        decision = DecisionBuilder(now_ms)
         group = self.group(group_id)
         if group is None:
-            return turn.result(None)
+            return decision.result(None)
         if group.new_member_added and remaining_ms:
             group.new_member_added = False
             next_delay_ms = min(self._context.config()[INITIAL_DELAY], remaining_ms)
-            self._start_initial_timer(turn, group_id, next_delay_ms, max(remaining_ms - delay_ms, 0))
+            self._start_initial_timer(decision, group_id, next_delay_ms, max(remaining_ms - delay_ms, 0))
         else:
-            self.complete_join(turn, group)
-        return turn.result(None)
+            self.complete_join(decision, group)
+        return decision.result(None)
 
     def expire_pending_sync(self, group_id: str, generation_id: int, now_ms: int) -> CoordinatorResult[None]:
         """Who has not asked for its assignment in time is left behind."""
-        turn = Turn(now_ms)
+        decision = DecisionBuilder(now_ms)
         group = self.group(group_id)
         if group is None or generation_id != group.generation_id or not group.pending_sync:
-            return turn.result(None)
+            return decision.result(None)
         if group.state in (COMPLETING_REBALANCE, STABLE):
             for member_id in list(group.pending_sync):
                 group.remove(member_id)
-            self.prepare(turn, group, "members have not synced in time")
-        return turn.result(None)
+            self.prepare(decision, group, "members have not synced in time")
+        return decision.result(None)
 
-    def synced(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
+    def synced(self, decision: DecisionBuilder, group: ClassicGroup, member_id: str) -> None:
         """A member has asked for its assignment."""
         group.pending_sync.discard(member_id)
         if not group.pending_sync:
-            turn.effects.append(CancelTimer(_sync_key(group.group_id)))
+            decision.effects.append(CancelTimer(_sync_key(group.group_id)))
 
-    def reset_assignments(self, turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
+    def reset_assignments(self, decision: DecisionBuilder, group: ClassicGroup, code: ErrorCode) -> None:
         """Nobody gets anything in this generation; who waits for it is told why."""
         for member in group.members.values():
             member.assignment = NO_ASSIGNMENT
-            if turn.answer_sync(member, sync_error(code)):
-                self.expect(turn, group, member, member.session_timeout_ms)
+            if answer_sync(decision, member, sync_error(code)):
+                self.expect(decision, group, member, member.session_timeout_ms)
 
     # ---- sessions -----------------------------------------------------------------------------------------
 
-    def expect(self, turn: Turn, group: ClassicGroup, member: Member, timeout_ms: int) -> None:
+    def expect(self, decision: DecisionBuilder, group: ClassicGroup, member: Member, timeout_ms: int) -> None:
         """A member has to be heard of in that time."""
-        member.deadline_ms = turn.now_ms + timeout_ms
-        self.watch(turn, group, member.deadline_ms)
+        member.deadline_ms = decision.now_ms + timeout_ms
+        self.watch(decision, group, member.deadline_ms)
 
-    def watch(self, turn: Turn, group: ClassicGroup, deadline_ms: float) -> None:
+    def watch(self, decision: DecisionBuilder, group: ClassicGroup, deadline_ms: float) -> None:
         """Look for members that are gone at that time, if not before."""
         if deadline_ms < group.expiry_due_ms:
             group.expiry_due_ms = deadline_ms
-            turn.effects.append(self._expiry_timer(group.group_id, deadline_ms - turn.now_ms))
+            decision.effects.append(self._expiry_timer(group.group_id, deadline_ms - decision.now_ms))
 
     def rearm(self, group: ClassicGroup) -> list[Effect]:
         """A decision failed with its timers: look at once, and begin again from there."""
@@ -290,35 +272,35 @@ class Rebalances:
 
     def expire_members(self, group_id: str, now_ms: int) -> CoordinatorResult[None]:
         """Remove the members whose time is up, and look again when the next one's could be."""
-        turn = Turn(now_ms)
+        decision = DecisionBuilder(now_ms)
         group = self.group(group_id)
         if group is not None:
             _make_up_for_absence(group, now_ms)
             group.expiry_due_ms = NEVER
             unused = _remove_unused_ids(group, now_ms)
-            gone = self._remove_gone(turn, group)
+            gone = self._remove_gone(decision, group)
             if gone and group.state is not PREPARING_REBALANCE:
-                self.prepare_or_complete(turn, group, "members are gone")
+                self.prepare_or_complete(decision, group, "members are gone")
             elif (unused or gone) and group.all_joined():
-                self.complete_join(turn, group)
-            self.watch(turn, group, _first_deadline(group))
-        return turn.result(None)
+                self.complete_join(decision, group)
+            self.watch(decision, group, _first_deadline(group))
+        return decision.result(None)
 
-    def _remove_gone(self, turn: Turn, group: ClassicGroup) -> bool:
-        now_ms = turn.now_ms
+    def _remove_gone(self, decision: DecisionBuilder, group: ClassicGroup) -> bool:
+        now_ms = decision.now_ms
         due = [member for member in group.members.values() if member.deadline_ms <= now_ms]
         gone = [member for member in due if not member.excused]
         for member in due:
             member.deadline_ms = now_ms + member.session_timeout_ms
         for member in gone:
             log.info("group %s: nothing is heard of %s any more", group.group_id, member.member_id)
-            self.dismiss(turn, group, member)
+            self.dismiss(decision, group, member)
         return bool(gone)
 
-    def dismiss(self, turn: Turn, group: ClassicGroup, member: Member) -> None:
+    def dismiss(self, decision: DecisionBuilder, group: ClassicGroup, member: Member) -> None:
         """Remove a member; what it has parked is answered, so that it joins again if it is alive."""
-        turn.answer_join(group, member, join_error(ErrorCode.UNKNOWN_MEMBER_ID, ""))
-        turn.answer_sync(member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+        answer_join(decision, group, member, join_error(ErrorCode.UNKNOWN_MEMBER_ID, ""))
+        answer_sync(decision, member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
 
 

@@ -30,8 +30,8 @@ from ottla.coordinator.group.consumer.member import (
     MemberState,
 )
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression
+from ottla.coordinator.group.context import DecisionBuilder
 from ottla.coordinator.group.modern.assignment import ModernLargeAssignments, Run, no_target
-from ottla.coordinator.group.modern.heartbeat import Turn
 from ottla.coordinator.java_hash import members_in_order
 from ottla.coordinator.shard import After, Answer, CoordinatorResult, StartTimer
 from ottla.metadata.image import ClusterImage
@@ -182,7 +182,7 @@ def _check(assigned: GroupAssignment, spec: GroupSpec, topics: SubscribedTopics)
 # Members whose new target is written in one decision: about a millisecond.
 PORTION: Final = 50
 
-Finish = Callable[[Turn, ConsumerGroup, ConsumerGroupMember, tuple[int, Assignment]], Any]
+Finish = Callable[[DecisionBuilder, ConsumerGroup, ConsumerGroupMember, tuple[int, Assignment]], Any]
 _Run = Run[TargetAssignmentBuilder, Finish, Assignment]
 
 
@@ -200,38 +200,40 @@ class LargeAssignments(ModernLargeAssignments[TargetAssignmentBuilder, Finish, A
         if not isinstance(group, ConsumerGroup) or group.epoch < run.plan.epoch:  # or is another by now
             self._fail(run, KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {run.group_id} is gone."))
             return CoordinatorResult(None)
-        turn = Turn(now_ms)
-        turn.failures.append(lambda error: self._fail(run, error))
+        decision = DecisionBuilder(now_ms)
+        decision.failures.append(lambda error: self._fail(run, error))
         mine = run.changes.get(run.plan.joining.member_id)
         for member_id, new in run.portion(PORTION, group.members):
-            turn.records.append(records.target_assignment(run.group_id, member_id, new))
+            decision.records.append(records.target_assignment(run.group_id, member_id, new))
         if run.changes:
             key = "consumer", "assign", run.group_id
-            turn.effects.append(StartTimer(key, 0, lambda now_ms: self._write(run, now_ms)))
+            decision.effects.append(StartTimer(key, 0, lambda now_ms: self._write(run, now_ms)))
         else:
-            self._end(turn, run, group, mine)
-        return turn.result(None)
+            self._end(decision, run, group, mine)
+        return decision.result(None)
 
-    def _end(self, turn: Turn, run: _Run, group: ConsumerGroup, mine: Assignment | None) -> None:
+    def _end(
+        self, decision: DecisionBuilder, run: _Run, group: ConsumerGroup, mine: Assignment | None
+    ) -> None:
         """The new target counts; who asked for it takes its step."""
         del self._running[run.group_id]
         epoch = run.plan.epoch
-        turn.records.append(records.target_epoch(run.group_id, epoch, turn.now_ms))
+        decision.records.append(records.target_epoch(run.group_id, epoch, decision.now_ms))
         if run.is_stale:
             given_up = KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, "The member has sent another heartbeat since."
             )
-            turn.effects.append(After(lambda: run.parked.fail(given_up)))
+            decision.effects.append(After(lambda: run.parked.fail(given_up)))
             return
         member_id = run.plan.joining.member_id
         target = group.target_of(member_id) if mine is None else mine
         try:
-            response = run.finish(turn, group, group.member(member_id), (epoch, target))
+            response = run.finish(decision, group, group.member(member_id), (epoch, target))
         except KafkaError as error:
             fenced = error  # or it has left: the assignment is the others' all the same
-            turn.effects.append(After(lambda: run.parked.fail(fenced)))
+            decision.effects.append(After(lambda: run.parked.fail(fenced)))
         else:
-            turn.effects.append(Answer(run.parked, response))
+            decision.effects.append(Answer(run.parked, response))
 
 
 # ----------------------------------------

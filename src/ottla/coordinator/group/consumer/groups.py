@@ -23,7 +23,7 @@ from ottla.coordinator.group.consumer.group import (
 )
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember, MemberState
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression, require_valid, resolve
-from ottla.coordinator.group.context import GroupContext, Replay
+from ottla.coordinator.group.context import DecisionBuilder, GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.modern.group import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from ottla.coordinator.group.modern.groups import (
@@ -34,7 +34,7 @@ from ottla.coordinator.group.modern.groups import (
     ModernTimers,
     Wait,
 )
-from ottla.coordinator.group.modern.heartbeat import SettingsCache, Turn, settings_reader
+from ottla.coordinator.group.modern.heartbeat import SettingsCache, settings_reader
 from ottla.coordinator.group.modern.metadata_hash import TopicHashes
 from ottla.coordinator.shard import After, CoordinatorResult, StartTimer
 from ottla.model.errors import ErrorCode, KafkaError
@@ -87,7 +87,11 @@ class RegularExpressions:
             self._new_topics_version = version
 
     def update(
-        self, turn: Turn, group: ConsumerGroup, member: ConsumerGroupMember, updated: ConsumerGroupMember
+        self,
+        decision: DecisionBuilder,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
     ) -> RegexChange:
         """Note what the member's expression has become, and resolve the group's anew if that is due."""
         new = updated.regex
@@ -97,14 +101,16 @@ class RegularExpressions:
             brought = new is not None and not group.subscribed_regexes.get(new)
             if brought and new is not None:
                 require_valid(new)
-            change = self._change(turn, group, member.regex, new)
+            change = self._change(decision, group, member.regex, new)
         if brought or len(group.subscribed_regexes):
-            self._maybe_resolve(turn, group, member, updated, brought)
+            self._maybe_resolve(decision, group, member, updated, brought)
         return change
 
-    def _change(self, turn: Turn, group: ConsumerGroup, old: str | None, new: str | None) -> RegexChange:
+    def _change(
+        self, decision: DecisionBuilder, group: ConsumerGroup, old: str | None, new: str | None
+    ) -> RegexChange:
         if old is not None and group.subscribed_regexes.get(old) == 1:
-            turn.records.append(records.regular_expression_tombstone(group.group_id, old))
+            decision.records.append(records.regular_expression_tombstone(group.group_id, old))
         known = old is not None if new is None else new in group.resolved_regexes
         if known and (new is None or group.subscribed_regexes.get(new)):
             return RegexChange.UPDATED_AND_RESOLVED
@@ -112,7 +118,7 @@ class RegularExpressions:
 
     def _maybe_resolve(
         self,
-        turn: Turn,
+        decision: DecisionBuilder,
         group: ConsumerGroup,
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
@@ -121,7 +127,7 @@ class RegularExpressions:
         if group.group_id in self._resolving:
             return
         last = next(iter(group.resolved_regexes.values()), None)
-        if last is not None and turn.now_ms <= last.timestamp_ms + MIN_REFRESH_INTERVAL_MS:
+        if last is not None and decision.now_ms <= last.timestamp_ms + MIN_REFRESH_INTERVAL_MS:
             return
         wanted = group.regexes_with(member, updated)
         due = (
@@ -129,13 +135,13 @@ class RegularExpressions:
             or len(wanted) != len(group.resolved_regexes)
             or (0 if last is None else last.version) < self._new_topics_version
             or last is None
-            or turn.now_ms > last.timestamp_ms + REFRESH_INTERVAL_MS
+            or decision.now_ms > last.timestamp_ms + REFRESH_INTERVAL_MS
         )
         if due and wanted:
-            self._resolve(turn, group.group_id, sorted(wanted))
+            self._resolve(decision, group.group_id, sorted(wanted))
 
-    def _resolve(self, turn: Turn, group_id: str, regexes: list[str]) -> None:
-        image, started_ms = self._context.image, turn.now_ms
+    def _resolve(self, decision: DecisionBuilder, group_id: str, regexes: list[str]) -> None:
+        image, started_ms = self._context.image, decision.now_ms
         work = resolve(regexes, list(image.topics))
         self._resolving.add(group_id)
 
@@ -147,14 +153,14 @@ class RegularExpressions:
         def failed(error: KafkaError) -> None:
             self._resolving.discard(group_id)
 
-        turn.failures.append(failed)
+        decision.failures.append(failed)
         if background is not None:
-            turn.effects.append(After(lambda: background.in_slices(group_id, work, then, failed)))
+            decision.effects.append(After(lambda: background.in_slices(group_id, work, then, failed)))
             return
         everything = {}
         for found in work:
             everything = found or {}
-        turn.effects.append(
+        decision.effects.append(
             StartTimer(("consumer", "regex", group_id), 0, lambda now_ms: then(everything, now_ms))
         )
 
@@ -164,9 +170,9 @@ class RegularExpressions:
         """Write what was found; the group is assigned anew if that changes what it subscribes to."""
         self._resolving.discard(group_id)
         group = self._context.groups.get(group_id)
-        turn = Turn(now_ms)
+        decision = DecisionBuilder(now_ms)
         if not isinstance(group, ConsumerGroup):
-            return turn.result(None)
+            return decision.result(None)
         counts = dict(group.subscriptions.items())
         bump = False
         for regex, topics in found.items():
@@ -174,16 +180,18 @@ class RegularExpressions:
                 continue  # nobody subscribes to it any more
             old = group.resolved_regexes.get(regex)
             bump = _recount(counts, old, topics) or bump
-            turn.records.append(records.regular_expression(group_id, regex, topics, version, timestamp_ms))
+            decision.records.append(
+                records.regular_expression(group_id, regex, topics, version, timestamp_ms)
+            )
         metadata_hash = self._hashes.group_hash(counts, self._context.image)
         if bump or metadata_hash != group.metadata_hash:
             epoch = group.epoch + 1
-            turn.records.append(records.group_epoch(group_id, epoch, metadata_hash))
+            decision.records.append(records.group_epoch(group_id, epoch, metadata_hash))
             group.refresh_after(now_ms + METADATA_REFRESH_INTERVAL_MS, epoch)
-        return turn.result(None)
+        return decision.result(None)
 
     def remove_unused(
-        self, turn: Turn, group: ConsumerGroup, leaving: list[ConsumerGroupMember]
+        self, decision: DecisionBuilder, group: ConsumerGroup, leaving: list[ConsumerGroupMember]
     ) -> list[str]:
         """Forget the expressions that only these members subscribe to."""
         counts: dict[str, int] = {}
@@ -191,7 +199,9 @@ class RegularExpressions:
             if member.regex is not None:
                 counts[member.regex] = counts.get(member.regex, 0) + 1
         unused = [r for r, count in counts.items() if group.subscribed_regexes.get(r) == count]
-        turn.records.extend(records.regular_expression_tombstone(group.group_id, regex) for regex in unused)
+        decision.records.extend(
+            records.regular_expression_tombstone(group.group_id, regex) for regex in unused
+        )
         return unused
 
 
@@ -230,16 +240,16 @@ class MemberTimers(ModernTimers[ConsumerGroup]):
         # Classic members that were told to join again, since the first time they were.
         self._joining: set[tuple[str, str]] = set()
 
-    def start_join(self, turn: Turn, group_id: str, member: ConsumerGroupMember) -> None:
+    def start_join(self, decision: DecisionBuilder, group_id: str, member: ConsumerGroupMember) -> None:
         """Unless it runs already: being told again does not give a member more time."""
         if (group_id, member.member_id) not in self._joining:
             self._joining.add((group_id, member.member_id))
-            self.start(turn, Wait.JOIN, group_id, member.member_id, member.rebalance_timeout_ms)
+            self.start(decision, Wait.JOIN, group_id, member.member_id, member.rebalance_timeout_ms)
 
-    def cancel(self, turn: Turn, wait: Wait, group_id: str, member_id: str) -> None:
+    def cancel(self, decision: DecisionBuilder, wait: Wait, group_id: str, member_id: str) -> None:
         if wait is Wait.JOIN:
             self._joining.discard((group_id, member_id))
-        super().cancel(turn, wait, group_id, member_id)
+        super().cancel(decision, wait, group_id, member_id)
 
     def _expired(
         self, wait: Wait, group_id: str, member_id: str, epoch: int | None, now_ms: int
@@ -288,7 +298,13 @@ class ConsumerGroups:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group has {most} members already.")
 
     def static_newcomer(
-        self, turn: Turn, group: ConsumerGroup, member_id: str, instance_id: str, *, classic: bool
+        self,
+        decision: DecisionBuilder,
+        group: ConsumerGroup,
+        member_id: str,
+        instance_id: str,
+        *,
+        classic: bool,
     ) -> ConsumerGroupMember:
         """A static member that joins: new, or in the place of the one before."""
         present = group.static_member(instance_id)
@@ -301,12 +317,12 @@ class ConsumerGroups:
             )
         newcomer = replace(present, member_id=member_id, member_epoch=JOIN_EPOCH, previous_member_epoch=0)
         group_id = group.group_id
-        turn.records.extend(records.removed_member(group_id, present.member_id))
-        turn.records.append(records.member_metadata(group_id, newcomer))
-        turn.records.append(
+        decision.records.extend(records.removed_member(group_id, present.member_id))
+        decision.records.append(records.member_metadata(group_id, newcomer))
+        decision.records.append(
             records.target_assignment(group_id, member_id, group.target_of(present.member_id))
         )
-        turn.records.append(records.current_assignment(group_id, newcomer))
+        decision.records.append(records.current_assignment(group_id, newcomer))
         return newcomer
 
     @staticmethod
@@ -324,17 +340,21 @@ class ConsumerGroups:
     # ---- epochs ---------------------------------------------------------------------------------------------
 
     def note_member(
-        self, turn: Turn, group: ConsumerGroup, member: ConsumerGroupMember, updated: ConsumerGroupMember
+        self,
+        decision: DecisionBuilder,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
     ) -> bool:
         """Write what the member says of itself, if it is new; does it name other topics than before?"""
         if updated is member or updated == member:
             return False
-        turn.records.append(records.member_metadata(group.group_id, updated))
+        decision.records.append(records.member_metadata(group.group_id, updated))
         return updated.subscribed_topic_names != member.subscribed_topic_names
 
     def refresh(
         self,
-        turn: Turn,
+        decision: DecisionBuilder,
         group: ConsumerGroup,
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
@@ -346,10 +366,10 @@ class ConsumerGroups:
         epoch = group.epoch
         if bump or metadata_hash != group.metadata_hash:
             epoch += 1
-            turn.records.append(records.group_epoch(group.group_id, epoch, metadata_hash))
-        group.refresh_after(turn.now_ms + METADATA_REFRESH_INTERVAL_MS, epoch)
+            decision.records.append(records.group_epoch(group.group_id, epoch, metadata_hash))
+        group.refresh_after(decision.now_ms + METADATA_REFRESH_INTERVAL_MS, epoch)
         if group.has_partition_metadata:
-            turn.records.append(records.partition_metadata_tombstone(group.group_id))
+            decision.records.append(records.partition_metadata_tombstone(group.group_id))
         return epoch
 
     # ---- the target assignment ------------------------------------------------------------------------------
@@ -388,14 +408,16 @@ class ConsumerGroups:
             replaced_id=former if former != updated.member_id else None,
         )
 
-    def assign(self, turn: Turn, group: ConsumerGroup, plan: TargetAssignmentBuilder) -> Assignment:
+    def assign(
+        self, decision: DecisionBuilder, group: ConsumerGroup, plan: TargetAssignmentBuilder
+    ) -> Assignment:
         """Write the new target assignment; what of it is for the member that asked."""
         changes = plan.compute()
         group_id = group.group_id
-        turn.records.extend(
+        decision.records.extend(
             records.target_assignment(group_id, member_id, new) for member_id, new in changes.items()
         )
-        turn.records.append(records.target_epoch(group_id, plan.epoch, turn.now_ms))
+        decision.records.append(records.target_epoch(group_id, plan.epoch, decision.now_ms))
         mine = plan.joining
         unchanged = group.target_of(mine.member_id, mine.instance_id)
         return changes.get(mine.member_id, unchanged)
@@ -404,7 +426,7 @@ class ConsumerGroups:
 
     def reconcile(
         self,
-        turn: Turn,
+        decision: DecisionBuilder,
         group: ConsumerGroup,
         member: ConsumerGroupMember,
         target: tuple[int, Assignment],
@@ -426,12 +448,12 @@ class ConsumerGroups:
         ).step(member)
         if updated == member:
             return member
-        turn.records.append(records.current_assignment(group.group_id, updated))
+        decision.records.append(records.current_assignment(group.group_id, updated))
         if not updated.uses_classic_protocol:
             if updated.state is MemberState.UNREVOKED_PARTITIONS:
-                self.timers.start_rebalance(turn, group.group_id, updated)
+                self.timers.start_rebalance(decision, group.group_id, updated)
             else:
-                self.timers.cancel(turn, Wait.REBALANCE, group.group_id, updated.member_id)
+                self.timers.cancel(decision, Wait.REBALANCE, group.group_id, updated.member_id)
         return updated
 
 

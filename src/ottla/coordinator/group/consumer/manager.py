@@ -1,6 +1,16 @@
-"""The consumer groups of a shard (APIs 68 and 69), and their classic members' requests.
+"""Kafka's GroupMetadataManager, as far as consumer groups go (APIs 68 and 69, KIP-848).
 
-It puts the parts together, replays the records, and passes on what happens to the cluster.
+ConsumerGroupHeartbeat: a member joins, stays, changes what it subscribes to, or leaves; it learns what it shall have.
+Three things happen, each only if it is due: what the member says of itself is noted, and the group's epoch grows if
+that changes the subscription; a new target assignment is made for a new epoch; the member takes a step towards its
+part of it. Nearly every heartbeat is of a stable member and needs none of them: it only moves the member's session.
+
+Members go by their own request, by an administrator's, or because they were not heard of. A static member may leave
+for a while: it keeps its partitions until it is back under another member id, or its session is over. When the last
+member of the new protocol goes and only classic ones are left, the group becomes a classic group (migration.py, where
+the requests of a consumer group's classic members are decided too).
+
+What the decisions share is in groups.py: finding members, epochs, target assignments, steps.
 
 Owner: a GroupCoordinatorShard.
 """
@@ -8,7 +18,7 @@ Owner: a GroupCoordinatorShard.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple
 
 from ottla.coordinator.group.assignors.api import Assignment
 from ottla.coordinator.group.classic.manager import ClassicGroupManager
@@ -18,7 +28,7 @@ from ottla.coordinator.group.consumer.group import ConsumerGroup, describe
 from ottla.coordinator.group.consumer.groups import ConsumerGroups, ConsumerReplay, Owned, RegexChange
 from ottla.coordinator.group.consumer.member import NOTHING, ConsumerGroupMember, EpochAssignment, MemberState
 from ottla.coordinator.group.consumer.migration import ClassicMembers, Conversions
-from ottla.coordinator.group.context import Caller, GroupContext, Replay
+from ottla.coordinator.group.context import Caller, DecisionBuilder, GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.modern.group import (
     JOIN_EPOCH,
@@ -30,7 +40,6 @@ from ottla.coordinator.group.modern.group import (
 from ottla.coordinator.group.modern.groups import Wait
 from ottla.coordinator.group.modern.heartbeat import (
     NOT_GIVEN,
-    Turn,
     forget_changed,
     require,
     require_possible_epoch,
@@ -62,35 +71,180 @@ from ottla.wire.messages.groups import (
     SyncGroupResponse,
 )
 
-# ----------------------------------------
-# Members that go: by their own request, by an administrator's, or because they were not heard of.
-#
-# A static member may leave for a while: it keeps its partitions until it is back under another member id, or its
-# session is over. When the last member of the new protocol goes and only classic ones are left, the group becomes a
-# classic group (KIP-848).
-#
-# Owner: the ConsumerGroupManager of a shard.
+Reply = ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]
+
+# Since this version members make their ids themselves (KIP-1082).
+MEMBER_ID_REQUIRED_VERSION: Final = 1
+# Groups whose timers are started, after a load, before the loop goes on to something else.
+ARMED_AT_ONCE: Final = 50
 
 
-T = TypeVar("T")
+class _Step(NamedTuple):
+    """What of a request matters when its member takes its step."""
+
+    assigned_before: EpochAssignment
+    owned: Owned | None
+    subscription_changed: bool
+    # Does the member learn its assignment even if that has not changed?
+    tell: bool
 
 
-class Downgrades(Protocol):
-    """What becomes of a consumer group that only classic members are left of."""
+class ConsumerGroupManager:
+    """The consumer groups of a shard."""
 
-    def may_downgrade(self, group: ConsumerGroup, leaving: list[ConsumerGroupMember]) -> bool: ...
+    def __init__(self, context: GroupContext, classic: ClassicGroupManager) -> None:
+        self._context = context
+        self._groups = ConsumerGroups(context, self._member_expired)
+        self._settings = self._groups.settings
+        self._timers = self._groups.timers
+        self._large = LargeAssignments(context)
+        self._conversions = Conversions(self._groups, classic)
+        self._classic_members = ClassicMembers(self._groups, self._conversions, self._large)
+        self._replay = ConsumerReplay(context)
+        classic.consumer_groups = self
 
-    def downgrade(self, turn: Turn, group: ConsumerGroup, leaving: list[ConsumerGroupMember]) -> None: ...
+    # ---- heartbeats -------------------------------------------------------------------------------------
 
+    def heartbeat(
+        self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
+    ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
+        """A member joins, stays or leaves."""
+        self._large.heard_of(request.group_id, request.member_id)
+        unchanged = self._unchanged(caller, request, now_ms)
+        if unchanged is not None:
+            group_id = request.group_id
+            timeout_ms = self._settings[group_id].session_timeout_ms
+            session = self._timers.session(group_id, unchanged.member_id, timeout_ms)
+            return CoordinatorResult(self._response(group_id, unchanged, None), (), (session,))
+        decision = DecisionBuilder(now_ms)
+        if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
+            return decision.result(self._leave(decision, request))
+        return decision.result(self._regular(decision, caller, request))
 
-class Leaves:
-    """See the module."""
+    def _unchanged(
+        self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
+    ) -> ConsumerGroupMember | None:
+        """The member, if there is nothing to be done but to hear that it is alive: nearly every heartbeat."""
+        group = self._context.groups.get(request.group_id)
+        if not isinstance(group, ConsumerGroup) or request.member_epoch <= JOIN_EPOCH:
+            return None
+        member = group.members.get(request.member_id)
+        if member is None or _says_something(member, caller, request):
+            return None
+        target_epoch = group.target_epoch.epoch
+        due = group.epoch > target_epoch or len(group.subscribed_regexes) or group.must_refresh(now_ms)
+        return None if due or not member.is_reconciled_to(target_epoch) else member
 
-    def __init__(self, groups: ConsumerGroups, downgrades: Downgrades) -> None:
-        self._groups = groups
-        self._downgrades = downgrades
+    def _regular(
+        self, decision: DecisionBuilder, caller: Caller, request: ConsumerGroupHeartbeatRequest
+    ) -> Reply:
+        groups = self._groups
+        group = self._group(decision, request)
+        groups.require_room(group, request.member_id, request.instance_id)
+        owned = _owned(request)
+        member = self._member(decision, group, request, owned)
+        updated = _said(member, caller, request)
+        names_changed = groups.note_member(decision, group, member, updated)
+        regex = groups.regexes.update(decision, group, member, updated)
+        bump = names_changed or regex is RegexChange.UPDATED_AND_RESOLVED
+        epoch = group.epoch
+        if bump or group.must_refresh(decision.now_ms):
+            epoch = groups.refresh(decision, group, member, updated, bump)
+        self._start_session(decision, group.group_id, updated.member_id)
+        tell = request.member_epoch == JOIN_EPOCH or _is_full(request)
+        step = _Step(member.assigned, owned, names_changed or regex is not RegexChange.NONE, tell)
+        return self._assign(decision, group, member, updated, epoch, step)
 
-    def leave(self, turn: Turn, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+    def _assign(
+        self,
+        decision: DecisionBuilder,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        epoch: int,
+        step: "_Step",
+    ) -> Reply:
+        """A new target assignment if one is due, then the member's step."""
+        groups = self._groups
+        if groups.may_assign(group, epoch, decision.now_ms) and not self._large.is_running(group.group_id):
+            plan = groups.plan(group, epoch, member, updated)
+            if not self._large.is_for(plan):
+                mine = groups.assign(decision, group, plan)
+                return self._answer(decision, group, updated, (epoch, mine), step)
+            else:
+                return self._large.begin(
+                    decision, group.group_id, plan,
+                    lambda decision, group, member, target: self._answer(decision, group, member, target, step),
+                )  # fmt: skip
+        last = group.target_of(updated.member_id, updated.instance_id)
+        return self._answer(decision, group, updated, (group.target_epoch.epoch, last), step)
+
+    def _answer(
+        self,
+        decision: DecisionBuilder,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        target: tuple[int, Assignment],
+        step: "_Step",
+    ) -> ConsumerGroupHeartbeatResponse:
+        after = self._groups.reconcile(
+            decision, group, member, target, step.owned, subscription_changed=step.subscription_changed
+        )
+        tell = step.tell or step.assigned_before != after.assigned
+        return self._response(group.group_id, after, _assignment(after.assigned) if tell else None)
+
+    def _response(
+        self,
+        group_id: str,
+        member: ConsumerGroupMember,
+        assignment: ConsumerGroupHeartbeatResponseAssignment | None,
+    ) -> ConsumerGroupHeartbeatResponse:
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member.member_id,
+            member_epoch=member.member_epoch,
+            heartbeat_interval_ms=self._settings[group_id].heartbeat_interval_ms,
+            assignment=assignment,
+        )
+
+    def _start_session(self, decision: DecisionBuilder, group_id: str, member_id: str) -> None:
+        timeout_ms = self._settings[group_id].session_timeout_ms
+        decision.effects.append(self._timers.session(group_id, member_id, timeout_ms))
+
+    # ---- who it is ------------------------------------------------------------------------------------------
+
+    def _group(self, decision: DecisionBuilder, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
+        if request.member_epoch == JOIN_EPOCH:
+            return self._conversions.group_to_join(decision, request.group_id)
+        return self._groups.consumer_group(request.group_id)
+
+    def _member(
+        self,
+        decision: DecisionBuilder,
+        group: ConsumerGroup,
+        request: ConsumerGroupHeartbeatRequest,
+        owned: Owned | None,
+    ) -> ConsumerGroupMember:
+        """The member as it is, or a new one."""
+        joins = request.member_epoch == JOIN_EPOCH
+        member_id = request.member_id or uuid_to_str(self._context.new_uuid())
+        if request.instance_id is None:
+            member = group.members.get(member_id)
+            if member is None:
+                return ConsumerGroupMember(member_id) if joins else group.member(member_id)
+        elif joins:
+            return self._groups.static_newcomer(
+                decision, group, member_id, request.instance_id, classic=False
+            )
+        else:
+            member = self._groups.known_instance(group, member_id, request.instance_id)
+        _require_epoch(member, request.member_epoch, owned)
+        return member
+
+    # ---- members that go --------------------------------------------------------------------------------
+
+    def _leave(
+        self, decision: DecisionBuilder, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse:
         """A member's own request."""
         group = self._groups.consumer_group(request.group_id)
         if request.instance_id is None:
@@ -98,14 +252,14 @@ class Leaves:
         else:
             member = self._groups.known_instance(group, request.member_id, request.instance_id)
             if request.member_epoch == STATIC_LEAVE_EPOCH:
-                return self._leave_for_a_while(turn, group, member)
-        self.fence(turn, group, [member])
+                return self._leave_for_a_while(decision, group, member)
+        self._fence(decision, group, [member])
         return ConsumerGroupHeartbeatResponse(
             member_id=request.member_id, member_epoch=request.member_epoch, heartbeat_interval_ms=0
         )
 
     def _leave_for_a_while(
-        self, turn: Turn, group: ConsumerGroup, member: ConsumerGroupMember
+        self, decision: DecisionBuilder, group: ConsumerGroup, member: ConsumerGroupMember
     ) -> ConsumerGroupHeartbeatResponse:
         left = replace(
             member,
@@ -113,32 +267,67 @@ class Leaves:
             pending_revocation=NOTHING,
             assigned=reset_epochs(member.assigned),
         )
-        turn.records.append(records.current_assignment(group.group_id, left))
+        decision.records.append(records.current_assignment(group.group_id, left))
         return ConsumerGroupHeartbeatResponse(
             member_id=member.member_id, member_epoch=STATIC_LEAVE_EPOCH, heartbeat_interval_ms=0
         )
 
-    def fence(self, turn: Turn, group: ConsumerGroup, leaving: list[ConsumerGroupMember]) -> None:
+    def _fence(
+        self, decision: DecisionBuilder, group: ConsumerGroup, leaving: list[ConsumerGroupMember]
+    ) -> None:
         """Remove members: the others share what they had."""
         if not leaving:
             return
-        if self._downgrades.may_downgrade(group, leaving):
-            self._downgrades.downgrade(turn, group, leaving)
+        if self._conversions.may_downgrade(group, leaving):
+            self._conversions.downgrade(decision, group, leaving)
             return
         for member in leaving:
-            turn.records.extend(records.removed_member(group.group_id, member.member_id))
-        unused = self._groups.regexes.remove_unused(turn, group, leaving)
+            decision.records.extend(records.removed_member(group.group_id, member.member_id))
+        unused = self._groups.regexes.remove_unused(decision, group, leaving)
         counts = group.subscriptions_without(leaving, unused)
-        metadata_hash = self._groups.hashes.group_hash(counts, self._groups.context.image)
-        turn.records.append(records.group_epoch(group.group_id, group.epoch + 1, metadata_hash))
-        session_timeout_ms = self._groups.settings[group.group_id].session_timeout_ms
+        metadata_hash = self._groups.hashes.group_hash(counts, self._context.image)
+        decision.records.append(records.group_epoch(group.group_id, group.epoch + 1, metadata_hash))
+        session_timeout_ms = self._settings[group.group_id].session_timeout_ms
         for member in leaving:
-            self._groups.timers.cancel_all(turn, group.group_id, member.member_id, session_timeout_ms)
+            self._timers.cancel_all(decision, group.group_id, member.member_id, session_timeout_ms)
 
-    def leave_classic(
-        self, turn: Turn, group: ConsumerGroup, request: LeaveGroupRequest
-    ) -> LeaveGroupResponse:
+    def _member_expired(
+        self, group: ConsumerGroup, member: ConsumerGroupMember, now_ms: int
+    ) -> CoordinatorResult[None]:
+        """One of the member's timers went off."""
+        decision = DecisionBuilder(now_ms)
+        self._fence(decision, group, [member])
+        return decision.result(None)
+
+    # ---- members of the classic protocol ----------------------------------------------------------------
+
+    def classic_join(
+        self, group_id: str, caller: Caller, request: JoinGroupRequest, now_ms: int
+    ) -> CoordinatorResult[JoinGroupResponse]:
+        decision = DecisionBuilder(now_ms)
+        group = self._groups.consumer_group(group_id)
+        return decision.result(self._classic_members.join(decision, group, caller, request))
+
+    def classic_sync(
+        self, caller: Caller, request: SyncGroupRequest, now_ms: int
+    ) -> CoordinatorResult[SyncGroupResponse]:
+        decision = DecisionBuilder(now_ms)
+        group = self._groups.consumer_group(request.group_id)
+        return decision.result(self._classic_members.sync(decision, group, request))
+
+    def classic_heartbeat(
+        self, caller: Caller, request: HeartbeatRequest, now_ms: int
+    ) -> CoordinatorResult[HeartbeatResponse]:
+        decision = DecisionBuilder(now_ms)
+        group = self._groups.consumer_group(request.group_id)
+        return decision.result(self._classic_members.heartbeat(decision, group, request))
+
+    def classic_leave(
+        self, caller: Caller, request: LeaveGroupRequest, now_ms: int
+    ) -> CoordinatorResult[LeaveGroupResponse]:
         """LeaveGroup: of classic members, and of any member by an administrator."""
+        decision = DecisionBuilder(now_ms)
+        group = self._groups.consumer_group(request.group_id)
         leaving: dict[str, ConsumerGroupMember] = {}
         answers: list[MemberResponse] = []
         for identity in request.members:
@@ -155,8 +344,8 @@ class Leaves:
                     error_code=int(code),
                 )
             )
-        self.fence(turn, group, list(leaving.values()))
-        return LeaveGroupResponse(members=answers)
+        self._fence(decision, group, list(leaving.values()))
+        return decision.result(LeaveGroupResponse(members=answers))
 
     def _identified(self, group: ConsumerGroup, identity: MemberIdentity) -> ConsumerGroupMember:
         if identity.group_instance_id is None:
@@ -164,176 +353,54 @@ class Leaves:
         # An administrator knows the instance only.
         return self._groups.known_instance(group, identity.member_id or None, identity.group_instance_id)
 
+    # ---- questions ------------------------------------------------------------------------------------------
 
-# ----------------------------------------
-# ConsumerGroupHeartbeat: a member joins, stays, changes its mind or leaves; it learns what it shall have (KIP-848).
-#
-# Three things happen, each only if it is due: what the member says of itself is noted, and the group's epoch grows if
-# that changes the subscription; a new target assignment is made for a new epoch; the member takes a step towards its
-# part of it.
-#
-# Owner: the ConsumerGroupManager of a shard.
+    def describe(self, group_id: str) -> tuple[DescribedGroup, Iterator[DescribedMember]]:
+        """The group as it is committed, and its members to be put in; GROUP_ID_NOT_FOUND if it is none of these."""
+        group = self._context.committed_group(group_id, GroupType.CONSUMER)
+        assert isinstance(group, ConsumerGroup)
+        return describe(group, next(iter(self._groups.assignors)), self._context.image)
 
+    # ---- replay and life ------------------------------------------------------------------------------------
 
-Reply = ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]
+    def replays(self) -> Mapping[type[Any], Replay]:
+        return self._replay.replays()
 
+    def on_loaded(self, now_ms: int) -> list[Effect]:
+        self._groups.regexes.seen(self._context.image.offset)
+        groups = [group for group in self._context.groups.values() if isinstance(group, ConsumerGroup)]
+        return self._arm(iter(groups), now_ms)
 
-class Upgrades(Protocol):
-    """What becomes of a classic group whose members begin to speak the new protocol."""
-
-    def group_to_join(self, turn: Turn, group_id: str) -> ConsumerGroup:
-        """The consumer group, made if need be in the place of a classic one; GROUP_ID_NOT_FOUND if it cannot."""
-        ...
-
-
-class Heartbeats:
-    """See the module."""
-
-    def __init__(
-        self, groups: ConsumerGroups, leaves: Leaves, large: LargeAssignments, upgrades: Upgrades
-    ) -> None:
-        self._groups = groups
-        self._leaves = leaves
-        self._large = large
-        self._upgrades = upgrades
-
-    def heartbeat(
-        self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
-    ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
-        """Decide on a heartbeat of any kind."""
-        self._large.heard_of(request.group_id, request.member_id)
-        unchanged = self._unchanged(caller, request, now_ms)
-        if unchanged is not None:
-            group_id = request.group_id
-            session = self._groups.timers.session(
-                group_id, unchanged.member_id, self._groups.settings[group_id].session_timeout_ms
+    def _arm(self, loaded: Iterator[ConsumerGroup], now_ms: int) -> list[Effect]:
+        """Every member has a whole session to be heard of, from now on: start the timers, in slices."""
+        decision = DecisionBuilder(now_ms)
+        some = list(islice(loaded, ARMED_AT_ONCE))
+        for group in some:
+            timeout_ms = self._settings[group.group_id].session_timeout_ms
+            for member in group.members.values():
+                self._timers.start(decision, Wait.SESSION, group.group_id, member.member_id, timeout_ms)
+                if member.state is MemberState.UNREVOKED_PARTITIONS:
+                    self._timers.start_rebalance(decision, group.group_id, member)
+        if len(some) == ARMED_AT_ONCE:
+            rest = StartTimer(
+                "consumer-loaded", 0, lambda now_ms: CoordinatorResult(None, (), self._arm(loaded, now_ms))
             )
-            return CoordinatorResult(self._response(group_id, unchanged, None), (), (session,))
-        turn = Turn(now_ms)
-        if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
-            return turn.result(self._leaves.leave(turn, request))
-        return turn.result(self._regular(turn, caller, request))
+            decision.effects.append(rest)
+        return decision.effects
 
-    def _unchanged(
-        self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
-    ) -> ConsumerGroupMember | None:
-        """The member, if there is nothing to be done but to hear that it is alive: nearly every heartbeat."""
-        group = self._groups.context.groups.get(request.group_id)
-        if not isinstance(group, ConsumerGroup) or request.member_epoch <= JOIN_EPOCH:
-            return None
-        member = group.members.get(request.member_id)
-        if member is None or _says_something(member, caller, request):
-            return None
-        target_epoch = group.target_epoch.epoch
-        due = group.epoch > target_epoch or len(group.subscribed_regexes) or group.must_refresh(now_ms)
-        return None if due or not member.is_reconciled_to(target_epoch) else member
+    def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
+        """Groups look at their topics again with the next heartbeat."""
+        if delta.created_topics:
+            self._groups.regexes.topics_created(delta.after.offset)
+        names = forget_changed(delta, self._settings, self._groups.hashes)
+        for group_id in self._replay.groups_subscribed_to(names):
+            group = self._context.groups.get(group_id)
+            if isinstance(group, ConsumerGroup):
+                group.refresh_now()
+        return []
 
-    def _regular(self, turn: Turn, caller: Caller, request: ConsumerGroupHeartbeatRequest) -> Reply:
-        groups = self._groups
-        group = self._group(turn, request)
-        groups.require_room(group, request.member_id, request.instance_id)
-        owned = _owned(request)
-        member = self._member(turn, group, request, owned)
-        updated = _said(member, caller, request)
-        names_changed = groups.note_member(turn, group, member, updated)
-        regex = groups.regexes.update(turn, group, member, updated)
-        bump = names_changed or regex is RegexChange.UPDATED_AND_RESOLVED
-        epoch = group.epoch
-        if bump or group.must_refresh(turn.now_ms):
-            epoch = groups.refresh(turn, group, member, updated, bump)
-        self._start_session(turn, group.group_id, updated.member_id)
-        tell = request.member_epoch == JOIN_EPOCH or _is_full(request)
-        step = _Step(member.assigned, owned, names_changed or regex is not RegexChange.NONE, tell)
-        return self._assign(turn, group, member, updated, epoch, step)
-
-    def _assign(
-        self,
-        turn: Turn,
-        group: ConsumerGroup,
-        member: ConsumerGroupMember,
-        updated: ConsumerGroupMember,
-        epoch: int,
-        step: "_Step",
-    ) -> Reply:
-        """A new target assignment if one is due, then the member's step."""
-        groups = self._groups
-        if groups.may_assign(group, epoch, turn.now_ms) and not self._large.is_running(group.group_id):
-            plan = groups.plan(group, epoch, member, updated)
-            if not self._large.is_for(plan):
-                mine = groups.assign(turn, group, plan)
-                return self._answer(turn, group, updated, (epoch, mine), step)
-            else:
-                return self._large.begin(
-                    turn, group.group_id, plan,
-                    lambda turn, group, member, target: self._answer(turn, group, member, target, step),
-                )  # fmt: skip
-        last = group.target_of(updated.member_id, updated.instance_id)
-        return self._answer(turn, group, updated, (group.target_epoch.epoch, last), step)
-
-    def _answer(
-        self,
-        turn: Turn,
-        group: ConsumerGroup,
-        member: ConsumerGroupMember,
-        target: tuple[int, Assignment],
-        step: "_Step",
-    ) -> ConsumerGroupHeartbeatResponse:
-        after = self._groups.reconcile(
-            turn, group, member, target, step.owned, subscription_changed=step.subscription_changed
-        )
-        tell = step.tell or step.assigned_before != after.assigned
-        return self._response(group.group_id, after, _assignment(after.assigned) if tell else None)
-
-    def _response(
-        self,
-        group_id: str,
-        member: ConsumerGroupMember,
-        assignment: ConsumerGroupHeartbeatResponseAssignment | None,
-    ) -> ConsumerGroupHeartbeatResponse:
-        return ConsumerGroupHeartbeatResponse(
-            member_id=member.member_id,
-            member_epoch=member.member_epoch,
-            heartbeat_interval_ms=self._groups.settings[group_id].heartbeat_interval_ms,
-            assignment=assignment,
-        )
-
-    def _start_session(self, turn: Turn, group_id: str, member_id: str) -> None:
-        timeout_ms = self._groups.settings[group_id].session_timeout_ms
-        turn.effects.append(self._groups.timers.session(group_id, member_id, timeout_ms))
-
-    # ---- who it is ------------------------------------------------------------------------------------------
-
-    def _group(self, turn: Turn, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
-        if request.member_epoch == JOIN_EPOCH:
-            return self._upgrades.group_to_join(turn, request.group_id)
-        return self._groups.consumer_group(request.group_id)
-
-    def _member(
-        self, turn: Turn, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, owned: Owned | None
-    ) -> ConsumerGroupMember:
-        """The member as it is, or a new one."""
-        joins = request.member_epoch == JOIN_EPOCH
-        member_id = request.member_id or uuid_to_str(self._groups.context.new_uuid())
-        if request.instance_id is None:
-            member = group.members.get(member_id)
-            if member is None:
-                return ConsumerGroupMember(member_id) if joins else group.member(member_id)
-        elif joins:
-            return self._groups.static_newcomer(turn, group, member_id, request.instance_id, classic=False)
-        else:
-            member = self._groups.known_instance(group, member_id, request.instance_id)
-        _require_epoch(member, request.member_epoch, owned)
-        return member
-
-
-class _Step(NamedTuple):
-    """What of a request matters when its member takes its step."""
-
-    assigned_before: EpochAssignment
-    owned: Owned | None
-    subscription_changed: bool
-    # Does the member learn its assignment even if that has not changed?
-    tell: bool
+    def on_unloaded(self, error: KafkaError) -> None:
+        self._large.unloaded(error)
 
 
 def _says_something(
@@ -414,14 +481,6 @@ def _assignment(assigned: EpochAssignment) -> ConsumerGroupHeartbeatResponseAssi
     )
 
 
-# ----------------------------------------
-# What is wrong with a ConsumerGroupHeartbeat whatever the state of its group.
-
-
-# Since this version members make their ids themselves (KIP-1082).
-MEMBER_ID_REQUIRED_VERSION: Final = 1
-
-
 def validate(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Mapping[str, Any]) -> None:
     """INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for what no state of the group could make right."""
     epoch = request.member_epoch
@@ -459,123 +518,3 @@ def _validate_join(request: ConsumerGroupHeartbeatRequest) -> None:
     require(nothing, "A member that joins has no partitions and says so.")
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     require(subscribes, "A member that joins says SubscribedTopicNames or SubscribedTopicRegex.")
-
-
-# ----------------------------------------
-# After a load: every member has a whole session to be heard of, from now on.
-
-
-# Groups whose timers are started before the loop goes on to something else.
-ARMED_AT_ONCE: Final = 50
-
-
-def arm(groups: ConsumerGroups, loaded: Iterator[ConsumerGroup], now_ms: int) -> list[Effect]:
-    """Start the timers of all members, in slices: there may be many."""
-    turn = Turn(now_ms)
-    some = list(islice(loaded, ARMED_AT_ONCE))
-    for group in some:
-        _arm_group(turn, groups, group)
-    if len(some) == ARMED_AT_ONCE:
-        rest = StartTimer(
-            "consumer-loaded", 0, lambda now_ms: CoordinatorResult(None, (), arm(groups, loaded, now_ms))
-        )
-        turn.effects.append(rest)
-    return turn.effects
-
-
-def _arm_group(turn: Turn, groups: ConsumerGroups, group: ConsumerGroup) -> None:
-    timeout_ms = groups.settings[group.group_id].session_timeout_ms
-    for member in group.members.values():
-        groups.timers.start(turn, Wait.SESSION, group.group_id, member.member_id, timeout_ms)
-        if member.state is MemberState.UNREVOKED_PARTITIONS:
-            groups.timers.start_rebalance(turn, group.group_id, member)
-
-
-class ConsumerGroupManager:
-    """See the module."""
-
-    def __init__(self, context: GroupContext, classic: ClassicGroupManager) -> None:
-        self._context = context
-        self._groups = ConsumerGroups(context, self._fence)
-        self._conversions = Conversions(self._groups, classic)
-        self._large = LargeAssignments(context)
-        self._leaves = Leaves(self._groups, self._conversions)
-        self._heartbeats = Heartbeats(self._groups, self._leaves, self._large, self._conversions)
-        self._classic_members = ClassicMembers(self._groups, self._conversions, self._large)
-        self._replay = ConsumerReplay(context)
-        classic.consumer_groups = self
-
-    # ---- decisions ------------------------------------------------------------------------------------------
-
-    def heartbeat(
-        self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
-    ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
-        """A member joins, stays or leaves."""
-        return self._heartbeats.heartbeat(caller, request, now_ms)
-
-    def _fence(
-        self, group: ConsumerGroup, member: ConsumerGroupMember, now_ms: int
-    ) -> CoordinatorResult[None]:
-        turn = Turn(now_ms)
-        self._leaves.fence(turn, group, [member])
-        return turn.result(None)
-
-    def classic_join(
-        self, group_id: str, caller: Caller, request: JoinGroupRequest, now_ms: int
-    ) -> CoordinatorResult[JoinGroupResponse]:
-        turn = Turn(now_ms)
-        group = self._groups.consumer_group(group_id)
-        return turn.result(self._classic_members.join(turn, group, caller, request))
-
-    def classic_sync(
-        self, caller: Caller, request: SyncGroupRequest, now_ms: int
-    ) -> CoordinatorResult[SyncGroupResponse]:
-        turn = Turn(now_ms)
-        group = self._groups.consumer_group(request.group_id)
-        return turn.result(self._classic_members.sync(turn, group, request))
-
-    def classic_heartbeat(
-        self, caller: Caller, request: HeartbeatRequest, now_ms: int
-    ) -> CoordinatorResult[HeartbeatResponse]:
-        turn = Turn(now_ms)
-        group = self._groups.consumer_group(request.group_id)
-        return turn.result(self._classic_members.heartbeat(turn, group, request))
-
-    def classic_leave(
-        self, caller: Caller, request: LeaveGroupRequest, now_ms: int
-    ) -> CoordinatorResult[LeaveGroupResponse]:
-        turn = Turn(now_ms)
-        group = self._groups.consumer_group(request.group_id)
-        return turn.result(self._leaves.leave_classic(turn, group, request))
-
-    # ---- questions ------------------------------------------------------------------------------------------
-
-    def describe(self, group_id: str) -> tuple[DescribedGroup, Iterator[DescribedMember]]:
-        """The group as it is committed, and its members to be put in; GROUP_ID_NOT_FOUND if it is none of these."""
-        group = self._context.committed_group(group_id, GroupType.CONSUMER)
-        assert isinstance(group, ConsumerGroup)
-        return describe(group, next(iter(self._groups.assignors)), self._context.image)
-
-    # ---- replay and life ------------------------------------------------------------------------------------
-
-    def replays(self) -> Mapping[type[Any], Replay]:
-        return self._replay.replays()
-
-    def on_loaded(self, now_ms: int) -> list[Effect]:
-        self._groups.regexes.seen(self._context.image.offset)
-        groups = [group for group in self._context.groups.values() if isinstance(group, ConsumerGroup)]
-        return arm(self._groups, iter(groups), now_ms)
-
-    def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
-        """Groups look at their topics again with the next heartbeat."""
-        if delta.created_topics:
-            self._groups.regexes.topics_created(delta.after.offset)
-        names = forget_changed(delta, self._groups.settings, self._groups.hashes)
-        for group_id in self._replay.groups_subscribed_to(names):
-            group = self._context.groups.get(group_id)
-            if isinstance(group, ConsumerGroup):
-                group.refresh_now()
-        return []
-
-    def on_unloaded(self, error: KafkaError) -> None:
-        self._large.unloaded(error)

@@ -21,10 +21,9 @@ from ottla.coordinator.group.consumer.assignment import LargeAssignments
 from ottla.coordinator.group.consumer.group import PROTOCOL_TYPE, ConsumerGroup
 from ottla.coordinator.group.consumer.groups import ConsumerGroups, RegexChange
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember, MemberState
-from ottla.coordinator.group.context import Caller
+from ottla.coordinator.group.context import Caller, DecisionBuilder
 from ottla.coordinator.group.modern.group import TargetEpoch
 from ottla.coordinator.group.modern.groups import Wait
-from ottla.coordinator.group.modern.heartbeat import Turn
 from ottla.coordinator.java_hash import timeline_order
 from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline
@@ -121,7 +120,7 @@ class Conversions:
 
     # ---- to a consumer group --------------------------------------------------------------------------------
 
-    def group_to_join(self, turn: Turn, group_id: str) -> ConsumerGroup:
+    def group_to_join(self, decision: DecisionBuilder, group_id: str) -> ConsumerGroup:
         """The consumer group that a member of the new protocol joins; made now if there is none."""
         present = self._groups.context.groups.get(group_id)
         if isinstance(present, ConsumerGroup):
@@ -131,10 +130,10 @@ class Conversions:
         if not isinstance(present, ClassicGroup):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         if present.is_empty():
-            turn.records.extend(present.tombstones())
+            decision.records.extend(present.tombstones())
             return _scratch(group_id)
         self._require_upgrade(present)
-        return self._upgrade(turn, present)
+        return self._upgrade(decision, present)
 
     def _require_upgrade(self, group: ClassicGroup) -> None:
         most: int = self._groups.context.config()["group.consumer.max.size"]
@@ -145,8 +144,8 @@ class Conversions:
         if len(group.members) > most:
             raise _no_upgrade(group, "it has more members than a consumer group may have")
 
-    def _upgrade(self, turn: Turn, classic: ClassicGroup) -> ConsumerGroup:
-        turn.records.extend(classic.tombstones())
+    def _upgrade(self, decision: DecisionBuilder, classic: ClassicGroup) -> ConsumerGroup:
+        decision.records.extend(classic.tombstones())
         group = _scratch(classic.group_id)
         group.set_target_epoch(TargetEpoch(classic.generation_id, 0))
         try:
@@ -160,13 +159,13 @@ class Conversions:
         if classic.state is STABLE:
             metadata_hash = self._groups.hashes.group_hash(group.subscriptions, self._groups.context.image)
         group.set_epoch(classic.generation_id, metadata_hash)
-        turn.records.extend(_records(group))
+        decision.records.extend(_records(group))
         # Who waits to join or for its assignment learns that there is another rebalance.
-        turn.effects.extend(self._classic.give_up(classic, turn.now_ms))
+        decision.effects.extend(self._classic.give_up(classic, decision.now_ms))
         for taken in group.members.values():
             assert taken.classic is not None
             self._groups.timers.start(
-                turn, Wait.SESSION, group.group_id, taken.member_id, taken.classic.session_timeout_ms
+                decision, Wait.SESSION, group.group_id, taken.member_id, taken.classic.session_timeout_ms
             )
         log.info("group %s becomes a consumer group", group.group_id)
         return group
@@ -248,31 +247,35 @@ class Conversions:
         most: int = self._groups.context.config()["group.max.size"]
         return self._policy in DOWNGRADES and members <= most
 
-    def downgrade(self, turn: Turn, group: ConsumerGroup, leaving: list[ConsumerGroupMember]) -> None:
+    def downgrade(
+        self, decision: DecisionBuilder, group: ConsumerGroup, leaving: list[ConsumerGroupMember]
+    ) -> None:
         """The last members of the new protocol go: the others rebalance as a classic group."""
         gone = {member.member_id for member in leaving}
-        turn.records.extend(group.tombstones())
+        decision.records.extend(group.tombstones())
         stay = [group.members[m] for m in timeline_order(list(group.members)) if m not in gone]
-        self._become_classic(turn, group, stay, {}, "the last member of the new protocol has left")
+        self._become_classic(decision, group, stay, {}, "the last member of the new protocol has left")
 
     def downgrade_by_replacing(
         self,
-        turn: Turn,
+        decision: DecisionBuilder,
         group: ConsumerGroup,
         replaced: ConsumerGroupMember,
         joining: ConsumerGroupMember,
         rebalance: bool,
     ) -> None:
         """A classic static member takes the place of the last member of the new protocol."""
-        turn.records.extend(group.tombstones_with({replaced.member_id: joining.member_id}))
+        decision.records.extend(group.tombstones_with({replaced.member_id: joining.member_id}))
         order = timeline_order(list(group.members))
         stay = [group.members[member_id] for member_id in order if member_id != replaced.member_id]
         reason = "the last member of the new protocol was replaced" if rebalance else None
-        self._become_classic(turn, group, [*stay, joining], {joining.member_id: replaced.member_id}, reason)
+        self._become_classic(
+            decision, group, [*stay, joining], {joining.member_id: replaced.member_id}, reason
+        )
 
     def _become_classic(
         self,
-        turn: Turn,
+        decision: DecisionBuilder,
         group: ConsumerGroup,
         members: Iterable[ConsumerGroupMember],
         replaced: dict[str, str],
@@ -280,14 +283,14 @@ class Conversions:
     ) -> None:
         """The group as a classic one, stable; it rebalances if there is a reason to."""
         rows = [_classic_member(member) for member in members]
-        classic = self._classic.new_from_members(group.group_id, group.epoch, rows, turn.now_ms)
+        classic = self._classic.new_from_members(group.group_id, group.epoch, rows, decision.now_ms)
         for row in rows:
             target = group.target_of(replaced.get(row.member_id, row.member_id))
             version = version_of(row.metadata[classic.protocol_name or ""])
             row.assignment = encode_assignment(target, self._groups.context.image, version)
-        made, effects = self._classic.adopt(classic, turn.now_ms, reason)
-        turn.records.extend(made)
-        turn.effects.extend(effects)
+        made, effects = self._classic.adopt(classic, decision.now_ms, reason)
+        decision.records.extend(made)
+        decision.effects.extend(effects)
         log.info("group %s becomes a classic group", group.group_id)
 
 
@@ -363,7 +366,7 @@ class ClassicMembers:
     # ---- joining --------------------------------------------------------------------------------------------
 
     def join(
-        self, turn: Turn, group: ConsumerGroup, caller: Caller, request: JoinGroupRequest
+        self, decision: DecisionBuilder, group: ConsumerGroup, caller: Caller, request: JoinGroupRequest
     ) -> JoinGroupResponse:
         """A classic member comes, or comes again."""
         self._require_migration(group)
@@ -379,11 +382,11 @@ class ClassicMembers:
         if instance_id is None and not request.member_id and must_know_id:
             return _join_response(member_id, error=ErrorCode.MEMBER_ID_REQUIRED)
         replaced = group.static_member(instance_id)
-        member = self._member(turn, group, member_id, request)
+        member = self._member(decision, group, member_id, request)
         subscription = _subscription(request)
         updated = _said(member, caller, request, subscription)
-        updated = self._settle(turn, group, member, updated, replaced, subscription)
-        return self._joined(turn, group, updated, request)
+        updated = self._settle(decision, group, member, updated, replaced, subscription)
+        return self._joined(decision, group, updated, request)
 
     def _require_migration(self, group: ConsumerGroup) -> None:
         if str(self._groups.context.config()["group.consumer.migration.policy"]).lower() == _DISABLED:
@@ -393,19 +396,19 @@ class ClassicMembers:
             )
 
     def _member(
-        self, turn: Turn, group: ConsumerGroup, member_id: str, request: JoinGroupRequest
+        self, decision: DecisionBuilder, group: ConsumerGroup, member_id: str, request: JoinGroupRequest
     ) -> ConsumerGroupMember:
         if request.group_instance_id is None:
             return group.members.get(member_id) or ConsumerGroupMember(member_id)
         if not request.member_id:
             return self._groups.static_newcomer(
-                turn, group, member_id, request.group_instance_id, classic=True
+                decision, group, member_id, request.group_instance_id, classic=True
             )
         return self._groups.known_instance(group, member_id, request.group_instance_id)
 
     def _settle(
         self,
-        turn: Turn,
+        decision: DecisionBuilder,
         group: ConsumerGroup,
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
@@ -414,29 +417,29 @@ class ClassicMembers:
     ) -> ConsumerGroupMember:
         """Note the member, assign if that is due, take its step; or hand the group over to the classic protocol."""
         groups = self._groups
-        names_changed = groups.note_member(turn, group, member, updated)
-        regex = groups.regexes.update(turn, group, member, updated)
+        names_changed = groups.note_member(decision, group, member, updated)
+        regex = groups.regexes.update(decision, group, member, updated)
         bump = names_changed or regex is not RegexChange.NONE
         epoch = group.epoch
-        if bump or group.must_refresh(turn.now_ms):
-            epoch = groups.refresh(turn, group, member, updated, bump)
+        if bump or group.must_refresh(decision.now_ms):
+            epoch = groups.refresh(decision, group, member, updated, bump)
         downgrade = replaced is not None and self._conversions.may_downgrade_by_replacing(group, replaced)
         stale = group.target_epoch.epoch < epoch
         target = group.target_epoch.epoch, group.target_of(updated.member_id, updated.instance_id)
         if not downgrade:
-            target = self._assign(turn, group, member, updated, epoch) or target
+            target = self._assign(decision, group, member, updated, epoch) or target
         if not (downgrade and stale):
             owned = partitions_by_id(subscription.owned_partitions, groups.context.image)
-            updated = groups.reconcile(turn, group, updated, target, owned, subscription_changed=bump)
+            updated = groups.reconcile(decision, group, updated, target, owned, subscription_changed=bump)
         if downgrade and replaced is not None:
-            self._conversions.downgrade_by_replacing(turn, group, replaced, updated, stale)
+            self._conversions.downgrade_by_replacing(decision, group, replaced, updated, stale)
         else:
-            self._expect(turn, group, updated)
+            self._expect(decision, group, updated)
         return updated
 
     def _assign(
         self,
-        turn: Turn,
+        decision: DecisionBuilder,
         group: ConsumerGroup,
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
@@ -444,25 +447,28 @@ class ClassicMembers:
     ) -> tuple[int, Assignment] | None:
         """A new target, if one is due and is made at once; of a later one the member hears by its heartbeats."""
         groups = self._groups
-        if not groups.may_assign(group, epoch, turn.now_ms) or self._large.is_running(group.group_id):
+        if not groups.may_assign(group, epoch, decision.now_ms) or self._large.is_running(group.group_id):
             return None
         plan = groups.plan(group, epoch, member, updated)
         if self._large.is_for(plan):
-            self._large.begin(turn, group.group_id, plan, lambda *_: None)
+            self._large.begin(decision, group.group_id, plan, lambda *_: None)
             return None
-        return epoch, groups.assign(turn, group, plan)
+        return epoch, groups.assign(decision, group, plan)
 
-    def _expect(self, turn: Turn, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
+    def _expect(self, decision: DecisionBuilder, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
         """It has joined; now it has to fetch its assignment, and to be heard of."""
         timers, group_id, member_id = self._groups.timers, group.group_id, member.member_id
         assert member.classic is not None
-        timers.cancel(turn, Wait.JOIN, group_id, member_id)
-        timers.start(turn, Wait.SESSION, group_id, member_id, member.classic.session_timeout_ms)
-        timers.start(turn, Wait.SYNC, group_id, member_id, member.rebalance_timeout_ms)
+        timers.cancel(decision, Wait.JOIN, group_id, member_id)
+        timers.start(decision, Wait.SESSION, group_id, member_id, member.classic.session_timeout_ms)
+        timers.start(decision, Wait.SYNC, group_id, member_id, member.rebalance_timeout_ms)
 
     @staticmethod
     def _joined(
-        turn: Turn, group: ConsumerGroup, member: ConsumerGroupMember, request: JoinGroupRequest
+        decision: DecisionBuilder,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        request: JoinGroupRequest,
     ) -> JoinGroupResponse:
         response = _join_response(member.member_id)
         response.generation_id = member.member_epoch
@@ -472,7 +478,9 @@ class ClassicMembers:
 
     # ---- afterwards -----------------------------------------------------------------------------------------
 
-    def sync(self, turn: Turn, group: ConsumerGroup, request: SyncGroupRequest) -> SyncGroupResponse:
+    def sync(
+        self, decision: DecisionBuilder, group: ConsumerGroup, request: SyncGroupRequest
+    ) -> SyncGroupResponse:
         """A member fetches what it has by now."""
         member = self._current(group, request.member_id, request.group_instance_id, request.generation_id)
         assert member.classic is not None
@@ -480,11 +488,11 @@ class ClassicMembers:
         _require_protocol(request, protocol.name)
         behind = group.target_epoch.epoch > member.member_epoch
         if behind and member.state is not MemberState.UNREVOKED_PARTITIONS:
-            self._tell_to_join(turn, group, member)
+            self._tell_to_join(decision, group, member)
             return SyncGroupResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS), assignment=b"")
         timers, group_id = self._groups.timers, group.group_id
-        timers.cancel(turn, Wait.SYNC, group_id, member.member_id)
-        timers.start(turn, Wait.SESSION, group_id, member.member_id, member.classic.session_timeout_ms)
+        timers.cancel(decision, Wait.SYNC, group_id, member.member_id)
+        timers.start(decision, Wait.SESSION, group_id, member.member_id, member.classic.session_timeout_ms)
         assignment = encode_assignment(
             member.assigned, self._groups.context.image, version_of(protocol.metadata)
         )
@@ -492,16 +500,18 @@ class ClassicMembers:
             protocol_type=request.protocol_type, protocol_name=request.protocol_name, assignment=assignment
         )
 
-    def heartbeat(self, turn: Turn, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResponse:
+    def heartbeat(
+        self, decision: DecisionBuilder, group: ConsumerGroup, request: HeartbeatRequest
+    ) -> HeartbeatResponse:
         """A member is alive; it learns whether it has to join again."""
         member = self._current(group, request.member_id, request.group_instance_id, request.generation_id)
         assert member.classic is not None
         self._groups.timers.start(
-            turn, Wait.SESSION, group.group_id, member.member_id, member.classic.session_timeout_ms
+            decision, Wait.SESSION, group.group_id, member.member_id, member.classic.session_timeout_ms
         )
         if not self._must_rejoin(group, member):
             return _ALIVE
-        self._tell_to_join(turn, group, member)
+        self._tell_to_join(decision, group, member)
         return _REJOIN
 
     @staticmethod
@@ -513,8 +523,10 @@ class ClassicMembers:
             return not group.waits_for_others(member)
         return member.state is MemberState.UNREVOKED_PARTITIONS
 
-    def _tell_to_join(self, turn: Turn, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
-        self._groups.timers.start_join(turn, group.group_id, member)
+    def _tell_to_join(
+        self, decision: DecisionBuilder, group: ConsumerGroup, member: ConsumerGroupMember
+    ) -> None:
+        self._groups.timers.start_join(decision, group.group_id, member)
 
     def _current(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
-from ottla.coordinator.group.context import GroupContext
-from ottla.coordinator.group.modern.heartbeat import Turn
+from ottla.coordinator.group.context import DecisionBuilder, GroupContext
 from ottla.coordinator.shard import After, CoordinatorResult
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
@@ -73,13 +72,13 @@ class ModernLargeAssignments(ABC, Generic[P, F, T]):
     def is_running(self, group_id: str) -> bool:
         return group_id in self._running
 
-    def begin(self, turn: Turn, group_id: str, plan: P, finish: F) -> Pending[Any]:
+    def begin(self, decision: DecisionBuilder, group_id: str, plan: P, finish: F) -> Pending[Any]:
         """Compute it elsewhere; the answer that `finish` makes comes later."""
         background = self._context.background
         assert background is not None, "there is nowhere else"
         run = self._running[group_id] = Run(group_id, plan, finish)
-        turn.failures.append(lambda error: self._fail(run, error))
-        turn.effects.append(
+        decision.failures.append(lambda error: self._fail(run, error))
+        decision.effects.append(
             After(
                 lambda: background.in_thread(
                     group_id,

@@ -9,10 +9,9 @@ from enum import StrEnum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ottla.coordinator.group.consumer.group import ConsumerGroup
-from ottla.coordinator.group.context import GroupContext
+from ottla.coordinator.group.context import DecisionBuilder, GroupContext
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.modern.group import TargetEpoch
-from ottla.coordinator.group.modern.heartbeat import Turn
 from ottla.coordinator.group.share.group import ShareGroup
 from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.coordinator.shard import CancelTimer, CoordinatorResult, StartTimer
@@ -200,8 +199,10 @@ class ModernTimers(Generic[G]):
         # The timers that heartbeats start again and again.
         self._sessions: dict[tuple[str, str], StartTimer] = {}
 
-    def start(self, turn: Turn, wait: Wait, group_id: str, member_id: str, delay_ms: float) -> None:
-        turn.effects.append(self._timer(wait, group_id, member_id, delay_ms))
+    def start(
+        self, decision: DecisionBuilder, wait: Wait, group_id: str, member_id: str, delay_ms: float
+    ) -> None:
+        decision.effects.append(self._timer(wait, group_id, member_id, delay_ms))
 
     def session(self, group_id: str, member_id: str, timeout_ms: int) -> StartTimer:
         """A member of the new protocol has been heard of."""
@@ -211,22 +212,25 @@ class ModernTimers(Generic[G]):
             self._sessions[group_id, member_id] = known
         return known
 
-    def start_rebalance(self, turn: Turn, group_id: str, member: Rebalancing) -> None:
+    def start_rebalance(self, decision: DecisionBuilder, group_id: str, member: Rebalancing) -> None:
         """The member has to leave this epoch in time."""
         timer = self._timer(
             Wait.REBALANCE, group_id, member.member_id, member.rebalance_timeout_ms, member.member_epoch
         )
-        turn.effects.append(timer)
+        decision.effects.append(timer)
 
-    def cancel(self, turn: Turn, wait: Wait, group_id: str, member_id: str) -> None:
-        turn.effects.append(CancelTimer(self._key(wait, group_id, member_id)))
+    def cancel(self, decision: DecisionBuilder, wait: Wait, group_id: str, member_id: str) -> None:
+        decision.effects.append(CancelTimer(self._key(wait, group_id, member_id)))
 
-    def cancel_all(self, turn: Turn, group_id: str, member_id: str, session_timeout_ms: int) -> None:
+    def cancel_all(
+        self, decision: DecisionBuilder, group_id: str, member_id: str, session_timeout_ms: int
+    ) -> None:
         """The member goes; if that is not written after all, it has a session again."""
         for wait in self._why:
-            self.cancel(turn, wait, group_id, member_id)
+            self.cancel(decision, wait, group_id, member_id)
         self._sessions.pop((group_id, member_id), None)
-        turn.failure_effects.append(self._timer(Wait.SESSION, group_id, member_id, session_timeout_ms))
+        session = self._timer(Wait.SESSION, group_id, member_id, session_timeout_ms)
+        decision.failures.append(lambda _: (session,))
 
     def _timer(
         self, wait: Wait, group_id: str, member_id: str, delay_ms: float, epoch: int | None = None

@@ -1,41 +1,16 @@
 """One decision about a consumer or streams group in the making: the records and effects it will give back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ottla.coordinator.group.context import GroupContext
 from ottla.coordinator.group.modern.group import STATIC_LEAVE_EPOCH
 from ottla.coordinator.group.modern.metadata_hash import TopicHashes
-from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.pending import Pending
 
 T = TypeVar("T")
-
-
-class Turn:
-    """Made for a request, a timer or something that came back from the background; used up by `result`."""
-
-    __slots__ = ("effects", "failure_effects", "failures", "now_ms", "records")
-
-    def __init__(self, now_ms: int) -> None:
-        self.now_ms = now_ms
-        self.records: list[CoordinatorRecord] = []
-        self.effects: list[Effect] = []
-        # What mends soft state, and what happens, if the records cannot be written.
-        self.failures: list[Callable[[KafkaError], None]] = []
-        self.failure_effects: list[Effect] = []
-
-    def result(self, response: T | Pending[T]) -> CoordinatorResult[T]:
-        mends = self.failures or self.failure_effects
-        return CoordinatorResult(response, self.records, self.effects, self._failed if mends else None)
-
-    def _failed(self, error: KafkaError) -> Sequence[Effect]:
-        for mend in self.failures:
-            mend(error)
-        return self.failure_effects
 
 
 # ----------------------------------------

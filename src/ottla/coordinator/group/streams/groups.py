@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from ottla.coordinator.group.classic.group import ClassicGroup
-from ottla.coordinator.group.context import GroupContext, Replay
+from ottla.coordinator.group.context import DecisionBuilder, GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.modern.assignment import ModernLargeAssignments, Run
 from ottla.coordinator.group.modern.groups import (
@@ -18,7 +18,7 @@ from ottla.coordinator.group.modern.groups import (
     ModernTimers,
     Wait,
 )
-from ottla.coordinator.group.modern.heartbeat import SettingsCache, Turn
+from ottla.coordinator.group.modern.heartbeat import SettingsCache
 from ottla.coordinator.group.modern.metadata_hash import TopicHashes
 from ottla.coordinator.group.streams import records
 from ottla.coordinator.group.streams.assignment import CurrentAssignmentBuilder, TargetAssignmentBuilder
@@ -87,13 +87,13 @@ class FirstAssignments:
     def is_delayed(self, group_id: str) -> bool:
         return group_id in self._waiting
 
-    def delay(self, turn: Turn, group_id: str, delay_ms: int) -> None:
+    def delay(self, decision: DecisionBuilder, group_id: str, delay_ms: int) -> None:
         """Unless it waits already."""
         if group_id in self._waiting or delay_ms <= 0:
             return
         token = self._waiting[group_id] = object()
-        turn.failures.append(lambda _: self._not_written(group_id, token))
-        turn.effects.append(
+        decision.failures.append(lambda _: self._not_written(group_id, token))
+        decision.effects.append(
             StartTimer(
                 ("streams", "first", group_id), delay_ms, lambda now_ms: self._over(group_id, token, now_ms)
             )
@@ -160,13 +160,13 @@ class StreamsGroups:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
         return group
 
-    def group_to_join(self, turn: Turn, group_id: str) -> StreamsGroup:
+    def group_to_join(self, decision: DecisionBuilder, group_id: str) -> StreamsGroup:
         """The group that a member joins: made now if there is none, or in the place of an empty classic one."""
         present = self.context.groups.get(group_id)
         if present is None:
             return _scratch(group_id)
         if isinstance(present, ClassicGroup) and present.is_empty():
-            turn.records.extend(present.tombstones())
+            decision.records.extend(present.tombstones())
             return _scratch(group_id)
         group = self.streams_group(group_id)
         most: int = self.context.config()[MAX_SIZE]
@@ -176,17 +176,19 @@ class StreamsGroups:
 
     # ---- topics ---------------------------------------------------------------------------------------------
 
-    def look_at_topics(self, turn: Turn, group: StreamsGroup, topology: StreamsTopology) -> Topics:
+    def look_at_topics(
+        self, decision: DecisionBuilder, group: StreamsGroup, topology: StreamsTopology
+    ) -> Topics:
         """What the topology needs; looked up again if the topology is new, or the topics may be others."""
         metadata_hash = group.metadata_hash
         configured = group.configured
-        if group.topology is None or configured is None or group.must_refresh(turn.now_ms):
+        if group.topology is None or configured is None or group.must_refresh(decision.now_ms):
             metadata_hash = self.hashes.group_hash(topology.required_topics, self.context.image)
             stale = metadata_hash != group.metadata_hash
             if stale or configured is None or group.topology is None:
                 configured = configure(topology, self.context.image)
                 group.configure(configured)
-            group.refresh_after(turn.now_ms + METADATA_REFRESH_INTERVAL_MS, group.epoch)
+            group.refresh_after(decision.now_ms + METADATA_REFRESH_INTERVAL_MS, group.epoch)
         return Topics(configured, metadata_hash)
 
     # ---- the target assignment ------------------------------------------------------------------------------
@@ -218,20 +220,27 @@ class StreamsGroups:
             joining=joining,
         )
 
-    def assign(self, turn: Turn, group: StreamsGroup, plan: TargetAssignmentBuilder) -> dict[str, Tasks]:
+    def assign(
+        self, decision: DecisionBuilder, group: StreamsGroup, plan: TargetAssignmentBuilder
+    ) -> dict[str, Tasks]:
         """Write the new target assignment; what has changed of it."""
         changes = plan.compute()
         group_id = group.group_id
-        turn.records.extend(
+        decision.records.extend(
             records.target_assignment(group_id, member_id, new) for member_id, new in changes.items()
         )
-        turn.records.append(records.target_epoch(group_id, plan.epoch, turn.now_ms))
+        decision.records.append(records.target_epoch(group_id, plan.epoch, decision.now_ms))
         return changes
 
     # ---- the current assignment -----------------------------------------------------------------------------
 
     def reconcile(
-        self, turn: Turn, group: StreamsGroup, member: StreamsGroupMember, target: Target, owned: Tasks | None
+        self,
+        decision: DecisionBuilder,
+        group: StreamsGroup,
+        member: StreamsGroupMember,
+        target: Target,
+        owned: Tasks | None,
     ) -> StreamsGroupMember:
         """A step of the member towards its target."""
         if member.is_reconciled_to(target.epoch):
@@ -239,22 +248,24 @@ class StreamsGroups:
         updated = CurrentAssignmentBuilder(target.epoch, target.tasks, group.owners, owned).step(member)
         if updated == member:
             return member
-        turn.records.append(records.current_assignment(group.group_id, updated))
+        decision.records.append(records.current_assignment(group.group_id, updated))
         if updated.state is MemberState.UNREVOKED_TASKS:
-            self.timers.start_rebalance(turn, group.group_id, updated)
+            self.timers.start_rebalance(decision, group.group_id, updated)
         else:
-            self.timers.cancel(turn, Wait.REBALANCE, group.group_id, updated.member_id)
+            self.timers.cancel(decision, Wait.REBALANCE, group.group_id, updated.member_id)
         return updated
 
     # ---- members that go ------------------------------------------------------------------------------------
 
-    def fence(self, turn: Turn, group: StreamsGroup, member: StreamsGroupMember) -> None:
+    def fence(self, decision: DecisionBuilder, group: StreamsGroup, member: StreamsGroupMember) -> None:
         """Remove a member: the others share what it had."""
         group_id = group.group_id
-        turn.records.extend(records.removed_member(group_id, member.member_id))
-        turn.records.append(records.group_epoch(group_id, group.epoch + 1, group.metadata_hash, group.basis))
+        decision.records.extend(records.removed_member(group_id, member.member_id))
+        decision.records.append(
+            records.group_epoch(group_id, group.epoch + 1, group.metadata_hash, group.basis)
+        )
         session_timeout_ms = self.settings[group_id].session_timeout_ms
-        self.timers.cancel_all(turn, group_id, member.member_id, session_timeout_ms)
+        self.timers.cancel_all(decision, group_id, member.member_id, session_timeout_ms)
 
 
 def _scratch(group_id: str) -> StreamsGroup:
@@ -274,7 +285,7 @@ def _scratch(group_id: str) -> StreamsGroup:
 PORTION: Final = 20
 
 # Without one nobody waits for the assignment.
-Finish = Callable[[Turn, StreamsGroup, StreamsGroupMember, Target], Any] | None
+Finish = Callable[[DecisionBuilder, StreamsGroup, StreamsGroupMember, Target], Any] | None
 _Run = Run[TargetAssignmentBuilder, Finish, Tasks]
 
 
@@ -286,34 +297,34 @@ class LargeAssignments(ModernLargeAssignments[TargetAssignmentBuilder, Finish, T
         self._groups = groups
 
     def _write(self, run: _Run, now_ms: int) -> CoordinatorResult[None]:
-        turn = Turn(now_ms)
-        turn.failures.append(lambda error: self._fail(run, error))
+        decision = DecisionBuilder(now_ms)
+        decision.failures.append(lambda error: self._fail(run, error))
         try:
             group = self._groups.streams_group(run.group_id)
             joining = run.plan.joining
             mine = None if joining is None else run.changes.get(joining.member_id)
             for member_id, new in run.portion(PORTION, group.members):
-                turn.records.append(records.target_assignment(run.group_id, member_id, new))
+                decision.records.append(records.target_assignment(run.group_id, member_id, new))
             if run.changes:
                 key = "streams", "assign", run.group_id
-                turn.effects.append(StartTimer(key, 0, lambda now_ms: self._write(run, now_ms)))
+                decision.effects.append(StartTimer(key, 0, lambda now_ms: self._write(run, now_ms)))
             else:
-                self._end(turn, run, group, mine)
+                self._end(decision, run, group, mine)
         except KafkaError as error:
             self._fail(run, error)
             return CoordinatorResult(None)
-        return turn.result(None)
+        return decision.result(None)
 
-    def _end(self, turn: Turn, run: _Run, group: StreamsGroup, mine: Tasks | None) -> None:
+    def _end(self, decision: DecisionBuilder, run: _Run, group: StreamsGroup, mine: Tasks | None) -> None:
         epoch, joining = run.plan.epoch, run.plan.joining
-        turn.records.append(records.target_epoch(run.group_id, epoch, turn.now_ms))
+        decision.records.append(records.target_epoch(run.group_id, epoch, decision.now_ms))
         answer = None
         if joining is not None and run.finish is not None:
             member = group.member(joining.member_id)
             target = Target(epoch, group.target_of(joining.member_id) if mine is None else mine)
-            answer = run.finish(turn, group, member, target)
+            answer = run.finish(decision, group, member, target)
         del self._running[run.group_id]
-        turn.effects.append(Answer(run.parked, answer))
+        decision.effects.append(Answer(run.parked, answer))
 
 
 # ----------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from ottla.coordinator.group.context import Caller, GroupContext, Replay
+from ottla.coordinator.group.context import Caller, DecisionBuilder, GroupContext, Replay
 from ottla.coordinator.group.modern.group import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -20,7 +20,6 @@ from ottla.coordinator.group.modern.group import (
 from ottla.coordinator.group.modern.groups import Wait
 from ottla.coordinator.group.modern.heartbeat import (
     NOT_GIVEN,
-    Turn,
     forget_changed,
     require,
     require_possible_epoch,
@@ -323,17 +322,17 @@ class Heartbeats:
         self, caller: Caller, request: StreamsGroupHeartbeatRequest, now_ms: int
     ) -> CoordinatorResult[HeartbeatOutcome]:
         """Decide on a heartbeat of any kind."""
-        turn = Turn(now_ms)
+        decision = DecisionBuilder(now_ms)
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
-            return turn.result(self._leave(turn, request))
-        return turn.result(self._regular(turn, caller, request))
+            return decision.result(self._leave(decision, request))
+        return decision.result(self._regular(decision, caller, request))
 
-    def _leave(self, turn: Turn, request: StreamsGroupHeartbeatRequest) -> HeartbeatOutcome:
+    def _leave(self, decision: DecisionBuilder, request: StreamsGroupHeartbeatRequest) -> HeartbeatOutcome:
         group = self._groups.streams_group(request.group_id)
         if request.shutdown_application and not group.is_empty():
             # Even of one that was fenced meanwhile: what is fatal for it is so for all.
             group.ask_for_shutdown(request.member_id)
-        self._groups.fence(turn, group, group.member(request.member_id))
+        self._groups.fence(decision, group, group.member(request.member_id))
         response = StreamsGroupHeartbeatResponse(
             member_id=request.member_id,
             member_epoch=request.member_epoch,
@@ -344,17 +343,19 @@ class Heartbeats:
         )
         return HeartbeatOutcome(response)
 
-    def _regular(self, turn: Turn, caller: Caller, request: StreamsGroupHeartbeatRequest) -> Reply:
-        group, member = self._find(turn, request)
+    def _regular(
+        self, decision: DecisionBuilder, caller: Caller, request: StreamsGroupHeartbeatRequest
+    ) -> Reply:
+        group, member = self._find(decision, request)
         owned = _owned(request)
         _require_epoch(member, request.member_epoch, owned)
         updated = _said(member, caller, request)
         statuses = _stale_topology(group, updated)
         if updated is not member:
-            turn.records.append(records.member_metadata(group.group_id, updated))
-        topology = self._topology(turn, group, request.topology)
-        epoch, configured = self._note(turn, group, topology, owned, bump=updated is not member)
-        self._start_timers(turn, group, updated)
+            decision.records.append(records.member_metadata(group.group_id, updated))
+        topology = self._topology(decision, group, request.topology)
+        epoch, configured = self._note(decision, group, topology, owned, bump=updated is not member)
+        self._start_timers(decision, group, updated)
         if request.shutdown_application:
             group.ask_for_shutdown(request.member_id)
         step = _Step(
@@ -366,32 +367,34 @@ class Heartbeats:
             configured=configured,
             is_new=group.group_id not in self._groups.context.groups,
         )
-        return self._assign(turn, group, epoch, updated, step)
+        return self._assign(decision, group, epoch, updated, step)
 
-    def _start_timers(self, turn: Turn, group: StreamsGroup, member: StreamsGroupMember) -> None:
+    def _start_timers(
+        self, decision: DecisionBuilder, group: StreamsGroup, member: StreamsGroupMember
+    ) -> None:
         """The member's session; and the wait for others, if there is nobody yet."""
         settings = self._groups.settings[group.group_id]
         if group.is_empty():
-            self._groups.first.delay(turn, group.group_id, settings.initial_rebalance_delay_ms)
+            self._groups.first.delay(decision, group.group_id, settings.initial_rebalance_delay_ms)
         timers, timeout_ms = self._groups.timers, settings.session_timeout_ms
-        turn.effects.append(timers.session(group.group_id, member.member_id, timeout_ms))
+        decision.effects.append(timers.session(group.group_id, member.member_id, timeout_ms))
 
     # ---- who it is, and what it says ------------------------------------------------------------------------
 
     def _find(
-        self, turn: Turn, request: StreamsGroupHeartbeatRequest
+        self, decision: DecisionBuilder, request: StreamsGroupHeartbeatRequest
     ) -> tuple[StreamsGroup, StreamsGroupMember]:
         """The group and the member as they are, or new ones."""
         member_id = request.member_id
         if request.member_epoch == JOIN_EPOCH:
-            group = self._groups.group_to_join(turn, request.group_id)
+            group = self._groups.group_to_join(decision, request.group_id)
             return group, group.members.get(member_id) or StreamsGroupMember(member_id)
         group = self._groups.streams_group(request.group_id)
         return group, group.member(member_id)
 
     @staticmethod
     def _topology(
-        turn: Turn, group: StreamsGroup, said: StreamsGroupHeartbeatRequestTopology | None
+        decision: DecisionBuilder, group: StreamsGroup, said: StreamsGroupHeartbeatRequestTopology | None
     ) -> StreamsTopology:
         """The group's topology: the first one that a member said. There are no updates yet (KIP-1071)."""
         present = group.topology
@@ -401,7 +404,7 @@ class Heartbeats:
             return present
         topology = topology_from_request(said)
         if present is None:
-            turn.records.append(records.topology(group.group_id, topology.value))
+            decision.records.append(records.topology(group.group_id, topology.value))
             return topology
         if present.epoch <= topology.epoch and not present.says_the_same(topology):
             raise KafkaError(
@@ -410,10 +413,16 @@ class Heartbeats:
         return present
 
     def _note(
-        self, turn: Turn, group: StreamsGroup, topology: StreamsTopology, owned: Tasks | None, *, bump: bool
+        self,
+        decision: DecisionBuilder,
+        group: StreamsGroup,
+        topology: StreamsTopology,
+        owned: Tasks | None,
+        *,
+        bump: bool,
     ) -> tuple[int, ConfiguredTopology]:
         """Look at the topics and the settings: the group's epoch, which is a new one if anything has changed."""
-        configured, metadata_hash = self._groups.look_at_topics(turn, group, topology)
+        configured, metadata_hash = self._groups.look_at_topics(decision, group, topology)
         validated = NOT_VALIDATED
         if configured.is_ready:
             validated = topology.epoch
@@ -423,34 +432,39 @@ class Heartbeats:
         epoch = group.epoch
         if bump or metadata_hash != group.metadata_hash or basis != group.basis:
             epoch += 1
-            turn.records.append(records.group_epoch(group.group_id, epoch, metadata_hash, basis))
+            decision.records.append(records.group_epoch(group.group_id, epoch, metadata_hash, basis))
             group.refresh_epoch = epoch
         return epoch, configured
 
     # ---- what it shall have ---------------------------------------------------------------------------------
 
     def _assign(
-        self, turn: Turn, group: StreamsGroup, epoch: int, member: StreamsGroupMember, step: _Step
+        self,
+        decision: DecisionBuilder,
+        group: StreamsGroup,
+        epoch: int,
+        member: StreamsGroupMember,
+        step: _Step,
     ) -> Reply:
         """A new target assignment if one is due, then the member's step."""
         target = Target(group.target_epoch.epoch, group.target_of(member.member_id))
-        waits = self._waits_for(turn, group, epoch)
+        waits = self._waits_for(decision, group, epoch)
         if waits is not None:
             step.statuses.add(StatusCode.ASSIGNMENT_DELAYED, waits)
         elif target.epoch < epoch:
             plan = self._groups.plan(group, epoch, step.configured, member)
             if self._large.is_for(plan):
                 return self._large.begin(
-                    turn, group.group_id, plan,
-                    lambda turn, group, member, target: self._answer(turn, group, member, target, step),
+                    decision, group.group_id, plan,
+                    lambda decision, group, member, target: self._answer(decision, group, member, target, step),
                 )  # fmt: skip
-            changes = self._groups.assign(turn, group, plan)
+            changes = self._groups.assign(decision, group, plan)
             target = Target(epoch, changes.get(member.member_id, target.tasks))
         if self._groups.first.is_delayed(group.group_id):
             target = Target(target.epoch, NOTHING)
-        return self._answer(turn, group, member, target, step)
+        return self._answer(decision, group, member, target, step)
 
-    def _waits_for(self, turn: Turn, group: StreamsGroup, epoch: int) -> str | None:
+    def _waits_for(self, decision: DecisionBuilder, group: StreamsGroup, epoch: int) -> str | None:
         """Why an assignment has to wait; None if it has not, or none is due."""
         if self._groups.first.is_delayed(group.group_id):
             return "More members may join before the first assignment."
@@ -458,14 +472,19 @@ class Heartbeats:
             return None
         if self._large.is_running(group.group_id):
             return "The assignment is being made."
-        if not self._groups.may_assign(group, turn.now_ms):
+        if not self._groups.may_assign(group, decision.now_ms):
             return "The last assignment was made only just now."
         return None
 
     def _answer(
-        self, turn: Turn, group: StreamsGroup, member: StreamsGroupMember, target: Target, step: _Step
+        self,
+        decision: DecisionBuilder,
+        group: StreamsGroup,
+        member: StreamsGroupMember,
+        target: Target,
+        step: _Step,
     ) -> HeartbeatOutcome:
-        after = self._groups.reconcile(turn, group, member, target, step.owned)
+        after = self._groups.reconcile(decision, group, member, target, step.owned)
         return answer(
             group,
             after,
@@ -582,22 +601,22 @@ class StreamsGroupManager:
         return self._heartbeats.heartbeat(caller, request, now_ms)
 
     def _fence(self, group: StreamsGroup, member: StreamsGroupMember, now_ms: int) -> CoordinatorResult[None]:
-        turn = Turn(now_ms)
-        self._groups.fence(turn, group, member)
-        return turn.result(None)
+        decision = DecisionBuilder(now_ms)
+        self._groups.fence(decision, group, member)
+        return decision.result(None)
 
     def _assign_first(self, group: StreamsGroup, now_ms: int) -> CoordinatorResult[None]:
         """Who wanted to join the empty group has had the time to: all of them are assigned at once."""
-        turn = Turn(now_ms)
+        decision = DecisionBuilder(now_ms)
         configured, epoch = group.configured, group.epoch
         due = epoch > group.target_epoch.epoch and self._groups.may_assign(group, now_ms)
         if due and configured is not None and not self._large.is_running(group.group_id):
             plan = self._groups.plan(group, epoch, configured, None)
             if self._large.is_for(plan):
-                self._large.begin(turn, group.group_id, plan, None)
+                self._large.begin(decision, group.group_id, plan, None)
             else:
-                self._groups.assign(turn, group, plan)
-        return turn.result(None)
+                self._groups.assign(decision, group, plan)
+        return decision.result(None)
 
     # ---- questions ------------------------------------------------------------------------------------------
 
@@ -620,20 +639,22 @@ class StreamsGroupManager:
 
     def _arm(self, loaded: Iterator[StreamsGroup], now_ms: int) -> list[Effect]:
         """Start the timers of all members, in slices: there may be many."""
-        turn = Turn(now_ms)
+        decision = DecisionBuilder(now_ms)
         some = list(islice(loaded, ARMED_AT_ONCE))
         for group in some:
             timeout_ms = self._groups.settings[group.group_id].session_timeout_ms
             for member in group.members.values():
-                self._groups.timers.start(turn, Wait.SESSION, group.group_id, member.member_id, timeout_ms)
+                self._groups.timers.start(
+                    decision, Wait.SESSION, group.group_id, member.member_id, timeout_ms
+                )
                 if member.state is MemberState.UNREVOKED_TASKS:
-                    self._groups.timers.start_rebalance(turn, group.group_id, member)
+                    self._groups.timers.start_rebalance(decision, group.group_id, member)
         if len(some) == ARMED_AT_ONCE:
             rest = StartTimer(
                 "streams-loaded", 0, lambda now_ms: CoordinatorResult(None, (), self._arm(loaded, now_ms))
             )
-            turn.effects.append(rest)
-        return turn.effects
+            decision.effects.append(rest)
+        return decision.effects
 
     def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
         """Groups look at their topics again with the next heartbeat."""
