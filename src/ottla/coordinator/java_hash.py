@@ -1,13 +1,25 @@
-"""Which partition of a coordinator's topic a key belongs to: by Java's String.hashCode, as on every Kafka node."""
+"""Java's hash codes: which partition of a coordinator's topic a key belongs to, and how Java's hash tables are walked.
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+Apache's assignors walk hash maps of members, topics and partitions, and the order decides who gets the partition that
+is left over. Walking them in the same order gives the same assignment: a group whose coordinator moves from an Apache
+broker to this one, or back, keeps its partitions, and both can be compared. Only the buckets matter and the order of
+insertion within one; bins that Java would turn into trees are not told apart from lists.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from ottla.model.ids import Uuid
 
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
 _MASK = 0xFFFFFFFF
 _MIN_INT = -(1 << 31)
+_FIBONACCI = -7046029254386353131
+_MIN_CAPACITY = 16
 
 
 # Groups commit again and again.
@@ -25,23 +37,6 @@ def partition_for(key: str, partitions: int) -> int:
     """The partition of a group or transactional id."""
     code = java_hash_code(key)
     return (0 if code == _MIN_INT else abs(code)) % partitions
-
-
-# ----------------------------------------
-# The order in which Java's hash tables are walked.
-#
-# Apache's assignors walk hash maps of members, topics and partitions, and the order decides who gets the partition
-# that is left over. Walking them in the same order gives the same assignment: a group whose coordinator moves from
-# an Apache broker to this one, or back, keeps its partitions, and both can be compared.
-#
-# Only the buckets matter and the order of insertion within one; bins that Java would turn into trees are not told
-# apart from lists.
-
-
-T = TypeVar("T")
-
-_FIBONACCI = -7046029254386353131
-_MIN_CAPACITY = 16
 
 
 def uuid_hash(topic_id: Uuid) -> int:
@@ -154,3 +149,62 @@ class HashSetOrder:
 
     def __len__(self) -> int:
         return len(self._inserted)
+
+
+class JavaTable(Generic[K, V]):
+    """Keys and values; it grows as Java's does and never shrinks.
+
+    Within a bucket a key that is put comes last; one that is computed because it was absent comes first.
+    """
+
+    __slots__ = ("_capacity", "_count", "_hash", "_items", "_places")
+
+    def __init__(self, hash_code: Callable[[K], int], expected: int | None = None) -> None:
+        """`expected` is for how many keys the assignor makes room at once."""
+        self._hash = hash_code
+        self._items: dict[K, V] = {}
+        self._places: dict[K, int] = {}
+        self._count = 0
+        least = 16 if expected is None else int((expected + 1) / 0.75 + 1)
+        self._capacity = 1 << (least - 1).bit_length()
+
+    def put(self, key: K, value: V) -> None:
+        self._place(key, 1)
+        self._items[key] = value
+
+    def compute_if_absent(self, key: K, make: Callable[[], V]) -> V:
+        if key not in self._items:
+            self._place(key, -1)
+            self._items[key] = make()
+        return self._items[key]
+
+    def _place(self, key: K, direction: int) -> None:
+        if key not in self._items:
+            self._count += 1
+            self._places[key] = direction * self._count
+            if (len(self._items) + 1) * 4 > self._capacity * 3:
+                self._capacity *= 2
+
+    def __getitem__(self, key: K) -> V:
+        return self._items[key]
+
+    def get(self, key: K) -> V | None:
+        return self._items.get(key)
+
+    def remove(self, key: K) -> None:
+        del self._items[key], self._places[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def first(self, count: int) -> list[K]:
+        """The first so many keys; most tables are never asked for any."""
+        return list(self)[:count] if count > 0 else []
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys as they are now; removing them meanwhile does no harm."""
+        placed = sorted(self._items, key=self._places.__getitem__)
+        return iter(hash_order(placed, self._hash, self._capacity))

@@ -29,7 +29,7 @@ from ottla.wire.messages.share_group import (
 if TYPE_CHECKING:
     from ottla.coordinator.group.context import Caller
     from ottla.coordinator.group.shard import GroupCoordinatorShard
-    from ottla.coordinator.group.share.group import Initialize
+    from ottla.coordinator.group.share.groups import Initialize
     from ottla.coordinator.group.share.manager import Beat
     from ottla.coordinator.group.share.offsets import Alteration, Deletion
     from ottla.coordinator.runtime import CoordinatorRuntime

@@ -1,31 +1,25 @@
-"""The simple assignor: partitions are shared out so that every member has about as many, and moves are few.
+"""Kafka's SimpleAssignor: partitions are shared out so that every member has about as many, and moves are few.
 
 Members share partitions when there are more members than partitions. A member that has too many gives some up, a
 partition that too many have is taken from some, then what is missing is given to those who have too few. Where all
 members subscribe to the same topics that is done over all partitions at once, otherwise topic by topic. The outcome
-is that of Apache's simple assignor, whose order of going through members and partitions is kept.
+is that of Apache's, which takes from a member, and gives to one, in the order of Java's hash tables (java_hash.py).
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import lru_cache
 from math import ceil
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from ottla.coordinator.group.assignors.api import Assignment, SubscriptionType
-from ottla.coordinator.java_hash import copied_capacity, grown_capacity, hash_order, uuid_hash
+from ottla.coordinator.java_hash import JavaTable, copied_capacity, grown_capacity, hash_order, uuid_hash
 from ottla.model.ids import Uuid
 
-# ----------------------------------------
-# A hash table that is walked in the order in which Java walks its own (see `assignors.java_order`).
-#
-# The simple assignor of Apache takes from a member, and gives to one, in the order of such tables.
+NAME: Final = "simple"
 
-
-K = TypeVar("K")
-V = TypeVar("V")
+P = TypeVar("P", bound=Hashable)
 
 TopicIdPartition = tuple[Uuid, int]
-
 
 _topic_hash = lru_cache(maxsize=256)(uuid_hash)
 
@@ -37,70 +31,6 @@ def partition_hash(partition: TopicIdPartition) -> int:
 
 def number_hash(number: int) -> int:
     return number
-
-
-class JavaTable(Generic[K, V]):
-    """Keys and values; it grows as Java's does and never shrinks.
-
-    Within a bucket a key that is put comes last; one that is computed because it was absent comes first.
-    """
-
-    __slots__ = ("_capacity", "_count", "_hash", "_items", "_places")
-
-    def __init__(self, hash_code: Callable[[K], int], expected: int | None = None) -> None:
-        """`expected` is for how many keys the assignor makes room at once."""
-        self._hash = hash_code
-        self._items: dict[K, V] = {}
-        self._places: dict[K, int] = {}
-        self._count = 0
-        least = 16 if expected is None else int((expected + 1) / 0.75 + 1)
-        self._capacity = 1 << (least - 1).bit_length()
-
-    def put(self, key: K, value: V) -> None:
-        self._place(key, 1)
-        self._items[key] = value
-
-    def compute_if_absent(self, key: K, make: Callable[[], V]) -> V:
-        if key not in self._items:
-            self._place(key, -1)
-            self._items[key] = make()
-        return self._items[key]
-
-    def _place(self, key: K, direction: int) -> None:
-        if key not in self._items:
-            self._count += 1
-            self._places[key] = direction * self._count
-            if (len(self._items) + 1) * 4 > self._capacity * 3:
-                self._capacity *= 2
-
-    def __getitem__(self, key: K) -> V:
-        return self._items[key]
-
-    def get(self, key: K) -> V | None:
-        return self._items.get(key)
-
-    def remove(self, key: K) -> None:
-        del self._items[key], self._places[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._items
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def first(self, count: int) -> list[K]:
-        """The first so many keys; most tables are never asked for any."""
-        return list(self)[:count] if count > 0 else []
-
-    def __iter__(self) -> Iterator[K]:
-        """The keys as they are now; removing them meanwhile does no harm."""
-        placed = sorted(self._items, key=self._places.__getitem__)
-        return iter(hash_order(placed, self._hash, self._capacity))
-
-
-NAME: Final = "simple"
-
-P = TypeVar("P", bound=Hashable)
 
 
 class ShareMember(NamedTuple):

@@ -6,24 +6,19 @@ more than that.
 Owner: the ShareGroupManager of one group shard.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment, SubscriptionType
-from ottla.coordinator.group.context import GroupContext
-from ottla.coordinator.group.group import CommitPartitionValidator, Group, GroupType, OffsetExpiration
+from ottla.coordinator.group.group import CommitPartitionValidator, GroupType, OffsetExpiration
 from ottla.coordinator.group.modern.group import ModernGroup, TargetEpoch
-from ottla.coordinator.group.modern.heartbeat import SettingsCache, settings_reader
-from ottla.coordinator.group.modern.metadata_hash import TopicHashes
 from ottla.coordinator.group.share import assignor, records
 from ottla.coordinator.group.share.member import ShareGroupMember
-from ottla.coordinator.group.share.records import UNKNOWN_NAME, ShareTopic, Topics, TopicStates
 from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineDict
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import Uuid
 from ottla.wire.messages.share_group import (
     DescribedGroup,
     Member,
@@ -50,7 +45,7 @@ TRANSITIONS: Final[dict[ShareGroupState, frozenset[ShareGroupState]]] = {
 
 
 class ShareGroup(ModernGroup[ShareGroupMember, Assignment]):
-    """See the module."""
+    """Kafka's ShareGroup."""
 
     def __init__(self, timeline: Timeline, group_id: str) -> None:
         super().__init__(timeline, group_id)
@@ -186,119 +181,8 @@ def _count(
         counts[topic] = (counts.get(topic) or 0) + 1
 
 
-# ----------------------------------------
-# What all decisions about share groups share: the groups, how far their share partitions are, settings, hashes.
-#
-# Owner: the ShareGroupManager of a shard.
-
-
-RETRY_INTERVAL: Final = "group.share.initialize.retry.interval.ms"
-_SETTINGS: Final = settings_reader(
-    "share.session.timeout.ms", "share.heartbeat.interval.ms", "share.assignment.interval.ms"
-)
-
-
-class Initialize(NamedTuple):
-    """Share partitions that the share coordinator is to set up: for each the offset to start at, -1 to find one."""
-
-    group_id: str
-    state_epoch: int
-    starts: Mapping[Uuid, Mapping[int, int]]
-
-
-class ShareGroups:
-    """See the module."""
-
-    def __init__(self, context: GroupContext) -> None:
-        self.context = context
-        self.hashes = TopicHashes()
-        self.states: TimelineDict[str, TopicStates] = TimelineDict(context.timeline)
-        self.settings = SettingsCache(context, _SETTINGS)
-        # Soft: since when the state of a topic is being set up; without an entry (after a failover) it is tried again.
-        self._began_ms: dict[tuple[str, Uuid], int] = {}
-
-    # ---- finding --------------------------------------------------------------------------------------------
-
-    def group(self, group_id: str) -> ShareGroup:
-        """The share group; GROUP_ID_NOT_FOUND if there is none of that kind."""
-        group = self.context.group(group_id)
-        return _of_this_kind(group)
-
-    def group_or_new(self, group_id: str) -> ShareGroup:
-        """A group that is not there yet is only kept when its records are replayed."""
-        group = self.context.groups.get(group_id)
-        return ShareGroup(self.context.timeline, group_id) if group is None else _of_this_kind(group)
-
-    def states_of(self, group_id: str) -> TopicStates:
-        return self.states.get(group_id) or TopicStates()
-
-    # ---- share partitions -----------------------------------------------------------------------------------
-
-    def to_initialize(self, group_id: str, names: Collection[str], now_ms: int) -> Topics:
-        """What members subscribe to and nobody has begun to set up, or so long ago that it is tried again."""
-        states = self.states_of(group_id)
-        retry_ms: int = self.context.config()[RETRY_INTERVAL]
-        missing: dict[Uuid, ShareTopic] = {}
-        for name in names:
-            topic = self.context.image.topic(name)
-            if topic is None:
-                continue
-            known = _partitions(states.initialized, topic.id)
-            if now_ms - self._began_ms.get((group_id, topic.id), -retry_ms) < retry_ms:
-                known |= _partitions(states.initializing, topic.id)
-            if len(known) < len(topic.partitions):
-                missing[topic.id] = ShareTopic(name, frozenset(topic.partitions) - known)
-        return missing
-
-    def begun(self, group_id: str, topics: Topics, now_ms: int) -> CoordinatorRecord:
-        """The record that says that these are being set up."""
-        for topic_id in topics:
-            self._began_ms[group_id, topic_id] = now_ms
-        return self.states_record(group_id, self.states_of(group_id).begun(topics))
-
-    def not_begun(self, group_id: str, topics: Topics) -> None:
-        """The record could not be written."""
-        for topic_id in topics:
-            self._began_ms.pop((group_id, topic_id), None)
-
-    def states_record(self, group_id: str, states: TopicStates) -> CoordinatorRecord:
-        """Topics that are set up are no longer being set up."""
-        return records.topic_states(group_id, states, self.names(states.deleting))
-
-    def replay_states(self, group_id: str, states: TopicStates | None) -> None:
-        if states is not None:
-            self.states[group_id] = states
-        else:
-            self.states.pop(group_id)
-
-    def forget_times(self, group_id: str, topic_ids: Set[Uuid]) -> None:
-        for topic_id in topic_ids:
-            self._began_ms.pop((group_id, topic_id), None)
-
-    def names(self, topic_ids: Collection[Uuid]) -> Mapping[Uuid, str]:
-        return {topic_id: self.name(topic_id) or UNKNOWN_NAME for topic_id in topic_ids}
-
-    def name(self, topic_id: Uuid) -> str | None:
-        topic = self.context.image.topic_by_id(topic_id)
-        return None if topic is None else topic.name
-
-
-def _of_this_kind(group: Group) -> ShareGroup:
-    if not isinstance(group, ShareGroup):
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is no share group.")
-    return group
-
-
-def _partitions(topics: Topics, topic_id: Uuid) -> frozenset[int]:
-    topic = topics.get(topic_id)
-    return frozenset() if topic is None else topic.partitions
-
-
-# ----------------------------------------
-# A share group as ShareGroupDescribe tells it: what is committed of it.
-
-
 def describe(group: ShareGroup, image: ClusterImage) -> DescribedGroup:
+    """The group as ShareGroupDescribe shows it: what is committed of it."""
     epoch, target_epoch = group.committed_epochs()
     return DescribedGroup(
         group_id=group.group_id,

@@ -1,10 +1,15 @@
-"""The share groups of a shard (APIs 76, 77 and 90 to 92): decisions, and what happens to the cluster.
+"""Kafka's GroupMetadataManager, as far as share groups go (APIs 76, 77 and 90 to 92, KIP-932).
+
+A heartbeat: a member joins, says what it subscribes to, learns what it shares, leaves. A new or changed member makes a
+new epoch of the group, a new epoch a new target assignment, which the member takes at once. Only partitions whose
+share state is set up are assigned: what is not yet is set up on behalf of the first heartbeat that sees it, and with
+that the group gets another epoch. Most heartbeats find that nothing is new and that there was nothing to do before.
 
 Owner: a GroupCoordinatorShard.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -12,25 +17,18 @@ from ottla.coordinator.group.assignors.api import Assignment, SubscriptionType
 from ottla.coordinator.group.context import Caller, GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.modern.group import JOIN_EPOCH, LEAVE_EPOCH, fenced
-from ottla.coordinator.group.modern.groups import ModernReplay
 from ottla.coordinator.group.modern.heartbeat import forget_changed
 from ottla.coordinator.group.share import assignor, records
-from ottla.coordinator.group.share.group import (
-    Initialize,
-    ShareGroup,
-    ShareGroups,
-    describe,
-    subscription_type,
-)
-from ottla.coordinator.group.share.member import ShareGroupMember, assignment_of
+from ottla.coordinator.group.share.group import ShareGroup, describe, subscription_type
+from ottla.coordinator.group.share.groups import Initialize, ShareGroups, ShareReplay
+from ottla.coordinator.group.share.member import ShareGroupMember
 from ottla.coordinator.group.share.offsets import ShareOffsets
-from ottla.coordinator.group.share.records import ShareTopic, Topics, TopicStates
+from ottla.coordinator.group.share.records import ShareTopic, Topics
 from ottla.coordinator.java_hash import copied_capacity, hash_order, java_hash_code, members_in_order
 from ottla.coordinator.shard import CancelTimer, CoordinatorRecord, CoordinatorResult, Effect, StartTimer
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
-from ottla.wire.messages import share_group_log
 from ottla.wire.messages.share_group import (
     DescribedGroup,
     ShareGroupHeartbeatRequest,
@@ -38,16 +36,6 @@ from ottla.wire.messages.share_group import (
     ShareGroupHeartbeatResponseAssignment,
     ShareGroupHeartbeatResponseTopicPartitions,
 )
-
-# ----------------------------------------
-# The heartbeat of a share group's member: it joins, says what it subscribes to, learns what it shares, leaves.
-#
-# A new or changed member makes a new epoch of the group, a new epoch a new target assignment, which the member takes at
-# once. Only partitions whose share state is set up are assigned: what is not yet is set up on behalf of the first
-# heartbeat that sees it, and with that the group gets another epoch.
-#
-# Owner: the ShareGroupManager of a shard.
-
 
 log = logging.getLogger("ottla.coordinator.share")
 
@@ -63,17 +51,21 @@ class Beat(NamedTuple):
     initialize: Initialize | None = None
 
 
-class Heartbeats:
-    """See the module."""
+class ShareGroupManager:
+    """The share groups of a shard."""
 
-    def __init__(self, groups: ShareGroups) -> None:
-        self._groups = groups
-        self._context = groups.context
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
+        self._groups = ShareGroups(context)
+        self._replay = ShareReplay(context, self._groups.replay_states)
+        self.offsets = ShareOffsets(self._groups)
+
+    # ---- heartbeats -------------------------------------------------------------------------------------
 
     def heartbeat(
         self, caller: Caller, request: ShareGroupHeartbeatRequest, now_ms: int
     ) -> CoordinatorResult[Beat]:
-        """Decide on a heartbeat of any kind."""
+        """A member joins, stays or leaves."""
         if request.member_epoch == LEAVE_EPOCH:
             return self._leave(request)
         alive = self._alive(caller, request, now_ms)
@@ -126,7 +118,7 @@ class Heartbeats:
             member_epoch=member.member_epoch,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
         )
-        session = self.session(group.group_id, member.member_id, settings.session_timeout_ms)
+        session = self._session(group.group_id, member.member_id, settings.session_timeout_ms)
         return CoordinatorResult(Beat(response), (), (session,))
 
     def _is_settled(self, group: ShareGroup) -> bool:
@@ -280,7 +272,7 @@ class Heartbeats:
     ) -> CoordinatorResult[Beat]:
         group_id = group.group_id
         timeout_ms = self._groups.settings[group_id].session_timeout_ms
-        effects = [self.session(group_id, response.member_id or "", timeout_ms)]
+        effects = [self._session(group_id, response.member_id or "", timeout_ms)]
         topics = self._groups.to_initialize(group_id, names, now_ms)
         if not topics:
             if not written and group.target_epoch.epoch == group.epoch:
@@ -318,7 +310,7 @@ class Heartbeats:
     def _stays(self, request: ShareGroupHeartbeatRequest) -> Sequence[Effect]:
         """That it has left could not be written: if nothing more is heard of it, its session ends."""
         timeout_ms = self._groups.settings[request.group_id].session_timeout_ms
-        return [self.session(request.group_id, request.member_id, timeout_ms)]
+        return [self._session(request.group_id, request.member_id, timeout_ms)]
 
     def _remove(
         self, group: ShareGroup, member: ShareGroupMember
@@ -331,7 +323,7 @@ class Heartbeats:
         written.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
         return written, [CancelTimer(_session_key(group_id, member.member_id))]
 
-    def session(self, group_id: str, member_id: str, timeout_ms: float) -> Effect:
+    def _session(self, group_id: str, member_id: str, timeout_ms: float) -> Effect:
         """The member's session begins anew."""
         return StartTimer(
             _session_key(group_id, member_id), timeout_ms, lambda _: self._expired(group_id, member_id)
@@ -346,6 +338,45 @@ class Heartbeats:
         log.info("group %s: member %s was not heard of for the time of its session", group_id, member_id)
         written, effects = self._remove(group, member)
         return CoordinatorResult(None, written, effects)
+
+    # ---- questions --------------------------------------------------------------------------------------
+
+    def describe(self, group_id: str) -> DescribedGroup:
+        """The group as it is committed; GROUP_ID_NOT_FOUND if it is none of these."""
+        group = self._context.committed_group(group_id, GroupType.SHARE)
+        assert isinstance(group, ShareGroup)
+        return describe(group, self._context.image)
+
+    # ---- replay and life ------------------------------------------------------------------------------------
+
+    def replays(self) -> Mapping[type[Any], Replay]:
+        return self._replay.replays()
+
+    def on_loaded(self, now_ms: int) -> list[Effect]:
+        """Every member's session begins anew."""
+        return [
+            self._session(group.group_id, member_id, self._groups.settings[group.group_id].session_timeout_ms)
+            for group in self._context.groups.values()
+            if isinstance(group, ShareGroup)
+            for member_id in group.members
+        ]
+
+    def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
+        """Groups look at their topics again with the next heartbeat; what is deleted is forgotten."""
+        names = forget_changed(delta, self._groups.settings, self._groups.hashes)
+        if not names:
+            return []
+        for group in self._context.groups.values():
+            if isinstance(group, ShareGroup) and any(name in group.subscriptions for name in names):
+                group.refresh_now()
+        deleted = frozenset(topic.id for topic in delta.deleted_topics)
+        if not deleted:
+            return []
+        key = "share groups: deleted topics", deleted
+        return [StartTimer(key, 0, lambda _: self.offsets.forget_topics(deleted))]
+
+    def on_unloaded(self, error: KafkaError) -> None:
+        """Nobody is parked here."""
 
 
 def starts_unknown(topics: Mapping[Uuid, ShareTopic]) -> dict[Uuid, dict[int, int]]:
@@ -376,98 +407,3 @@ def _assignment(assigned: Assignment) -> ShareGroupHeartbeatResponseAssignment:
             for topic_id, partitions in assigned.items()
         ]
     )
-
-
-# ----------------------------------------
-# What the records of a share group mean: the only way that its hard state changes.
-
-
-class ShareReplay(ModernReplay[ShareGroup]):
-    """Owned by the ShareGroupManager of a shard; `states` is told how far a group's share partitions are."""
-
-    def __init__(self, context: GroupContext, states: Callable[[str, TopicStates | None], None]) -> None:
-        super().__init__(context, ShareGroup, ShareGroupMember, _target_of)
-        self._states = states
-
-    def replays(self) -> Mapping[type[Any], Replay]:
-        return {
-            share_group_log.ShareGroupMetadataKey: self._group,
-            share_group_log.ShareGroupMemberMetadataKey: self._member,
-            share_group_log.ShareGroupTargetAssignmentMetadataKey: self._target_epoch,
-            share_group_log.ShareGroupTargetAssignmentMemberKey: self._target,
-            share_group_log.ShareGroupCurrentMemberAssignmentKey: self._assignment,
-            share_group_log.ShareGroupStatePartitionMetadataKey: self._topic_states,
-        }
-
-    def _topic_states(
-        self,
-        key: share_group_log.ShareGroupStatePartitionMetadataKey,
-        value: share_group_log.ShareGroupStatePartitionMetadataValue | None,
-    ) -> None:
-        if value is None:
-            self._states(key.group_id, None)
-        else:
-            self._groups.made(key.group_id)
-            self._states(key.group_id, records.states_of(value))
-
-
-def _target_of(value: share_group_log.ShareGroupTargetAssignmentMemberValue) -> Assignment:
-    return assignment_of(value.topic_partitions)
-
-
-class ShareGroupManager:
-    """See the module."""
-
-    def __init__(self, context: GroupContext) -> None:
-        self._context = context
-        self._groups = ShareGroups(context)
-        self._heartbeats = Heartbeats(self._groups)
-        self._replay = ShareReplay(context, self._groups.replay_states)
-        self.offsets = ShareOffsets(self._groups)
-
-    # ---- decisions and questions ----------------------------------------------------------------------------
-
-    def heartbeat(
-        self, caller: Caller, request: ShareGroupHeartbeatRequest, now_ms: int
-    ) -> CoordinatorResult[Beat]:
-        """A member joins, stays or leaves."""
-        return self._heartbeats.heartbeat(caller, request, now_ms)
-
-    def describe(self, group_id: str) -> DescribedGroup:
-        """The group as it is committed; GROUP_ID_NOT_FOUND if it is none of these."""
-        group = self._context.committed_group(group_id, GroupType.SHARE)
-        assert isinstance(group, ShareGroup)
-        return describe(group, self._context.image)
-
-    # ---- replay and life ------------------------------------------------------------------------------------
-
-    def replays(self) -> Mapping[type[Any], Replay]:
-        return self._replay.replays()
-
-    def on_loaded(self, now_ms: int) -> list[Effect]:
-        """Every member's session begins anew."""
-        return [
-            self._heartbeats.session(
-                group.group_id, member_id, self._groups.settings[group.group_id].session_timeout_ms
-            )
-            for group in self._context.groups.values()
-            if isinstance(group, ShareGroup)
-            for member_id in group.members
-        ]
-
-    def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
-        """Groups look at their topics again with the next heartbeat; what is deleted is forgotten."""
-        names = forget_changed(delta, self._groups.settings, self._groups.hashes)
-        if not names:
-            return []
-        for group in self._context.groups.values():
-            if isinstance(group, ShareGroup) and any(name in group.subscriptions for name in names):
-                group.refresh_now()
-        deleted = frozenset(topic.id for topic in delta.deleted_topics)
-        if not deleted:
-            return []
-        key = "share groups: deleted topics", deleted
-        return [StartTimer(key, 0, lambda _: self.offsets.forget_topics(deleted))]
-
-    def on_unloaded(self, error: KafkaError) -> None:
-        """Nobody is parked here."""

@@ -10,7 +10,7 @@ Owner: the ShareGroupManager of a shard.
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from ottla.coordinator.group.share.group import Initialize, ShareGroups
+from ottla.coordinator.group.share.groups import Initialize, ShareGroups
 from ottla.coordinator.group.share.records import UNKNOWN_NAME, ShareTopic, TopicStates, combined
 from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult
 from ottla.metadata.registrations import TopicImage

@@ -1,4 +1,9 @@
-"""The records of a share group, as Kafka writes them."""
+"""The records of a share group, as Kafka writes them, and how far the state of its share partitions is (TopicStates).
+
+A partition is assigned to members only when the share coordinator has set up its state. Until then it is initializing;
+when the state is to be deleted, the topic is deleting until the share coordinator has done so. All three are written
+with the group, so that a new coordinator of the group knows what to try again.
+"""
 
 from collections.abc import Iterable, Mapping, Set
 from typing import Final, NamedTuple
@@ -9,14 +14,6 @@ from ottla.coordinator.group.share.member import ShareGroupMember
 from ottla.coordinator.shard import CoordinatorRecord
 from ottla.model.ids import Uuid
 from ottla.wire.messages import share_group_log as log
-
-# ----------------------------------------
-# How far the state of a group's share partitions is: being set up, set up, or being forgotten.
-#
-# A partition is assigned to members only when the share coordinator has set up its state. Until then it is
-# initializing; when the state is to be deleted, the topic is deleting until the share coordinator has done so. All three
-# are written with the group, so that a new coordinator of the group knows what to try again.
-
 
 UNKNOWN_NAME: Final = "<UNKNOWN>"
 
@@ -33,7 +30,7 @@ NO_TOPICS: Final[Topics] = {}
 
 
 class TopicStates(NamedTuple):
-    """Of one group."""
+    """How far the share partitions of one group are: being set up, set up, or being forgotten."""
 
     initializing: Topics = NO_TOPICS
     initialized: Topics = NO_TOPICS

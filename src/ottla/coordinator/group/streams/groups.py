@@ -1,4 +1,6 @@
-"""What all decisions about streams groups share: finding groups, their topics, target assignments, steps.
+"""What all decisions about streams groups have in common: finding groups, their topics, target assignments, steps.
+
+Also the wait before a group's first assignment, assignments that are made in a thread, and replay.
 
 Owner: the StreamsGroupManager of a shard.
 """
@@ -33,8 +35,20 @@ from ottla.coordinator.timeline import Timeline
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.messages import streams_group_log as log
 
-# ----------------------------------------
-# What a streams group may have of its own in its configuration.
+Fence = Callable[[StreamsGroup, StreamsGroupMember, int], CoordinatorResult[Any]]
+Assign = Callable[[StreamsGroup, int], CoordinatorResult[Any]]
+
+_WHY: Final = {
+    Wait.SESSION: "it was not heard of for the time of its session",
+    Wait.REBALANCE: "it did not give up its tasks in time",
+}
+
+MAX_SIZE: Final = "group.streams.max.size"
+# The topics are looked at this often even if nobody says that they have changed.
+METADATA_REFRESH_INTERVAL_MS: Final = 3_600_000
+
+# Members whose new target is written in one decision.
+PORTION: Final = 20
 
 
 class GroupSettings(NamedTuple):
@@ -58,22 +72,18 @@ def read_settings(values: Mapping[str, Any]) -> GroupSettings:
     )
 
 
-# ----------------------------------------
-# The timers of a streams group: of its members, and the wait before the first assignment.
+class Target(NamedTuple):
+    """What a member is to be reconciled to."""
+
+    epoch: int
+    tasks: Tasks
 
 
-Fence = Callable[[StreamsGroup, StreamsGroupMember, int], CoordinatorResult[Any]]
-Assign = Callable[[StreamsGroup, int], CoordinatorResult[Any]]
+class Topics(NamedTuple):
+    """What a group's topics are like now."""
 
-_WHY: Final = {
-    Wait.SESSION: "it was not heard of for the time of its session",
-    Wait.REBALANCE: "it did not give up its tasks in time",
-}
-
-
-def member_timers(context: GroupContext, fence: Fence) -> ModernTimers[StreamsGroup]:
-    """`fence` is what happens to a member when one goes off."""
-    return ModernTimers(GroupsOfKind(context, StreamsGroup), GroupType.STREAMS, _WHY, fence)
+    configured: ConfiguredTopology
+    metadata_hash: int
 
 
 class FirstAssignments:
@@ -120,33 +130,15 @@ class FirstAssignments:
         return self._assign(group, now_ms)
 
 
-MAX_SIZE: Final = "group.streams.max.size"
-# The topics are looked at this often even if nobody says that they have changed.
-METADATA_REFRESH_INTERVAL_MS: Final = 3_600_000
-
-
-class Target(NamedTuple):
-    """What a member is to be reconciled to."""
-
-    epoch: int
-    tasks: Tasks
-
-
-class Topics(NamedTuple):
-    """What a group's topics are like now."""
-
-    configured: ConfiguredTopology
-    metadata_hash: int
-
-
 class StreamsGroups:
-    """See the module."""
+    """The streams groups of a shard, and what is decided about them."""
 
     def __init__(self, context: GroupContext, fence: Fence, assign: Assign) -> None:
+        """`fence` removes a member whose timer went off; `assign` makes a group's first assignment."""
         self.context = context
         self.hashes = TopicHashes()
         self.settings = SettingsCache(context, read_settings)
-        self.timers = member_timers(context, fence)
+        self.timers = ModernTimers(GroupsOfKind(context, StreamsGroup), GroupType.STREAMS, _WHY, fence)
         self.first = FirstAssignments(context, assign)
 
     # ---- groups ---------------------------------------------------------------------------------------------
@@ -275,22 +267,13 @@ def _scratch(group_id: str) -> StreamsGroup:
     return StreamsGroup(timeline, group_id)
 
 
-# ----------------------------------------
-# Target assignments of streams groups that are made in a thread: of groups with very many tasks.
-#
-# Owner: the StreamsGroupManager of a shard.
-
-
-# Members whose new target is written in one decision.
-PORTION: Final = 20
-
 # Without one nobody waits for the assignment.
 Finish = Callable[[DecisionBuilder, StreamsGroup, StreamsGroupMember, Target], Any] | None
 _Run = Run[TargetAssignmentBuilder, Finish, Tasks]
 
 
 class LargeAssignments(ModernLargeAssignments[TargetAssignmentBuilder, Finish, Tasks]):
-    """See the module."""
+    """Target assignments of groups with very many tasks, made in a thread."""
 
     def __init__(self, groups: StreamsGroups) -> None:
         super().__init__(groups.context)
@@ -327,12 +310,11 @@ class LargeAssignments(ModernLargeAssignments[TargetAssignmentBuilder, Finish, T
         decision.effects.append(Answer(run.parked, answer))
 
 
-# ----------------------------------------
-# What the records of a streams group mean: the only way that its hard state changes.
-
-
 class StreamsReplay(ModernReplay[StreamsGroup]):
-    """Owned by the StreamsGroupManager of a shard; `removed` is told of a group that is deleted."""
+    """What the records of a streams group mean: the only way that its hard state changes.
+
+    `removed` is called with a group that is deleted.
+    """
 
     def __init__(self, context: GroupContext, removed: Callable[[str], None]) -> None:
         super().__init__(context, StreamsGroup, StreamsGroupMember, _target_of)

@@ -1,6 +1,15 @@
-"""The streams groups of a shard (APIs 88 and 89).
+"""Kafka's GroupMetadataManager, as far as streams groups go (APIs 88 and 89, KIP-1071).
 
-It puts the parts together, replays the records, and passes on what happens to the cluster.
+StreamsGroupHeartbeat: a member joins, stays or leaves; it learns which tasks it shall have. What happens, each only if
+it is due: what the member says of itself is noted; the topology of the first one becomes the group's; the topics it
+needs are looked at, and those that are missing are named for somebody to make; the group's epoch grows if anything of
+this is new; a new target assignment is made for a new epoch; the member takes a step towards its part of it.
+
+The answer names where the tasks of a group can be queried: the endpoints of its members, with the partitions their
+tasks read. Only instances that say an endpoint are named, to all members, whenever their epoch of this is not the
+group's. It is soft: a new coordinator begins to count again.
+
+What the decisions share is in groups.py: finding groups, their topics, target assignments, steps.
 
 Owner: a GroupCoordinatorShard.
 """
@@ -72,140 +81,11 @@ from ottla.wire.messages.streams_group import (
     TopicPartition,
 )
 
-# ----------------------------------------
-# What is wrong with a StreamsGroupHeartbeat whatever the state of its group.
-
-
 # Subtopologies, and topics of them, that a topology may have: more would hold up everybody else on the broker.
 MAX_TOPOLOGY_SIZE: Final = 5_000
-
-
-def validate(request: StreamsGroupHeartbeatRequest) -> None:
-    """STREAMS_INVALID_TOPOLOGY or INVALID_REQUEST."""
-    if request.topology is not None:
-        _require_topic_names(request.topology)
-    _require_supported(request)
-    require_text(request.member_id, "MemberId")
-    require_text(request.group_id, "GroupId")
-    require_text(request.rack_id, "RackId")
-    epoch = request.member_epoch
-    if epoch == JOIN_EPOCH:
-        _validate_join(request)
-    require_possible_epoch(epoch, request.instance_id)
-    said = [tasks is not None for tasks in _tasks(request)]
-    require(all(said) or not any(said), "A request says all kinds of tasks or none.")
-    require(epoch == JOIN_EPOCH or request.topology is None, "Only a member that joins says a Topology.")
-
-
-def _tasks(request: StreamsGroupHeartbeatRequest) -> tuple[Sequence[object] | None, ...]:
-    return request.active_tasks, request.standby_tasks, request.warmup_tasks
-
-
-def _require_topic_names(topology: StreamsGroupHeartbeatRequestTopology) -> None:
-    listed = list(_topics(topology))
-    if len(topology.subtopologies) + len(listed) > MAX_TOPOLOGY_SIZE:
-        raise _invalid_topology(f"A topology has {MAX_TOPOLOGY_SIZE} subtopologies and topics at most.")
-    names = dict.fromkeys(listed)
-    internal = [name for name in names if name in INTERNAL_TOPICS]
-    if internal:
-        raise _invalid_topology(f"The topology uses Kafka's own topics {', '.join(internal)}.")
-    impossible = [name for name in names if topic_name_problem(name) is not None]
-    if impossible:
-        raise _invalid_topology(f"No topic can be called {', '.join(impossible)}.")
-
-
-def _topics(topology: StreamsGroupHeartbeatRequestTopology) -> Iterator[str]:
-    for subtopology in topology.subtopologies:
-        yield from subtopology.source_topics
-        yield from subtopology.repartition_sink_topics
-        yield from (topic.name for topic in subtopology.repartition_source_topics)
-        yield from (topic.name for topic in subtopology.state_changelog_topics)
-
-
-def _require_supported(request: StreamsGroupHeartbeatRequest) -> None:
-    """What the protocol has room for, and 4.3 does not do yet."""
-    require(request.instance_id is None, "Static members are not supported.")
-    require(request.task_offsets is None, "TaskOffsets are not supported.")
-    require(request.task_end_offsets is None, "TaskEndOffsets are not supported.")
-    require(not request.warmup_tasks, "WarmupTasks are not supported.")
-    for subtopology in request.topology.subtopologies if request.topology is not None else ():
-        require(not subtopology.source_topic_regex, "Expressions for source topics are not supported.")
-
-
-def _validate_join(request: StreamsGroupHeartbeatRequest) -> None:
-    require(request.rebalance_timeout_ms != NOT_GIVEN, "A member that joins says its RebalanceTimeoutMs.")
-    for tasks in _tasks(request):
-        require(tasks is not None and not tasks, "A member that joins has no tasks and says so.")
-    require(request.topology is not None, "A member that joins says its Topology.")
-    for subtopology in request.topology.subtopologies if request.topology is not None else ():
-        for topic in subtopology.state_changelog_topics:
-            if topic.partitions:
-                raise _invalid_topology(f"Changelog topic {topic.name} says how many partitions it has.")
-
-
-def _invalid_topology(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, message)
-
-
-# ----------------------------------------
-# Where the tasks of a group can be queried: the endpoints of its members, with the partitions their tasks read.
-#
-# Only instances that say an endpoint are told, to all members, whenever their epoch of this is not the group's. It is
-# soft: a new coordinator begins to count again.
-
-
-def all_endpoints(
-    group: StreamsGroup, updated: StreamsGroupMember, image: ClusterImage
-) -> list[EndpointToPartitions]:
-    """Those of all members, the one who asks last, as it will be."""
-    others = (
-        group.members[member_id]
-        for member_id in timeline_order(list(group.members))
-        if member_id != updated.member_id
-    )
-    found = (_endpoint(group, member, image) for member in (*others, updated))
-    return [endpoint for endpoint in found if endpoint is not None]
-
-
-def _endpoint(
-    group: StreamsGroup, member: StreamsGroupMember, image: ClusterImage
-) -> EndpointToPartitions | None:
-    if member.user_endpoint is None:
-        return None
-    known = group.endpoints.get(member.member_id)
-    if known is None:
-        host, port = member.user_endpoint
-        known = group.endpoints[member.member_id] = EndpointToPartitions(
-            user_endpoint=Endpoint(host=host, port=port),
-            active_partitions=list(_partitions(group, member.assigned.active, image)),
-            standby_partitions=list(_partitions(group, member.assigned.standby, image)),
-        )
-    return known
-
-
-def _partitions(
-    group: StreamsGroup, tasks: Mapping[str, Iterable[int]], image: ClusterImage
-) -> Iterator[TopicPartition]:
-    """The partitions that tasks read, of the topics that exist."""
-    configured = group.configured
-    subtopologies = (configured.subtopologies if configured is not None else None) or {}
-    for subtopology_id, numbers in tasks.items():
-        subtopology = subtopologies.get(subtopology_id)
-        for name in () if subtopology is None else _source_topics(subtopology):
-            topic = image.topic(name)
-            count = 0 if topic is None else len(topic.partitions)
-            partitions = sorted(number for number in numbers if number < count)
-            if partitions:
-                yield TopicPartition(topic=name, partitions=partitions)
-
-
-def _source_topics(subtopology: ConfiguredSubtopology) -> list[str]:
-    names = subtopology.source_topics | subtopology.repartition_source_topics.keys()
-    return hash_order(sorted(names), java_hash_code, copied_capacity(len(names)))
-
-
-# ----------------------------------------
-# The answer to a heartbeat: the member's epoch, its tasks if they are news, where others are, what is the matter.
+# Groups whose timers are started, after a load, before the loop goes on to something else.
+ARMED_AT_ONCE: Final = 50
+NOT_VALIDATED: Final = -1
 
 
 class HeartbeatOutcome(NamedTuple):
@@ -227,74 +107,6 @@ class Statuses:
         self.listed.append(Status(status_code=int(code), status_detail=detail))
 
 
-def answer(
-    group: StreamsGroup,
-    member: StreamsGroupMember,
-    image: ClusterImage,
-    statuses: Statuses,
-    configured: ConfiguredTopology,
-    *,
-    heartbeat_interval_ms: int,
-    tell_tasks: bool,
-    endpoint_epoch: int,
-    is_new: bool,
-) -> HeartbeatOutcome:
-    """`endpoint_epoch` is the one of which the member has heard last."""
-    response = StreamsGroupHeartbeatResponse(
-        member_id=member.member_id,
-        member_epoch=member.member_epoch,
-        heartbeat_interval_ms=heartbeat_interval_ms,
-        task_offset_interval_ms=0,  # members do not say their offsets yet
-        status=statuses.listed,
-        # What a group that is only about to be has counted is forgotten with it.
-        endpoint_information_epoch=0,
-    )
-    if tell_tasks:
-        _tell_tasks(response, member)
-        group.endpoints.pop(member.member_id, None)
-        if member.user_endpoint is not None:
-            group.endpoint_epoch += 1
-    if group.endpoint_epoch != endpoint_epoch:
-        response.partitions_by_user_endpoint = all_endpoints(group, member, image)
-    if not is_new:
-        response.endpoint_information_epoch = group.endpoint_epoch
-    if configured.problem is not None:
-        statuses.add(configured.problem.status, configured.problem.detail)
-    if group.shutdown_member_id is not None:
-        statuses.add(
-            StatusCode.SHUTDOWN_APPLICATION,
-            f"Member {group.shutdown_member_id} has asked the whole application to stop.",
-        )
-    return HeartbeatOutcome(response, configured.topics_to_create)
-
-
-def _tell_tasks(response: StreamsGroupHeartbeatResponse, member: StreamsGroupMember) -> None:
-    response.active_tasks = _rows(member.assigned.active)
-    response.standby_tasks = _rows(member.assigned.standby)
-    response.warmup_tasks = _rows(member.assigned.warmup)
-
-
-def _rows(tasks: Mapping[str, Iterable[Any]]) -> list[TaskIds]:
-    order = hash_order(sorted(tasks), java_hash_code, grown_capacity(len(tasks)))
-    return [
-        TaskIds(subtopology_id=subtopology_id, partitions=sorted(tasks[subtopology_id]))
-        for subtopology_id in order
-    ]
-
-
-# ----------------------------------------
-# StreamsGroupHeartbeat: a member joins, stays or leaves; it learns which tasks it shall have (KIP-1071).
-#
-# What happens, each only if it is due: what the member says of itself is noted; the topology of the first one becomes
-# the group's; the topics it needs are looked at, and those that are missing are named for somebody to make; the group's
-# epoch grows if anything of this is new; a new target assignment is made for a new epoch; the member takes a step
-# towards its part of it.
-#
-# Owner: the StreamsGroupManager of a shard.
-
-
-NOT_VALIDATED = -1
-
 Reply = HeartbeatOutcome | Pending[HeartbeatOutcome]
 
 
@@ -311,17 +123,21 @@ class _Step(NamedTuple):
     is_new: bool
 
 
-class Heartbeats:
-    """See the module."""
+class StreamsGroupManager:
+    """The streams groups of a shard."""
 
-    def __init__(self, groups: StreamsGroups, large: LargeAssignments) -> None:
-        self._groups = groups
-        self._large = large
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
+        self._groups = StreamsGroups(context, self._member_expired, self._assign_first)
+        self._large = LargeAssignments(self._groups)
+        self._replay = StreamsReplay(context, self._groups.first.forget)
+
+    # ---- heartbeats -------------------------------------------------------------------------------------
 
     def heartbeat(
         self, caller: Caller, request: StreamsGroupHeartbeatRequest, now_ms: int
     ) -> CoordinatorResult[HeartbeatOutcome]:
-        """Decide on a heartbeat of any kind."""
+        """A member joins, stays or leaves."""
         decision = DecisionBuilder(now_ms)
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return decision.result(self._leave(decision, request))
@@ -365,7 +181,7 @@ class Heartbeats:
             endpoint_epoch=request.endpoint_information_epoch,
             statuses=statuses,
             configured=configured,
-            is_new=group.group_id not in self._groups.context.groups,
+            is_new=group.group_id not in self._context.groups,
         )
         return self._assign(decision, group, epoch, updated, step)
 
@@ -485,10 +301,10 @@ class Heartbeats:
         step: _Step,
     ) -> HeartbeatOutcome:
         after = self._groups.reconcile(decision, group, member, target, step.owned)
-        return answer(
+        return _heartbeat_answer(
             group,
             after,
-            self._groups.context.image,
+            self._context.image,
             step.statuses,
             step.configured,
             heartbeat_interval_ms=self._groups.settings[group.group_id].heartbeat_interval_ms,
@@ -496,6 +312,76 @@ class Heartbeats:
             endpoint_epoch=step.endpoint_epoch,
             is_new=step.is_new,
         )
+
+    # ---- timers -----------------------------------------------------------------------------------------
+
+    def _member_expired(
+        self, group: StreamsGroup, member: StreamsGroupMember, now_ms: int
+    ) -> CoordinatorResult[None]:
+        decision = DecisionBuilder(now_ms)
+        self._groups.fence(decision, group, member)
+        return decision.result(None)
+
+    def _assign_first(self, group: StreamsGroup, now_ms: int) -> CoordinatorResult[None]:
+        """Who wanted to join the empty group has had the time to: all of them are assigned at once."""
+        decision = DecisionBuilder(now_ms)
+        configured, epoch = group.configured, group.epoch
+        due = epoch > group.target_epoch.epoch and self._groups.may_assign(group, now_ms)
+        if due and configured is not None and not self._large.is_running(group.group_id):
+            plan = self._groups.plan(group, epoch, configured, None)
+            if self._large.is_for(plan):
+                self._large.begin(decision, group.group_id, plan, None)
+            else:
+                self._groups.assign(decision, group, plan)
+        return decision.result(None)
+
+    # ---- questions ------------------------------------------------------------------------------------------
+
+    def describe(self, group_id: str) -> DescribedGroup:
+        """The group as it is committed; GROUP_ID_NOT_FOUND if it is none of these."""
+        group = self._context.committed_group(group_id)
+        if not isinstance(group, StreamsGroup):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
+        return describe(group)
+
+    # ---- replay and life ------------------------------------------------------------------------------------
+
+    def replays(self) -> Mapping[type[Any], Replay]:
+        return self._replay.replays()
+
+    def on_loaded(self, now_ms: int) -> list[Effect]:
+        """Every member has a whole session to be heard of, from now on."""
+        groups = [group for group in self._context.groups.values() if isinstance(group, StreamsGroup)]
+        return self._arm(iter(groups), now_ms)
+
+    def _arm(self, loaded: Iterator[StreamsGroup], now_ms: int) -> list[Effect]:
+        """Start the timers of all members, in slices: there may be many."""
+        decision = DecisionBuilder(now_ms)
+        some = list(islice(loaded, ARMED_AT_ONCE))
+        for group in some:
+            timeout_ms = self._groups.settings[group.group_id].session_timeout_ms
+            for member in group.members.values():
+                self._groups.timers.start(
+                    decision, Wait.SESSION, group.group_id, member.member_id, timeout_ms
+                )
+                if member.state is MemberState.UNREVOKED_TASKS:
+                    self._groups.timers.start_rebalance(decision, group.group_id, member)
+        if len(some) == ARMED_AT_ONCE:
+            rest = StartTimer(
+                "streams-loaded", 0, lambda now_ms: CoordinatorResult(None, (), self._arm(loaded, now_ms))
+            )
+            decision.effects.append(rest)
+        return decision.effects
+
+    def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
+        """Groups look at their topics again with the next heartbeat."""
+        names = forget_changed(delta, self._groups.settings, self._groups.hashes)
+        for group in self._replay.groups_that_need(names):
+            group.refresh_now()
+        return []
+
+    def on_unloaded(self, error: KafkaError) -> None:
+        self._large.unloaded(error)
 
 
 def _stale_topology(group: StreamsGroup, member: StreamsGroupMember) -> Statuses:
@@ -578,90 +464,179 @@ def _tags(listed: list[KeyValue]) -> dict[str, str]:
     return tags
 
 
-# Groups whose timers are started before the loop goes on to something else.
-ARMED_AT_ONCE: Final = 50
+# ---- the answer -----------------------------------------------------------------------------------------------
 
 
-class StreamsGroupManager:
-    """See the module."""
+def _heartbeat_answer(
+    group: StreamsGroup,
+    member: StreamsGroupMember,
+    image: ClusterImage,
+    statuses: Statuses,
+    configured: ConfiguredTopology,
+    *,
+    heartbeat_interval_ms: int,
+    tell_tasks: bool,
+    endpoint_epoch: int,
+    is_new: bool,
+) -> HeartbeatOutcome:
+    """`endpoint_epoch` is the one of which the member has heard last."""
+    response = StreamsGroupHeartbeatResponse(
+        member_id=member.member_id,
+        member_epoch=member.member_epoch,
+        heartbeat_interval_ms=heartbeat_interval_ms,
+        task_offset_interval_ms=0,  # members do not say their offsets yet
+        status=statuses.listed,
+        # What a group that is only about to be has counted is forgotten with it.
+        endpoint_information_epoch=0,
+    )
+    if tell_tasks:
+        _tell_tasks(response, member)
+        group.endpoints.pop(member.member_id, None)
+        if member.user_endpoint is not None:
+            group.endpoint_epoch += 1
+    if group.endpoint_epoch != endpoint_epoch:
+        response.partitions_by_user_endpoint = _all_endpoints(group, member, image)
+    if not is_new:
+        response.endpoint_information_epoch = group.endpoint_epoch
+    if configured.problem is not None:
+        statuses.add(configured.problem.status, configured.problem.detail)
+    if group.shutdown_member_id is not None:
+        statuses.add(
+            StatusCode.SHUTDOWN_APPLICATION,
+            f"Member {group.shutdown_member_id} has asked the whole application to stop.",
+        )
+    return HeartbeatOutcome(response, configured.topics_to_create)
 
-    def __init__(self, context: GroupContext) -> None:
-        self._context = context
-        self._groups = StreamsGroups(context, self._fence, self._assign_first)
-        self._large = LargeAssignments(self._groups)
-        self._heartbeats = Heartbeats(self._groups, self._large)
-        self._replay = StreamsReplay(context, self._groups.first.forget)
 
-    # ---- decisions ------------------------------------------------------------------------------------------
+def _tell_tasks(response: StreamsGroupHeartbeatResponse, member: StreamsGroupMember) -> None:
+    response.active_tasks = _rows(member.assigned.active)
+    response.standby_tasks = _rows(member.assigned.standby)
+    response.warmup_tasks = _rows(member.assigned.warmup)
 
-    def heartbeat(
-        self, caller: Caller, request: StreamsGroupHeartbeatRequest, now_ms: int
-    ) -> CoordinatorResult[HeartbeatOutcome]:
-        """A member joins, stays or leaves."""
-        return self._heartbeats.heartbeat(caller, request, now_ms)
 
-    def _fence(self, group: StreamsGroup, member: StreamsGroupMember, now_ms: int) -> CoordinatorResult[None]:
-        decision = DecisionBuilder(now_ms)
-        self._groups.fence(decision, group, member)
-        return decision.result(None)
+def _rows(tasks: Mapping[str, Iterable[Any]]) -> list[TaskIds]:
+    order = hash_order(sorted(tasks), java_hash_code, grown_capacity(len(tasks)))
+    return [
+        TaskIds(subtopology_id=subtopology_id, partitions=sorted(tasks[subtopology_id]))
+        for subtopology_id in order
+    ]
 
-    def _assign_first(self, group: StreamsGroup, now_ms: int) -> CoordinatorResult[None]:
-        """Who wanted to join the empty group has had the time to: all of them are assigned at once."""
-        decision = DecisionBuilder(now_ms)
-        configured, epoch = group.configured, group.epoch
-        due = epoch > group.target_epoch.epoch and self._groups.may_assign(group, now_ms)
-        if due and configured is not None and not self._large.is_running(group.group_id):
-            plan = self._groups.plan(group, epoch, configured, None)
-            if self._large.is_for(plan):
-                self._large.begin(decision, group.group_id, plan, None)
-            else:
-                self._groups.assign(decision, group, plan)
-        return decision.result(None)
 
-    # ---- questions ------------------------------------------------------------------------------------------
+def _all_endpoints(
+    group: StreamsGroup, updated: StreamsGroupMember, image: ClusterImage
+) -> list[EndpointToPartitions]:
+    """Those of all members, the one who asks last, as it will be."""
+    others = (
+        group.members[member_id]
+        for member_id in timeline_order(list(group.members))
+        if member_id != updated.member_id
+    )
+    found = (_endpoint(group, member, image) for member in (*others, updated))
+    return [endpoint for endpoint in found if endpoint is not None]
 
-    def describe(self, group_id: str) -> DescribedGroup:
-        """The group as it is committed; GROUP_ID_NOT_FOUND if it is none of these."""
-        group = self._context.committed_group(group_id)
-        if not isinstance(group, StreamsGroup):
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
-        return describe(group)
 
-    # ---- replay and life ------------------------------------------------------------------------------------
+def _endpoint(
+    group: StreamsGroup, member: StreamsGroupMember, image: ClusterImage
+) -> EndpointToPartitions | None:
+    if member.user_endpoint is None:
+        return None
+    known = group.endpoints.get(member.member_id)
+    if known is None:
+        host, port = member.user_endpoint
+        known = group.endpoints[member.member_id] = EndpointToPartitions(
+            user_endpoint=Endpoint(host=host, port=port),
+            active_partitions=list(_partitions(group, member.assigned.active, image)),
+            standby_partitions=list(_partitions(group, member.assigned.standby, image)),
+        )
+    return known
 
-    def replays(self) -> Mapping[type[Any], Replay]:
-        return self._replay.replays()
 
-    def on_loaded(self, now_ms: int) -> list[Effect]:
-        """Every member has a whole session to be heard of, from now on."""
-        groups = [group for group in self._context.groups.values() if isinstance(group, StreamsGroup)]
-        return self._arm(iter(groups), now_ms)
+def _partitions(
+    group: StreamsGroup, tasks: Mapping[str, Iterable[int]], image: ClusterImage
+) -> Iterator[TopicPartition]:
+    """The partitions that tasks read, of the topics that exist."""
+    configured = group.configured
+    subtopologies = (configured.subtopologies if configured is not None else None) or {}
+    for subtopology_id, numbers in tasks.items():
+        subtopology = subtopologies.get(subtopology_id)
+        for name in () if subtopology is None else _source_topics(subtopology):
+            topic = image.topic(name)
+            count = 0 if topic is None else len(topic.partitions)
+            partitions = sorted(number for number in numbers if number < count)
+            if partitions:
+                yield TopicPartition(topic=name, partitions=partitions)
 
-    def _arm(self, loaded: Iterator[StreamsGroup], now_ms: int) -> list[Effect]:
-        """Start the timers of all members, in slices: there may be many."""
-        decision = DecisionBuilder(now_ms)
-        some = list(islice(loaded, ARMED_AT_ONCE))
-        for group in some:
-            timeout_ms = self._groups.settings[group.group_id].session_timeout_ms
-            for member in group.members.values():
-                self._groups.timers.start(
-                    decision, Wait.SESSION, group.group_id, member.member_id, timeout_ms
-                )
-                if member.state is MemberState.UNREVOKED_TASKS:
-                    self._groups.timers.start_rebalance(decision, group.group_id, member)
-        if len(some) == ARMED_AT_ONCE:
-            rest = StartTimer(
-                "streams-loaded", 0, lambda now_ms: CoordinatorResult(None, (), self._arm(loaded, now_ms))
-            )
-            decision.effects.append(rest)
-        return decision.effects
 
-    def on_image(self, delta: Delta, now_ms: int) -> list[Effect]:
-        """Groups look at their topics again with the next heartbeat."""
-        names = forget_changed(delta, self._groups.settings, self._groups.hashes)
-        for group in self._replay.groups_that_need(names):
-            group.refresh_now()
-        return []
+def _source_topics(subtopology: ConfiguredSubtopology) -> list[str]:
+    names = subtopology.source_topics | subtopology.repartition_source_topics.keys()
+    return hash_order(sorted(names), java_hash_code, copied_capacity(len(names)))
 
-    def on_unloaded(self, error: KafkaError) -> None:
-        self._large.unloaded(error)
+
+# ---- what is wrong with a request whatever the state of its group ----------------------------------------------
+
+
+def validate(request: StreamsGroupHeartbeatRequest) -> None:
+    """STREAMS_INVALID_TOPOLOGY or INVALID_REQUEST."""
+    if request.topology is not None:
+        _require_topic_names(request.topology)
+    _require_supported(request)
+    require_text(request.member_id, "MemberId")
+    require_text(request.group_id, "GroupId")
+    require_text(request.rack_id, "RackId")
+    epoch = request.member_epoch
+    if epoch == JOIN_EPOCH:
+        _validate_join(request)
+    require_possible_epoch(epoch, request.instance_id)
+    said = [tasks is not None for tasks in _tasks(request)]
+    require(all(said) or not any(said), "A request says all kinds of tasks or none.")
+    require(epoch == JOIN_EPOCH or request.topology is None, "Only a member that joins says a Topology.")
+
+
+def _tasks(request: StreamsGroupHeartbeatRequest) -> tuple[Sequence[object] | None, ...]:
+    return request.active_tasks, request.standby_tasks, request.warmup_tasks
+
+
+def _require_topic_names(topology: StreamsGroupHeartbeatRequestTopology) -> None:
+    listed = list(_topics(topology))
+    if len(topology.subtopologies) + len(listed) > MAX_TOPOLOGY_SIZE:
+        raise _invalid_topology(f"A topology has {MAX_TOPOLOGY_SIZE} subtopologies and topics at most.")
+    names = dict.fromkeys(listed)
+    internal = [name for name in names if name in INTERNAL_TOPICS]
+    if internal:
+        raise _invalid_topology(f"The topology uses Kafka's own topics {', '.join(internal)}.")
+    impossible = [name for name in names if topic_name_problem(name) is not None]
+    if impossible:
+        raise _invalid_topology(f"No topic can be called {', '.join(impossible)}.")
+
+
+def _topics(topology: StreamsGroupHeartbeatRequestTopology) -> Iterator[str]:
+    for subtopology in topology.subtopologies:
+        yield from subtopology.source_topics
+        yield from subtopology.repartition_sink_topics
+        yield from (topic.name for topic in subtopology.repartition_source_topics)
+        yield from (topic.name for topic in subtopology.state_changelog_topics)
+
+
+def _require_supported(request: StreamsGroupHeartbeatRequest) -> None:
+    """What the protocol has room for, and 4.3 does not do yet."""
+    require(request.instance_id is None, "Static members are not supported.")
+    require(request.task_offsets is None, "TaskOffsets are not supported.")
+    require(request.task_end_offsets is None, "TaskEndOffsets are not supported.")
+    require(not request.warmup_tasks, "WarmupTasks are not supported.")
+    for subtopology in request.topology.subtopologies if request.topology is not None else ():
+        require(not subtopology.source_topic_regex, "Expressions for source topics are not supported.")
+
+
+def _validate_join(request: StreamsGroupHeartbeatRequest) -> None:
+    require(request.rebalance_timeout_ms != NOT_GIVEN, "A member that joins says its RebalanceTimeoutMs.")
+    for tasks in _tasks(request):
+        require(tasks is not None and not tasks, "A member that joins has no tasks and says so.")
+    require(request.topology is not None, "A member that joins says its Topology.")
+    for subtopology in request.topology.subtopologies if request.topology is not None else ():
+        for topic in subtopology.state_changelog_topics:
+            if topic.partitions:
+                raise _invalid_topology(f"Changelog topic {topic.name} says how many partitions it has.")
+
+
+def _invalid_topology(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, message)

@@ -9,8 +9,8 @@ import pytest
 from tests.support.group_world import GroupWorld, error_of
 
 from ottla.coordinator.group.group import GroupType
-from ottla.coordinator.group.offsets.manager import is_too_long
 from ottla.coordinator.group.offsets.expiration import SLICE_OFFSETS
+from ottla.coordinator.group.offsets.manager import is_too_long
 from ottla.coordinator.group.shard import SLICE_RECORDS
 from ottla.coordinator.runtime import Producer
 from ottla.coordinator.shard import CoordinatorResult

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.support.share_groups_world import topic_id
 
 from ottla.coordinator.group.assignors.api import Assignment, SubscriptionType
-from ottla.coordinator.group.share.assignor import JavaTable, ShareMember, assign, number_hash
+from ottla.coordinator.group.share.assignor import ShareMember, assign, number_hash
+from ottla.coordinator.java_hash import JavaTable
 
 HOMOGENEOUS, HETEROGENEOUS = SubscriptionType.HOMOGENEOUS, SubscriptionType.HETEROGENEOUS
 A, B = topic_id("a"), topic_id("b")
