@@ -1,4 +1,4 @@
-"""The machine of one shard of __transaction_state: every transactional id that hashes to it.
+"""Kafka's TransactionCoordinator and TransactionStateManager: one partition of __transaction_state.
 
 A transaction goes from Empty to Ongoing with its first partition, to PrepareCommit or PrepareAbort when it is
 decided, and to CompleteCommit or CompleteAbort when its markers are in every partition. The decision is final once
@@ -7,8 +7,13 @@ PrepareX is committed; only then are markers sent, and a coordinator that finds 
 Where Apache refuses a request because an earlier change is not committed yet, this machine decides on that change
 already: the answer waits for both. A transactional id in PrepareX is busy for everybody, whoever asks.
 
-Rules: pure; a decision raises the KafkaError that its asker is told, or gives a CoordinatorResult. Owner: a Shard of the
-transaction coordinator's runtime.
+ListTransactions names transactional ids by state, producer id, duration and a pattern for the id. A pattern is a
+regular expression of RE2, because that cannot be made to run for ever on the broker's loop; Java's look-around and
+back-references are refused as invalid.
+
+Rules: pure; a decision raises the KafkaError that its asker is told, or gives a CoordinatorResult.
+
+Owner: a CoordinatorContext of the transaction coordinator's runtime.
 """
 
 import logging
@@ -37,8 +42,16 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 
-# ----------------------------------------
-# What a transaction shard needs of its surroundings, and what it asks of them.
+
+log = logging.getLogger("ottla.coordinator.transaction")
+
+S = TransactionState
+
+ABORT_TIMED_OUT: Final = "abort-timed-out-transactions"
+REMOVE_EXPIRED: Final = "remove-expired-transactional-ids"
+# Transactional ids that one turn looks at for their expiry, and the pause before the next.
+EXPIRY_SLICE: Final = 2_000
+EXPIRY_PAUSE_MS: Final = 10
 
 
 class TransactionMarkers(NamedTuple):
@@ -57,7 +70,7 @@ class TransactionMarkers(NamedTuple):
 
 @dataclass(slots=True)
 class TransactionContext:
-    """Owned by a TransactionCoordinator."""
+    """What a TransactionCoordinator needs of its surroundings."""
 
     timeline: Timeline
     # The shard's partition of __transaction_state.
@@ -71,7 +84,7 @@ class TransactionContext:
     send_markers: Callable[[TransactionMarkers], None]
 
     def markers(self, transactional_id: str, row: TransactionMetadata) -> TransactionMarkers:
-        """What a decided transaction is to be told to its partitions by."""
+        """What says to its partitions how a transaction was decided."""
         assert row.state in PREPARED, row.state
         return TransactionMarkers(
             self.partition,
@@ -83,17 +96,6 @@ class TransactionContext:
             row.client_version,
             row.partitions,
         )
-
-
-log = logging.getLogger("ottla.coordinator.transaction")
-
-S = TransactionState
-
-ABORT_TIMED_OUT: Final = "abort-timed-out-transactions"
-REMOVE_EXPIRED: Final = "remove-expired-transactional-ids"
-# Transactional ids that one turn looks at for their expiry, and the pause before the next.
-EXPIRY_SLICE: Final = 2_000
-EXPIRY_PAUSE_MS: Final = 10
 
 
 class Outcome(NamedTuple):
@@ -126,7 +128,7 @@ class EndRequest(NamedTuple):
 
 
 class TransactionCoordinator:
-    """See the module."""
+    """The transactional ids of one partition."""
 
     def __init__(self, context: TransactionContext) -> None:
         self.context = context
@@ -437,13 +439,6 @@ def _is_retried_end(row: TransactionMetadata, producer: ProducerIdAndEpoch) -> b
         return False
     bumped = row.producer_epoch == producer.producer_epoch + 1
     return bumped or _is_retry_over_rotation(row, producer)
-
-
-# ----------------------------------------
-# Which transactional ids ListTransactions names: by state, producer id, duration and a pattern for the id.
-#
-# A pattern is a regular expression of RE2, because that cannot be made to run for ever on the broker's loop; Java's
-# look-around and back-references are refused as invalid.
 
 
 class TransactionFilter(NamedTuple):

@@ -1,4 +1,4 @@
-"""Rows of transactional ids to the records of __transaction_state and back.
+"""Kafka's TransactionLog: rows of transactional ids to the records of __transaction_state and back.
 
 A record in memory carries the row itself, with what is never logged; the log holds Kafka's TransactionLogValue, in
 version 1 from transaction.version 1 on.

@@ -1,4 +1,4 @@
-"""A transactional id: what the coordinator remembers of it, and how that may change.
+"""Kafka's TransactionMetadata: what the coordinator remembers of a transactional id, and how that may change.
 
 A row is immutable; every method that changes something gives a new one, as Kafka's log will hold it. What a row
 says of `last_producer_epoch` is never logged: it only tells a repeated InitProducerId from a zombie's, and a new
@@ -87,7 +87,7 @@ def bumps_epoch(transaction_version: int) -> bool:
 
 
 class TransactionMetadata(NamedTuple):
-    """One transactional id; see the module."""
+    """One transactional id."""
 
     producer_id: int
     previous_producer_id: int

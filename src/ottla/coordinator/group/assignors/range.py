@@ -1,4 +1,4 @@
-"""The range assignor: of each topic, every subscriber gets one run of consecutive partitions.
+"""Kafka's RangeAssignor: of each topic, every subscriber gets one run of consecutive partitions.
 
 Members are taken in the same order for every topic, so topics with as many partitions as each other are assigned
 alike and can be joined partition by partition. Nothing is kept from the last assignment.
@@ -37,7 +37,7 @@ class _Ranges:
 
 
 class RangeAssignor(PartitionAssignor):
-    """See the module."""
+    """The assignor that consumers ask for as `range`."""
 
     name = "range"
 

@@ -1,4 +1,4 @@
-"""The uniform assignor: every member gets as many partitions as the others, and keeps what it had where it can.
+"""Kafka's UniformAssignor: every member gets as many partitions as the others, and keeps what it had where it can.
 
 Where all members subscribe to the same topics, quotas say how many each may have. Where they do not, partitions
 move from the most loaded subscriber of a topic to the least loaded one until nothing improves.
@@ -19,8 +19,7 @@ from ottla.coordinator.group.assignors.api import (
 from ottla.coordinator.java_hash import HashSetOrder, held_topics_in_order, topics_in_order
 from ottla.model.ids import Uuid
 
-# ----------------------------------------
-# The uniform assignment of a group whose members all subscribe to the same topics.
+# ---- all members subscribe to the same topics (Kafka's UniformHomogeneousAssignmentBuilder) ---------------------
 #
 # Every member may have the same number of partitions, some one more. First each gives up what it no longer
 # subscribes to or what is over its quota; then those with room take what nobody has.
@@ -112,8 +111,7 @@ def _hand_out(target: dict[str, _Held], room: dict[str, int], free: list[tuple[U
         raise PartitionAssignorError("partitions were left over")
 
 
-# ----------------------------------------
-# The uniform assignment of a group whose members subscribe to different topics.
+# ---- members subscribe to different topics (Kafka's UniformHeterogeneousAssignmentBuilder) ----------------------
 #
 # Members keep what they had and still subscribe to; what nobody has goes to the least loaded subscribers; then,
 # topic by topic, partitions move from the most loaded subscriber to the least loaded one. Topics with the most
@@ -320,7 +318,7 @@ def _signed_halves(topic_id: Uuid) -> tuple[int, int]:
 
 
 class UniformAssignor(PartitionAssignor):
-    """See the module."""
+    """The assignor that consumers ask for as `uniform`."""
 
     name = "uniform"
 

@@ -1,7 +1,9 @@
-"""A classic group: its members and what they agreed on, who waits for whom.
+"""Kafka's ClassicGroup: its members and what they agreed on, who waits for whom; its record; its description.
 
 Hard is only what the group's last record says (`stored`), and that the group is there at all; the rest changes as
 the members come and go, without a record, and a new coordinator begins again from `stored`.
+
+Everything about a member is soft: a new coordinator knows only what the last record of the group says.
 
 Rules: the counts (members that wait, members that know a protocol) change only by the methods here.
 
@@ -15,7 +17,7 @@ from enum import StrEnum
 from typing import Final
 
 from ottla.coordinator.group.group import Group, GroupType, OffsetExpiration
-from ottla.coordinator.java_hash import java_hash_code
+from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
 from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineValue
 from ottla.model.errors import ErrorCode, KafkaError
@@ -30,8 +32,15 @@ from ottla.wire.messages.groups import (
 )
 from ottla.wire.messages.offsets_log import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
-# ----------------------------------------
-# The states of a classic group, and which may follow which.
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+_VERSION: Final = struct.Struct(">h")
+NO_ASSIGNMENT: Final = b""
+NEVER: Final = float("inf")
+
+# The assignors a member knows, the one it likes best first, each with its subscription in that assignor's terms.
+Protocols = tuple[tuple[str, bytes], ...]
+# What holding one of them takes, beside its bytes.
+PROTOCOL_OVERHEAD_BYTES: Final = 200
 
 
 class ClassicGroupState(StrEnum):
@@ -64,21 +73,6 @@ TRANSITIONS: Final[dict[ClassicGroupState, frozenset[ClassicGroupState]]] = {
 }
 
 
-# ----------------------------------------
-# A member of a classic group: what it said of itself, what it was assigned, what it waits for.
-#
-# Owner: a ClassicGroup. Everything here is soft: a new coordinator knows only what the last record of the group says.
-
-
-NO_ASSIGNMENT: Final = b""
-NEVER: Final = float("inf")
-
-# The assignors a member knows, the one it likes best first, each with its subscription in that assignor's terms.
-Protocols = tuple[tuple[str, bytes], ...]
-# What holding one of them takes, beside its bytes.
-PROTOCOL_OVERHEAD_BYTES: Final = 200
-
-
 def size_of(protocols: Protocols) -> int:
     """What holding them takes."""
     return sum(len(name) + len(metadata) + PROTOCOL_OVERHEAD_BYTES for name, metadata in protocols)
@@ -86,7 +80,7 @@ def size_of(protocols: Protocols) -> int:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """See the module."""
+    """Kafka's ClassicGroupMember: what it said of itself, what it was assigned, what it waits for."""
 
     member_id: str
     group_instance_id: str | None
@@ -123,16 +117,6 @@ class Member:
         self.metadata = dict(protocols)
 
 
-# ----------------------------------------
-# Which of the protocols that all members know a group uses, and what consumers say in theirs.
-
-
-CONSUMER_PROTOCOL_TYPE: Final = "consumer"
-_VERSION: Final = struct.Struct(">h")
-# Every version of a subscription begins as version 0 does.
-_SUBSCRIPTION_PREFIX_VERSION: Final = 0
-
-
 def most_votes(votes: Iterable[str]) -> str:
     """The protocol that most members like best; of several, the one that Kafka's hash table holds first."""
     counts: dict[str, int] = {}
@@ -140,20 +124,7 @@ def most_votes(votes: Iterable[str]) -> str:
         counts[name] = counts.get(name, 0) + 1
     most = max(counts.values())
     winners = [name for name, count in counts.items() if count == most]
-    return winners[0] if len(winners) == 1 else _first_in_hash_table(winners, len(counts))
-
-
-def _first_in_hash_table(names: list[str], size: int) -> str:
-    """Where Java's HashMap of so many entries would begin."""
-    capacity = 16
-    while size > capacity * 3 // 4:
-        capacity *= 2
-
-    def bucket(name: str) -> int:
-        code = java_hash_code(name) & 0xFFFFFFFF
-        return (code ^ code >> 16) & (capacity - 1)
-
-    return min(names, key=bucket)
+    return hash_order(winners, java_hash_code, grown_capacity(len(counts)))[0]
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
@@ -161,27 +132,21 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     topics: set[str] = set()
     try:
         for subscription in subscriptions:
-            topics.update(parse_subscription(subscription).topics)
+            if _VERSION.unpack_from(subscription)[0] < 0:
+                return None
+            # Every version of a subscription begins as version 0 does.
+            parsed, _ = decode(ConsumerProtocolSubscription, subscription, 0, _VERSION.size)
+            topics.update(parsed.topics)
     except (KafkaError, struct.error):
         return None
     return frozenset(topics)
-
-
-def parse_subscription(subscription: bytes) -> ConsumerProtocolSubscription:
-    """The part that every version has; KafkaError or struct.error if it is something else."""
-    if _VERSION.unpack_from(subscription)[0] < _SUBSCRIPTION_PREFIX_VERSION:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a subscription has a version")
-    parsed, _ = decode(
-        ConsumerProtocolSubscription, subscription, _SUBSCRIPTION_PREFIX_VERSION, _VERSION.size
-    )
-    return parsed
 
 
 _HAS_MEMBERS: Final = (STABLE, PREPARING_REBALANCE, COMPLETING_REBALANCE)
 
 
 class ClassicGroup:
-    """See the module. Implements `Group`."""
+    """A group of the classic protocol; implements `Group`."""
 
     __slots__ = (
         "_known",
@@ -370,11 +335,6 @@ class ClassicGroup:
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type_or_none == CONSUMER_PROTOCOL_TYPE
 
-    @property
-    def is_simple(self) -> bool:
-        """Is it there only for the offsets of a consumer that manages its partitions itself?"""
-        return self.protocol_type_or_none is None and self.state is EMPTY and not self.pending_join
-
     # ---- as every group -----------------------------------------------------------------------------------
 
     @property
@@ -433,8 +393,7 @@ class ClassicGroup:
         yield CoordinatorRecord(GroupMetadataKey(group=self.group_id), None)
 
 
-# ----------------------------------------
-# A classic group as __consumer_offsets has it, and back.
+# ---- its record -------------------------------------------------------------------------------------------------
 
 
 _UNKNOWN = -1
@@ -516,8 +475,7 @@ def _restored_member(value: GroupMetadataValue, row: MemberMetadata) -> Member:
     )
 
 
-# ----------------------------------------
-# DescribeGroups: a classic group and its members, as it is.
+# ---- DescribeGroups ---------------------------------------------------------------------------------------------
 
 
 # Before, a group that is not there is described as dead, without an error (KIP-1043).

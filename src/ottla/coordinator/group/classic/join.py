@@ -1,8 +1,13 @@
-"""JoinGroup: who may come in, under which id, and what that means for the group.
+"""JoinGroup and SyncGroup of classic groups (Kafka's GroupMetadataManager.classicGroupJoin and classicGroupSync).
 
-A new dynamic member first gets an id and comes again with it (KIP-394), so that a client that gave up waiting does
-not leave a member behind each time. A static one (KIP-345) is known by its instance id: if it comes back without
-an id, it takes the place and the assignment of the one before, which is fenced.
+JoinGroup: who may come in, under which id, and what that means for the group. A new dynamic member first gets an id
+and comes again with it (KIP-394), so that a client that gave up waiting does not leave a member behind each time. A
+static one (KIP-345) is known by its instance id: if it comes back without an id, it takes the place and the assignment
+of the one before, which is fenced.
+
+SyncGroup: the leader says who gets what, and everybody fetches its own part. An assignment counts when it is written.
+Until then those who ask for theirs wait; if it cannot be written, or the group has begun to rebalance in between, they
+are told and join again.
 
 Owner: the ClassicGroupManager of a shard.
 """
@@ -54,6 +59,7 @@ FIRST_MEMBER_ID_REQUIRED_VERSION: Final = 4
 FIRST_SKIP_ASSIGNMENT_VERSION: Final = 9
 
 JoinReply = JoinGroupResponse | Pending[JoinGroupResponse]
+SyncReply = SyncGroupResponse | Pending[SyncGroupResponse]
 
 
 class Joining(NamedTuple):
@@ -71,7 +77,7 @@ class Joining(NamedTuple):
 
 
 class Joins:
-    """See the module."""
+    """JoinGroup."""
 
     def __init__(self, context: GroupContext, rebalances: Rebalances) -> None:
         self._context = context
@@ -297,20 +303,8 @@ def _reason(request: JoinGroupRequest) -> str:
     return f"client reason: {request.reason or 'not provided'}"
 
 
-# ----------------------------------------
-# SyncGroup: the leader says who gets what, and everybody fetches its own part.
-#
-# An assignment counts when it is written. Until then those who ask for theirs wait; if it cannot be written, or the
-# group has begun to rebalance in between, they are told and join again.
-#
-# Owner: the ClassicGroupManager of a shard.
-
-
-SyncReply = SyncGroupResponse | Pending[SyncGroupResponse]
-
-
 class Syncs:
-    """See the module."""
+    """SyncGroup."""
 
     def __init__(self, rebalances: Rebalances) -> None:
         self._rebalances = rebalances

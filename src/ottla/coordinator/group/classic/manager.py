@@ -1,4 +1,6 @@
-"""The classic groups of a shard: join, sync, heartbeat, leave, describe (APIs 11 to 15).
+"""Kafka's GroupMetadataManager, as far as classic groups go: join, sync, heartbeat, leave, describe (APIs 11 to 15).
+
+Members leave one or several at once, themselves or by an administrator who names their instances.
 
 The members of a consumer group may speak the classic protocol too (KIP-848): what they send is passed on to the
 consumer groups' manager.
@@ -51,62 +53,6 @@ from ottla.wire.messages.groups import (
 )
 from ottla.wire.messages.offsets_log import GroupMetadataKey, GroupMetadataValue
 
-# ----------------------------------------
-# LeaveGroup: members go, one or several at once, themselves or by an administrator who names their instances.
-#
-# Owner: the ClassicGroupManager of a shard.
-
-
-class Leaves:
-    """See the module."""
-
-    def __init__(self, rebalances: Rebalances) -> None:
-        self._rebalances = rebalances
-
-    def leave(
-        self, decision: DecisionBuilder, group: ClassicGroup, members: list[MemberIdentity]
-    ) -> LeaveGroupResponse:
-        """Let them go, each if it can; the others rebalance."""
-        outcomes = [self._leave_one(decision, group, member) for member in members]
-        if any(outcome.error_code == ErrorCode.NONE for outcome in outcomes):
-            if group.state in (STABLE, COMPLETING_REBALANCE):
-                self._rebalances.prepare_or_complete(decision, group, "members have left")
-            elif group.state is PREPARING_REBALANCE:
-                self._rebalances.maybe_complete_join(decision, group)
-        return LeaveGroupResponse(members=outcomes)
-
-    def _leave_one(
-        self, decision: DecisionBuilder, group: ClassicGroup, leaving: MemberIdentity
-    ) -> MemberResponse:
-        try:
-            self._remove(decision, group, leaving)
-        except KafkaError as error:
-            return left(leaving, error.code)
-        return left(leaving)
-
-    def _remove(self, decision: DecisionBuilder, group: ClassicGroup, leaving: MemberIdentity) -> None:
-        if leaving.member_id in group.pending_join:
-            group.remove(leaving.member_id)
-            return
-        member_id = leaving.member_id or _named(group, leaving.group_instance_id)
-        group.validate_member(member_id, leaving.group_instance_id)
-        self._rebalances.dismiss(decision, group, group.members[member_id])
-
-
-def _named(group: ClassicGroup, instance_id: str | None) -> str:
-    """Who is this instance? Its administrator does not know the member's id."""
-    member_id = None if instance_id is None else group.static_members.get(instance_id)
-    if member_id is None:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"nobody is instance {instance_id}")
-    return member_id
-
-
-def left(leaving: MemberIdentity, code: ErrorCode = ErrorCode.NONE) -> MemberResponse:
-    return MemberResponse(
-        member_id=leaving.member_id, group_instance_id=leaving.group_instance_id, error_code=int(code)
-    )
-
-
 # Groups whose timers are started before the loop goes on to something else.
 ARMED_AT_ONCE: Final = 100
 
@@ -135,14 +81,13 @@ class ClassicMembers(Protocol):
 
 
 class ClassicGroupManager:
-    """See the module."""
+    """The classic groups of a shard."""
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
         self._rebalances = Rebalances(context)
         self._joins = Joins(context, self._rebalances)
         self._syncs = Syncs(self._rebalances)
-        self._leaves = Leaves(self._rebalances)
         # A group that has been decided on, and the record whose replay puts it among the others.
         self._newborn: tuple[GroupMetadataValue, ClassicGroup] | None = None
         self.consumer_groups: ClassicMembers | None = None
@@ -247,11 +192,40 @@ class ClassicGroupManager:
         group = self._context.groups.get(request.group_id)
         if isinstance(group, ClassicGroup):
             decision = DecisionBuilder(now_ms)
-            return decision.result(self._leaves.leave(decision, group, request.members))
+            return decision.result(self._leave(decision, group, request.members))
         if group is not None and group.type is GroupType.CONSUMER and self.consumer_groups is not None:
             return self.consumer_groups.classic_leave(caller, request, now_ms)
-        unknown = [left(member, ErrorCode.UNKNOWN_MEMBER_ID) for member in request.members]
+        unknown = [_left(member, ErrorCode.UNKNOWN_MEMBER_ID) for member in request.members]
         return CoordinatorResult(LeaveGroupResponse(members=unknown))
+
+    def _leave(
+        self, decision: DecisionBuilder, group: ClassicGroup, members: list[MemberIdentity]
+    ) -> LeaveGroupResponse:
+        """Let them go, each if it can; the others rebalance."""
+        outcomes = [self._leave_one(decision, group, member) for member in members]
+        if any(outcome.error_code == ErrorCode.NONE for outcome in outcomes):
+            if group.state in (STABLE, COMPLETING_REBALANCE):
+                self._rebalances.prepare_or_complete(decision, group, "members have left")
+            elif group.state is PREPARING_REBALANCE:
+                self._rebalances.maybe_complete_join(decision, group)
+        return LeaveGroupResponse(members=outcomes)
+
+    def _leave_one(
+        self, decision: DecisionBuilder, group: ClassicGroup, leaving: MemberIdentity
+    ) -> MemberResponse:
+        try:
+            self._remove(decision, group, leaving)
+        except KafkaError as error:
+            return _left(leaving, error.code)
+        return _left(leaving)
+
+    def _remove(self, decision: DecisionBuilder, group: ClassicGroup, leaving: MemberIdentity) -> None:
+        if leaving.member_id in group.pending_join:
+            group.remove(leaving.member_id)
+            return
+        member_id = leaving.member_id or _named(group, leaving.group_instance_id)
+        group.validate_member(member_id, leaving.group_instance_id)
+        self._rebalances.dismiss(decision, group, group.members[member_id])
 
     # ---- questions ----------------------------------------------------------------------------------------
 
@@ -369,6 +343,20 @@ class ClassicGroupManager:
                 group.become(DEAD, group.state_timestamp_ms or 0)
                 for member in group.members.values():
                     _turn_away(member, error.code)
+
+
+def _named(group: ClassicGroup, instance_id: str | None) -> str:
+    """Who is this instance? Its administrator does not know the member's id."""
+    member_id = None if instance_id is None else group.static_members.get(instance_id)
+    if member_id is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"nobody is instance {instance_id}")
+    return member_id
+
+
+def _left(leaving: MemberIdentity, code: ErrorCode = ErrorCode.NONE) -> MemberResponse:
+    return MemberResponse(
+        member_id=leaving.member_id, group_instance_id=leaving.group_instance_id, error_code=int(code)
+    )
 
 
 def _is_convertible(group: Group) -> bool:

@@ -1,6 +1,13 @@
-"""The target assignment of a group: what the assignor is shown, and what its answer changes.
+"""Target and current assignments of consumer groups: Kafka's TargetAssignmentBuilder and CurrentAssignmentBuilder.
 
-A TargetAssignmentBuilder is a snapshot of immutable values: it can be computed in a thread while the group goes on living.
+A TargetAssignmentBuilder is what the assignor is shown, and what its answer changes: a snapshot of immutable values,
+which can be computed in a thread while requests for the group are answered. LargeAssignments does so for large groups,
+and for assignors of somebody's own.
+
+A CurrentAssignmentBuilder takes one step of a member towards its target assignment, without ever two members having
+the same partition (KIP-848). A member first gives up what it shall not have and stays in its epoch until it says that
+it has; then it goes to the target's epoch and gets what is free; what others still have it gets when they have given
+it up. Pure: the member, what it shall have and what it says it has go in, the member after the step comes out.
 """
 
 import logging
@@ -42,6 +49,15 @@ log = logging.getLogger("ottla.coordinator.consumer")
 
 # Members and partitions up to which a built-in assignor takes no longer than about a millisecond.
 INLINE_LIMIT: Final = 1_000
+
+
+# Members whose new target is written in one decision: about a millisecond.
+PORTION: Final = 50
+
+_NONE: Final[frozenset[int]] = frozenset()
+
+# Partitions by topic, as a request lists them.
+OwnedPartitions = Iterable[tuple[Uuid, Iterable[int]]]
 
 
 class ImageTopics(SubscribedTopics):
@@ -173,21 +189,12 @@ def _check(assigned: GroupAssignment, spec: GroupSpec, topics: SubscribedTopics)
                 taken.add((topic_id, number))
 
 
-# ----------------------------------------
-# Target assignments of consumer groups that are made in a thread: of large groups, and by assignors of somebody's own.
-#
-# Owner: the ConsumerGroupManager of a shard.
-
-
-# Members whose new target is written in one decision: about a millisecond.
-PORTION: Final = 50
-
 Finish = Callable[[DecisionBuilder, ConsumerGroup, ConsumerGroupMember, tuple[int, Assignment]], Any]
 _Run = Run[TargetAssignmentBuilder, Finish, Assignment]
 
 
 class LargeAssignments(ModernLargeAssignments[TargetAssignmentBuilder, Finish, Assignment]):
-    """See the module."""
+    """Target assignments that are made in a thread."""
 
     def heard_of(self, group_id: str, member_id: str) -> None:
         """A member says something new. If an older request of its own is parked, it has given that up."""
@@ -234,21 +241,6 @@ class LargeAssignments(ModernLargeAssignments[TargetAssignmentBuilder, Finish, A
             decision.effects.append(After(lambda: run.parked.fail(fenced)))
         else:
             decision.effects.append(Answer(run.parked, response))
-
-
-# ----------------------------------------
-# One step of a member towards its target assignment, without ever two members having the same partition (KIP-848).
-#
-# A member first gives up what it shall not have and stays in its epoch until it says that it has; then it goes to the
-# target's epoch and gets what is free; what others still have it gets when they have given it up.
-#
-# Pure: the member, what it shall have and what it says it has go in, the member after the step comes out.
-
-
-_NONE: Final[frozenset[int]] = frozenset()
-
-# Partitions by topic, as a request lists them.
-OwnedPartitions = Iterable[tuple[Uuid, Iterable[int]]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
-"""A consumer group: its members, what they subscribe to, what they shall have and what they have.
+"""Kafka's ConsumerGroup: its members, what they subscribe to, what they shall have and what they have.
 
 Changed by replay alone, as every ModernGroup; what can be computed quickly from its state is computed when somebody
-asks.
+asks. How many members subscribe to what is counted as they come and go.
+
+A member may commit an offset by its epoch, and by the epoch in which it got the partition (KIP-1251).
 
 Owner: the ConsumerGroupManager of one group shard.
 """
@@ -32,9 +34,9 @@ from ottla.wire.messages.consumer_group import (
     Member,
 )
 
-# ----------------------------------------
-# How many members subscribe to what: the counts that a group keeps, and what follows from them.
-
+PROTOCOL_TYPE: Final = "consumer"
+# A commit to a consumer group says the member's epoch since this version of OffsetCommit.
+MEMBER_EPOCH_COMMIT_VERSION: Final = 9
 
 K = TypeVar("K")
 
@@ -115,10 +117,6 @@ def most_frequent(counts: Mapping[str, int]) -> str | None:
     return max(names, key=lambda name: counts[name], default=None)
 
 
-# ----------------------------------------
-# May a member commit an offset? By its epoch, and by the epoch in which it got the partition (KIP-1251).
-
-
 def stale(member: ConsumerGroupMember, why: str) -> KafkaError:
     code = ErrorCode.ILLEGAL_GENERATION if member.uses_classic_protocol else ErrorCode.STALE_MEMBER_EPOCH
     return KafkaError(code, f"Member {member.member_id}: {why}.")
@@ -130,11 +128,6 @@ def check_commit(member: ConsumerGroupMember, epoch: int, topic: str, topic_id: 
         raise stale(member, f"{topic}-{partition} is neither assigned nor to be revoked")
     if epoch < assigned_in:
         raise stale(member, f"{topic}-{partition} was assigned in epoch {assigned_in}, after epoch {epoch}")
-
-
-PROTOCOL_TYPE: Final = "consumer"
-# A commit to a consumer group says the member's epoch since this version of OffsetCommit.
-MEMBER_EPOCH_COMMIT_VERSION: Final = 9
 
 
 class ConsumerGroupState(StrEnum):
@@ -159,7 +152,7 @@ TRANSITIONS: Final[dict[ConsumerGroupState, frozenset[ConsumerGroupState]]] = {
 
 
 class ConsumerGroup(ModernGroup[ConsumerGroupMember, Assignment]):
-    """See the module."""
+    """A group of the consumer protocol; implements `Group`."""
 
     def __init__(self, timeline: Timeline, group_id: str) -> None:
         super().__init__(timeline, group_id)
@@ -434,11 +427,7 @@ def _partitions(assignment: EpochAssignment) -> Iterator[tuple[Uuid, int]]:
             yield topic_id, partition
 
 
-# ----------------------------------------
-# ConsumerGroupDescribe: a consumer group and its members, as they are committed.
-#
-# A group may have thousands of members, so they are shown one by one: whoever asks takes a time_slice in between. What is
-# shown is what was committed when it was asked.
+# ---- ConsumerGroupDescribe --------------------------------------------------------------------------------------
 
 
 _CLASSIC, _CONSUMER = 0, 1
@@ -447,7 +436,10 @@ _CLASSIC, _CONSUMER = 0, 1
 def describe(
     group: ConsumerGroup, default_assignor: str, image: ClusterImage
 ) -> tuple[DescribedGroup, Iterator[Member]]:
-    """The group, and its members to be put in."""
+    """The group, and its members to be put in, as they are committed now.
+
+    A group may have thousands of members, so they are shown one by one: whoever asks yields to the loop in between.
+    """
     epoch, target_epoch = group.committed_epochs()
     described = DescribedGroup(
         group_id=group.group_id,

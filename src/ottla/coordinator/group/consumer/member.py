@@ -1,4 +1,4 @@
-"""A member of a consumer group: what it said of itself, what it has, and what it must still give up.
+"""Kafka's ConsumerGroupMember: what it said of itself, what it has, and what it must still give up.
 
 Immutable: a change is a new member. An assignment holds, for each partition, the epoch in which it was assigned to
 the member, because a commit may still come from a member that has not heard of a later epoch (KIP-1251).
@@ -47,7 +47,7 @@ TRANSITIONS: Final[dict[MemberState, frozenset[MemberState]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMember:
-    """See the module."""
+    """A member as the group knows it."""
 
     member_id: str
     member_epoch: int = 0

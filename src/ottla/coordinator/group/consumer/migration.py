@@ -4,6 +4,11 @@ protocol joins it, and a classic group again when the last one has left (KIP-848
 Nobody loses its partitions by it: what the members were assigned stays assigned, and who speaks the classic protocol
 is told to join again.
 
+Members of a consumer group that still speak the classic protocol have their JoinGroup, SyncGroup and Heartbeat decided
+here. A join is answered at once: the coordinator assigns, so nobody waits for a leader. The member epoch is the
+generation that such a member sees. When it has to give something up or can get something more, it is told that a
+rebalance is in progress, joins again and says what it holds then.
+
 Owner: the ConsumerGroupManager of a shard.
 """
 
@@ -46,57 +51,6 @@ from ottla.wire.messages.groups import (
 )
 from ottla.wire.messages.offsets_log import ClassicMemberMetadata, ClassicProtocol
 
-# ----------------------------------------
-# What classic consumers say in their own protocol: subscriptions and assignments, each with its version in front.
-
-
-_VERSION: Final = struct.Struct(">h")
-
-
-def parse_subscription(data: bytes) -> ConsumerProtocolSubscription:
-    """KafkaError if it is something else; of a newer version the part that is known."""
-    version = version_of(data, ConsumerProtocolSubscription)
-    return decode(ConsumerProtocolSubscription, data, version, _VERSION.size)[0]
-
-
-def parse_assignment(data: bytes) -> ConsumerProtocolAssignment:
-    """KafkaError if it is something else; of a newer version the part that is known."""
-    version = version_of(data)
-    return decode(ConsumerProtocolAssignment, data, version, _VERSION.size)[0]
-
-
-def version_of(data: bytes, kind: type[Any] = ConsumerProtocolAssignment) -> int:
-    """The version it is written in, or the newest that is known."""
-    if len(data) < _VERSION.size:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a consumer's subscription or assignment has a version")
-    version: int = _VERSION.unpack_from(data)[0]
-    if version < 0:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no version {version} of {kind.__name__}")
-    newest: int = max(kind.VALID_VERSIONS)
-    return min(version, newest)
-
-
-def encode_assignment(partitions: Mapping[Uuid, Collection[int]], image: ClusterImage, version: int) -> bytes:
-    """An assignment as a classic member reads it; topics that are gone are left out."""
-    rows = []
-    for topic_id, numbers in partitions.items():
-        topic = image.topic_by_id(topic_id)
-        if topic is not None:
-            rows.append(TopicPartition(topic=topic.name, partitions=sorted(numbers)))
-    message = ConsumerProtocolAssignment(assigned_partitions=rows, user_data=None)
-    return _VERSION.pack(version) + encode(message, version)
-
-
-def partitions_by_id(rows: Collection[TopicPartition], image: ClusterImage) -> Assignment:
-    """Partitions by the ids of their topics; those of topics that are gone are left out."""
-    found: dict[Uuid, Partitions] = {}
-    for row in rows:
-        topic = image.topic(row.topic)
-        if topic is not None:
-            found[topic.id] = Partitions(row.partitions)
-    return found
-
-
 log = logging.getLogger("ottla.coordinator.consumer")
 
 POLICY: Final = "group.consumer.migration.policy"
@@ -105,10 +59,17 @@ POLICY: Final = "group.consumer.migration.policy"
 UNKNOWN_HASH: Final = 0
 UPGRADES: Final = ("bidirectional", "upgrade")
 DOWNGRADES: Final = ("bidirectional", "downgrade")
+FIRST_MEMBER_ID_REQUIRED_VERSION: Final = 4
+_DISABLED: Final = "disabled"
+_ALIVE: Final = HeartbeatResponse()
+_REJOIN: Final = HeartbeatResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS))
+
+# The version in front of a subscription or assignment.
+_VERSION: Final = struct.Struct(">h")
 
 
 class Conversions:
-    """See the module."""
+    """Upgrades of classic groups and downgrades of consumer groups."""
 
     def __init__(self, groups: ConsumerGroups, classic: ClassicGroupManager) -> None:
         self._groups = groups
@@ -339,24 +300,8 @@ def _no_upgrade(group: ClassicGroup, why: str) -> KafkaError:
     )
 
 
-# ----------------------------------------
-# Members of a consumer group that still speak the classic protocol: JoinGroup, SyncGroup and Heartbeat of theirs.
-#
-# A join is answered at once: the coordinator assigns, so nobody waits for a leader. The member epoch is the generation
-# that such a member sees. When it has to give something up or can get something more, it is told that a rebalance is
-# in progress, joins again and says what it holds then.
-#
-# Owner: the ConsumerGroupManager of a shard.
-
-
-FIRST_MEMBER_ID_REQUIRED_VERSION: Final = 4
-_DISABLED: Final = "disabled"
-_ALIVE: Final = HeartbeatResponse()
-_REJOIN: Final = HeartbeatResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS))
-
-
 class ClassicMembers:
-    """See the module."""
+    """Requests of a consumer group's members that speak the classic protocol."""
 
     def __init__(self, groups: ConsumerGroups, conversions: Conversions, large: LargeAssignments) -> None:
         self._groups = groups
@@ -589,3 +534,50 @@ def _require_protocol(request: SyncGroupRequest, name: str) -> None:
     """What the request says of the protocol is what the join was answered with."""
     if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, name):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"The member's protocol is {name}.")
+
+
+# ---- what classic consumers say in their own protocol (Kafka's ConsumerProtocol) --------------------------------
+
+
+def parse_subscription(data: bytes) -> ConsumerProtocolSubscription:
+    """KafkaError if it is something else; of a newer version the part that is known."""
+    version = version_of(data, ConsumerProtocolSubscription)
+    return decode(ConsumerProtocolSubscription, data, version, _VERSION.size)[0]
+
+
+def parse_assignment(data: bytes) -> ConsumerProtocolAssignment:
+    """KafkaError if it is something else; of a newer version the part that is known."""
+    version = version_of(data)
+    return decode(ConsumerProtocolAssignment, data, version, _VERSION.size)[0]
+
+
+def version_of(data: bytes, kind: type[Any] = ConsumerProtocolAssignment) -> int:
+    """The version it is written in, or the newest that is known."""
+    if len(data) < _VERSION.size:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a consumer's subscription or assignment has a version")
+    version: int = _VERSION.unpack_from(data)[0]
+    if version < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no version {version} of {kind.__name__}")
+    newest: int = max(kind.VALID_VERSIONS)
+    return min(version, newest)
+
+
+def encode_assignment(partitions: Mapping[Uuid, Collection[int]], image: ClusterImage, version: int) -> bytes:
+    """An assignment as a classic member reads it; topics that are gone are left out."""
+    rows = []
+    for topic_id, numbers in partitions.items():
+        topic = image.topic_by_id(topic_id)
+        if topic is not None:
+            rows.append(TopicPartition(topic=topic.name, partitions=sorted(numbers)))
+    message = ConsumerProtocolAssignment(assigned_partitions=rows, user_data=None)
+    return _VERSION.pack(version) + encode(message, version)
+
+
+def partitions_by_id(rows: Collection[TopicPartition], image: ClusterImage) -> Assignment:
+    """Partitions by the ids of their topics; those of topics that are gone are left out."""
+    found: dict[Uuid, Partitions] = {}
+    for row in rows:
+        topic = image.topic(row.topic)
+        if topic is not None:
+            found[topic.id] = Partitions(row.partitions)
+    return found

@@ -1,6 +1,6 @@
 """Target assignments that take more time than the loop has, of consumer and streams groups.
 
-The assignment is computed in a thread from a snapshot of the group, while the group goes on with the target it has.
+The assignment is computed in a thread from a snapshot of the group, which keeps the target it has meanwhile.
 The member whose request started it is answered when it is done; the others learn of it with their next heartbeat.
 What has changed is written in portions, and counts with the last of them: the epoch.
 
@@ -59,7 +59,7 @@ class Run(Generic[P, F, T]):
 
 
 class ModernLargeAssignments(ABC, Generic[P, F, T]):
-    """See the module."""
+    """The assignments that are being made, by group."""
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context

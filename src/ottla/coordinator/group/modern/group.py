@@ -1,6 +1,7 @@
-"""What consumer, share and streams groups have in common: epochs, members, and what these shall have.
+"""Kafka's ModernGroup: what consumer, share and streams groups have in common: epochs, members, their targets.
 
-Hard state, changed by replay alone. The one piece of soft state is when the group looks at its topics again.
+Hard state, changed by replay alone. The one piece of soft state is when the group looks at its topics again. The
+records are common to the three kinds too, though each has its own types for them (ModernRecords).
 
 Owner: the manager of one kind of group in a shard.
 """
@@ -21,6 +22,14 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 
+# What a member says in the place of its epoch: that it joins, leaves, or leaves for a while and keeps its instance id.
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+STATIC_LEAVE_EPOCH: Final = -2
+
+D = TypeVar("D", bound="DataclassInstance")
+
+
 class TargetEpoch(NamedTuple):
     """The epoch that the target assignment was made for, and when."""
 
@@ -29,7 +38,7 @@ class TargetEpoch(NamedTuple):
 
 
 class ModernGroup(Generic[M, T]):
-    """See the module."""
+    """Members of type M, each with a target assignment of type T."""
 
     def __init__(self, timeline: Timeline, group_id: str) -> None:
         self.group_id: Final = group_id
@@ -115,18 +124,6 @@ class ModernGroup(Generic[M, T]):
         self.target.pop(member_id)
 
 
-# ----------------------------------------
-# What members of consumer, share and streams groups have in common: what their epochs say, and how they change.
-
-
-# What a member says in the place of its epoch: that it joins, leaves, or leaves for a while and keeps its instance id.
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
-STATIC_LEAVE_EPOCH: Final = -2
-
-D = TypeVar("D", bound="DataclassInstance")
-
-
 def changed(member: D, **fields: Any) -> D:
     """The member with these fields; the very same if none of them is new."""
     if all(getattr(member, name) == value for name, value in fields.items()):
@@ -140,10 +137,6 @@ def fenced(member_epoch: int, epoch: int) -> KafkaError:
         ErrorCode.FENCED_MEMBER_EPOCH,
         f"The member is in epoch {member_epoch}, not in {epoch}: it must give up everything and rejoin.",
     )
-
-
-# ----------------------------------------
-# The records that consumer, share and streams groups have in common, though each kind has its own types for them.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,10 @@
-"""What the replays of all kinds of groups share: finding and making a group, and which groups a topic concerns.
+"""The consumer, share or streams groups of a shard, whichever of the three: finding, replay, members' timers.
+
+Replay is the only way that their state changes. Records of one group may come in any order that compaction leaves, so
+whichever comes first makes the group, and the deletion of something that is not there means nothing.
+
+Timers are what happens to a member that is not heard of, or does not do what it was asked: every member has a session,
+and one that was asked to give something up has its rebalance timeout to do so.
 
 Owner: the manager of one kind of group in a shard.
 """
@@ -8,15 +14,30 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.context import DecisionBuilder, GroupContext
-from ottla.coordinator.group.group import GroupType
+from ottla.coordinator.group.group import Group, GroupType
 from ottla.coordinator.group.modern.group import TargetEpoch
-from ottla.coordinator.group.share.group import ShareGroup
-from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.coordinator.shard import CancelTimer, CoordinatorResult, StartTimer
+from ottla.coordinator.timeline import Timeline, TimelineDict
 
-G = TypeVar("G", ConsumerGroup, ShareGroup, StreamsGroup)
+_NO_TARGET: Final = TargetEpoch(-1, 0)
+
+
+class ReplayedGroup(Group, Protocol):
+    """What replay and timers need of a group of any of the three kinds."""
+
+    members: TimelineDict[str, Any]
+
+    def __init__(self, timeline: Timeline, group_id: str) -> None: ...
+    def set_epoch(self, epoch: int, metadata_hash: int) -> None: ...
+    def set_target_epoch(self, target: TargetEpoch) -> None: ...
+    def put_target(self, member_id: str, target: Any) -> None: ...
+    def remove_target(self, member_id: str) -> None: ...
+    def put_member(self, member: Any) -> None: ...
+    def remove_member(self, member_id: str) -> None: ...
+
+
+G = TypeVar("G", bound=ReplayedGroup)
 
 
 class GroupsOfKind(Generic[G]):
@@ -69,18 +90,6 @@ class GroupsByTopic:
                 self._ids.pop(topic, None)
 
 
-# ----------------------------------------
-# What the records mean that consumer, share and streams groups have in common: the only way that their state changes.
-#
-# Records of one group may come in any order that compaction leaves, so whichever comes first makes the group, and
-# the deletion of something that is not there means nothing.
-#
-# Owner: the manager of one kind of group in a shard.
-
-
-_NO_TARGET: Final = TargetEpoch(-1, 0)
-
-
 class GroupKey(Protocol):
     """The key of a record about a group."""
 
@@ -102,11 +111,12 @@ class TargetEpochValue(Protocol):
 
 
 class ModernReplay(Generic[G]):
-    """See the module. `new_member` is the kind's class of members; `target_of` reads what one of them shall have."""
+    """What the records mean that all three kinds have."""
 
     def __init__(
         self, context: GroupContext, kind: type[G], new_member: type[Any], target_of: Callable[[Any], Any]
     ) -> None:
+        """`new_member` is the kind's class of members; `target_of` reads a target assignment from its record."""
         self._groups: GroupsOfKind[G] = GroupsOfKind(context, kind)
         self._new_member = new_member
         self._target_of = target_of
@@ -153,14 +163,6 @@ class ModernReplay(Generic[G]):
         group.put_member(member.without_assignment() if value is None else member.with_assignment(value))
 
 
-# ----------------------------------------
-# The timers of a group's members: what happens to one that is not heard of, or does not do what it was asked.
-#
-# Every member has a session. One that was asked to give something up has its rebalance timeout to do so.
-#
-# Owner: the manager of consumer or streams groups in a shard.
-
-
 class Wait(StrEnum):
     """What is waited for; joins and syncs only of classic members of a consumer group."""
 
@@ -182,7 +184,7 @@ class Rebalancing(Protocol):
 
 
 class ModernTimers(Generic[G]):
-    """Starts and stops them; `why` has what there is to wait for, and why a member that lets it pass is fenced."""
+    """The timers of the members."""
 
     def __init__(
         self,
@@ -191,6 +193,7 @@ class ModernTimers(Generic[G]):
         why: Mapping[Wait, str],
         fence: Callable[[G, Any, int], CoordinatorResult[Any]],
     ) -> None:
+        """`why` has what there is to wait for, and why a member that lets it pass is fenced, which `fence` does."""
         self._groups: GroupsOfKind[G] = groups
         self._kind = kind
         self._why = why

@@ -1,4 +1,7 @@
-"""One decision about a consumer or streams group in the making: the records and effects it will give back."""
+"""What heartbeats of consumer, share and streams groups have in common: checks of requests, and groups' settings.
+
+The settings of a group are looked up once and kept until some configuration changes.
+"""
 
 from collections.abc import Callable, Mapping
 from operator import itemgetter
@@ -12,11 +15,10 @@ from ottla.model.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
+S = TypeVar("S")
 
-# ----------------------------------------
-# What is wrong with a heartbeat of a consumer or streams group's member, whatever the state of the group.
-
-
+# Groups whose settings are kept; more are looked up again.
+MAX_KNOWN: Final = 10_000
 # A timeout that a heartbeat leaves out, because the group knows it already.
 NOT_GIVEN: Final = -1
 
@@ -35,16 +37,6 @@ def require_possible_epoch(epoch: int, instance_id: str | None) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no MemberEpoch {epoch}.")
     if epoch == STATIC_LEAVE_EPOCH:
         require(instance_id is not None, "Only a member with an InstanceId leaves for a while.")
-
-
-# ----------------------------------------
-# The settings of a consumer, share or streams group, looked up once and kept until some configuration changes.
-
-
-S = TypeVar("S")
-
-# Groups whose settings are kept; more are looked up again.
-MAX_KNOWN: Final = 10_000
 
 
 class GroupSettings(NamedTuple):
@@ -80,10 +72,6 @@ class SettingsCache(Generic[S]):
 
     def clear(self) -> None:
         self._known.clear()
-
-
-# ----------------------------------------
-# What a change of the cluster means for consumer, share and streams groups alike.
 
 
 def forget_changed(delta: Delta, settings: SettingsCache[Any], hashes: TopicHashes) -> set[str]:

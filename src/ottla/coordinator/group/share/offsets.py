@@ -44,7 +44,7 @@ class Deletion(NamedTuple):
 
 
 class ShareOffsets:
-    """See the module."""
+    """Setting and deleting the offsets, and the state, of share groups."""
 
     def __init__(self, groups: ShareGroups) -> None:
         self._groups = groups

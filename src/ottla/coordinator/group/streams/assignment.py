@@ -1,6 +1,13 @@
-"""The target assignment of a streams group: what the assignor is shown, and what its answer changes.
+"""Target and current assignments of streams groups: Kafka's TargetAssignmentBuilder and CurrentAssignmentBuilder.
 
-A TargetAssignmentBuilder is a snapshot of immutable values: it can be computed in a thread while the group goes on living.
+A TargetAssignmentBuilder is what the assignor is shown, and what its answer changes: a snapshot of immutable values,
+which can be computed in a thread while requests for the group are answered.
+
+A CurrentAssignmentBuilder takes one step of a member towards its target assignment; two processes never have the same
+active task (KIP-1071). A member first gives up what it shall not have and stays in its epoch until it says that it
+has; then it goes to the target's epoch and gets what is free; what others still have, or another member of its process
+has in another role, it gets when they have given it up. Pure: the member, what it shall have and what it says it has
+go in, the member after the step comes out.
 """
 
 import logging
@@ -71,16 +78,6 @@ class TargetAssignmentBuilder:
         joins = self.joining is not None and member_id == self.joining.member_id
         member = self.joining if joins and self.joining is not None else self.members[member_id]
         return AssignmentMember(member.process_id, self.target.get(member_id) or NOTHING)
-
-
-# ----------------------------------------
-# One step of a member towards its target assignment; two processes never have the same active task (KIP-1071).
-#
-# A member first gives up what it shall not have and stays in its epoch until it says that it has; then it goes to the
-# target's epoch and gets what is free; what others still have, or another member of its process has in another role, it
-# gets when they have given it up.
-#
-# Pure: the member, what it shall have and what it says it has go in, the member after the step comes out.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
-"""The sticky task assignor: who has a task keeps it, who has had it as a standby gets it, the rest goes where least is.
+"""Kafka's StickyTaskAssignor: who has a task keeps it, who had it as a standby gets it, the rest goes where least is.
 
 The steps, and the order in which ties are decided, are Apache's: a group whose coordinator moves from an Apache broker
 to this one, or back, keeps its tasks. It is given a group as it is and says what it shall be; it keeps nothing.
+
+The tasks of a process are spread over its members, which are its threads. Which of several with as much to do comes
+first is decided by the shape of Java's heap; it is kept here as it is there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +14,6 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from ottla.coordinator.group.streams.member import NOTHING, Tasks
 from ottla.coordinator.group.streams.topology import ConfiguredSubtopology
 from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
-
-# ----------------------------------------
-# A process of a streams application while its tasks are being assigned, and the queue that decides between equals.
-#
-# The tasks of a process are spread over its members, which are its threads. Which of several with as much to do comes
-# first is decided by the shape of Java's heap; it is kept here as it is there.
-
 
 T = TypeVar("T")
 

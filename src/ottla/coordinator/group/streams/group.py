@@ -1,4 +1,4 @@
-"""A streams group: its topology, its members, what they shall have and what they have.
+"""Kafka's StreamsGroup: its topology, its members, what they shall have and what they have.
 
 Changed by replay alone, as every ModernGroup, but for a little soft state: what its topology needs on the cluster, who
 can be queried where, and who asked the whole application to stop.
@@ -40,19 +40,16 @@ from ottla.wire.messages.streams_group import (
 )
 from ottla.wire.messages.streams_group_log import TopicInfo as LoggedTopicInfo
 
-# ----------------------------------------
-# In which process each task of a group is now, whether its member is to keep it or to give it up.
-#
-# An active task is in one process at most. A process has a task in one role at most, because all roles use the same
-# directory of its state.
-
-
 Task = tuple[str, int]
 _NOBODY: frozenset[str] = frozenset()
 
 
 class TaskOwners:
-    """Owned by a StreamsGroup; follows its members in replay."""
+    """In which process each task of a group is now, whether its member is to keep it or to give it up.
+
+    An active task is in one process at most. A process has a task in one role at most, because all roles use the same
+    directory of its state. Owned by a StreamsGroup; follows its members in replay.
+    """
 
     def __init__(self, timeline: Timeline) -> None:
         self._active: TimelineDict[Task, str] = TimelineDict(timeline)
@@ -144,7 +141,7 @@ TRANSITIONS: Final[dict[StreamsGroupState, frozenset[StreamsGroupState]]] = {
 
 
 class StreamsGroup(ModernGroup[StreamsGroupMember, Tasks]):
-    """See the module."""
+    """A group of the streams protocol; implements `Group`."""
 
     def __init__(self, timeline: Timeline, group_id: str) -> None:
         super().__init__(timeline, group_id)
@@ -313,8 +310,7 @@ def _stale(member: StreamsGroupMember, why: str) -> KafkaError:
     return KafkaError(ErrorCode.STALE_MEMBER_EPOCH, f"Member {member.member_id}: {why}.")
 
 
-# ----------------------------------------
-# StreamsGroupDescribe: a streams group, its topology and its members, as they are committed.
+# ---- StreamsGroupDescribe ---------------------------------------------------------------------------------------
 
 
 def describe(group: StreamsGroup) -> DescribedGroup:

@@ -1,7 +1,8 @@
-"""The internal topics of a topology: how many partitions each must have, and which are still to be made.
+"""Kafka's InternalTopicManager: how many partitions each internal topic must have, and which are still to be made.
 
 Repartition topics have as many partitions as the largest topic of those who write to them, unless the application says
-how many; topics that are joined must have equally many. Changelog topics have one partition a task.
+how many; topics that are joined must have equally many: repartition topics are made so, others must be so. Changelog
+topics have one partition a task.
 
 Pure: the topology and the cluster go in, a ConfiguredTopology comes out. Whatever no cluster could make right is a
 KafkaError.
@@ -27,8 +28,12 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.messages.streams_group_log import CopartitionGroup, Subtopology, TopicInfo
 
-# ----------------------------------------
-# Topics that are joined must have equally many partitions: repartition topics are made so, others must be so.
+T = TypeVar("T")
+
+# Topics that a message names before it only counts the others.
+NAMED_IN_A_MESSAGE: Final = 3
+# A round and a place in it.
+Visit = tuple[int, int]
 
 
 class Copartitioning:
@@ -115,28 +120,21 @@ def _incorrect(detail: str) -> TopicConfigurationError:
     return TopicConfigurationError(StatusCode.INCORRECTLY_PARTITIONED_TOPICS, detail)
 
 
-# ----------------------------------------
-# How many partitions repartition topics have: as many as the largest topic of the subtopology that writes to them.
-#
-# One may depend on another. Apache goes through the subtopologies again and again until all is decided, and each decides
-# as soon as it knows the size of any of its topics, which need not be the largest. The same is decided here by visiting
-# a subtopology only when it can decide, at the turn at which Apache would: in no more than a sort's time, however long
-# the chain is that a topology makes.
-
-
-# A round and a place in it.
-Turn = tuple[int, int]
-
-
 class RepartitionCounts:
-    """Used once. `count_of` is how many partitions a topic has that exists."""
+    """How many partitions repartition topics have. Used once; `count_of` is how many a topic has that exists.
+
+    One may depend on another. Apache goes through the subtopologies again and again until all is decided, and each
+    decides as soon as it knows the size of any of its topics, which need not be the largest. The same is decided here
+    by visiting a subtopology only when it can decide, at the place in the order at which Apache would: in no more than
+    a sort's time, however long the chain is that a topology makes.
+    """
 
     def __init__(self, subtopologies: Sequence[Subtopology], count_of: Callable[[str], int | None]) -> None:
         self._subtopologies = subtopologies
         self._count_of = count_of
         self._counts: dict[str, int] = {}
         self._readers: dict[str, list[int]] = {}
-        self._due: list[Turn] = []
+        self._due: list[Visit] = []
         self._seen: set[int] = set()
 
     def decided(self) -> dict[str, int]:
@@ -159,32 +157,26 @@ class RepartitionCounts:
             )
         return self._counts
 
-    def _visit(self, place: int, after: Turn) -> None:
-        """At its next turn after this one, unless it was to be visited before."""
+    def _visit(self, place: int, after: Visit) -> None:
+        """At its next visit after this one, unless it was to be visited before."""
         if place not in self._seen:
             self._seen.add(place)
             heapq.heappush(self._due, (after[0] if place > after[1] else after[0] + 1, place))
 
-    def _decide(self, turn: Turn) -> None:
-        count = self._largest_input(turn[1])
+    def _decide(self, visit: Visit) -> None:
+        count = self._largest_input(visit[1])
         assert count is not None, "it is visited when it can decide"
-        for topic in self._subtopologies[turn[1]].repartition_sink_topics:
+        for topic in self._subtopologies[visit[1]].repartition_sink_topics:
             if topic not in self._counts:
                 self._counts[topic] = count
                 for reader in self._readers.get(topic, ()):
-                    self._visit(reader, turn)
+                    self._visit(reader, visit)
 
     def _largest_input(self, place: int) -> int | None:
         subtopology = self._subtopologies[place]
         repartition = (self._counts.get(topic.name) for topic in subtopology.repartition_source_topics)
         sources = (self._count_of(topic) for topic in subtopology.source_topics)
         return max((count for count in (*repartition, *sources) if count is not None), default=None)
-
-
-T = TypeVar("T")
-
-# Topics that a message names before it only counts the others.
-NAMED_IN_A_MESSAGE: Final = 3
 
 
 def configure(topology: StreamsTopology, image: ClusterImage) -> ConfiguredTopology:

@@ -1,7 +1,11 @@
-"""A member of a streams group: what it said of itself, what it has, and what it must still give up.
+"""Kafka's StreamsGroupMember and its tasks: what it said of itself, what it has, and what it must still give up.
 
 Immutable: a change is a new member. A member is one thread of an instance; members of one process share its state
 directory, so no two of them may have the same task in whatever role.
+
+A task is a partition of a subtopology; a member has active ones, standbys that follow along, and warm-ups on their way
+to become active. Of active tasks that a member has, the epoch is known in which it got each, because a commit may
+still come from a member that has not heard of a later one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,13 +19,6 @@ from ottla.wire.messages.streams_group_log import (
     StreamsGroupCurrentMemberAssignmentValue,
     StreamsGroupMemberMetadataValue,
 )
-
-# ----------------------------------------
-# The tasks of a member: active ones, standbys that follow along, and warm-ups on their way to become active.
-#
-# A task is a partition of a subtopology. Immutable: a change is a new value. Of active tasks that a member has, the
-# epoch is known in which it got each, because a commit may still come from a member that has not heard of a later one.
-
 
 # Partitions by subtopology.
 TaskIds = Mapping[str, frozenset[int]]
@@ -149,7 +146,7 @@ class UserEndpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamsGroupMember:
-    """See the module."""
+    """One thread of an instance, as the group knows it."""
 
     member_id: str
     member_epoch: int = 0

@@ -1,7 +1,11 @@
-"""The topology of a streams group, as a member has said it and the log has it.
+"""The topology of a streams group: as a member has said it, and as the cluster can run it.
 
 A subtopology reads its source and repartition topics, keeps its stores' changes in changelog topics, and may write to
 the repartition topics of others. Its tasks are as many as its topics have partitions at most.
+
+A ConfiguredTopology says how many tasks each subtopology has, and which internal topics it needs. It is computed from
+the topology and the cluster's topics, and never written. If something is missing or does not fit, it says what, and
+there are no tasks yet.
 """
 
 from collections.abc import Mapping
@@ -109,13 +113,6 @@ def _topic_info(said: wire.TopicInfo) -> TopicInfo:
         replication_factor=said.replication_factor,
         topic_configs=[TopicConfig(key=config.key, value=config.value) for config in said.topic_configs],
     )
-
-
-# ----------------------------------------
-# A topology as the cluster can run it: how many tasks each subtopology has, and which internal topics it needs.
-#
-# It is computed from the topology and the cluster's topics, and never written. If something is missing or does not fit,
-# it says what, and there are no tasks yet.
 
 
 # What a request for a topic says if the cluster's default shall hold.
