@@ -16,7 +16,7 @@ from ottla.controller import (
     configuration_control,
     topics,
 )
-from ottla.controller.cluster_control import Heartbeats
+from ottla.controller.cluster_control import BrokerHeartbeatManager
 from ottla.controller.result import ControllerResult, RequestContext
 from ottla.controller.rules import ClusterRules
 from ottla.controller.runtime import ControllerRuntime
@@ -100,7 +100,7 @@ class Simulation:
         self.publisher = MetadataPublisher(loader.image)
         self.runtime = ControllerRuntime(self.log, loader, self.publisher, ManualClock(5))
         self.runtime.activate()
-        self.heartbeats = Heartbeats(9000)
+        self.heartbeats = BrokerHeartbeatManager(9000)
         self.waiting = []
 
     # --- events
@@ -225,7 +225,7 @@ class Simulation:
     def disk_dies(self) -> None:
         """The fsync fails: nobody who waits may be told that it worked, then the node starts again."""
         waiting = [future for _, future in self.waiting]
-        committed = self.runtime.committed_image
+        committed = self.publisher.image
         self.runtime.fail()
         assert self.runtime.image is committed
         for future in waiting:

@@ -1,7 +1,11 @@
-"""Brokers and controllers: registering, heartbeats, fencing, going (KIP-631, KIP-966).
+"""Kafka's ClusterControlManager: brokers and controllers: registering, heartbeats, fencing, going (KIP-631, KIP-966).
 
-Rules: pure decisions over an image; the heartbeats are only read here, the controller notes what was heard.
-A broker's epoch is the offset of its registration, so that a later life is always above an earlier one.
+Also BrokerHeartbeatManager (who was heard from when), log directories (KIP-858, KIP-1066), and
+ProducerIdControlManager (KIP-730).
+
+Rules: pure decisions over an image; the heartbeats are only read here, the controller notes what was heard. A broker's
+epoch is the offset of its registration, so that a later life is always above an earlier one. An id that was in a block
+of producer ids is never given away again.
 """
 
 from collections.abc import Sequence
@@ -32,11 +36,33 @@ from ottla.model.ids import Uuid, uuid_to_str
 from ottla.wire.messages import broker_lifecycle as m
 from ottla.wire.messages import producers
 
-# ----------------------------------------
-# Who was heard from when: the soft state of brokers that Kafka never logs.
-#
-# Rules: owned by the active controller and rebuilt when it becomes active (every broker then has a fresh
-# session). Never consulted on replay. `now_ms` is monotonic time.
+# Producer ids that a broker is given at once.
+BLOCK_SIZE = 1_000
+_MAX_ID = (1 << 63) - 1
+# BrokerRegistrationChangeRecord.fenced and .in_controlled_shutdown.
+FENCE, UNFENCE, SHUTTING_DOWN = 1, -1, 1
+
+
+class BrokerControlState(Enum):
+    """What a broker is to the controller."""
+
+    FENCED = "fenced"
+    UNFENCED = "unfenced"
+    CONTROLLED_SHUTDOWN = "controlled shutdown"
+    SHUTDOWN_NOW = "shutdown now"
+
+
+# What a heartbeat may lead to.
+TRANSITIONS: dict[BrokerControlState, frozenset[BrokerControlState]] = {
+    BrokerControlState.FENCED: frozenset(
+        {BrokerControlState.FENCED, BrokerControlState.UNFENCED, BrokerControlState.SHUTDOWN_NOW}
+    ),
+    BrokerControlState.UNFENCED: frozenset(BrokerControlState),
+    BrokerControlState.CONTROLLED_SHUTDOWN: frozenset(
+        {BrokerControlState.CONTROLLED_SHUTDOWN, BrokerControlState.SHUTDOWN_NOW}
+    ),
+    BrokerControlState.SHUTDOWN_NOW: frozenset({BrokerControlState.SHUTDOWN_NOW}),
+}
 
 
 @dataclass(slots=True)
@@ -50,8 +76,12 @@ class _Session:
     may_live: bool = True
 
 
-class Heartbeats:
-    """Sessions of registered brokers."""
+class BrokerHeartbeatManager:
+    """Who was heard from when: the soft state of brokers that is never logged.
+
+    Owned by the active controller and rebuilt when it becomes active: every broker then has a fresh session. Never
+    consulted on replay. `now_ms` is monotonic time.
+    """
 
     def __init__(self, session_timeout_ms: int) -> None:
         self._session_timeout_ms = session_timeout_ms
@@ -124,140 +154,13 @@ class Heartbeats:
         )
 
 
-# ----------------------------------------
-# Log directories: which replicas are in which, and what becomes of those in one that fails (KIP-858, KIP-1066).
-#
-# Rules: pure decisions over an image.
-
-
-def offline_directories(
-    rules: ClusterRules, broker: BrokerRegistration, offline: Sequence[Uuid]
-) -> list[MetadataRecord]:
-    """A broker has lost directories: the replicas in them no longer count."""
-    if not features.directory_assignment_supported(rules.metadata_version):
-        return []
-    lost = [directory for directory in broker.directories if directory in offline]
-    if not lost:
-        return []
-    touched = [
-        entry
-        for entry in rules.image.partitions()
-        if broker.id in entry[2].replicas and entry[2].directory(broker.id) in lost
-    ]
-    records = rules.leader_and_isr_updates(touched, Removal(leaving=broker.id))
-    left = [directory for directory in broker.directories if directory not in lost]
-    change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, log_dirs=left)
-    return [*records, change]
-
-
-def cordoned_directories(
-    rules: ClusterRules, broker: BrokerRegistration, cordoned: Sequence[Uuid] | None
-) -> list[MetadataRecord]:
-    """A broker takes no new replicas in some of its directories."""
-    if cordoned is None or not features.cordoned_dirs_supported(rules.metadata_version):
-        return []
-    known = broker.cordoned_directories
-    if known is not None and set(known) == set(cordoned):
-        return []
-    return [
-        BrokerRegistrationChangeRecord(
-            broker_id=broker.id, broker_epoch=broker.epoch, cordoned_log_dirs=list(cordoned)
-        )
-    ]
-
-
-def assign_replicas_to_dirs(
-    rules: ClusterRules, request: m.AssignReplicasToDirsRequest
-) -> ControllerResult[m.AssignReplicasToDirsResponse]:
-    """A broker says in which of its directories its replicas are."""
-    if not features.directory_assignment_supported(rules.metadata_version):
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Directory assignment is not supported yet.")
-    rules.check_broker_epoch(request.broker_id, request.broker_epoch)
-    broker = rules.image.brokers[request.broker_id]
-    records: list[MetadataRecord] = []
-    offline: list[Partition] = []
-    answers = []
-    for directory in request.directories:
-        topics = []
-        for topic in directory.topics:
-            partitions = []
-            for asked in topic.partitions:
-                error = _assign(
-                    rules, broker, directory.id, topic.topic_id, asked.partition_index, records, offline
-                )
-                partitions.append(
-                    m.AssignReplicasToDirsResponsePartitionData(
-                        partition_index=asked.partition_index, error_code=error
-                    )
-                )
-            topics.append(
-                m.AssignReplicasToDirsResponseTopicData(topic_id=topic.topic_id, partitions=partitions)
-            )
-        answers.append(m.AssignReplicasToDirsResponseDirectoryData(id=directory.id, topics=topics))
-    records += rules.leader_and_isr_updates(offline, Removal(leaving=broker.id))
-    return ControllerResult(m.AssignReplicasToDirsResponse(directories=answers), records)
-
-
-def _assign(
-    rules: ClusterRules,
-    broker: BrokerRegistration,
-    directory: Uuid,
-    topic_id: Uuid,
-    number: int,
-    records: list[MetadataRecord],
-    offline: list[Partition],
-) -> int:
-    topic = rules.image.topic_by_id(topic_id)
-    if topic is None:
-        return ErrorCode.UNKNOWN_TOPIC_ID
-    partition = topic.partitions.get(number)
-    if partition is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if broker.id not in partition.replicas:
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    change = rules.change(topic, number, partition)
-    change.directories[broker.id] = directory
-    record = change.build()
-    if record is not None:
-        records.append(record)
-    if not broker.has_online_directory(directory):
-        offline.append((topic, number, partition))
-    return 0
-
-
-# BrokerRegistrationChangeRecord.fenced and .in_controlled_shutdown.
-FENCE, UNFENCE, SHUTTING_DOWN = 1, -1, 1
-
-
-class BrokerControlState(Enum):
-    """What a broker is to the controller."""
-
-    FENCED = "fenced"
-    UNFENCED = "unfenced"
-    CONTROLLED_SHUTDOWN = "controlled shutdown"
-    SHUTDOWN_NOW = "shutdown now"
-
-
-# What a heartbeat may lead to.
-TRANSITIONS: dict[BrokerControlState, frozenset[BrokerControlState]] = {
-    BrokerControlState.FENCED: frozenset(
-        {BrokerControlState.FENCED, BrokerControlState.UNFENCED, BrokerControlState.SHUTDOWN_NOW}
-    ),
-    BrokerControlState.UNFENCED: frozenset(BrokerControlState),
-    BrokerControlState.CONTROLLED_SHUTDOWN: frozenset(
-        {BrokerControlState.CONTROLLED_SHUTDOWN, BrokerControlState.SHUTDOWN_NOW}
-    ),
-    BrokerControlState.SHUTDOWN_NOW: frozenset({BrokerControlState.SHUTDOWN_NOW}),
-}
-
-
 # --- registration
 
 
 def register_broker(
     rules: ClusterRules,
     request: m.BrokerRegistrationRequest,
-    heartbeats: Heartbeats,
+    heartbeats: BrokerHeartbeatManager,
     *,
     new_epoch: int,
     kraft_version: int,
@@ -294,7 +197,7 @@ def register_broker(
 def _check_no_other_life(
     existing: BrokerRegistration | None,
     request: m.BrokerRegistrationRequest,
-    heartbeats: Heartbeats,
+    heartbeats: BrokerHeartbeatManager,
     now_ms: float,
 ) -> None:
     if existing is None or existing.incarnation_id == request.incarnation_id:
@@ -414,7 +317,7 @@ class HeartbeatDecision(NamedTuple):
 
 
 def broker_heartbeat(
-    rules: ClusterRules, request: m.BrokerHeartbeatRequest, heartbeats: Heartbeats
+    rules: ClusterRules, request: m.BrokerHeartbeatRequest, heartbeats: BrokerHeartbeatManager
 ) -> ControllerResult[HeartbeatDecision]:
     """A broker is alive, and says whether it wants to be fenced or to go."""
     rules.check_broker_epoch(request.broker_id, request.broker_epoch)
@@ -445,7 +348,7 @@ def next_state(
     rules: ClusterRules,
     broker: BrokerRegistration,
     request: m.BrokerHeartbeatRequest,
-    heartbeats: Heartbeats,
+    heartbeats: BrokerHeartbeatManager,
 ) -> BrokerControlState:
     """What the broker becomes by what it asks for and how far it has read the log."""
     current = current_state(broker)
@@ -527,14 +430,105 @@ def _invalid(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REGISTRATION, message)
 
 
-# ----------------------------------------
-# Producer ids, given to brokers by the block (KIP-730).
-#
-# Rules: pure; an id that was in a block is never given away again.
+# --- log directories
 
 
-BLOCK_SIZE = 1_000
-_MAX_ID = (1 << 63) - 1
+def offline_directories(
+    rules: ClusterRules, broker: BrokerRegistration, offline: Sequence[Uuid]
+) -> list[MetadataRecord]:
+    """A broker has lost directories: the replicas in them no longer count."""
+    if not features.directory_assignment_supported(rules.metadata_version):
+        return []
+    lost = [directory for directory in broker.directories if directory in offline]
+    if not lost:
+        return []
+    touched = [
+        entry
+        for entry in rules.image.partitions()
+        if broker.id in entry[2].replicas and entry[2].directory(broker.id) in lost
+    ]
+    records = rules.leader_and_isr_updates(touched, Removal(leaving=broker.id))
+    left = [directory for directory in broker.directories if directory not in lost]
+    change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, log_dirs=left)
+    return [*records, change]
+
+
+def cordoned_directories(
+    rules: ClusterRules, broker: BrokerRegistration, cordoned: Sequence[Uuid] | None
+) -> list[MetadataRecord]:
+    """A broker takes no new replicas in some of its directories."""
+    if cordoned is None or not features.cordoned_dirs_supported(rules.metadata_version):
+        return []
+    known = broker.cordoned_directories
+    if known is not None and set(known) == set(cordoned):
+        return []
+    return [
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.id, broker_epoch=broker.epoch, cordoned_log_dirs=list(cordoned)
+        )
+    ]
+
+
+def assign_replicas_to_dirs(
+    rules: ClusterRules, request: m.AssignReplicasToDirsRequest
+) -> ControllerResult[m.AssignReplicasToDirsResponse]:
+    """A broker says in which of its directories its replicas are."""
+    if not features.directory_assignment_supported(rules.metadata_version):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Directory assignment is not supported yet.")
+    rules.check_broker_epoch(request.broker_id, request.broker_epoch)
+    broker = rules.image.brokers[request.broker_id]
+    records: list[MetadataRecord] = []
+    offline: list[Partition] = []
+    answers = []
+    for directory in request.directories:
+        topics = []
+        for topic in directory.topics:
+            partitions = []
+            for asked in topic.partitions:
+                error = _assign(
+                    rules, broker, directory.id, topic.topic_id, asked.partition_index, records, offline
+                )
+                partitions.append(
+                    m.AssignReplicasToDirsResponsePartitionData(
+                        partition_index=asked.partition_index, error_code=error
+                    )
+                )
+            topics.append(
+                m.AssignReplicasToDirsResponseTopicData(topic_id=topic.topic_id, partitions=partitions)
+            )
+        answers.append(m.AssignReplicasToDirsResponseDirectoryData(id=directory.id, topics=topics))
+    records += rules.leader_and_isr_updates(offline, Removal(leaving=broker.id))
+    return ControllerResult(m.AssignReplicasToDirsResponse(directories=answers), records)
+
+
+def _assign(
+    rules: ClusterRules,
+    broker: BrokerRegistration,
+    directory: Uuid,
+    topic_id: Uuid,
+    number: int,
+    records: list[MetadataRecord],
+    offline: list[Partition],
+) -> int:
+    topic = rules.image.topic_by_id(topic_id)
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    partition = topic.partitions.get(number)
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if broker.id not in partition.replicas:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    change = rules.change(topic, number, partition)
+    change.directories[broker.id] = directory
+    record = change.build()
+    if record is not None:
+        records.append(record)
+    if not broker.has_online_directory(directory):
+        offline.append((topic, number, partition))
+    return 0
+
+
+# --- producer ids
 
 
 def allocate_producer_ids(

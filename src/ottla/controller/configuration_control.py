@@ -1,4 +1,4 @@
-"""Configuration of topics, brokers, groups and client metrics: incremental (KIP-339) and legacy changes.
+"""Kafka's ConfigurationControlManager: configuration of topics, brokers, groups and client metrics (KIP-339).
 
 Rules: pure; what a value means and whether it is allowed is ottla.config's to say. Every resource of a request
 fares by itself.

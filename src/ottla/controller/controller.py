@@ -1,4 +1,4 @@
-"""The active controller of a quorum: its answers to every admin and broker request, and what it does by itself.
+"""Kafka's QuorumController: answers every admin and broker request, and acts by itself on what brokers do.
 
 Purpose: ties the pure decisions to the runtime. Rules: a response leaves only when its records are committed; a
 request that is refused as a whole is answered in its own form, never with an exception. All on the loop.
@@ -20,7 +20,7 @@ from ottla.controller import (
     replication_control,
     topics,
 )
-from ottla.controller.cluster_control import BrokerControlState, HeartbeatDecision, Heartbeats
+from ottla.controller.cluster_control import BrokerControlState, BrokerHeartbeatManager, HeartbeatDecision
 from ottla.controller.feature_control import activation_records
 from ottla.controller.result import ControllerResult, RequestContext
 from ottla.controller.rules import MIN_ISR, ClusterRules, ControllerSettings
@@ -44,109 +44,6 @@ from ottla.wire.messages import configs as config_messages
 from ottla.wire.messages import features as feature_messages
 from ottla.wire.messages import producers, replication
 from ottla.wire.messages import topics as topic_messages
-
-# ----------------------------------------
-# Answers to requests that are refused as a whole: the error stands at every item, where clients look for it.
-#
-# Rules: pure.
-
-
-def refuse_create_topics(
-    request: topic_messages.CreateTopicsRequest, error: KafkaError
-) -> topic_messages.CreateTopicsResponse:
-    return topic_messages.CreateTopicsResponse(
-        topics=[
-            topic_messages.CreatableTopicResult(
-                name=topic.name, error_code=error.code, error_message=error.message
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def refuse_delete_topics(
-    request: topic_messages.DeleteTopicsRequest, error: KafkaError
-) -> topic_messages.DeleteTopicsResponse:
-    named = [(topic.name, topic.topic_id) for topic in request.topics]
-    named += [(name, ZERO_UUID) for name in request.topic_names]
-    return topic_messages.DeleteTopicsResponse(
-        responses=[
-            topic_messages.DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code)
-            for name, topic_id in named
-        ]
-    )
-
-
-def refuse_create_partitions(
-    request: topic_messages.CreatePartitionsRequest, error: KafkaError
-) -> topic_messages.CreatePartitionsResponse:
-    return topic_messages.CreatePartitionsResponse(
-        results=[
-            topic_messages.CreatePartitionsTopicResult(
-                name=topic.name, error_code=error.code, error_message=error.message
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def refuse_resources(
-    changes: Sequence[config_messages.AlterConfigsResource | config_messages.IncrementalAlterConfigsResource],
-    error: KafkaError,
-) -> list[config_messages.AlterConfigsResourceResponse]:
-    return [
-        config_messages.AlterConfigsResourceResponse(
-            error_code=error.code,
-            error_message=error.message,
-            resource_type=change.resource_type,
-            resource_name=change.resource_name,
-        )
-        for change in changes
-    ]
-
-
-def refuse_elect_leaders(
-    request: replication.ElectLeadersRequest, error: KafkaError, api_version: int
-) -> replication.ElectLeadersResponse:
-    return replication.ElectLeadersResponse(
-        error_code=error.code if api_version >= 1 else ErrorCode.NONE,
-        replica_election_results=[
-            replication.ReplicaElectionResult(
-                topic=topic.topic,
-                partition_result=[
-                    replication.PartitionResult(
-                        partition_id=n, error_code=error.code, error_message=error.message
-                    )
-                    for n in topic.partitions
-                ],
-            )
-            for topic in request.topic_partitions or ()
-        ],
-    )
-
-
-def refuse_alter_partition_reassignments(
-    request: replication.AlterPartitionReassignmentsRequest, error: KafkaError
-) -> replication.AlterPartitionReassignmentsResponse:
-    return replication.AlterPartitionReassignmentsResponse(
-        error_code=error.code,
-        error_message=error.message,
-        responses=[
-            replication.ReassignableTopicResponse(
-                name=topic.name,
-                partitions=[
-                    replication.ReassignablePartitionResponse(
-                        partition_index=p.partition_index,
-                        error_code=error.code,
-                        error_message=error.message,
-                    )
-                    for p in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
-
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +71,7 @@ class Controller:
         self.raft = raft
         self.settings = settings
         self.publisher = MetadataPublisher()
-        self.heartbeats = Heartbeats(settings.static["broker.session.timeout.ms"])
+        self.heartbeats = BrokerHeartbeatManager(settings.static["broker.session.timeout.ms"])
         self._clock = clock
         self._metadata_dir = metadata_dir
         self._listeners = listeners
@@ -242,7 +139,7 @@ class Controller:
         )
         await self._decide(cluster_control.register_controller, request)
 
-    # --- what the quorum tells (RaftListener)
+    # --- the quorum's events (RaftListener)
 
     def on_commit(self, high_watermark: int) -> None:
         self._runtime.on_commit(high_watermark)
@@ -295,7 +192,7 @@ class Controller:
                 _require_time(request.timeout_ms)
             return await self._decide(topics.create_topics, request, context, self._sources)
         except KafkaError as error:
-            return refuse_create_topics(request, error)
+            return _refuse_create_topics(request, error)
 
     async def delete_topics(
         self, request: topic_messages.DeleteTopicsRequest, context: RequestContext
@@ -306,7 +203,7 @@ class Controller:
                 _require_time(request.timeout_ms)
             return await self._decide(topics.delete_topics, request, context)
         except KafkaError as error:
-            return refuse_delete_topics(request, error)
+            return _refuse_delete_topics(request, error)
 
     async def create_partitions(
         self, request: topic_messages.CreatePartitionsRequest, context: RequestContext
@@ -317,7 +214,7 @@ class Controller:
                 _require_time(request.timeout_ms)
             return await self._decide(topics.create_partitions, request, self._sources)
         except KafkaError as error:
-            return refuse_create_partitions(request, error)
+            return _refuse_create_partitions(request, error)
 
     # --- configuration and features
 
@@ -327,7 +224,7 @@ class Controller:
         try:
             return await self._decide(configuration_control.incremental_alter_configs, request, context)
         except KafkaError as error:
-            responses = refuse_resources(request.resources, error)
+            responses = _refuse_resources(request.resources, error)
             return config_messages.IncrementalAlterConfigsResponse(responses=responses)
 
     async def alter_configs(
@@ -336,7 +233,7 @@ class Controller:
         try:
             return await self._decide(configuration_control.alter_configs, request, context)
         except KafkaError as error:
-            responses = refuse_resources(request.resources, error)
+            responses = _refuse_resources(request.resources, error)
             return config_messages.AlterConfigsResponse(responses=responses)
 
     async def update_features(
@@ -457,7 +354,7 @@ class Controller:
                 _require_time(request.timeout_ms)
             return await self._decide(replication_control.elect_leaders, request)
         except KafkaError as error:
-            return refuse_elect_leaders(request, error, context.api_version)
+            return _refuse_elect_leaders(request, error, context.api_version)
 
     async def alter_partition_reassignments(
         self, request: replication.AlterPartitionReassignmentsRequest, context: RequestContext
@@ -469,7 +366,7 @@ class Controller:
                 _require_time(request.timeout_ms)
             return await self._decide(replication_control.alter_partition_reassignments, request)
         except KafkaError as error:
-            return refuse_alter_partition_reassignments(request, error)
+            return _refuse_alter_partition_reassignments(request, error)
 
     async def list_partition_reassignments(
         self, request: replication.ListPartitionReassignmentsRequest, context: RequestContext
@@ -556,3 +453,103 @@ def _require_time(timeout_ms: int) -> None:
     """Whoever gives no time is too late already, and nothing is decided."""
     if timeout_ms <= 0:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+
+# --- requests that are refused as a whole: the error stands at every item, where clients look for it
+
+
+def _refuse_create_topics(
+    request: topic_messages.CreateTopicsRequest, error: KafkaError
+) -> topic_messages.CreateTopicsResponse:
+    return topic_messages.CreateTopicsResponse(
+        topics=[
+            topic_messages.CreatableTopicResult(
+                name=topic.name, error_code=error.code, error_message=error.message
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _refuse_delete_topics(
+    request: topic_messages.DeleteTopicsRequest, error: KafkaError
+) -> topic_messages.DeleteTopicsResponse:
+    named = [(topic.name, topic.topic_id) for topic in request.topics]
+    named += [(name, ZERO_UUID) for name in request.topic_names]
+    return topic_messages.DeleteTopicsResponse(
+        responses=[
+            topic_messages.DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code)
+            for name, topic_id in named
+        ]
+    )
+
+
+def _refuse_create_partitions(
+    request: topic_messages.CreatePartitionsRequest, error: KafkaError
+) -> topic_messages.CreatePartitionsResponse:
+    return topic_messages.CreatePartitionsResponse(
+        results=[
+            topic_messages.CreatePartitionsTopicResult(
+                name=topic.name, error_code=error.code, error_message=error.message
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _refuse_resources(
+    changes: Sequence[config_messages.AlterConfigsResource | config_messages.IncrementalAlterConfigsResource],
+    error: KafkaError,
+) -> list[config_messages.AlterConfigsResourceResponse]:
+    return [
+        config_messages.AlterConfigsResourceResponse(
+            error_code=error.code,
+            error_message=error.message,
+            resource_type=change.resource_type,
+            resource_name=change.resource_name,
+        )
+        for change in changes
+    ]
+
+
+def _refuse_elect_leaders(
+    request: replication.ElectLeadersRequest, error: KafkaError, api_version: int
+) -> replication.ElectLeadersResponse:
+    return replication.ElectLeadersResponse(
+        error_code=error.code if api_version >= 1 else ErrorCode.NONE,
+        replica_election_results=[
+            replication.ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    replication.PartitionResult(
+                        partition_id=n, error_code=error.code, error_message=error.message
+                    )
+                    for n in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
+def _refuse_alter_partition_reassignments(
+    request: replication.AlterPartitionReassignmentsRequest, error: KafkaError
+) -> replication.AlterPartitionReassignmentsResponse:
+    return replication.AlterPartitionReassignmentsResponse(
+        error_code=error.code,
+        error_message=error.message,
+        responses=[
+            replication.ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    replication.ReassignablePartitionResponse(
+                        partition_index=p.partition_index,
+                        error_code=error.code,
+                        error_message=error.message,
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )

@@ -1,7 +1,10 @@
-"""UpdateFeatures: raising and lowering what the cluster has agreed to use (KIP-584, KIP-778).
+"""Kafka's FeatureControlManager: UpdateFeatures: raising and lowering what the cluster agreed on (KIP-584, KIP-778).
 
 Rules: pure; all updates of a request or none. kraft.version is the quorum's own and not in the metadata: raising
 it needs voters in the log, which a running quorum of one with static voters does not change by itself.
+
+Also Kafka's ActivationRecordsGenerator: what a controller writes when it becomes active, the first records of a
+cluster, or the end of what a predecessor left half done.
 """
 
 from collections.abc import Sequence
@@ -176,14 +179,6 @@ def _invalid(name: str, level: int, message: str) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_UPDATE_VERSION, f"Invalid update version {level} for feature {name}. {message}"
     )
-
-
-# ----------------------------------------
-# What a controller writes when it becomes active: the first records of a cluster, or the end of what a
-#
-# predecessor left half done.
-#
-# Rules: pure.
 
 
 def activation_records(

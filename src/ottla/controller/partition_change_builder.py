@@ -1,4 +1,4 @@
-"""The next state of one partition: who is in sync, who leads, what completes a reassignment (KIP-966).
+"""Kafka's PartitionChangeBuilder: the next state of one partition: in-sync set, leader, reassignment (KIP-966).
 
 Purpose: every change of a partition goes through here, whoever asks for it. Rules: pure; a PartitionChangeBuilder is
 filled in, built once, and gives a PartitionChangeRecord or None when nothing would change.

@@ -1,6 +1,6 @@
-"""Where the replicas of a new partition go: over brokers and racks in turn, from a random start.
+"""Kafka's StripedReplicaPlacer: replicas of a new partition go over brokers and racks in turn, from a random start.
 
-Purpose: Kafka's striped placement: leaders spread evenly, replicas of a partition on different racks where
+Purpose: leaders spread evenly, replicas of a partition on different racks where
 there are enough, fenced brokers only as followers. Rules: pure but for the Random it is given, so that a
 simulation repeats itself.
 """

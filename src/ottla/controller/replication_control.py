@@ -1,6 +1,11 @@
-"""AlterPartition: a leader reports who is in sync (KIP-497, KIP-704, KIP-903).
+"""Kafka's ReplicationControlManager, as far as partitions go (for topics see topics.py).
 
-Rules: pure; epochs decide whose view is the newer one.
+AlterPartition: a leader reports who is in sync (KIP-497, KIP-704, KIP-903); epochs decide whose view is the newer one.
+Elections, on request and by the controller itself: preferred leaders, and unclean ones where a topic permits them.
+Reassignments: moving partitions to other brokers (KIP-455). A move is replicas, adding and removing in the partition's
+own state, and ends by itself when an AlterPartition shows that those added are in sync (partition_change_builder.py).
+
+Rules: pure decisions over an image.
 """
 
 from ottla.controller.partition_change_builder import Election
@@ -20,6 +25,10 @@ from ottla.metadata.records import NO_LEADER_CHANGE, MetadataRecord, PartitionCh
 from ottla.metadata.registrations import LeaderRecoveryState, PartitionRegistration, TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.messages import replication as m
+
+# ElectLeadersRequest.election_type.
+PREFERRED, UNCLEAN = 0, 1
+MAX_ELECTIONS_PER_IMBALANCE = 1_000
 
 
 def alter_partition(
@@ -143,14 +152,7 @@ def _current(number: int, partition: PartitionRegistration) -> m.AlterPartitionR
     )
 
 
-# ----------------------------------------
-# Electing leaders on request, and by itself: preferred leaders, and unclean ones where a topic permits them.
-#
-# Rules: pure decisions over an image.
-
-
-PREFERRED, UNCLEAN = 0, 1
-MAX_ELECTIONS_PER_IMBALANCE = 1_000
+# --- elections
 
 
 def elect_leaders(
@@ -237,11 +239,7 @@ def elect_unclean_leaders(rules: ClusterRules) -> ControllerResult[bool]:
     return ControllerResult(False, records)
 
 
-# ----------------------------------------
-# Moving partitions to other brokers (KIP-455).
-#
-# Rules: pure; a move is replicas, adding and removing in the partition's own state, and ends by itself when an
-# AlterPartition shows that those added are in sync (see partition_change.py).
+# --- reassignments
 
 
 def alter_partition_reassignments(

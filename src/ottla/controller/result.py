@@ -1,4 +1,4 @@
-"""What a decision is: a response, and the records that make it true.
+"""Kafka's ControllerResult, what a decision is: a response, and the records that make it true.
 
 Rules: a decision reads an image and changes nothing. Its records are appended and replayed by the runtime, and
 the response is released when they are committed. Refusals of a whole request are KafkaError.

@@ -1,11 +1,15 @@
-"""What decisions about partitions need to know of the cluster: who may lead, how many must be in sync.
+"""What decisions need to know: the cluster (ClusterRules), the node's settings, and the operator's policies.
 
-Rules: a ClusterRules is made for one decision over one image and thrown away; it only reads.
+A ClusterRules says who may lead and how many must be in sync. It is made for one decision over one image and thrown
+away; it only reads.
+
+Policies are found by import path, given the node's settings, and asked by decisions: where Kafka names a Java class,
+Ottla takes a Python one, as `package.module.Class` or `package.module:Class`. What a policy may do is in
+ottla.model.policies. They are owned by the controller, opened when a node is put together, and closed with it.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from typing import Any, NamedTuple
 
 from ottla.config.broker import BrokerConfig
@@ -24,6 +28,7 @@ from ottla.metadata.registrations import (
 )
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
+from ottla.model.plugins import find_class
 from ottla.model.policies import (
     AlterConfigPolicy,
     ConfigChange,
@@ -32,17 +37,14 @@ from ottla.model.policies import (
     PolicyViolation,
 )
 
-# ----------------------------------------
-# The user's policies: found by import path, told the node's settings, asked by decisions.
-#
-# Where Kafka names a Java class, Ottla takes a Python one, as `package.module.Class` or `package.module:Class`. What a
-# policy may do is in ottla.model.policies. Owned by the controller; opened when a node is put together, closed with it.
-
-
 logger = logging.getLogger(__name__)
 
 CREATE_TOPIC_POLICY = "create.topic.policy.class.name"
 ALTER_CONFIG_POLICY = "alter.config.policy.class.name"
+MIN_ISR = "min.insync.replicas"
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+Partition = tuple[TopicImage, int, PartitionRegistration]
 
 
 class Policies:
@@ -100,7 +102,7 @@ def _open(config: BrokerConfig, key: str) -> Any:
     if not path:
         return None
     try:
-        policy = _find(path)()
+        policy = find_class(path)()
         configure = getattr(policy, "configure", None)
         if configure is not None:
             configure(dict(config.originals))
@@ -113,19 +115,6 @@ def _open(config: BrokerConfig, key: str) -> Any:
     if not callable(getattr(policy, "validate", None)):
         raise ConfigError(f"{key}={path}: the class has no method validate", key)
     return policy
-
-
-def _find(path: str) -> Any:
-    module, separator, name = path.rpartition(":" if ":" in path else ".")
-    if not separator:
-        raise ImportError("no module is named")
-    return getattr(import_module(module), name)
-
-
-MIN_ISR = "min.insync.replicas"
-UNCLEAN_ELECTION = "unclean.leader.election.enable"
-
-Partition = tuple[TopicImage, int, PartitionRegistration]
 
 
 class ControllerSettings:

@@ -1,4 +1,4 @@
-"""Decide, replay, append, commit: how a decision becomes true.
+"""How a decision becomes true: decide, replay, append, commit (the event queue of Kafka's QuorumController).
 
 Purpose: runs decisions one after the other over the newest state, appended or not, and releases each response
 when its records are committed. Rules: a decision is made and replayed on a trial image before anything is
@@ -71,10 +71,6 @@ class ControllerRuntime:
         return self._loader.image
 
     @property
-    def committed_image(self) -> ClusterImage:
-        return self._committed
-
-    @property
     def next_offset(self) -> int:
         return self._appender.next_offset
 
@@ -127,7 +123,7 @@ class ControllerRuntime:
         return [frames]
 
     def _metadata_version(self, records: Sequence[MetadataRecord]) -> int:
-        """The version to write in; a log that has none yet is about to be told."""
+        """The version to write in; a log that has none yet is about to have one."""
         current = self.image.metadata_version
         if current is not None:
             return current
@@ -136,7 +132,7 @@ class ControllerRuntime:
                 return record.feature_level
         raise AssertionError("the first records of a log say its metadata.version")
 
-    # --- what the quorum tells
+    # --- the quorum's events
 
     def activate(self) -> None:
         """This node leads, and everything in the log is committed."""

@@ -1,6 +1,8 @@
-"""Topics: creating, deleting, growing.
+"""Kafka's ReplicationControlManager, as far as topics go: creating, growing, deleting.
 
-Rules: pure decisions over an image; every topic of a request fares by itself, with Kafka's codes and sentences.
+Rules: pure decisions over an image; every topic of a request fares by itself, with Kafka's codes and sentences. Whoever
+asks twice in one request for the deletion of a topic gets neither. Replicas of new partitions go where the user says
+(checked here) or where replica_placer.py finds.
 Topic ids and the spread of replicas come from the Sources given, so a simulation repeats.
 """
 
@@ -30,175 +32,6 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid, topic_name_problem
 from ottla.model.policies import NewTopic
 from ottla.wire.messages import topics as m
-
-# ----------------------------------------
-# Deleting topics, by name or by id.
-#
-# Rules: pure; whoever asks twice for one topic gets neither.
-
-
-def delete_topics(
-    rules: ClusterRules, request: m.DeleteTopicsRequest, context: RequestContext
-) -> ControllerResult[m.DeleteTopicsResponse]:
-    """Deletes topics; those that cannot be are told why."""
-    if not rules.settings.static["delete.topic.enable"]:
-        raise _deletion_disabled(context)
-    names = [*request.topic_names, *(t.name for t in request.topics if _by_name(t) and t.name is not None)]
-    ids = [t.topic_id for t in request.topics if t.name is None and t.topic_id != ZERO_UUID]
-    answers = [_malformed(t) for t in request.topics if (t.name is None) == (t.topic_id == ZERO_UUID)]
-    chosen: dict[Uuid, str] = {}
-    answers += _find_by_id(rules, ids, chosen)
-    answers += _find_by_name(rules, names, chosen, {i for i, count in Counter(ids).items() if count > 1})
-    answers += [_answer(name, topic_id) for topic_id, name in chosen.items()]
-    records = [RemoveTopicRecord(topic_id=topic_id) for topic_id in chosen]
-    return ControllerResult(m.DeleteTopicsResponse(responses=answers), records, atomic=True)
-
-
-def _by_name(topic: m.DeleteTopicState) -> bool:
-    return topic.name is not None and topic.topic_id == ZERO_UUID
-
-
-def _deletion_disabled(context: RequestContext) -> KafkaError:
-    if context.api_version < 3:
-        return KafkaError(ErrorCode.INVALID_REQUEST, "This version does not support topic deletion.")
-    return KafkaError(ErrorCode.TOPIC_DELETION_DISABLED)
-
-
-def _malformed(topic: m.DeleteTopicState) -> m.DeletableTopicResult:
-    message = "Neither topic name nor id were specified."
-    if topic.name is not None:
-        message = "You may not specify both topic name and topic id."
-    return _answer(topic.name, topic.topic_id, ApiError(ErrorCode.INVALID_REQUEST, message))
-
-
-def _find_by_id(
-    rules: ClusterRules, ids: list[Uuid], chosen: dict[Uuid, str]
-) -> list[m.DeletableTopicResult]:
-    answers = []
-    for topic_id, count in Counter(ids).items():
-        topic = rules.image.topic_by_id(topic_id)
-        if count > 1:
-            error = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
-            answers.append(_answer(None, topic_id, error))
-        elif topic is None:
-            answers.append(_answer(None, topic_id, standard_error(ErrorCode.UNKNOWN_TOPIC_ID)))
-        else:
-            chosen[topic_id] = topic.name
-    return answers
-
-
-def _find_by_name(
-    rules: ClusterRules, names: list[str], chosen: dict[Uuid, str], duplicate_ids: set[Uuid]
-) -> list[m.DeletableTopicResult]:
-    answers = []
-    for name, count in Counter(names).items():
-        topic = rules.image.topic(name)
-        if count > 1:
-            error = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            answers.append(_answer(name, ZERO_UUID, error))
-        elif topic is None:
-            error = standard_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            answers.append(_answer(name, ZERO_UUID, error))
-        elif topic.id in chosen or topic.id in duplicate_ids:
-            chosen.pop(topic.id, None)
-            message = "The provided topic name maps to an ID that was already supplied."
-            answers.append(_answer(name, topic.id, ApiError(ErrorCode.INVALID_REQUEST, message)))
-        else:
-            chosen[topic.id] = name
-    return answers
-
-
-def _answer(name: str | None, topic_id: Uuid, error: ApiError | None = None) -> m.DeletableTopicResult:
-    code, message = error or ApiError()
-    return m.DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
-
-
-# ----------------------------------------
-# New partitions: where their replicas go, as the user says or as placement finds, and the records for them.
-#
-# Rules: pure; what cannot be is a KafkaError with Kafka's sentence.
-
-
-def check_manual_assignment(
-    rules: ClusterRules, broker_ids: Sequence[int], replication_factor: int | None
-) -> None:
-    """Are these brokers that exist, each named once, and as many as for other partitions?"""
-    if not broker_ids:
-        raise _invalid("The manual partition assignment includes an empty replica list.")
-    previous = None
-    for broker_id in sorted(broker_ids):
-        broker = rules.image.brokers.get(broker_id)
-        if broker is None:
-            raise _invalid(
-                f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
-            )
-        if not broker.has_uncordoned_directory:
-            raise _invalid(
-                f"The manual partition assignment includes broker {broker_id}, but all its log directories are "
-                "cordoned."
-            )
-        if broker_id == previous:
-            raise _invalid(f"The manual partition assignment includes the broker {previous} more than once.")
-        previous = broker_id
-    if replication_factor is not None and len(broker_ids) != replication_factor:
-        raise _invalid(
-            f"The manual partition assignment includes a partition with {len(broker_ids)} replica(s), but this "
-            f"is not consistent with previous partitions, which have {replication_factor} replica(s)."
-        )
-
-
-def new_partition(rules: ClusterRules, replicas: Sequence[int]) -> PartitionRegistration | None:
-    """A partition on these brokers, led by the first that is up; None if none is."""
-    isr = tuple(replica for replica in replicas if rules.image.broker_is_active(replica))
-    if not isr:
-        return None
-    return PartitionRegistration(
-        replicas=tuple(replicas),
-        directories=tuple(rules.default_directory(replica) for replica in replicas),
-        isr=isr,
-        removing_replicas=(),
-        adding_replicas=(),
-        leader=isr[0],
-        leader_recovery_state=LeaderRecoveryState.RECOVERED,
-        leader_epoch=0,
-        partition_epoch=0,
-    )
-
-
-def manual_partition(rules: ClusterRules, number: int, replicas: Sequence[int]) -> PartitionRegistration:
-    """A partition where the user wants it."""
-    partition = new_partition(rules, replicas)
-    if partition is None:
-        raise _invalid(
-            f"All brokers specified in the manual partition assignment for partition {number} are fenced or "
-            "in controlled shutdown."
-        )
-    return partition
-
-
-def placed_partition(rules: ClusterRules, replicas: Sequence[int]) -> PartitionRegistration:
-    """A partition where placement has put it."""
-    partition = new_partition(rules, replicas)
-    if partition is None:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {len(replicas)} time(s): All brokers are currently fenced or "
-            "in controlled shutdown.",
-        )
-    return partition
-
-
-def partition_record(
-    rules: ClusterRules, topic_id: Uuid, number: int, partition: PartitionRegistration
-) -> PartitionRecord:
-    return partition.to_record(
-        topic_id, number, features.directory_assignment_supported(rules.metadata_version)
-    )
-
-
-def _invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 MAX_PARTITIONS_PER_BATCH = 10_000
@@ -479,3 +312,166 @@ def _assigned_growth(
         check_manual_assignment(rules, broker_ids, factor)
         partitions.append(manual_partition(rules, number, broker_ids))
     return partitions
+
+
+# --- deleting
+
+
+def delete_topics(
+    rules: ClusterRules, request: m.DeleteTopicsRequest, context: RequestContext
+) -> ControllerResult[m.DeleteTopicsResponse]:
+    """Deletes topics; those that cannot be are told why."""
+    if not rules.settings.static["delete.topic.enable"]:
+        raise _deletion_disabled(context)
+    names = [*request.topic_names, *(t.name for t in request.topics if _by_name(t) and t.name is not None)]
+    ids = [t.topic_id for t in request.topics if t.name is None and t.topic_id != ZERO_UUID]
+    answers = [_malformed(t) for t in request.topics if (t.name is None) == (t.topic_id == ZERO_UUID)]
+    chosen: dict[Uuid, str] = {}
+    answers += _find_by_id(rules, ids, chosen)
+    answers += _find_by_name(rules, names, chosen, {i for i, count in Counter(ids).items() if count > 1})
+    answers += [_answer(name, topic_id) for topic_id, name in chosen.items()]
+    records = [RemoveTopicRecord(topic_id=topic_id) for topic_id in chosen]
+    return ControllerResult(m.DeleteTopicsResponse(responses=answers), records, atomic=True)
+
+
+def _by_name(topic: m.DeleteTopicState) -> bool:
+    return topic.name is not None and topic.topic_id == ZERO_UUID
+
+
+def _deletion_disabled(context: RequestContext) -> KafkaError:
+    if context.api_version < 3:
+        return KafkaError(ErrorCode.INVALID_REQUEST, "This version does not support topic deletion.")
+    return KafkaError(ErrorCode.TOPIC_DELETION_DISABLED)
+
+
+def _malformed(topic: m.DeleteTopicState) -> m.DeletableTopicResult:
+    message = "Neither topic name nor id were specified."
+    if topic.name is not None:
+        message = "You may not specify both topic name and topic id."
+    return _answer(topic.name, topic.topic_id, ApiError(ErrorCode.INVALID_REQUEST, message))
+
+
+def _find_by_id(
+    rules: ClusterRules, ids: list[Uuid], chosen: dict[Uuid, str]
+) -> list[m.DeletableTopicResult]:
+    answers = []
+    for topic_id, count in Counter(ids).items():
+        topic = rules.image.topic_by_id(topic_id)
+        if count > 1:
+            error = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+            answers.append(_answer(None, topic_id, error))
+        elif topic is None:
+            answers.append(_answer(None, topic_id, standard_error(ErrorCode.UNKNOWN_TOPIC_ID)))
+        else:
+            chosen[topic_id] = topic.name
+    return answers
+
+
+def _find_by_name(
+    rules: ClusterRules, names: list[str], chosen: dict[Uuid, str], duplicate_ids: set[Uuid]
+) -> list[m.DeletableTopicResult]:
+    answers = []
+    for name, count in Counter(names).items():
+        topic = rules.image.topic(name)
+        if count > 1:
+            error = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            answers.append(_answer(name, ZERO_UUID, error))
+        elif topic is None:
+            error = standard_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            answers.append(_answer(name, ZERO_UUID, error))
+        elif topic.id in chosen or topic.id in duplicate_ids:
+            chosen.pop(topic.id, None)
+            message = "The provided topic name maps to an ID that was already supplied."
+            answers.append(_answer(name, topic.id, ApiError(ErrorCode.INVALID_REQUEST, message)))
+        else:
+            chosen[topic.id] = name
+    return answers
+
+
+def _answer(name: str | None, topic_id: Uuid, error: ApiError | None = None) -> m.DeletableTopicResult:
+    code, message = error or ApiError()
+    return m.DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
+
+
+# --- new partitions
+
+
+def check_manual_assignment(
+    rules: ClusterRules, broker_ids: Sequence[int], replication_factor: int | None
+) -> None:
+    """Are these brokers that exist, each named once, and as many as for other partitions?"""
+    if not broker_ids:
+        raise _invalid("The manual partition assignment includes an empty replica list.")
+    previous = None
+    for broker_id in sorted(broker_ids):
+        broker = rules.image.brokers.get(broker_id)
+        if broker is None:
+            raise _invalid(
+                f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
+            )
+        if not broker.has_uncordoned_directory:
+            raise _invalid(
+                f"The manual partition assignment includes broker {broker_id}, but all its log directories are "
+                "cordoned."
+            )
+        if broker_id == previous:
+            raise _invalid(f"The manual partition assignment includes the broker {previous} more than once.")
+        previous = broker_id
+    if replication_factor is not None and len(broker_ids) != replication_factor:
+        raise _invalid(
+            f"The manual partition assignment includes a partition with {len(broker_ids)} replica(s), but this "
+            f"is not consistent with previous partitions, which have {replication_factor} replica(s)."
+        )
+
+
+def new_partition(rules: ClusterRules, replicas: Sequence[int]) -> PartitionRegistration | None:
+    """A partition on these brokers, led by the first that is up; None if none is."""
+    isr = tuple(replica for replica in replicas if rules.image.broker_is_active(replica))
+    if not isr:
+        return None
+    return PartitionRegistration(
+        replicas=tuple(replicas),
+        directories=tuple(rules.default_directory(replica) for replica in replicas),
+        isr=isr,
+        removing_replicas=(),
+        adding_replicas=(),
+        leader=isr[0],
+        leader_recovery_state=LeaderRecoveryState.RECOVERED,
+        leader_epoch=0,
+        partition_epoch=0,
+    )
+
+
+def manual_partition(rules: ClusterRules, number: int, replicas: Sequence[int]) -> PartitionRegistration:
+    """A partition where the user wants it."""
+    partition = new_partition(rules, replicas)
+    if partition is None:
+        raise _invalid(
+            f"All brokers specified in the manual partition assignment for partition {number} are fenced or "
+            "in controlled shutdown."
+        )
+    return partition
+
+
+def placed_partition(rules: ClusterRules, replicas: Sequence[int]) -> PartitionRegistration:
+    """A partition where placement has put it."""
+    partition = new_partition(rules, replicas)
+    if partition is None:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {len(replicas)} time(s): All brokers are currently fenced or "
+            "in controlled shutdown.",
+        )
+    return partition
+
+
+def partition_record(
+    rules: ClusterRules, topic_id: Uuid, number: int, partition: PartitionRegistration
+) -> PartitionRecord:
+    return partition.to_record(
+        topic_id, number, features.directory_assignment_supported(rules.metadata_version)
+    )
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)

@@ -5,7 +5,7 @@ a broken log or a programming error, never a client's). The time of a build grow
 the cluster; only a topic's own table of partitions is copied whole when one of them changes.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -113,11 +113,6 @@ class ImageBuilder:
             self._mark("brokers", record.broker_id)
         else:
             _HANDLERS[type(record)](self, record)
-
-    def apply_all(self, records: Iterable[r.MetadataRecord], base_offset: int = -1) -> None:
-        """Applies records that follow one another in the log."""
-        for index, record in enumerate(records):
-            self.apply(record, base_offset + index if base_offset >= 0 else -1)
 
     def build(self, offset: int, epoch: int, timestamp_ms: int) -> tuple[ClusterImage, Delta]:
         """The image up to `offset`, and how it differs from the one this builder began with."""

@@ -182,10 +182,6 @@ def transactions_supported(metadata_version: int) -> bool:
     return metadata_version >= 13
 
 
-def delegation_tokens_supported(metadata_version: int) -> bool:
-    return metadata_version >= 14
-
-
 def controller_registration_supported(metadata_version: int) -> bool:
     return metadata_version >= 15
 

@@ -1,10 +1,9 @@
-"""Follows the metadata log: batches in, images out; a transaction counts whole or not at all (KIP-866).
+"""Kafka's MetadataLoader and MetadataPublisher: batches in, images out; a transaction counts whole or not (KIP-866).
 
 Rules: replay() only collects, publish() makes the image: one image for a batch when live, one for thousands
 when a log is loaded. Records of an open transaction wait aside until its end. Owned by one task.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from ottla.metadata.delta import Delta, ImageBuilder, MetadataError
@@ -15,6 +14,8 @@ from ottla.metadata.records import (
     EndTransactionRecord,
     MetadataRecord,
 )
+
+Subscriber = Callable[[ClusterImage, Delta], None]
 
 
 class MetadataLoader:
@@ -85,23 +86,16 @@ class MetadataLoader:
         self.transaction_start_offset = -1
 
 
-# ----------------------------------------
-# The committed image, and those who want to know when it changes.
-#
-# Rules: images are published in the order of the log, on the loop, one at a time; a subscriber is called with
-# every delta from the image it was given on. A subscriber that raises is a programming error.
-
-
-Subscriber = Callable[[ClusterImage, Delta], None]
-
-
 class MetadataPublisher:
-    """Holds the newest committed image. Owned by the loop."""
+    """Holds the newest committed image, and calls those who want to know when it changes. Owned by the loop.
+
+    Images are published in the order of the log, on the loop, one at a time; a subscriber is called with every delta
+    from the image it was given on. A subscriber that raises is a programming error.
+    """
 
     def __init__(self, image: ClusterImage = EMPTY_IMAGE) -> None:
         self.image = image
         self._subscribers: list[Subscriber] = []
-        self._waiters: list[tuple[int, asyncio.Future[ClusterImage]]] = []
 
     def subscribe(self, subscriber: Subscriber) -> ClusterImage:
         """Calls the subscriber from the next image on; gives the image that precedes it."""
@@ -112,22 +106,8 @@ class MetadataPublisher:
         self._subscribers.remove(subscriber)
 
     def publish(self, image: ClusterImage, delta: Delta) -> None:
-        """Makes the image the current one and tells everybody."""
+        """Makes the image the current one and calls the subscribers."""
         assert image.offset >= self.image.offset, "images are published in the order of the log"
         self.image = image
         for subscriber in tuple(self._subscribers):
             subscriber(image, delta)
-        waiting, self._waiters = self._waiters, []
-        for offset, future in waiting:
-            if image.offset < offset:
-                self._waiters.append((offset, future))
-            elif not future.done():
-                future.set_result(image)
-
-    async def wait_for_offset(self, offset: int) -> ClusterImage:
-        """The first image that contains the offset: for those who must see their own change."""
-        if self.image.offset >= offset:
-            return self.image
-        future: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()
-        self._waiters.append((offset, future))
-        return await future

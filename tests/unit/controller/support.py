@@ -62,7 +62,8 @@ class Cluster:
     def apply(self, *records: r.MetadataRecord) -> None:
         builder = ImageBuilder(self.image)
         base = self.image.offset + 1
-        builder.apply_all(records, base)
+        for index, record in enumerate(records):
+            builder.apply(record, base + index)
         self.image, _ = builder.build(base + len(records) - 1, 1, 1000)
 
     def take(self, result: ControllerResult[object]) -> None:

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.controller.support import Cluster, directory, registration
 
 from ottla.controller import cluster_control
-from ottla.controller.cluster_control import BrokerControlState, HeartbeatDecision, Heartbeats
+from ottla.controller.cluster_control import BrokerControlState, BrokerHeartbeatManager, HeartbeatDecision
 from ottla.controller.result import ControllerResult
 from ottla.metadata import records as r
 from ottla.metadata.registrations import PartitionRegistration
@@ -20,7 +20,7 @@ class Life(Cluster):
 
     def __init__(self, *ids: int, **options: object) -> None:
         super().__init__(*ids, **options)
-        self.heartbeats = Heartbeats(TIMEOUT_MS)
+        self.heartbeats = BrokerHeartbeatManager(TIMEOUT_MS)
         self.now_ms = 0.0
         for broker_id in ids:
             self.heartbeats.touch(broker_id, self.epoch(broker_id), self.image.offset, 0)

@@ -210,18 +210,6 @@ async def test_there_is_an_end_to_what_may_wait(world: World) -> None:
 
 
 @world_test
-async def test_an_image_can_be_waited_for(world: World) -> None:
-    world.write(topic("a"))
-    offset = world.log.next_offset - 1
-    waiting = asyncio.create_task(world.publisher.wait_for_offset(offset))
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    world.commit()
-    assert "a" in (await waiting).topics
-    assert "a" in (await world.publisher.wait_for_offset(offset)).topics
-
-
-@world_test
 async def test_a_transaction_that_was_left_open_can_be_aborted(world: World) -> None:
     world.write(r.BeginTransactionRecord(), topic("half"))
     world.commit()

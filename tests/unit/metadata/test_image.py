@@ -12,7 +12,8 @@ DIRECTORY = bytes([9] * 16)
 
 def build(base: ClusterImage, *records: r.MetadataRecord, offset: int = 10) -> tuple[ClusterImage, Delta]:
     builder = ImageBuilder(base)
-    builder.apply_all(records, offset)
+    for index, record in enumerate(records):
+        builder.apply(record, offset + index)
     return builder.build(offset + len(records) - 1, 1, 1000)
 
 
@@ -254,7 +255,8 @@ def test_the_records_of_an_image_give_it_back() -> None:
     assert isinstance(records[0], r.FeatureLevelRecord)
     assert records[0].name == "metadata.version"
     builder = ImageBuilder(EMPTY_IMAGE)
-    builder.apply_all(records)
+    for record in records:
+        builder.apply(record, -1)
     again, _ = builder.build(image.offset, image.epoch, image.timestamp_ms)
     assert again == image
     assert list(image_records(again)) == records

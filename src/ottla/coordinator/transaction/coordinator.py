@@ -42,7 +42,6 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 
-
 log = logging.getLogger("ottla.coordinator.transaction")
 
 S = TransactionState

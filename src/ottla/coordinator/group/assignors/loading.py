@@ -5,13 +5,13 @@ for the built-in assignors, so that a configuration can be taken over as it is.
 """
 
 from collections.abc import Iterable, Mapping
-from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 from ottla.config.errors import ConfigError
 from ottla.coordinator.group.assignors.api import PartitionAssignor
 from ottla.coordinator.group.assignors.range import RangeAssignor
 from ottla.coordinator.group.assignors.uniform import UniformAssignor
+from ottla.model.plugins import find_class
 
 _APACHE: Final = "org.apache.kafka.coordinator.group.assignor"
 BUILT_IN: Final[Mapping[str, type[PartitionAssignor]]] = {
@@ -20,8 +20,6 @@ BUILT_IN: Final[Mapping[str, type[PartitionAssignor]]] = {
     f"{_APACHE}.UniformAssignor": UniformAssignor,
     f"{_APACHE}.RangeAssignor": RangeAssignor,
 }
-
-
 KEY: Final = "group.consumer.assignors"
 
 
@@ -40,7 +38,9 @@ def load_assignors(names: Iterable[str]) -> dict[str, PartitionAssignor]:
 
 def _load(name: str) -> PartitionAssignor:
     try:
-        kind = BUILT_IN.get(name) or _find(name)
+        if name not in BUILT_IN and "." not in name and ":" not in name:
+            raise ImportError("there is no such assignor, and no module is named")
+        kind = BUILT_IN.get(name) or find_class(name)
         if not (isinstance(kind, type) and issubclass(kind, PartitionAssignor)):
             raise TypeError("the class is not derived from PartitionAssignor")
         if not isinstance(getattr(kind, "name", None), str) or not kind.name:
@@ -52,10 +52,3 @@ def _load(name: str) -> PartitionAssignor:
             "class by its import path is expected, such as package.module.Class)",
             KEY,
         ) from error
-
-
-def _find(path: str) -> Any:
-    module, separator, name = path.rpartition(":" if ":" in path else ".")
-    if not separator:
-        raise ImportError("there is no such assignor, and no module is named")
-    return getattr(import_module(module), name)
