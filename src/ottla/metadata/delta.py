@@ -1,4 +1,4 @@
-"""From one image to the next: records are applied to a builder, which also keeps what has changed.
+"""Kafka's MetadataDelta, from one image to the next: a builder takes records, and keeps what they have changed.
 
 Rules: apply() is what a record means, live and on load alike; it refuses a record that does not fit (that is
 a broken log or a programming error, never a client's). The time of a build grows with the changes, not with

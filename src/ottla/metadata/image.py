@@ -1,9 +1,13 @@
-"""The immutable image of the cluster: what the metadata log says up to one offset.
+"""Kafka's MetadataImage, the immutable image of the cluster: what the metadata log says up to one offset.
 
 Purpose: the one view of brokers, topics, configurations and features that a broker serves from and a
 controller decides on. Rules: an image never changes and may be read from any task or thread; the next one
 comes from ImageBuilder (see delta.py), shares what has not changed, and is published whole. Owned by whoever
 holds a reference.
+
+An image as records is what a snapshot holds, in Kafka's order (features, cluster, topics, configs, ...). The records
+are complete: applying them to an empty image gives the image back. Within a kind the order is by name or id, so that
+one image always gives one file.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +16,6 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ottla.metadata import features
-from ottla.metadata import features as feature_levels
 from ottla.metadata import records as r
 from ottla.metadata.persistent import PMap
 from ottla.metadata.records import (
@@ -113,7 +116,7 @@ class ClusterImage:
     @property
     def metadata_version(self) -> int | None:
         """The level of metadata.version; None before the log has any."""
-        return self.features.get(feature_levels.METADATA_VERSION)
+        return self.features.get(features.METADATA_VERSION)
 
     @property
     def metadata_version_or_throw(self) -> int:
@@ -124,12 +127,12 @@ class ClusterImage:
 
     @property
     def finalized_features(self) -> Mapping[str, int]:
-        """What ApiVersions tells as finalized; kraft.version is the quorum's to tell."""
+        """What ApiVersions shows as finalized; kraft.version is the quorum's to say."""
         return self.features
 
     @property
     def elr_enabled(self) -> bool:
-        return self.features.get(feature_levels.ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= 1
+        return self.features.get(features.ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= 1
 
     def broker_is_active(self, broker_id: int) -> bool:
         """Is it registered, unfenced and not about to stop?"""
@@ -140,11 +143,7 @@ class ClusterImage:
 EMPTY_IMAGE = ClusterImage()
 
 
-# ----------------------------------------
-# An image as records: what a snapshot holds, in Kafka's order (features, cluster, topics, configs, ...).
-#
-# Rules: pure, and complete: applying the records to an empty image gives the image back. Within a kind the
-# order is by name or id, so that one image always gives one file.
+# --- as records
 
 
 def image_records(image: ClusterImage) -> Iterator[r.MetadataRecord]:

@@ -1,6 +1,7 @@
-"""Brokers and controllers, as they have registered themselves.
+"""Kafka's PartitionRegistration, TopicImage, BrokerRegistration and ControllerRegistration: what an image is made of.
 
-Rules: immutable; a change makes a new registration.
+Rules: immutable; a change makes a new one. A partition's merge() is the only way to its next state, and says what
+PartitionChangeRecord means.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,12 +25,6 @@ from ottla.metadata.records import (
     RegisterControllerRecord,
 )
 from ottla.model.ids import Uuid
-
-# ----------------------------------------
-# The state of a partition and of a topic, as the metadata log tells it.
-#
-# Rules: immutable; merge() is the only way to the next state, and says what PartitionChangeRecord means.
-
 
 Replicas = tuple[int, ...]
 Directories = tuple[Uuid, ...]

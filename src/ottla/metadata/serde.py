@@ -1,4 +1,8 @@
-"""The frame around a metadata record: frame version, api key and version as unsigned varints, the record.
+"""Kafka's MetadataRecordSerde: metadata records to bytes and back, and in and out of record batches.
+
+A record is framed: frame version, api key and version as unsigned varints, then the record. The batches are
+uncompressed, without producer or headers, one timestamp for all records, as Kafka writes them; reading takes whatever
+codec there is. Control batches are not for here.
 
 Rules: pure; a frame that is not understood is refused, never skipped, for a skipped record is a wrong image.
 """
@@ -23,6 +27,10 @@ from ottla.wire.primitives import put_uvarint
 from ottla.wire.schema import schema_of
 
 FRAME_VERSION = 1
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+# Room that a record takes beside its value: lengths, deltas, null key, no headers.
+_RECORD_OVERHEAD = 32
+_BATCH_OVERHEAD = 64
 
 Buffer = bytes | bytearray | memoryview
 
@@ -92,19 +100,6 @@ def _read_varint(buf: Buffer, pos: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, pos
     raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "Bad varint in a metadata frame")
-
-
-# ----------------------------------------
-# Metadata records in and out of record batches.
-#
-# Rules: pure. The batches are uncompressed, without producer or headers, one timestamp for all records, as
-# Kafka writes them; reading takes whatever codec there is. Control batches are not for here.
-
-
-MAX_BATCH_BYTES = 8 * 1024 * 1024
-# Room that a record takes beside its value: lengths, deltas, null key, no headers.
-_RECORD_OVERHEAD = 32
-_BATCH_OVERHEAD = 64
 
 
 def build_record_batch(

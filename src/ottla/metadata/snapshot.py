@@ -3,6 +3,9 @@
 A file is batches as in a log, from offset 0: a control batch with the header (and, from kraft.version 1, the
 version and the voters), the records, a control batch with the footer. Rules: a file without a footer is no
 snapshot; a file appears under its name whole and on disk, or not at all.
+
+bootstrap.checkpoint holds the records with which the first controller of a cluster begins its log: written when a
+directory is formatted, read once by a controller whose log is empty.
 """
 
 import os
@@ -197,10 +200,7 @@ def fsync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-# ----------------------------------------
-# bootstrap.checkpoint: the records with which the first controller of a cluster begins its log.
-#
-# Rules: written when a directory is formatted, read once by a controller whose log is empty.
+# --- bootstrap.checkpoint
 
 
 def bootstrap_records(

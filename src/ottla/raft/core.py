@@ -1,4 +1,4 @@
-"""The raft core (KIP-595, KIP-853, KIP-996): roles, epochs, votes and the high watermark, as pure functions.
+"""The raft core (Kafka's QuorumState; KIP-595, KIP-853, KIP-996): roles, epochs, votes, high watermark; pure.
 
 Purpose: every rule of the quorum in one place that a simulation can drive. Rules: a QuorumState never
 changes; a function takes one, with `now_ms` and the log's end where it needs them, and gives the next. No

@@ -1,9 +1,10 @@
-"""Runs the raft core for one voter: elections, appends, fsyncs, snapshots.
+"""Kafka's KafkaRaftClient: runs the raft core for one voter: elections, appends, fsyncs, snapshots.
 
 Purpose: the only place of the quorum that touches the disk. Rules: everything but fsync happens on the loop. A
 record is committed when it is on the disks of a majority, which for one voter is its own; nobody hears of it
 before. Many appends share one fsync: the next one starts when the last one ends. A failed write or fsync is
-final: the driver stops, and its owner must stop the node. Owned by the node.
+final: the driver stops, and its owner must stop the node. What the quorum writes into the metadata log for itself
+(leaders, kraft.version, voters) are control records: they are never part of an image. Owned by the node.
 """
 
 import asyncio
@@ -43,12 +44,14 @@ from ottla.wire.messages.records_control import (
     VotersRecord,
 )
 
-# ----------------------------------------
-# What the quorum writes into the metadata log for itself: leaders, kraft.version, voters.
-#
-# Rules: pure. These records are control records: they are never part of an image.
+logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
+OWNER = "metadata quorum"
+# Between two looks at whether a snapshot is due or something may be deleted.
+MAINTENANCE_INTERVAL_S = 60.0
+MAX_FETCH_WAIT_MS = 5_000
 # The voters are not in the log itself but in the snapshot that formatting has written.
 NOT_IN_LOG = -1
 
@@ -98,18 +101,8 @@ def start_of_epoch_batch(
     return batch, voters
 
 
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-OWNER = "metadata quorum"
-# Between two looks at whether a snapshot is due or something may be deleted.
-MAINTENANCE_INTERVAL_S = 60.0
-MAX_FETCH_WAIT_MS = 5_000
-
-
 class RaftListener(Protocol):
-    """Whom the driver tells; the controller."""
+    """Who hears of the quorum's events: the controller."""
 
     def on_commit(self, high_watermark: int) -> None:
         """Everything below is committed."""

@@ -1,4 +1,4 @@
-"""The metadata log on disk: a storage Log and the snapshots beside it, as Kafka keeps them (KIP-630).
+"""Kafka's KafkaRaftLog, the metadata log on disk: a storage Log and the snapshots beside it (KIP-630).
 
 Rules: appended to and read on the loop; flush() and the deletion of files run in a thread. A snapshot is
 listed only when it is whole. What a snapshot covers may be deleted, never what comes after the newest one.

@@ -1,4 +1,4 @@
-"""The `quorum-state` file: the epoch, the leader and the vote, which must survive whatever happens.
+"""Kafka's FileQuorumStateStore, the `quorum-state` file: the epoch, the leader and the vote, which must survive.
 
 Rules: the file is on disk before anyone is told what it says; it is replaced, never rewritten. The format is
 Kafka's: one line of JSON, data_version 0 with static voters and 1 with voters in the log. Nothing is written that

@@ -1,4 +1,4 @@
-"""When a snapshot is due, and writing it without holding up the loop (KIP-630).
+"""Kafka's SnapshotGenerator: when a snapshot is due, and writing it without holding up the loop (KIP-630).
 
 Rules: made of a committed image, which cannot change meanwhile; encoded in slices on the loop, written and
 synced in a thread; one at a time. Owned by the raft driver.

@@ -1,4 +1,4 @@
-"""The voters of the metadata quorum: who they are, where they are reached, what they can do (KIP-853).
+"""Kafka's VoterSet: who the voters are, where they are reached, what they can do (KIP-853).
 
 Rules: immutable. A voter is a node id together with the id of its metadata directory; with static voters
 (kraft.version 0) the directory is not known and any directory of that node counts.

@@ -1,9 +1,14 @@
 """Frames: a size of four bytes, a header, a body.
 
-Purpose: whole requests and responses as they go onto a socket, and the cutting of a stream into frames.
+Purpose: whole requests and responses as they go onto a socket, and the cutting of a stream into frames. The version of
+a header follows from the API key and the API version alone: flexible requests have header v2, others v1; flexible
+responses have v1, others v0.
 
-Rules: a size is judged before a byte is set aside for it. `FrameReader` belongs to one connection; the rest
-is stateless.
+Rules: a size is judged before a byte is set aside for it. Headers have three exceptions, all Kafka's own. The client
+id keeps the old string encoding even in header v2, so that a broker can read the header of an ApiVersions request
+newer than it knows. An ApiVersions response always has header v0, because the client cannot know yet what the broker
+speaks (KIP-511). ControlledShutdown v0 came before client ids. An unknown tag in a header is skipped. `FrameReader`
+belongs to one connection; the rest is stateless.
 """
 
 from struct import Struct
@@ -15,19 +20,8 @@ from ottla.wire.primitives import Buffer, WireError, skip_tags
 from ottla.wire.registry import APIS
 from ottla.wire.schema import schema_of
 
-# ----------------------------------------
-# The headers before every request and response.
-#
-# Purpose: reading and writing them, and knowing which of their versions goes with which API and version. The
-# version follows from the API key and the API version alone: flexible requests have header v2, others v1;
-# flexible responses have v1, others v0.
-#
-# Rules: three exceptions, all Kafka's own. The client id keeps the old string encoding even in header v2, so
-# that a broker can read the header of an ApiVersions request newer than it knows. An ApiVersions response
-# always has header v0, because the client cannot know yet what the broker speaks (KIP-511). ControlledShutdown
-# v0 came before client ids. An unknown tag in a header is skipped. Stateless.
-
-
+SIZE = Struct(">i")
+SIZE_BYTES = 4
 API_VERSIONS = 18
 CONTROLLED_SHUTDOWN = 7
 _NEVER = 0x8000  # beyond every int16: an API without flexible versions
@@ -143,10 +137,6 @@ def decode_response_header(buf: Buffer, offset: int, api_key: int, api_version: 
     except (StructError, IndexError):
         raise WireError("a response ends within its header") from None
     return correlation_id, p
-
-
-SIZE = Struct(">i")
-SIZE_BYTES = 4
 
 
 def encode_request(message: Any, version: int, correlation_id: int, client_id: str | None) -> bytes:

@@ -1,9 +1,9 @@
-"""The shortest road of Fetch: one partition asked for, one partition with records answered, no objects between.
+"""The shortest way of Fetch: one partition asked for, one partition with records answered, no objects between.
 
 Purpose: what a consumer sends again and again is one partition (or one at a time), no tags, nothing forgotten, no
 rack. Such a request has a fixed shape once its length is known, and is read in one `unpack_from`; its answer is
-written by one or two `pack`s. What is not of that shape is None here and takes the road of
-`ottla.wire.fast.fetch`; a test holds both roads to the same bytes.
+written by one or two `pack`s. What is not of that shape is None here and goes the way of
+`ottla.wire.fast.fetch`; a test holds both ways to the same bytes.
 
 Rules: version 11 is the oldest served here, the last that everything before KIP-482 still speaks. The cache of
 shapes is bounded by the legal lengths of a topic's name. Stateless otherwise.
@@ -37,9 +37,8 @@ _SHAPES: dict[tuple[int, int], _Shape | None] = {}
 
 _SIZE_BYTES = 4  # an answer's size does not count itself
 _THREE_TAG_SECTIONS = bytes(3)  # of the partition, the topic and the answer
-_HEAD_V11 = Struct(
-    ">iiihiih"
-)  # size, correlation id, throttle time, error, session, topics, length of the name
+# Size, correlation id, throttle time, error, session, topics, length of the name.
+_HEAD_V11 = Struct(">iiihiih")
 _PARTITION_V11 = Struct(">iihqqqiii")  # partitions, index to log start, aborted, preferred replica, length
 _HEAD_V12 = Struct(">iixihiBB")
 _PARTITION = "BihqqqBi"
@@ -117,7 +116,7 @@ def answer_head(
 ) -> bytes | None:
     """What comes before `length` bytes of records, without error or aborted transactions; `answer_tail` comes behind.
 
-    None if there are more records than the short road counts.
+    None if there are more records than can be counted here.
     """
     marks = (index, 0, high_watermark, last_stable_offset, log_start_offset)
     if version == OLDEST_VERSION:

@@ -1,4 +1,4 @@
-"""The hand-tuned road of Produce: its request to offsets into the frame, its answer to one frame of bytes.
+"""Produce by hand: its request to offsets into the frame, its response to one frame of bytes.
 
 Purpose: a broker spends most of its time here, so nothing is made that the append does not need: no message
 objects, no copy of the records, only where they start and end. Both directions say on the wire exactly what
@@ -101,7 +101,7 @@ def decode_produce(
 
 
 def _decode_one(buf: Buffer, version: int, p: int, end: int) -> ProduceFast | None:
-    """The common request in as few steps as there are; None sends any other down the general road."""
+    """The common request in as few steps as there are; None sends any other the general way."""
     topic: TopicKey
     if version >= TOPIC_ID_VERSION:
         transactional, acks, timeout_ms, topics, topic, partitions, index, n = _ONE_BY_ID(buf, p)

@@ -1,4 +1,4 @@
-"""The hand-tuned road of ShareFetch's answer: chunks of bytes, and between them the caller's slices of log files.
+"""ShareFetch's response by hand: chunks of bytes, and between them the caller's slices of log files.
 
 Purpose: as with Fetch, the records are never copied. On the wire this is what `ottla.wire.messages.share_group` says,
 and a test holds it to that.
