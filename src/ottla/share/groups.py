@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ottla.coordinator.group.context import Caller
     from ottla.coordinator.group.shard import GroupCoordinatorShard
     from ottla.coordinator.group.share.groups import Initialize
-    from ottla.coordinator.group.share.manager import Beat
+    from ottla.coordinator.group.share.manager import HeartbeatOutcome
     from ottla.coordinator.group.share.offsets import Alteration, Deletion
     from ottla.coordinator.runtime import CoordinatorRuntime
     from ottla.coordinator.shard import CoordinatorResult
@@ -66,7 +66,7 @@ class ShareGroupService:
         beat.then(self._set_up)
         return beat.map(lambda decided: decided.response)
 
-    def _set_up(self, beat: Pending[Beat]) -> None:
+    def _set_up(self, beat: Pending[HeartbeatOutcome]) -> None:
         initialize = None if beat.error is not None else beat.result().initialize
         if initialize is not None:
             self._initialize(initialize)

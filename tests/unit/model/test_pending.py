@@ -110,3 +110,26 @@ def test_whoever_waited_may_have_gone() -> None:
 
 async def _awaited(pending: Pending[int]) -> int:
     return await pending
+
+
+@pytest.mark.parametrize("value", [3, REFUSED])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_answer_is_forwarded(at_once: bool, value: int | KafkaError) -> None:
+    pending: Pending[int] = Pending()
+    other: Pending[int] = Pending()
+    if at_once:
+        later(pending, value)
+    pending.forward_to(other)
+    if not at_once:
+        later(pending, value)
+    assert other.done
+    assert other.error is (value if isinstance(value, KafkaError) else None)
+
+
+def test_who_has_an_answer_already_keeps_it() -> None:
+    pending: Pending[int] = Pending()
+    other: Pending[int] = Pending()
+    pending.forward_to(other)
+    other.resolve(4)
+    pending.resolve(3)
+    assert other.result() == 4

@@ -338,7 +338,7 @@ def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | Pe
     groups = ctx.node.groups
     partition = groups.partition_for(request.group_id)
     try:
-        alive = groups.active(partition).machine.classic.beat(request, ctx.now_ms)
+        alive = groups.active(partition).machine.classic.renew_session(request, ctx.now_ms)
     except KafkaError as error:
         if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return HeartbeatResponse()  # its session begins anew when the group is loaded

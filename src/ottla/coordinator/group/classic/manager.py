@@ -89,7 +89,7 @@ class ClassicGroupManager:
         self._joins = Joins(context, self._rebalances)
         self._syncs = Syncs(self._rebalances)
         # A group that has been decided on, and the record whose replay puts it among the others.
-        self._newborn: tuple[GroupMetadataValue, ClassicGroup] | None = None
+        self._newly_made: tuple[GroupMetadataValue, ClassicGroup] | None = None
         self.consumer_groups: ClassicMembers | None = None
 
     def protocol_bytes(self) -> int:
@@ -124,12 +124,12 @@ class ClassicGroupManager:
         reply = self._joins.join(decision, group, caller, request)
         if present is not None:
             decision.records.extend(present.tombstones())
-        decision.records.append(self._birth(group, new_group_record(group)))
+        decision.records.append(self._making(group, new_group_record(group)))
         return decision.result(reply)
 
-    def _birth(self, group: ClassicGroup, record: CoordinatorRecord) -> CoordinatorRecord:
+    def _making(self, group: ClassicGroup, record: CoordinatorRecord) -> CoordinatorRecord:
         assert record.value is not None
-        self._newborn = (record.value, group)
+        self._newly_made = (record.value, group)
         return record
 
     def sync(
@@ -146,7 +146,7 @@ class ClassicGroupManager:
             return self.consumer_groups.classic_sync(caller, request, now_ms)
         return CoordinatorResult(sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
 
-    def beat(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatResponse | None:
+    def renew_session(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatResponse | None:
         """The short way of a heartbeat that moves nothing but a deadline; None if there is more to decide.
 
         Nothing that it tells is ever written, so it need not wait for what is being written.
@@ -171,12 +171,12 @@ class ClassicGroupManager:
         if isinstance(group, ClassicGroup):
             member = _current(group, request)
             response = _REBALANCING if group.state is PREPARING_REBALANCE else _ALIVE
-            return CoordinatorResult(response, (), self._heard_of(group, member, now_ms))
+            return CoordinatorResult(response, (), self._renew_session(group, member, now_ms))
         if group is not None and group.type is GroupType.CONSUMER and self.consumer_groups is not None:
             return self.consumer_groups.classic_heartbeat(caller, request, now_ms)
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {request.group_id} not found.")
 
-    def _heard_of(self, group: ClassicGroup, member: Member, now_ms: int) -> Sequence[Effect]:
+    def _renew_session(self, group: ClassicGroup, member: Member, now_ms: int) -> Sequence[Effect]:
         deadline_ms = now_ms + member.session_timeout_ms
         member.deadline_ms = deadline_ms
         if deadline_ms >= group.expiry_due_ms:
@@ -225,7 +225,7 @@ class ClassicGroupManager:
             return
         member_id = leaving.member_id or _named(group, leaving.group_instance_id)
         group.validate_member(member_id, leaving.group_instance_id)
-        self._rebalances.dismiss(decision, group, group.members[member_id])
+        self._rebalances.remove_member(decision, group, group.members[member_id])
 
     # ---- questions ----------------------------------------------------------------------------------------
 
@@ -262,20 +262,20 @@ class ClassicGroupManager:
         group.note_subscriptions()
         return group
 
-    def adopt(
+    def install(
         self, group: ClassicGroup, now_ms: int, rebalance: str | None = None
     ) -> tuple[list[CoordinatorRecord], list[Effect]]:
         """What makes such a group, with the assignments that its members have, one of these; it may rebalance."""
         decision = DecisionBuilder(now_ms)
         assignments = {member.member_id: member.assignment for member in group.members.values()}
-        decision.records.append(self._birth(group, group_record(group, assignments)))
+        decision.records.append(self._making(group, group_record(group, assignments)))
         for member in group.members.values():
             self._rebalances.expect(decision, group, member, member.session_timeout_ms)
         if rebalance is not None:
             self._rebalances.prepare(decision, group, rebalance)
         return decision.records, decision.effects
 
-    def give_up(self, group: ClassicGroup, now_ms: int) -> list[Effect]:
+    def release_for_upgrade(self, group: ClassicGroup, now_ms: int) -> list[Effect]:
         """A group is upgraded to a consumer group: who waits joins again, and is taken in there."""
         decision = DecisionBuilder(now_ms)
         for member in group.members.values():
@@ -298,12 +298,12 @@ class ClassicGroupManager:
                 groups.pop(key.group)
             return
         if not isinstance(group, ClassicGroup) or self._context.timeline.loading:
-            group = self._born(key.group, value)
+            group = self._made(key.group, value)
             groups[key.group] = group
         group.stored.value = value
 
-    def _born(self, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-        newborn, self._newborn = self._newborn, None
+    def _made(self, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+        newborn, self._newly_made = self._newly_made, None
         if newborn is not None and newborn[0] is value:
             return newborn[1]
         group = ClassicGroup(self._context.timeline, group_id)
@@ -342,7 +342,7 @@ class ClassicGroupManager:
             if isinstance(group, ClassicGroup):
                 group.become(DEAD, group.state_timestamp_ms or 0)
                 for member in group.members.values():
-                    _turn_away(member, error.code)
+                    _answer_parked(member, error.code)
 
 
 def _named(group: ClassicGroup, instance_id: str | None) -> str:
@@ -376,7 +376,7 @@ def _current(group: ClassicGroup, request: HeartbeatRequest) -> Member:
     return member
 
 
-def _turn_away(member: Member, code: ErrorCode) -> None:
+def _answer_parked(member: Member, code: ErrorCode) -> None:
     join, member.awaiting_join = member.awaiting_join, None
     sync, member.awaiting_sync = member.awaiting_sync, None
     if join is not None and not join.done:

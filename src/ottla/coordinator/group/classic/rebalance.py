@@ -275,7 +275,7 @@ class Rebalances:
         decision = DecisionBuilder(now_ms)
         group = self.group(group_id)
         if group is not None:
-            _make_up_for_absence(group, now_ms)
+            _renew_after_pause(group, now_ms)
             group.expiry_due_ms = NEVER
             unused = _remove_unused_ids(group, now_ms)
             gone = self._remove_gone(decision, group)
@@ -294,10 +294,10 @@ class Rebalances:
             member.deadline_ms = now_ms + member.session_timeout_ms
         for member in gone:
             log.info("group %s: nothing is heard of %s any more", group.group_id, member.member_id)
-            self.dismiss(decision, group, member)
+            self.remove_member(decision, group, member)
         return bool(gone)
 
-    def dismiss(self, decision: DecisionBuilder, group: ClassicGroup, member: Member) -> None:
+    def remove_member(self, decision: DecisionBuilder, group: ClassicGroup, member: Member) -> None:
         """Remove a member; what it has parked is answered, so that it joins again if it is alive."""
         answer_join(decision, group, member, join_error(ErrorCode.UNKNOWN_MEMBER_ID, ""))
         answer_sync(decision, member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
@@ -341,7 +341,7 @@ def _elect_leader(group: ClassicGroup) -> bool:
     return False
 
 
-def _make_up_for_absence(group: ClassicGroup, now_ms: int) -> None:
+def _renew_after_pause(group: ClassicGroup, now_ms: int) -> None:
     """A broker that stood still, or whose clock was put forward, heard nobody in that time: all begin again."""
     if now_ms - group.expiry_due_ms < MOST_LATE_MS:
         return

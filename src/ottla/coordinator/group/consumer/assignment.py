@@ -196,7 +196,7 @@ _Run = Run[TargetAssignmentBuilder, Finish, Assignment]
 class LargeAssignments(ModernLargeAssignments[TargetAssignmentBuilder, Finish, Assignment]):
     """Target assignments that are made in a thread."""
 
-    def heard_of(self, group_id: str, member_id: str) -> None:
+    def mark_stale(self, group_id: str, member_id: str) -> None:
         """A member says something new. If an older request of its own is parked, it has given that up."""
         run = self._running.get(group_id)
         if run is not None and run.plan.joining.member_id == member_id:

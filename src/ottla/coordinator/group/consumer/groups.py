@@ -470,7 +470,7 @@ class ConsumerReplay(ModernReplay[ConsumerGroup]):
 
     def groups_subscribed_to(self, topics: Iterable[str]) -> Iterator[str]:
         """Those that subscribe to any of these topics."""
-        return self._by_topic.concerned(topics, self._is_subscribed)
+        return self._by_topic.affected_by(topics, self._is_subscribed)
 
     def _is_subscribed(self, group_id: str, topic: str) -> bool:
         group = self._context.groups.get(group_id)
@@ -483,7 +483,7 @@ class ConsumerReplay(ModernReplay[ConsumerGroup]):
         key: log.ConsumerGroupPartitionMetadataKey,
         value: log.ConsumerGroupPartitionMetadataValue | None,
     ) -> None:
-        group = self._groups.present(key.group_id) if value is None else self._groups.made(key.group_id)
+        group = self._groups.get(key.group_id) if value is None else self._groups.get_or_create(key.group_id)
         if group is not None and group.has_partition_metadata != (value is not None):
             group.set_has_partition_metadata(value is not None)
 
@@ -498,13 +498,13 @@ class ConsumerReplay(ModernReplay[ConsumerGroup]):
         value: log.ConsumerGroupRegularExpressionValue | None,
     ) -> None:
         if value is None:
-            group = self._groups.present(key.group_id)
+            group = self._groups.get(key.group_id)
             if group is not None:
                 group.remove_regex(key.regular_expression)
             return
         topics = frozenset(value.topics)
         resolved = ResolvedRegularExpression(topics, value.version, value.timestamp)
-        self._groups.made(key.group_id).put_regex(key.regular_expression, resolved)
+        self._groups.get_or_create(key.group_id).put_regex(key.regular_expression, resolved)
         self._by_topic.note(key.group_id, topics)
 
 

@@ -109,7 +109,7 @@ class ConsumerGroupManager:
         self, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
     ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         """A member joins, stays or leaves."""
-        self._large.heard_of(request.group_id, request.member_id)
+        self._large.mark_stale(request.group_id, request.member_id)
         unchanged = self._unchanged(caller, request, now_ms)
         if unchanged is not None:
             group_id = request.group_id
@@ -129,7 +129,7 @@ class ConsumerGroupManager:
         if not isinstance(group, ConsumerGroup) or request.member_epoch <= JOIN_EPOCH:
             return None
         member = group.members.get(request.member_id)
-        if member is None or _says_something(member, caller, request):
+        if member is None or _has_changes(member, caller, request):
             return None
         target_epoch = group.target_epoch.epoch
         due = group.epoch > target_epoch or len(group.subscribed_regexes) or group.must_refresh(now_ms)
@@ -143,7 +143,7 @@ class ConsumerGroupManager:
         groups.require_room(group, request.member_id, request.instance_id)
         owned = _owned(request)
         member = self._member(decision, group, request, owned)
-        updated = _said(member, caller, request)
+        updated = _updated_member(member, caller, request)
         names_changed = groups.note_member(decision, group, member, updated)
         regex = groups.regexes.update(decision, group, member, updated)
         bump = names_changed or regex is RegexChange.UPDATED_AND_RESOLVED
@@ -252,13 +252,13 @@ class ConsumerGroupManager:
         else:
             member = self._groups.known_instance(group, request.member_id, request.instance_id)
             if request.member_epoch == STATIC_LEAVE_EPOCH:
-                return self._leave_for_a_while(decision, group, member)
+                return self._leave_temporarily(decision, group, member)
         self._fence(decision, group, [member])
         return ConsumerGroupHeartbeatResponse(
             member_id=request.member_id, member_epoch=request.member_epoch, heartbeat_interval_ms=0
         )
 
-    def _leave_for_a_while(
+    def _leave_temporarily(
         self, decision: DecisionBuilder, group: ConsumerGroup, member: ConsumerGroupMember
     ) -> ConsumerGroupHeartbeatResponse:
         left = replace(
@@ -403,9 +403,7 @@ class ConsumerGroupManager:
         self._large.unloaded(error)
 
 
-def _says_something(
-    member: ConsumerGroupMember, caller: Caller, request: ConsumerGroupHeartbeatRequest
-) -> bool:
+def _has_changes(member: ConsumerGroupMember, caller: Caller, request: ConsumerGroupHeartbeatRequest) -> bool:
     """Does the request say anything that the group does not know?"""
     return (
         request.member_epoch != member.member_epoch
@@ -442,7 +440,7 @@ def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
     return owned_of(None if listed is None else ((topic.topic_id, topic.partitions) for topic in listed))
 
 
-def _said(
+def _updated_member(
     member: ConsumerGroupMember, caller: Caller, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupMember:
     """The member with what the request says of it; what it leaves out stays."""
@@ -484,7 +482,7 @@ def _assignment(assigned: EpochAssignment) -> ConsumerGroupHeartbeatResponseAssi
 def validate(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Mapping[str, Any]) -> None:
     """INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for what no state of the group could make right."""
     epoch = request.member_epoch
-    if epoch > 0 and _says_who_it_is_and_nothing_else(request):
+    if epoch > 0 and _only_identifies(request):
         return  # nearly every heartbeat
     must_have_id = version >= MEMBER_ID_REQUIRED_VERSION or epoch > 0 or epoch == LEAVE_EPOCH
     if must_have_id:
@@ -503,7 +501,7 @@ def validate(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Ma
         )
 
 
-def _says_who_it_is_and_nothing_else(request: ConsumerGroupHeartbeatRequest) -> bool:
+def _only_identifies(request: ConsumerGroupHeartbeatRequest) -> bool:
     return (
         request.instance_id is None
         and request.rack_id is None

@@ -87,12 +87,12 @@ class Conversions:
         if isinstance(present, ConsumerGroup):
             return present
         if present is None:
-            return _scratch(group_id)
+            return _new_group(group_id)
         if not isinstance(present, ClassicGroup):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         if present.is_empty():
             decision.records.extend(present.tombstones())
-            return _scratch(group_id)
+            return _new_group(group_id)
         self._require_upgrade(present)
         return self._upgrade(decision, present)
 
@@ -107,7 +107,7 @@ class Conversions:
 
     def _upgrade(self, decision: DecisionBuilder, classic: ClassicGroup) -> ConsumerGroup:
         decision.records.extend(classic.tombstones())
-        group = _scratch(classic.group_id)
+        group = _new_group(classic.group_id)
         group.set_target_epoch(TargetEpoch(classic.generation_id, 0))
         try:
             assigned = {m.member_id: self._assigned(m) for m in classic.members.values()}
@@ -122,7 +122,7 @@ class Conversions:
         group.set_epoch(classic.generation_id, metadata_hash)
         decision.records.extend(_records(group))
         # Who waits to join or for its assignment learns that there is another rebalance.
-        decision.effects.extend(self._classic.give_up(classic, decision.now_ms))
+        decision.effects.extend(self._classic.release_for_upgrade(classic, decision.now_ms))
         for taken in group.members.values():
             assert taken.classic is not None
             self._groups.timers.start(
@@ -249,7 +249,7 @@ class Conversions:
             target = group.target_of(replaced.get(row.member_id, row.member_id))
             version = version_of(row.metadata[classic.protocol_name or ""])
             row.assignment = encode_assignment(target, self._groups.context.image, version)
-        made, effects = self._classic.adopt(classic, decision.now_ms, reason)
+        made, effects = self._classic.install(classic, decision.now_ms, reason)
         decision.records.extend(made)
         decision.effects.extend(effects)
         log.info("group %s becomes a classic group", group.group_id)
@@ -277,7 +277,7 @@ def _classic_member(member: ConsumerGroupMember) -> Member:
     )
 
 
-def _scratch(group_id: str) -> ConsumerGroup:
+def _new_group(group_id: str) -> ConsumerGroup:
     """A group to decide on, which becomes a real one by the replay of what is decided."""
     timeline = Timeline()
     timeline.recording = False
@@ -329,7 +329,7 @@ class ClassicMembers:
         replaced = group.static_member(instance_id)
         member = self._member(decision, group, member_id, request)
         subscription = _subscription(request)
-        updated = _said(member, caller, request, subscription)
+        updated = _updated_member(member, caller, request, subscription)
         updated = self._settle(decision, group, member, updated, replaced, subscription)
         return self._joined(decision, group, updated, request)
 
@@ -508,7 +508,7 @@ def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The subscription is malformed: {error}") from error
 
 
-def _said(
+def _updated_member(
     member: ConsumerGroupMember,
     caller: Caller,
     request: JoinGroupRequest,

@@ -47,21 +47,21 @@ class GroupsOfKind(Generic[G]):
         self._context = context
         self._kind: type[G] = kind
 
-    def present(self, group_id: str) -> G | None:
+    def get(self, group_id: str) -> G | None:
         group = self._context.groups.get(group_id)
         return group if isinstance(group, self._kind) else None
 
-    def made(self, group_id: str) -> G:
+    def get_or_create(self, group_id: str) -> G:
         """The group; a new one in the place of one that was there for its offsets only."""
-        group = self.present(group_id)
+        group = self.get(group_id)
         if group is None:
             group = self._kind(self._context.timeline, group_id)
             self._context.groups[group_id] = group
         return group
 
-    def removed(self, group_id: str) -> bool:
+    def remove(self, group_id: str) -> bool:
         """Its record is deleted; False if there was none of this kind."""
-        there = self.present(group_id) is not None
+        there = self.get(group_id) is not None
         if there:
             self._context.groups.pop(group_id)
         return there
@@ -77,7 +77,7 @@ class GroupsByTopic:
         for topic in topics:
             self._ids.setdefault(topic, set()).add(group_id)
 
-    def concerned(self, topics: Iterable[str], still: Callable[[str, str], bool]) -> Iterator[str]:
+    def affected_by(self, topics: Iterable[str], still: Callable[[str, str], bool]) -> Iterator[str]:
         """Those that any of these topics still concerns (`still` of group and topic); others are forgotten."""
         for topic in topics:
             ids = self._ids.get(topic, set())
@@ -123,39 +123,39 @@ class ModernReplay(Generic[G]):
 
     def _group(self, key: GroupKey, value: Any | None) -> None:
         if value is not None:
-            self._groups.made(key.group_id).set_epoch(value.epoch, value.metadata_hash)
+            self._groups.get_or_create(key.group_id).set_epoch(value.epoch, value.metadata_hash)
         else:
-            self._groups.removed(key.group_id)
+            self._groups.remove(key.group_id)
 
     def _member(self, key: MemberKey, value: Any | None) -> None:
         if value is None:
-            group = self._groups.present(key.group_id)
+            group = self._groups.get(key.group_id)
             if group is not None:
                 group.remove_member(key.member_id)
             return
-        group = self._groups.made(key.group_id)
+        group = self._groups.get_or_create(key.group_id)
         member = group.members.get(key.member_id) or self._new_member(key.member_id)
         group.put_member(member.with_metadata(value))
 
     def _target_epoch(self, key: GroupKey, value: TargetEpochValue | None) -> None:
         if value is not None:
             target = TargetEpoch(value.assignment_epoch, value.assignment_timestamp)
-            self._groups.made(key.group_id).set_target_epoch(target)
+            self._groups.get_or_create(key.group_id).set_target_epoch(target)
             return
-        group = self._groups.present(key.group_id)
+        group = self._groups.get(key.group_id)
         if group is not None:
             group.set_target_epoch(_NO_TARGET)
 
     def _target(self, key: MemberKey, value: Any | None) -> None:
         if value is not None:
-            self._groups.made(key.group_id).put_target(key.member_id, self._target_of(value))
+            self._groups.get_or_create(key.group_id).put_target(key.member_id, self._target_of(value))
             return
-        group = self._groups.present(key.group_id)
+        group = self._groups.get(key.group_id)
         if group is not None:
             group.remove_target(key.member_id)
 
     def _assignment(self, key: MemberKey, value: Any | None) -> None:
-        group = self._groups.present(key.group_id) if value is None else self._groups.made(key.group_id)
+        group = self._groups.get(key.group_id) if value is None else self._groups.get_or_create(key.group_id)
         member = None if group is None else group.members.get(key.member_id)
         if group is None or (member is None and value is None):
             return
@@ -252,7 +252,7 @@ class ModernTimers(Generic[G]):
     ) -> CoordinatorResult[Any]:
         """The member is fenced, if it and its group are still there."""
         self._sessions.pop((group_id, member_id), None)
-        group = self._groups.present(group_id)
+        group = self._groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None or (epoch is not None and member.member_epoch != epoch):
             return CoordinatorResult(None)

@@ -152,7 +152,7 @@ class ShareReplay(ModernReplay[ShareGroup]):
         if value is None:
             self._states(key.group_id, None)
         else:
-            self._groups.made(key.group_id)
+            self._groups.get_or_create(key.group_id)
             self._states(key.group_id, records.states_of(value))
 
 

@@ -44,7 +44,7 @@ MAX_SIZE: Final = "group.share.max.size"
 METADATA_REFRESH_INTERVAL_MS: Final = 2**31 - 1
 
 
-class Beat(NamedTuple):
+class HeartbeatOutcome(NamedTuple):
     """What a heartbeat comes to."""
 
     response: ShareGroupHeartbeatResponse
@@ -64,7 +64,7 @@ class ShareGroupManager:
 
     def heartbeat(
         self, caller: Caller, request: ShareGroupHeartbeatRequest, now_ms: int
-    ) -> CoordinatorResult[Beat]:
+    ) -> CoordinatorResult[HeartbeatOutcome]:
         """A member joins, stays or leaves."""
         if request.member_epoch == LEAVE_EPOCH:
             return self._leave(request)
@@ -75,7 +75,7 @@ class ShareGroupManager:
         group = self._group(request)
         self._require_room(group, request.member_id)
         member = self._member(group, request)
-        updated = _said(member, caller, request)
+        updated = _updated_member(member, caller, request)
         written: list[CoordinatorRecord] = []
         if updated != member:
             written.append(records.member_metadata(group.group_id, updated))
@@ -100,7 +100,7 @@ class ShareGroupManager:
 
     def _alive(
         self, caller: Caller, request: ShareGroupHeartbeatRequest, now_ms: int
-    ) -> CoordinatorResult[Beat] | None:
+    ) -> CoordinatorResult[HeartbeatOutcome] | None:
         """The short way of most heartbeats: nothing is new, and there was nothing to do before."""
         if request.subscribed_topic_names is not None or request.rack_id is not None:
             return None
@@ -119,7 +119,7 @@ class ShareGroupManager:
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
         )
         session = self._session(group.group_id, member.member_id, settings.session_timeout_ms)
-        return CoordinatorResult(Beat(response), (), (session,))
+        return CoordinatorResult(HeartbeatOutcome(response), (), (session,))
 
     def _is_settled(self, group: ShareGroup) -> bool:
         return group.is_settled(self._groups.states.get(group.group_id), self._context.image)
@@ -269,7 +269,7 @@ class ShareGroupManager:
         response: ShareGroupHeartbeatResponse,
         written: list[CoordinatorRecord],
         now_ms: int,
-    ) -> CoordinatorResult[Beat]:
+    ) -> CoordinatorResult[HeartbeatOutcome]:
         group_id = group.group_id
         timeout_ms = self._groups.settings[group_id].session_timeout_ms
         effects = [self._session(group_id, response.member_id or "", timeout_ms)]
@@ -277,10 +277,10 @@ class ShareGroupManager:
         if not topics:
             if not written and group.target_epoch.epoch == group.epoch:
                 self._note_settled(group)
-            return CoordinatorResult(Beat(response), written, effects)
+            return CoordinatorResult(HeartbeatOutcome(response), written, effects)
         written.append(self._groups.begun(group_id, topics, now_ms))
         return CoordinatorResult(
-            Beat(response, Initialize(group_id, epoch, starts_unknown(topics))),
+            HeartbeatOutcome(response, Initialize(group_id, epoch, starts_unknown(topics))),
             written,
             effects,
             lambda _: self._not_begun(group_id, topics),
@@ -298,14 +298,14 @@ class ShareGroupManager:
 
     # ---- leaving --------------------------------------------------------------------------------------------
 
-    def _leave(self, request: ShareGroupHeartbeatRequest) -> CoordinatorResult[Beat]:
+    def _leave(self, request: ShareGroupHeartbeatRequest) -> CoordinatorResult[HeartbeatOutcome]:
         group = self._groups.group(request.group_id)
         member = group.member(request.member_id)
         response = ShareGroupHeartbeatResponse(
             member_id=request.member_id, member_epoch=request.member_epoch, heartbeat_interval_ms=0
         )
         written, effects = self._remove(group, member)
-        return CoordinatorResult(Beat(response), written, effects, lambda _: self._stays(request))
+        return CoordinatorResult(HeartbeatOutcome(response), written, effects, lambda _: self._stays(request))
 
     def _stays(self, request: ShareGroupHeartbeatRequest) -> Sequence[Effect]:
         """That it has left could not be written: if nothing more is heard of it, its session ends."""
@@ -388,7 +388,9 @@ def _session_key(group_id: str, member_id: str) -> tuple[str, str, str]:
     return "share session", group_id, member_id
 
 
-def _said(member: ShareGroupMember, caller: Caller, request: ShareGroupHeartbeatRequest) -> ShareGroupMember:
+def _updated_member(
+    member: ShareGroupMember, caller: Caller, request: ShareGroupHeartbeatRequest
+) -> ShareGroupMember:
     """The member with what the request says of it; what it leaves out stays."""
     names = request.subscribed_topic_names
     return replace(

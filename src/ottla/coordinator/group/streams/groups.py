@@ -156,10 +156,10 @@ class StreamsGroups:
         """The group that a member joins: made now if there is none, or in the place of an empty classic one."""
         present = self.context.groups.get(group_id)
         if present is None:
-            return _scratch(group_id)
+            return _new_group(group_id)
         if isinstance(present, ClassicGroup) and present.is_empty():
             decision.records.extend(present.tombstones())
-            return _scratch(group_id)
+            return _new_group(group_id)
         group = self.streams_group(group_id)
         most: int = self.context.config()[MAX_SIZE]
         if len(group.members) >= most:
@@ -260,7 +260,7 @@ class StreamsGroups:
         self.timers.cancel_all(decision, group_id, member.member_id, session_timeout_ms)
 
 
-def _scratch(group_id: str) -> StreamsGroup:
+def _new_group(group_id: str) -> StreamsGroup:
     """A group to decide on, which becomes a real one by the replay of what is decided."""
     timeline = Timeline()
     timeline.recording = False
@@ -333,13 +333,13 @@ class StreamsReplay(ModernReplay[StreamsGroup]):
 
     def groups_that_need(self, topics: Iterable[str]) -> Iterator[StreamsGroup]:
         """Those whose topology needs any of these topics."""
-        for group_id in self._by_topic.concerned(topics, self._is_needed):
-            group = self._groups.present(group_id)
+        for group_id in self._by_topic.affected_by(topics, self._is_needed):
+            group = self._groups.get(group_id)
             if group is not None:
                 yield group
 
     def _is_needed(self, group_id: str, topic: str) -> bool:
-        group = self._groups.present(group_id)
+        group = self._groups.get(group_id)
         return group is not None and group.topology is not None and topic in group.topology.required_topics
 
     # ---- what only streams groups have ----------------------------------------------------------------------
@@ -349,20 +349,20 @@ class StreamsReplay(ModernReplay[StreamsGroup]):
             super()._group(key, value)
             configs = {config.key: config.value for config in value.last_assignment_configs or ()}
             basis = AssignmentBasis(value.validated_topology_epoch, configs)
-            self._groups.made(key.group_id).set_basis(basis)
-        elif self._groups.removed(key.group_id):
+            self._groups.get_or_create(key.group_id).set_basis(basis)
+        elif self._groups.remove(key.group_id):
             self._removed(key.group_id)
 
     def _topology(
         self, key: log.StreamsGroupTopologyKey, value: log.StreamsGroupTopologyValue | None
     ) -> None:
         if value is None:
-            group = self._groups.present(key.group_id)
+            group = self._groups.get(key.group_id)
             if group is not None:
                 group.set_topology(None)
             return
         topology = StreamsTopology(value)
-        self._groups.made(key.group_id).set_topology(topology)
+        self._groups.get_or_create(key.group_id).set_topology(topology)
         self._by_topic.note(key.group_id, topology.required_topics)
 
 

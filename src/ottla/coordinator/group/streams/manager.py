@@ -165,7 +165,7 @@ class StreamsGroupManager:
         group, member = self._find(decision, request)
         owned = _owned(request)
         _require_epoch(member, request.member_epoch, owned)
-        updated = _said(member, caller, request)
+        updated = _updated_member(member, caller, request)
         statuses = _stale_topology(group, updated)
         if updated is not member:
             decision.records.append(records.member_metadata(group.group_id, updated))
@@ -437,7 +437,7 @@ def _require_tasks(configured: ConfiguredTopology, owned: Tasks | None) -> None:
                 )
 
 
-def _said(
+def _updated_member(
     member: StreamsGroupMember, caller: Caller, request: StreamsGroupHeartbeatRequest
 ) -> StreamsGroupMember:
     """The member with what the request says of it; what it leaves out stays."""
