@@ -42,7 +42,7 @@ from ottla.server.network.connection import Connection
 from ottla.server.network.output import SocketOutput
 from ottla.server.network.socket_server import ListenerHost
 from ottla.server.registry import Listener, Route, routes
-from ottla.share.coordinator import ShareMachine
+from ottla.share.coordinator import ShareCoordinatorShard
 
 # Callbacks that have the gates inside, or cannot raise.
 NO_BOUNDARIES: Final = (
@@ -272,7 +272,7 @@ class Faults:
         patch.setattr(Shard, "write", written)
         patch.setattr(Shard, "_build", self.gated(Shard._build, "batch of a shard", "built"))
         patch.setattr(PartitionLog, "append", self.gated(PartitionLog.append, "batch of a shard", "appended"))
-        for machine in (GroupMachine, TransactionMachine, ShareMachine):
+        for machine in (GroupMachine, TransactionMachine, ShareCoordinatorShard):
             name = machine.__name__
             patch.setattr(machine, "replay", self.gated(machine.replay, "replay", name))
             ended = self.gated(machine.replay_end_transaction, "replay of a marker", name)

@@ -37,16 +37,16 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, random_uuid
 from ottla.model.pending import Pending
 from ottla.model.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, guarded, report, spawn
-from ottla.model.time_slice import TimeSlice, PacedCalls, SharedTimeSlice
+from ottla.model.time_slice import PacedCalls, SharedTimeSlice, TimeSlice
 from ottla.node.stalls import freeze_what_stays
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.server.transaction.markers import MarkerSender, MarkerWriter
 from ottla.server.transaction.producer_ids import ProducerIdSource
 from ottla.server.transaction.service import TransactionService
-from ottla.share.coordinator import SHARE_RECORDS, LocalShareCoordinator, ShareMachine
+from ottla.share.coordinator import SHARE_RECORDS, ShareCoordinatorService, ShareCoordinatorShard
 from ottla.share.groups import ShareGroupService
-from ottla.share.persister import SharePersister
+from ottla.share.persister import DefaultStatePersister
 from ottla.storage.log.log import Log
 from ottla.storage.validator import AppendOrigin
 from ottla.wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -119,9 +119,9 @@ SHARE_TOPIC = "__share_group_state"
 class ShareParts:
     """What the rest of the node uses of them."""
 
-    runtime: CoordinatorRuntime[ShareMachine]
-    coordinator: LocalShareCoordinator
-    persister: SharePersister
+    runtime: CoordinatorRuntime[ShareCoordinatorShard]
+    coordinator: ShareCoordinatorService
+    persister: DefaultStatePersister
     groups: ShareGroupService
 
 
@@ -135,8 +135,8 @@ def make_share(
 ) -> ShareParts:
     """`require_topic` says whether the coordinator's topic exists, and has it made otherwise."""
 
-    def machine(timeline: Timeline, partition: int, epoch: int) -> ShareMachine:
-        return ShareMachine(timeline, config, lambda offset: _prune(replicas, partition, offset))
+    def machine(timeline: Timeline, partition: int, epoch: int) -> ShareCoordinatorShard:
+        return ShareCoordinatorShard(timeline, config, lambda offset: _prune(replicas, partition, offset))
 
     runtime = CoordinatorRuntime(
         SHARE_TOPIC,
@@ -147,8 +147,8 @@ def make_share(
         lambda: int(config()["share.coordinator.state.topic.compression.codec"]),
         lambda: int(config()["share.coordinator.append.linger.ms"]),
     )
-    coordinator = LocalShareCoordinator(runtime, lambda: config()["share.coordinator.write.timeout.ms"])
-    persister = SharePersister(coordinator, scheduler, require_topic)
+    coordinator = ShareCoordinatorService(runtime, lambda: config()["share.coordinator.write.timeout.ms"])
+    persister = DefaultStatePersister(coordinator, scheduler, require_topic)
     return ShareParts(runtime, coordinator, persister, ShareGroupService(groups, persister))
 
 

@@ -49,7 +49,7 @@ from ottla.server.limits import Unpacking
 from ottla.server.network.socket_server import Sockets
 from ottla.server.topic_creation import SHARE_GROUP_STATE
 from ottla.server.transaction.producer_ids import ProducerIdBlock, ProducerIdSource
-from ottla.share.manager import ShareService
+from ottla.share.manager import SharePartitionManager
 from ottla.share.persister import Persister
 from ottla.storage.config import LogConfig, LogManagerSettings
 from ottla.storage.dirs.meta_properties import MetaProperties
@@ -113,7 +113,7 @@ def make_share_service(
     unpacking: Unpacking,
     config: Callable[[], BrokerConfig],
     image: Callable[[], ClusterImage],
-) -> ShareService:
+) -> SharePartitionManager:
     """Put it together; on the running loop."""
 
     def search(log: Log, timestamp: int) -> Pending[int | None]:
@@ -126,7 +126,7 @@ def make_share_service(
         )
         return found
 
-    return ShareService(replicas, persister, scheduler, executor, search, config, image)
+    return SharePartitionManager(replicas, persister, scheduler, executor, search, config, image)
 
 
 async def _search(unpacking: Unpacking, log: Log, timestamp: int, found: Pending[int | None]) -> None:
@@ -181,7 +181,7 @@ class Node:
         self.logs: LogManager
         self.replicas: ReplicaManager
         self.coordinators: Coordinators
-        self.share: ShareService
+        self.share: SharePartitionManager
         self._lifecycle: BrokerLifecycle
 
     # ---- life ---------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ MAX_DIR_NAME_LENGTH = 255
 _FUTURE_SUFFIX_LENGTH = 1 + 32 + len("-future")
 
 
-class DirMover:
+class ReplicaAlterLogDirs:
     """The moves under way on this broker."""
 
     def __init__(

@@ -22,7 +22,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.model.tasks import spawn_restarting
 from ottla.model.time_slice import TimeSlice
-from ottla.replication.alter_log_dirs import DirMover
+from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfFilesError, is_out_of_files
@@ -62,7 +62,7 @@ class ReplicaManager:
         # Partitions for which there was no descriptor, and whether each is new.
         self._unhosted: dict[TopicPartition, bool] = {}
         self._hosting: asyncio.Task[None] | None = None
-        self._mover = DirMover(logs, clock, executor, on_moved)
+        self._mover = ReplicaAlterLogDirs(logs, clock, executor, on_moved)
         self._image = ClusterImage()
         self._first = True  # the first delta tells of partitions that were here before
 

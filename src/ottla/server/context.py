@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from ottla.server.network.connection import Connection
     from ottla.server.transaction.producer_ids import ProducerIdSource
     from ottla.server.transaction.service import TransactionService
-    from ottla.share.coordinator import LocalShareCoordinator
+    from ottla.share.coordinator import ShareCoordinatorService
     from ottla.share.groups import ShareGroupService
-    from ottla.share.manager import ShareService
+    from ottla.share.manager import SharePartitionManager
     from ottla.storage.log_manager import LogManager
     from ottla.wire.framing import RequestHeader
 
@@ -57,9 +57,9 @@ class Services:
     # Of consumer groups, by the names that consumers ask for.
     group_assignors: "Mapping[str, PartitionAssignor]"
     transactions: "TransactionService"
-    share_state: "LocalShareCoordinator"
+    share_state: "ShareCoordinatorService"
     share_groups: "ShareGroupService"
-    share: "ShareService"
+    share: "SharePartitionManager"
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
     # What large requests list, all together.
     elements: ElementBudget = field(default_factory=ElementBudget)

@@ -27,7 +27,6 @@ from ottla.server.authorized import ALL_GROUP_OPERATIONS
 from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.registry import handles
-from ottla.share.groups import chain as chain_pending
 from ottla.wire.codec import encode
 from ottla.wire.messages.consumer_group import (
     ConsumerGroupDescribeRequest,
@@ -123,7 +122,7 @@ async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGro
 def _delete_groups(ctx: Context, partition: int, group_ids: list[str]) -> Pending[Deleted]:
     """Share groups have state elsewhere too, which goes first: a group whose state stays, stays."""
     staying = ctx.node.share_groups.delete_state(partition, group_ids)
-    deleted = chain_pending(staying, lambda reasons: _delete_others(ctx, partition, group_ids, reasons))
+    deleted = staying.and_then(lambda reasons: _delete_others(ctx, partition, group_ids, reasons))
     return deleted.map(lambda results: results, lambda error: _not_deleted(group_ids, error))
 
 
