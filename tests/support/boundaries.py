@@ -38,10 +38,10 @@ from ottla.node.coordinators import LoopScheduler, PartitionLog
 from ottla.node.publisher import Publisher
 from ottla.server import handlers
 from ottla.server.dispatch import Dispatcher
-from ottla.server.network.connection import Connection
+from ottla.server.network.connection import Connection, Listener
 from ottla.server.network.output import SocketOutput
-from ottla.server.network.socket_server import ListenerHost
-from ottla.server.registry import Listener, Route, routes
+from ottla.server.network.socket_server import Acceptor
+from ottla.server.registry import Route, routes
 from ottla.share.coordinator import ShareCoordinatorShard
 
 # Callbacks that have the gates inside, or cannot raise.
@@ -239,7 +239,7 @@ class Faults:
             real = getattr(Connection, name)
             patch.setattr(Connection, name, self.gated(real, "connection", name))
         for owner, name in (
-            (ListenerHost, "opened"),
+            (Acceptor, "opened"),
             (Dispatcher, "__call__"),
             (SocketOutput, "write"),
             (SocketOutput, "flush"),

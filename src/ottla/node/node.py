@@ -46,8 +46,8 @@ from ottla.server import handlers
 from ottla.server.context import Services
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.limits import Unpacking
-from ottla.server.network.socket_server import Sockets
-from ottla.server.topic_creation import SHARE_GROUP_STATE
+from ottla.server.network.socket_server import SocketServer
+from ottla.server.topic_creation import SHARE_GROUP_STATE, AutoTopicCreationManager, StreamsInternalTopics
 from ottla.server.transaction.producer_ids import ProducerIdBlock, ProducerIdSource
 from ottla.share.manager import SharePartitionManager
 from ottla.share.persister import Persister
@@ -176,7 +176,7 @@ class Node:
         self._rest: asyncio.TimerHandle | None = None
         self._interrupted = False
         self._loading = False
-        self.sockets: Sockets
+        self.sockets: SocketServer
         self.controller: Controller
         self.logs: LogManager
         self.replicas: ReplicaManager
@@ -223,7 +223,7 @@ class Node:
                 log.error("while stopping: %s", error, exc_info=not isinstance(error, KafkaError))
 
     async def _bind(self) -> None:
-        self.sockets = Sockets(self.config)
+        self.sockets = SocketServer(self.config)
         self._stops.append(self._close_sockets)
         await self.sockets.bind()
 
@@ -336,7 +336,11 @@ class Node:
         self._stalls.start()
 
     def _services(self) -> Services:
-        services = Services(
+        topic_creation = AutoTopicCreationManager(
+            lambda: self.config, lambda: self._publisher.image, self.controller, self.caught_up
+        )
+        self.coordinators.create_share_topic = partial(topic_creation.create_internal, SHARE_GROUP_STATE)
+        return Services(
             node_id=self.node_id,
             cluster_id=self.cluster_id,
             clock=self._clock,
@@ -359,11 +363,9 @@ class Node:
             share_state=self.coordinators.share.coordinator,
             share_groups=self.coordinators.share.groups,
             share=self.share,
+            topic_creation=topic_creation,
+            streams_topics=StreamsInternalTopics(lambda: self.config, self.controller, self._clock),
         )
-        self.coordinators.create_share_topic = lambda: services.topic_creation.create_internal(
-            services, SHARE_GROUP_STATE
-        )
-        return services
 
     # ---- stopping -----------------------------------------------------------------------------------------
 

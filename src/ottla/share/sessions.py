@@ -103,7 +103,7 @@ class ShareSessionCache:
     def get(self, key: ShareSessionKey) -> ShareSession | None:
         return self._sessions.get(key)
 
-    def plan(
+    def new_context(
         self,
         key: ShareSessionKey,
         epoch: int,
@@ -129,7 +129,7 @@ class ShareSessionCache:
         return ShareFetchContext(list(session.partitions.values()), session, session.epoch)
 
     def acknowledging(self, key: ShareSessionKey, epoch: int) -> None:
-        """A request that only acknowledges; KafkaError as for `plan`."""
+        """A request that only acknowledges; KafkaError as for `new_context`."""
         if epoch == INITIAL_EPOCH:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
         session = self._require(key)

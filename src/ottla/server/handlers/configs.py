@@ -22,7 +22,8 @@ from ottla.model.ids import topic_name_problem
 from ottla.model.time_slice import TimeSlice
 from ottla.server.context import Context
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
-from ottla.server.registry import Listener, handles
+from ottla.server.network.connection import Listener
+from ottla.server.registry import handles
 from ottla.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,

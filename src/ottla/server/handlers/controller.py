@@ -13,8 +13,9 @@ from ottla.raft.answers import Asked
 from ottla.server.context import Context
 from ottla.server.dispatch import respond
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
+from ottla.server.network.connection import Listener
 from ottla.server.network.output import Reply
-from ottla.server.registry import Listener, Route, handles, routes
+from ottla.server.registry import Route, handles, routes
 from ottla.wire.codec import decode
 from ottla.wire.framing import decode_request_header
 from ottla.wire.messages.broker_lifecycle import (

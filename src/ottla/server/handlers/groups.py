@@ -510,7 +510,7 @@ def _answer_streams_heartbeat(ctx: Context, outcome: HeartbeatOutcome) -> Stream
     response, topics = outcome
     if topics:
         retry_ms = response.heartbeat_interval_ms * RETRY_HEARTBEATS
-        ctx.node.streams_topics.create(ctx.node, topics, retry_ms, ctx.now_ms)
+        ctx.node.streams_topics.create(topics, retry_ms, ctx.now_ms)
         failures = ctx.node.streams_topics.failures(topics, ctx.now_ms)
         if failures:
             _tell_failures(response, failures)

@@ -21,7 +21,8 @@ from ottla.server.context import Context, Services
 from ottla.server.dispatch import Encoded
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
 from ottla.server.metadata_encoding import View, encode_topic, splice_topics
-from ottla.server.registry import Listener, handles
+from ottla.server.network.connection import Listener
+from ottla.server.registry import handles
 from ottla.server.topic_creation import (
     GROUP_METADATA,
     SHARE_GROUP_STATE,
@@ -139,7 +140,7 @@ async def _missing(
         encoded.append(encode_topic(ctx.version, error, name))
         await time_slice.yield_to_loop()
     if legal and request.allow_auto_topic_creation and ctx.node.config()["auto.create.topics.enable"]:
-        ctx.node.topic_creation.auto_create(ctx.node, legal[:MAX_DECIDED_ELEMENTS])
+        ctx.node.topic_creation.auto_create(legal[:MAX_DECIDED_ELEMENTS])
     return encoded
 
 
@@ -388,7 +389,7 @@ async def _made(ctx: Context, request: FindCoordinatorRequest) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(MAX_WAIT_S):
             # Whoever else waits for it goes on waiting when this one's time is up.
-            await asyncio.shield(ctx.node.topic_creation.create_internal(ctx.node, topic))
+            await asyncio.shield(ctx.node.topic_creation.create_internal(topic))
             runtime = _runtime(ctx.node, topic)
             for partition in {runtime.partition_for(key) for key in keys}:
                 await runtime.settled(partition)
@@ -424,7 +425,7 @@ def _coordinator(ctx: Context, key_type: int, key: str) -> Coordinator:
 def _find(ctx: Context, topic: InternalTopic, key: str) -> tuple[int, Endpoint] | None:
     """The broker that leads the key's partition, if it can be reached on this listener."""
     image = ctx.node.image()
-    partition = image.partition(topic.name, partition_for(key, topic.partitions(ctx)))
+    partition = image.partition(topic.name, partition_for(key, topic.partitions(image, ctx.node.config())))
     broker = None if partition is None else image.brokers.get(partition.leader)
     if broker is None or broker.fenced:
         return None

@@ -113,13 +113,13 @@ class _ShareFetch:
         self._service = ctx.node.share
         self._image = ctx.node.image()
         self._who: ShareSessionKey
-        self._opened: ShareFetchContext
+        self._session_context: ShareFetchContext
 
     def serve(self) -> Encoded | Pending[Encoded]:
         """Acquire and acknowledge; KafkaError if the request as a whole is refused."""
         self._who = _member(self._ctx, self._request)
         self._check_renewal()
-        self._opened = self._plan()
+        self._session_context = self._new_context()
         self._ctx.connection.when_lost(self._service, self._service.disconnected)
         acknowledging = self._acknowledge()
         unknown, known = self._sort_out()
@@ -150,7 +150,7 @@ class _ShareFetch:
         if request.is_renew_ack and any(wanted):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a fetch that renews must ask for nothing else")
 
-    def _plan(self) -> ShareFetchContext:
+    def _new_context(self) -> ShareFetchContext:
         request, image = self._request, self._image
         wanted = []
         for topic in request.topics:
@@ -160,7 +160,7 @@ class _ShareFetch:
                 CachedSharePartition(Uuid(topic.topic_id), partition.partition_index, name)
                 for partition in topic.partitions
             ]
-        return self._service.sessions.plan(
+        return self._service.sessions.new_context(
             self._who,
             request.share_session_epoch,
             wanted,
@@ -186,7 +186,7 @@ class _ShareFetch:
             return [], []
         image = self._image
         unknown, known = [], []
-        for partition in self._opened.partitions:
+        for partition in self._session_context.partitions:
             if partition.topic is None:
                 unknown.append(ShareRead(partition, ErrorCode.UNKNOWN_TOPIC_ID))
             elif image.partition(partition.topic, partition.partition) is None:
@@ -216,7 +216,7 @@ class _ShareFetch:
     def _answer(self, reads: list[ShareRead], outcomes: AckOutcomes) -> Encoded:
         node = self._ctx.node
         code = ErrorCode.NONE
-        if not self._opened.is_current():
+        if not self._session_context.is_current():
             code, reads = ErrorCode.INVALID_SHARE_SESSION_EPOCH, []
         answered = [read for read in reads if self._must_answer(read)]
         if any(self._image.topic_by_id(read.partition.topic_id) is None for read in answered):
@@ -250,7 +250,7 @@ class _ShareFetch:
         return topics
 
     def _must_answer(self, read: ShareRead) -> bool:
-        session = self._opened.session
+        session = self._session_context.session
         if session is None:
             return True
         return session.must_answer(read.partition.key, read.slice is not None, bool(read.error_code))
