@@ -64,7 +64,7 @@ class PartitionRead(NamedTuple):
 
     @property
     def decides(self) -> bool:
-        """Is there something to tell that cannot wait for more data?"""
+        """Is there something to answer that cannot wait for more data?"""
         return self.error_code != ErrorCode.NONE or self.diverging is not None
 
 

@@ -45,7 +45,7 @@ from ottla.wire.messages.fetch import FetchRequest
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
-# From this size on sendfile is cheaper than a read that also proves the pages warm, and a share in one write (measured).
+# From this size on sendfile is cheaper than a read that also proves the pages warm and a share in one write (measured).
 SENDFILE_MIN_BYTES = 96 * 1024
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 FLEXIBLE_VERSION = 12

@@ -261,7 +261,7 @@ class Connection(asyncio.BufferedProtocol):
             self.host.pool.end(lease)
 
     def when_lost(self, key: Hashable, call: "Callable[[Connection], None]") -> None:
-        """Whom to tell when the connection is gone; once for each key."""
+        """Call back when the connection is gone; once for each key."""
         if self._on_lost is None:
             self._on_lost = {}
         self._on_lost[key] = call

@@ -63,7 +63,7 @@ class Deferred:
             self._then(reply)
 
     def then(self, callback: Callable[[Reply | None], None]) -> None:
-        """Whom to tell when it is there."""
+        """Call back when it is there."""
         self._then = callback
 
     def abandon(self) -> None:
