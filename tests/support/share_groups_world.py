@@ -52,7 +52,7 @@ def topic_id(name: str) -> Uuid:
 
 
 class ShareGroupsWorld:
-    """See the module."""
+    """Share groups with their group coordinator and their share coordinator."""
 
     def __init__(
         self,

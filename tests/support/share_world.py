@@ -193,7 +193,7 @@ class Connection:
 
 
 class ShareWorld:
-    """See the module."""
+    """The share groups of one broker, with members that fetch and acknowledge."""
 
     def __init__(self, dir: Path, partitions: int = 1, **config: object) -> None:
         self.scheduler = ManualScheduler(NOW)

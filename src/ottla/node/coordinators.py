@@ -58,8 +58,7 @@ if TYPE_CHECKING:
     from ottla.coordinator.group.shard import GroupMachine
 
 
-log = logging.getLogger("ottla.coordinator")
-consumer_log = logging.getLogger("ottla.coordinator.consumer")
+log = logging.getLogger("ottla.coordinator.consumer")
 
 T = TypeVar("T")
 
@@ -488,9 +487,7 @@ class LoopBackground:
     ) -> None:
         def decided(outcome: Pending[Any]) -> None:
             if outcome.error is not None:
-                consumer_log.info(
-                    "what was found out for group %s was not written: %s", group_id, outcome.error
-                )
+                log.info("what was found out for group %s was not written: %s", group_id, outcome.error)
                 failed(outcome.error)
 
         runtime = self._runtime()

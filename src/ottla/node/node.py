@@ -388,7 +388,7 @@ class Node:
         registration = topic.partitions.get(found.topic_partition.partition)
         return registration is None or self.node_id not in registration.replicas
 
-    # ---- talking to the controller ------------------------------------------------------------------------
+    # ---- requests to the controller -----------------------------------------------------------------------
 
     async def _allocate_producer_ids(self) -> ProducerIdBlock:
         request = AllocateProducerIdsRequest(

@@ -1,4 +1,4 @@
-"""From a frame to the handler of its API and back to a frame.
+"""Dispatcher: from a frame to the handler of its API and back to a frame (KafkaApis.handle).
 
 What cannot be parsed has no answer in the protocol: it raises, and the connection closes it with one log line.
 An unknown ApiVersions version is the exception that lets old and new clients find each other (KIP-511).

@@ -67,7 +67,7 @@ class Group:
 
 @dataclass
 class Model:
-    """See the module."""
+    """A share partition, record by record."""
 
     start: int = 0
     end: int = 0
