@@ -23,7 +23,8 @@ from tests.support.boundaries import Faults, Gate
 from tests.support.raw_client import RawClient
 from tests.support.specimens import specimen
 
-from ottla.server.registry import ADVERTISED, Listener, routes
+from ottla.server.network.connection import Listener
+from ottla.server.registry import ADVERTISED, routes
 from ottla.testing import Broker
 
 PATIENCE_S: Final = 20.0

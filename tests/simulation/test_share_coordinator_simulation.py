@@ -25,8 +25,9 @@ from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode
 from ottla.records.batch import iter_batches
-from ottla.share.coordinator import SHARE_RECORDS, LocalShareCoordinator, ShareKey, ShareMachine
-from ottla.share.persister import SharePersister
+from ottla.share.coordinator import SHARE_RECORDS, ShareCoordinatorService, ShareCoordinatorShard
+from ottla.share.persister import DefaultStatePersister
+from ottla.share.state import SharePartitionKey
 
 BLOCKS = 20
 SEEDS = 1_000
@@ -47,16 +48,16 @@ class CoordinatedWorld(ShareWorld):
         super().__init__(dir, partitions, **config)
         self.log = MemoryLog()
         self._epoch = 0
-        self.states: CoordinatorRuntime[ShareMachine] = CoordinatorRuntime(
+        self.states: CoordinatorRuntime[ShareCoordinatorShard] = CoordinatorRuntime(
             "__share_group_state", _machine, SHARE_RECORDS, self.scheduler, lambda: 1
         )
-        coordinator = LocalShareCoordinator(self.states, lambda: 5_000)
-        self.persister = SharePersister(coordinator, self.scheduler, lambda: True)  # type: ignore[assignment]
+        coordinator = ShareCoordinatorService(self.states, lambda: 5_000)
+        self.persister = DefaultStatePersister(coordinator, self.scheduler, lambda: True)  # type: ignore[assignment]
         self.service = self._make_service()
         self.states.on_image(self.image, Delta(ClusterImage(), self.image, {}))
         self._lead()
         for index in range(partitions):
-            coordinator.initialize(ShareKey("g", TOPIC_ID, index), 1, -1)
+            coordinator.initialize(SharePartitionKey("g", TOPIC_ID, index), 1, -1)
         self.scheduler.settle()
 
     def _lead(self) -> None:
@@ -78,8 +79,8 @@ class CoordinatedWorld(ShareWorld):
         self._lead()
 
 
-def _machine(timeline: Timeline, partition: int, epoch: int) -> ShareMachine:
-    return ShareMachine(timeline, lambda: STATE_SETTINGS, lambda offset: None)
+def _machine(timeline: Timeline, partition: int, epoch: int) -> ShareCoordinatorShard:
+    return ShareCoordinatorShard(timeline, lambda: STATE_SETTINGS, lambda offset: None)
 
 
 class CoordinatedSimulation(Simulation):

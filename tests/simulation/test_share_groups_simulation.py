@@ -20,9 +20,10 @@ from ottla.coordinator.group.share.group import ShareGroup
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
-from ottla.share.coordinator import ShareCoordinator, ShareKey, StateBatch, StateChange, combine
+from ottla.share.coordinator import ShareCoordinator, StateChange, combine
 from ottla.share.groups import ShareGroupService
-from ottla.share.persister import SharePersister
+from ottla.share.persister import DefaultStatePersister
+from ottla.share.state import PersisterStateBatch, SharePartitionKey
 from ottla.wire.messages.share_group import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
@@ -47,27 +48,27 @@ GONE = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GR
 class Leader:
     """The leader of one partition, as far as the group's state is concerned, and what it knows to be written."""
 
-    def __init__(self, key: ShareKey) -> None:
+    def __init__(self, key: SharePartitionKey) -> None:
         self.key = key
         self.epoch = 0
         self.state_epoch = -1
         self.start_offset = -1
-        self.confirmed: tuple[StateBatch, ...] = ()
+        self.confirmed: tuple[PersisterStateBatch, ...] = ()
 
 
 class Watched:
     """The share coordinator as the group's coordinator asks it: what it sets or forgets ends a leader's knowledge."""
 
-    def __init__(self, coordinator: ShareCoordinator, changed: Callable[[ShareKey], object]) -> None:
+    def __init__(self, coordinator: ShareCoordinator, changed: Callable[[SharePartitionKey], object]) -> None:
         self._changed = changed
         self._coordinator = coordinator
         self.read, self.write, self.summary = coordinator.read, coordinator.write, coordinator.summary
 
-    def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> Pending[None]:
+    def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> Pending[None]:
         self._changed(key)
         return self._coordinator.initialize(key, state_epoch, start_offset)
 
-    def delete(self, key: ShareKey) -> Pending[None]:
+    def delete(self, key: SharePartitionKey) -> Pending[None]:
         self._changed(key)
         return self._coordinator.delete(key)
 
@@ -78,7 +79,7 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.topics = {"t0": 2, "t1": 1}
-        self.leaders: dict[ShareKey, Leader] = {}
+        self.leaders: dict[SharePartitionKey, Leader] = {}
         self.world = self.watched(ShareGroupsWorld(self.topics, SETTINGS))
         self.members: dict[str, tuple[str, ...]] = {}
         self.told: dict[str, int] = {}
@@ -86,7 +87,7 @@ class Simulation:
 
     def watched(self, world: ShareGroupsWorld) -> ShareGroupsWorld:
         coordinator = Watched(world.coordinator, lambda key: self.leaders.pop(key, None))
-        world.persister = SharePersister(coordinator, world.scheduler, lambda: True)
+        world.persister = DefaultStatePersister(coordinator, world.scheduler, lambda: True)
         world.service = ShareGroupService(world.groups, world.persister)
         return world
 
@@ -139,7 +140,7 @@ class Simulation:
             self.world.epochs[member] = response.member_epoch
         for topic in response.assignment.topic_partitions if response.assignment else ():
             for partition in topic.partitions:
-                self.require_set_up(ShareKey("g", topic.topic_id, partition))
+                self.require_set_up(SharePartitionKey("g", topic.topic_id, partition))
 
     def leave(self) -> None:
         if self.members:
@@ -199,7 +200,7 @@ class Simulation:
     def lead(self) -> None:
         """A leader begins, or another begins after it: it reads what there is."""
         name = self.random.choice(sorted(self.topics))
-        key = ShareKey("g", topic_id(name), self.random.randrange(self.topics[name]))
+        key = SharePartitionKey("g", topic_id(name), self.random.randrange(self.topics[name]))
         leader = self.leaders.setdefault(key, Leader(key))
         epoch = leader.epoch + self.random.choice((0, 1))
         self.world.coordinator.read(key, epoch).then(lambda done: self.loaded(leader, epoch, done))
@@ -229,7 +230,7 @@ class Simulation:
         epoch, state_epoch = leader.epoch, leader.state_epoch
         stale = self.random.random() < 0.2 and epoch > 0
         first = self.random.randint(0, 40)
-        run = StateBatch(
+        run = PersisterStateBatch(
             first, first + self.random.randint(0, 9), self.random.randint(1, 3), self.random.choice((0, 2, 4))
         )
         start = self.random.choice((-1, leader.start_offset + 3))
@@ -272,7 +273,7 @@ class Simulation:
 
     # ---- what must hold -----------------------------------------------------------------------------------
 
-    def require_set_up(self, key: ShareKey) -> None:
+    def require_set_up(self, key: SharePartitionKey) -> None:
         if self.world.image.topic_by_id(key.topic_id) is None:
             return
         rows = self.world.states.active(0).machine._rows
@@ -325,7 +326,7 @@ def _committed(log: MemoryLog) -> MemoryLog:
     return MemoryLog(bytes(kept), log.high_watermark)
 
 
-def _ranks(batches: tuple[StateBatch, ...]) -> dict[int, tuple[int, int]]:
+def _ranks(batches: tuple[PersisterStateBatch, ...]) -> dict[int, tuple[int, int]]:
     return {o: batch.rank for batch in batches for o in range(batch.first_offset, batch.last_offset + 1)}
 
 

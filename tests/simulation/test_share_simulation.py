@@ -19,8 +19,8 @@ from tests.support.share_world import TOPIC_ID, Connection, ShareWorld
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
-from ottla.share.leader import HostedShare
-from ottla.share.state import AcknowledgeType, Acquired, ShareKey, Wish
+from ottla.share.leader import SharePartitionLeader
+from ottla.share.state import AcknowledgeType, Acquired, AcquireParams, SharePartitionKey
 
 BLOCKS = 40
 SEEDS_A_BLOCK = 50
@@ -85,7 +85,7 @@ class Simulation:
         shares = self.world.service.partitions
         find, remove = shares.find_or_host, shares.remove
 
-        def found(key: ShareKey) -> HostedShare:
+        def found(key: SharePartitionKey) -> SharePartitionLeader:
             hosted = find(key)
             if not hasattr(hosted, "is_watched"):
                 acquire = hosted.acquire
@@ -93,7 +93,7 @@ class Simulation:
                 hosted.is_watched = True  # type: ignore[attr-defined]
             return hosted
 
-        def removed(key: ShareKey) -> None:
+        def removed(key: SharePartitionKey) -> None:
             """What is forgotten of a share partition are its locks too, whatever the holders believe."""
             for place in [place for place in self.locks if place[0] == key.partition]:
                 del self.locks[place]
@@ -102,7 +102,9 @@ class Simulation:
         shares.find_or_host = found  # type: ignore[method-assign]
         shares.remove = removed  # type: ignore[method-assign]
 
-    def _acquired(self, key: ShareKey, wish: Wish, acquired: list[Acquired]) -> list[Acquired]:
+    def _acquired(
+        self, key: SharePartitionKey, wish: AcquireParams, acquired: list[Acquired]
+    ) -> list[Acquired]:
         for first, last, count in acquired:
             assert 1 <= count <= self.max_deliveries, f"{first} is delivered for the {count}th time"
             for place in [(key.partition, offset) for offset in range(first, last + 1)]:
@@ -320,7 +322,7 @@ class Simulation:
 
     def _is_drained(self) -> bool:
         for index, log in enumerate(self.world.logs):
-            hosted = self.world.service.partitions.get(ShareKey("g", TOPIC_ID, index))
+            hosted = self.world.service.partitions.get(SharePartitionKey("g", TOPIC_ID, index))
             if hosted is None or hosted.machine.start_offset < log.high_watermark:
                 return False
         return True

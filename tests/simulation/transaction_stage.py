@@ -32,7 +32,7 @@ from ottla.model.pending import Pending
 from ottla.records.batch import BatchView, iter_batches, set_offset_and_epoch
 from ottla.records.control import ControlType, end_txn_marker, parse_control_type
 from ottla.records.record import read_records
-from ottla.server.transaction.markers import MarkerChannel, MarkerSender
+from ottla.server.transaction.markers import MarkerChannel, TransactionMarkerChannelManager
 from ottla.server.transaction.service import TransactionService
 from ottla.storage.producers.state import ProducerState, checked, replay_batch, stage_batches
 from ottla.storage.producers.verification import NOT_CHECKED, Verification
@@ -180,7 +180,9 @@ class TransactionBroker:
         image = ClusterImage(features={TRANSACTION_VERSION: 2})
         self.runtime.on_image(image, Delta(ClusterImage(), image))
         self.service = _Service(self.runtime)
-        self.sender = MarkerSender(owner.channel, self.service, lambda where: where.partition, owner.time)
+        self.sender = TransactionMarkerChannelManager(
+            owner.channel, self.service, lambda where: where.partition, owner.time
+        )
         self._owner = owner
 
     def _machine(self, timeline: Timeline, partition: int, epoch: int) -> TransactionCoordinator:

@@ -38,11 +38,11 @@ from ottla.node.coordinators import LoopScheduler, PartitionLog
 from ottla.node.publisher import Publisher
 from ottla.server import handlers
 from ottla.server.dispatch import Dispatcher
-from ottla.server.network.connection import Connection
+from ottla.server.network.connection import Connection, Listener
 from ottla.server.network.output import SocketOutput
-from ottla.server.network.socket_server import ListenerHost
-from ottla.server.registry import Listener, Route, routes
-from ottla.share.coordinator import ShareMachine
+from ottla.server.network.socket_server import Acceptor
+from ottla.server.registry import Route, routes
+from ottla.share.coordinator import ShareCoordinatorShard
 
 # Callbacks that have the gates inside, or cannot raise.
 NO_BOUNDARIES: Final = (
@@ -50,7 +50,7 @@ NO_BOUNDARIES: Final = (
     "PacedCalls.",  # around each of its calls
     "SharedTimeSlice._next_turn",  # sets a number
     "spawn.",  # closes a coroutine
-    "Shard._flush_soon",  # flush() undoes what cannot be built or appended; both have gates
+    "CoordinatorContext._flush_soon",  # flush() undoes what cannot be built or appended; both have gates
     "Connection._next_turn",  # serves on: dispatch and output have gates
     "Connection.connection_made",  # admits: that has a gate
     "Turns._begin",  # sets numbers
@@ -239,7 +239,7 @@ class Faults:
             real = getattr(Connection, name)
             patch.setattr(Connection, name, self.gated(real, "connection", name))
         for owner, name in (
-            (ListenerHost, "opened"),
+            (Acceptor, "opened"),
             (Dispatcher, "__call__"),
             (SocketOutput, "write"),
             (SocketOutput, "flush"),
@@ -276,7 +276,7 @@ class Faults:
             CoordinatorContext, "_build", self.gated(CoordinatorContext._build, "batch of a shard", "built")
         )
         patch.setattr(PartitionLog, "append", self.gated(PartitionLog.append, "batch of a shard", "appended"))
-        for machine in (GroupCoordinatorShard, TransactionCoordinator, ShareMachine):
+        for machine in (GroupCoordinatorShard, TransactionCoordinator, ShareCoordinatorShard):
             name = machine.__name__
             patch.setattr(machine, "replay", self.gated(machine.replay, "replay", name))
             ended = self.gated(machine.replay_end_transaction, "replay of a marker", name)

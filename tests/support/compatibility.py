@@ -10,7 +10,8 @@ from pathlib import Path
 from tests.interop.scripts.differences import KNOWN_DIFFERENCES
 
 from ottla.server import handlers
-from ottla.server.registry import ADVERTISED, Listener, routes
+from ottla.server.network.connection import Listener
+from ottla.server.registry import ADVERTISED, routes
 from ottla.wire.registry import request_class
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"

@@ -36,9 +36,10 @@ from ottla.model.ids import Uuid
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
 from ottla.records.record import read_records
-from ottla.share.coordinator import SHARE_RECORDS, LocalShareCoordinator, ShareKey, ShareMachine
+from ottla.share.coordinator import SHARE_RECORDS, ShareCoordinatorService, ShareCoordinatorShard
 from ottla.share.groups import ShareGroupService
-from ottla.share.persister import SharePersister
+from ottla.share.persister import DefaultStatePersister
+from ottla.share.state import SharePartitionKey
 from ottla.wire.messages.share_group import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 PARTITION = PartitionRegistration((1,), (), (1,), (), (), 1, 0, 0, 0)
@@ -51,7 +52,7 @@ def topic_id(name: str) -> Uuid:
 
 
 class ShareGroupsWorld:
-    """See the module."""
+    """Share groups with their group coordinator and their share coordinator."""
 
     def __init__(
         self,
@@ -74,8 +75,8 @@ class ShareGroupsWorld:
         self.image = ClusterImage()
         self.groups = self._runtime("__consumer_offsets", self._group_machine, GROUP_RECORDS)
         self.states = self._runtime("__share_group_state", self._share_machine, SHARE_RECORDS)
-        self.coordinator = LocalShareCoordinator(self.states, lambda: 5_000)
-        self.persister = SharePersister(self.coordinator, self.scheduler, lambda: self.has_state_topic)
+        self.coordinator = ShareCoordinatorService(self.states, lambda: 5_000)
+        self.persister = DefaultStatePersister(self.coordinator, self.scheduler, lambda: self.has_state_topic)
         self.service = ShareGroupService(self.groups, self.persister)
         self.set_topics(topics or {})
         self._load(self.groups, self.group_log)
@@ -91,8 +92,8 @@ class ShareGroupsWorld:
             GroupContext(timeline, lambda: self.settings, self._group_config, self._new_uuid)
         )
 
-    def _share_machine(self, timeline: Timeline, partition: int, epoch: int) -> ShareMachine:
-        return ShareMachine(timeline, lambda: self.settings, self.pruned.append)
+    def _share_machine(self, timeline: Timeline, partition: int, epoch: int) -> ShareCoordinatorShard:
+        return ShareCoordinatorShard(timeline, lambda: self.settings, self.pruned.append)
 
     def _group_config(self, group_id: str) -> dict[str, Any]:
         return {
@@ -220,7 +221,7 @@ class ShareGroupsWorld:
 
     def start(self, topic: str, partition: int, group_id: str = "g") -> int:
         """Where the group starts, as the share coordinator has it; -1 if it does not know."""
-        key = ShareKey(group_id, topic_id(topic), partition)
+        key = SharePartitionKey(group_id, topic_id(topic), partition)
         summary = self.done(lambda: self.coordinator.summary(key))
         return int(summary.start_offset)
 

@@ -24,8 +24,8 @@ from ottla.records.control import end_txn_marker
 from ottla.replication.partition import Partition
 from ottla.server.dispatch import Encoded
 from ottla.server.handlers.share.fetch import share_acknowledge, share_fetch
-from ottla.share.manager import ShareService
-from ottla.share.state import PersistedState, RecordState, ShareKey, StateBatch
+from ottla.share.manager import SharePartitionManager
+from ottla.share.state import PersistedState, PersisterStateBatch, RecordState, SharePartitionKey
 from ottla.storage.log.log import Log
 from ottla.storage.validator import AppendOrigin
 from ottla.wire.codec import decode, encode
@@ -63,12 +63,12 @@ class MemoryPersister:
     """A share coordinator in memory. What it is asked may wait, fail, or be done and yet said to have failed."""
 
     def __init__(self) -> None:
-        self.kept: dict[ShareKey, Kept] = {}
+        self.kept: dict[SharePartitionKey, Kept] = {}
         self.waiting: list[Callable[[], None]] = []
         self.held = False
         self.refusal: KafkaError | None = None
         self.loses_answers = False
-        self.writes: list[tuple[StateBatch, ...]] = []
+        self.writes: list[tuple[PersisterStateBatch, ...]] = []
 
     def hold(self) -> None:
         """From now on nothing is answered."""
@@ -83,19 +83,19 @@ class MemoryPersister:
     def read_state(
         self, group_id: str, topic_id: Uuid, partition: int, leader_epoch: int
     ) -> Pending[PersistedState]:
-        kept = self.kept.setdefault(ShareKey(group_id, topic_id, partition), Kept())
+        kept = self.kept.setdefault(SharePartitionKey(group_id, topic_id, partition), Kept())
         return self._answer(lambda: self._read(kept, leader_epoch))
 
     def _read(self, kept: Kept, leader_epoch: int) -> PersistedState:
         if leader_epoch < kept.leader_epoch:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, "a newer leader has read it")
         kept.leader_epoch = leader_epoch
-        batches: list[StateBatch] = []
+        batches: list[PersisterStateBatch] = []
         for offset, (count, state) in sorted(kept.records.items()):
-            if batches and batches[-1][1:] == (offset - 1, state, count):
+            if batches and batches[-1][1:] == (offset - 1, count, state):
                 batches[-1] = batches[-1]._replace(last_offset=offset)
             else:
-                batches.append(StateBatch(offset, offset, state, count))
+                batches.append(PersisterStateBatch(offset, offset, count, state))
         return PersistedState(kept.state_epoch, kept.start_offset, batches)
 
     def write_state(
@@ -108,9 +108,9 @@ class MemoryPersister:
         leader_epoch: int,
         start_offset: int,
         delivery_complete_count: int,
-        batches: Sequence[StateBatch],
+        batches: Sequence[PersisterStateBatch],
     ) -> Pending[None]:
-        kept = self.kept.setdefault(ShareKey(group_id, topic_id, partition), Kept())
+        kept = self.kept.setdefault(SharePartitionKey(group_id, topic_id, partition), Kept())
         self.writes.append(tuple(batches))
 
         def write() -> None:
@@ -193,7 +193,7 @@ class Connection:
 
 
 class ShareWorld:
-    """See the module."""
+    """The share groups of one broker, with members that fetch and acknowledge."""
 
     def __init__(self, dir: Path, partitions: int = 1, **config: object) -> None:
         self.scheduler = ManualScheduler(NOW)
@@ -208,8 +208,8 @@ class ShareWorld:
         self.service = self._make_service()
         self.connection = Connection()
 
-    def _make_service(self) -> ShareService:
-        return ShareService(
+    def _make_service(self) -> SharePartitionManager:
+        return SharePartitionManager(
             self.replicas,  # type: ignore[arg-type]
             self.persister,
             self.scheduler,
@@ -360,7 +360,7 @@ class ShareWorld:
         )
 
     def kept(self, group: str = "g", partition: int = 0) -> Kept:
-        return self.persister.kept[ShareKey(group, TOPIC_ID, partition)]
+        return self.persister.kept[SharePartitionKey(group, TOPIC_ID, partition)]
 
     def states(self, group: str = "g", partition: int = 0) -> dict[int, RecordState]:
         """What is kept of every record."""

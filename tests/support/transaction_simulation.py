@@ -33,7 +33,7 @@ from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
 from ottla.records.batch import TRANSACTIONAL_FLAG, BatchView, iter_batches, set_offset_and_epoch
 from ottla.records.control import end_txn_marker
-from ottla.server.transaction.markers import MarkerSender
+from ottla.server.transaction.markers import TransactionMarkerChannelManager
 from ottla.storage.producers.state import ProducerState, checked, stage_batches
 from ottla.storage.producers.verification import Verification
 from ottla.storage.validator import AppendOrigin, CheckedBatch
@@ -198,7 +198,7 @@ class SimCoordinator:
         settings = {**SETTINGS, "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
         self._settings: dict[str, Any] = settings
         self.runtime: CoordinatorRuntime[TransactionCoordinator]
-        self.sender: MarkerSender
+        self.sender: TransactionMarkerChannelManager
         self.move()
 
     def move(self) -> None:
@@ -209,7 +209,9 @@ class SimCoordinator:
         self.epoch += 1
         runtime = CoordinatorRuntime(TOPIC, self._machine, TRANSACTION_RECORDS, self._scheduler, lambda: 1)
         self.runtime = runtime
-        self.sender = MarkerSender(self, self, lambda where: where.partition, self._scheduler)
+        self.sender = TransactionMarkerChannelManager(
+            self, self, lambda where: where.partition, self._scheduler
+        )
         image = ClusterImage(features={TRANSACTION_VERSION: 2})
         runtime.on_image(image, Delta(ClusterImage(), image))
         shard = runtime.elect(0, self.epoch, self.log)

@@ -37,7 +37,7 @@ from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
 from ottla.records.record import read_records
-from ottla.server.transaction.markers import MarkerSender
+from ottla.server.transaction.markers import TransactionMarkerChannelManager
 from ottla.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -139,7 +139,9 @@ class TransactionWorld:
         self.runtime: CoordinatorRuntime[TransactionCoordinator] = CoordinatorRuntime(
             TOPIC, self._machine, TRANSACTION_RECORDS, self.scheduler, lambda: 1
         )
-        self.sender = MarkerSender(self.markers, self, self.markers.leader_of, self.scheduler)
+        self.sender = TransactionMarkerChannelManager(
+            self.markers, self, self.markers.leader_of, self.scheduler
+        )
         self.pass_ms = self.scheduler.pass_ms
         self.set_version(version)
         self._load()

@@ -1,4 +1,6 @@
-"""The broker's standing with the controller: registering, heartbeats, being unfenced, going in an orderly way.
+"""The broker's standing with the controller (Kafka's BrokerLifecycleManager).
+
+Registering, heartbeats, being unfenced, and the controlled shutdown.
 
 Owner: the node, on its loop.
 """
@@ -45,7 +47,7 @@ _ASSIGNMENT = RequestContext(0)
 
 
 class BrokerLifecycle:
-    """Keeps the controller informed."""
+    """Registers the broker with the controller and sends its heartbeats."""
 
     def __init__(
         self,

@@ -2,8 +2,11 @@
 
 A shard is loaded in the background: its partition is read in a thread and replayed in slices. It answers once
 everything it found is replayed and committed. A load that fails is logged and tried again, after a pause that grows;
-until it works the clients are told that this is not their coordinator. No record makes a load fail (see
-coordinator/loader.py); a disk does.
+until it works clients are answered NOT_COORDINATOR. No record makes a load fail (see coordinator/loader.py); a disk
+does.
+
+Here is also what the pure coordinators are given of a node: its loop (LoopScheduler), its partitions (PartitionLog),
+threads (LoopBackground), and the way to other brokers (LocalChannel).
 
 Owner: the node, on the broker's loop; a follower of the metadata log, after the replicas.
 """
@@ -41,12 +44,12 @@ from ottla.model.time_slice import PacedCalls, SharedTimeSlice, TimeSlice
 from ottla.node.stalls import freeze_what_stays
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.server.transaction.markers import MarkerSender, MarkerWriter
+from ottla.server.transaction.markers import MarkerWriter, TransactionMarkerChannelManager
 from ottla.server.transaction.producer_ids import ProducerIdSource
 from ottla.server.transaction.service import TransactionService
-from ottla.share.coordinator import SHARE_RECORDS, LocalShareCoordinator, ShareMachine
+from ottla.share.coordinator import SHARE_RECORDS, ShareCoordinatorService, ShareCoordinatorShard
 from ottla.share.groups import ShareGroupService
-from ottla.share.persister import SharePersister
+from ottla.share.persister import DefaultStatePersister
 from ottla.storage.log.log import Log
 from ottla.storage.validator import AppendOrigin
 from ottla.wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -55,274 +58,13 @@ if TYPE_CHECKING:
     from ottla.coordinator.group.shard import GroupCoordinatorShard
 
 
-# ----------------------------------------
-# The transaction coordinator's parts put together: its shards, who writes markers here, and who sends them out.
-#
-# Owner: the Coordinators of a node.
-
-
-TRANSACTIONS_TOPIC = "__transaction_state"
-
-
-class LocalChannel:
-    """The way to the only broker there is: this one."""
-
-    def __init__(self, writer: MarkerWriter) -> None:
-        self._writer = writer
-
-    def write_markers(
-        self, broker_id: int, request: WriteTxnMarkersRequest
-    ) -> Pending[WriteTxnMarkersResponse]:
-        return self._writer.write(request)
-
-
-def make_transactions(
-    replicas: ReplicaManager,
-    runtimes: Mapping[str, CoordinatorRuntime[Any]],
-    scheduler: Scheduler,
-    producer_ids: ProducerIdSource,
-    partitions: Callable[[], int],
-    config: Callable[[], BrokerConfig],
-    image: Callable[[], ClusterImage],
-) -> TransactionService:
-    """`runtimes` is filled as the coordinators are made: a marker for one of their partitions goes through them."""
-
-    def machine(timeline: Timeline, partition: int, epoch: int) -> TransactionCoordinator:
-        return TransactionCoordinator(
-            TransactionContext(
-                timeline, partition, epoch, config, producer_ids.take, lambda markers: sender.send(markers)
-            )
-        )
-
-    runtime = CoordinatorRuntime(TRANSACTIONS_TOPIC, machine, TRANSACTION_RECORDS, scheduler, partitions)
-    writer = MarkerWriter(replicas, runtimes, scheduler, lambda: config()["request.timeout.ms"])
-    service = TransactionService(runtime, writer, image)
-    sender = MarkerSender(LocalChannel(writer), service, lambda where: _leader(image(), where), scheduler)
-    return service
-
-
-def _leader(image: ClusterImage, where: TopicPartition) -> int | None:
-    partition = image.partition(where.topic, where.partition)
-    return None if partition is None else partition.leader
-
-
-# ----------------------------------------
-# The share coordinator's parts put together: its shards, who asks them, and the share groups that do.
-#
-# Owner: the Coordinators of a node.
-
-
-SHARE_TOPIC = "__share_group_state"
-
-
-@dataclass(frozen=True, slots=True)
-class ShareParts:
-    """What the rest of the node uses of them."""
-
-    runtime: CoordinatorRuntime[ShareMachine]
-    coordinator: LocalShareCoordinator
-    persister: SharePersister
-    groups: ShareGroupService
-
-
-def make_share(
-    replicas: ReplicaManager,
-    groups: CoordinatorRuntime[GroupCoordinatorShard],
-    scheduler: Scheduler,
-    partitions: Callable[[], int],
-    config: Callable[[], BrokerConfig],
-    require_topic: Callable[[], bool],
-) -> ShareParts:
-    """`require_topic` says whether the coordinator's topic exists, and has it made otherwise."""
-
-    def machine(timeline: Timeline, partition: int, epoch: int) -> ShareMachine:
-        return ShareMachine(timeline, config, lambda offset: _prune(replicas, partition, offset))
-
-    runtime = CoordinatorRuntime(
-        SHARE_TOPIC,
-        machine,
-        SHARE_RECORDS,
-        scheduler,
-        partitions,
-        lambda: int(config()["share.coordinator.state.topic.compression.codec"]),
-        lambda: int(config()["share.coordinator.append.linger.ms"]),
-    )
-    coordinator = LocalShareCoordinator(runtime, lambda: config()["share.coordinator.write.timeout.ms"])
-    persister = SharePersister(coordinator, scheduler, require_topic)
-    return ShareParts(runtime, coordinator, persister, ShareGroupService(groups, persister))
-
-
-def _prune(replicas: ReplicaManager, index: int, offset: int) -> None:
-    """What lies before the offset is deleted, as DeleteRecords would."""
-    partition = replicas.hosted(SHARE_TOPIC, index)
-    if partition is not None and partition.is_leader and offset <= partition.log.high_watermark:
-        partition.log.maybe_increment_log_start_offset(offset, "no share partition needs it")
-
-
-# ----------------------------------------
-# Where work of consumer groups is done that the loop has no time for: in a thread, or in slices between other turns.
-#
-# What comes out goes to the shard that leads the group then; if this broker does not any more, it is dropped, and
-# whoever leads it finds out anew. The threads are of their own: an assignor that somebody wrote may take for ever, and
-# neither the disks nor the end of the node wait for it. What fails is logged, and told to the group it is about.
-#
-# Owner: the node's Coordinators.
-
-
-consumer_log = logging.getLogger("ottla.coordinator.consumer")
+log = logging.getLogger("ottla.coordinator.consumer")
 
 T = TypeVar("T")
 
-# Assignments that are computed at a time; Python runs one at a time anyway.
-MAX_THREADS: Final = 2
-
-
-class LoopBackground:
-    """See the module."""
-
-    def __init__(self, runtime: Callable[[], CoordinatorRuntime[GroupCoordinatorShard]]) -> None:
-        self._runtime = runtime
-        self._slots = asyncio.Semaphore(MAX_THREADS)
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def in_thread(
-        self,
-        group_id: str,
-        work: Callable[[], T],
-        then: Callable[[T, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
-        self._start(f"the assignment of group {group_id}", self._run(group_id, work, then, failed), failed)
-
-    def in_slices(
-        self,
-        group_id: str,
-        work: Iterator[T | None],
-        then: Callable[[T, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
-        self._start(f"the topics of group {group_id}", self._step(group_id, work, then, failed), failed)
-
-    def _start(
-        self, name: str, doing: Coroutine[Any, Any, None], failed: Callable[[KafkaError], None]
-    ) -> None:
-        def told(error: Exception) -> None:
-            failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{name} failed: {error}"))
-
-        task = spawn(doing, name=name, owner="group coordinator", failed=told)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run(
-        self,
-        group_id: str,
-        work: Callable[[], T],
-        then: Callable[[T, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
-        async with self._slots:
-            Thread(target=_compute, args=(work, loop, done), name=f"assign {group_id}", daemon=True).start()
-            found = await done
-        self._decide(group_id, found, then, failed)
-
-    async def _step(
-        self,
-        group_id: str,
-        work: Iterator[T | None],
-        then: Callable[[T, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
-        time_slice = TimeSlice()
-        for found in work:
-            if found is not None:
-                self._decide(group_id, found, then, failed)
-                return
-            await time_slice.yield_to_loop()
-
-    def _decide(
-        self,
-        group_id: str,
-        found: T,
-        then: Callable[[T, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
-        def decided(outcome: Pending[Any]) -> None:
-            if outcome.error is not None:
-                consumer_log.info(
-                    "what was found out for group %s was not written: %s", group_id, outcome.error
-                )
-                failed(outcome.error)
-
-        runtime = self._runtime()
-        runtime.write(runtime.partition_for(group_id), lambda _, now_ms: then(found, now_ms)).then(decided)
-
-    async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-
-
-def _compute(work: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]) -> None:
-    """In the thread; whatever the work raises, even to end its thread, is given to whoever waits for it."""
-    found: T | None = None
-    error: Exception | None = None
-    try:
-        found = work()
-    except Exception as raised:  # noqa: BLE001 - told to whoever waits
-        error = raised
-    except BaseException as raised:  # noqa: BLE001 - an assignor may call sys.exit()
-        error = RuntimeError(f"{type(raised).__name__}: {raised}")
-    with suppress(RuntimeError):  # the node may have stopped meanwhile, and its loop be closed
-        loop.call_soon_threadsafe(_deliver, done, found, error)
-
-
-def _deliver(done: asyncio.Future[Any], found: Any, error: Exception | None) -> None:
-    if done.done():
-        return
-    if error is None:
-        done.set_result(found)
-    else:
-        done.set_exception(error)
-
-
-# ----------------------------------------
-# A partition as a coordinator's shard sees it: appended to as its leader, with acks=all.
-
-
-class PartitionLog:
-    """The ShardLog of a hosted partition."""
-
-    __slots__ = ("partition",)
-
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-
-    @property
-    def log_end_offset(self) -> int:
-        return self.partition.log.log_end_offset
-
-    @property
-    def high_watermark(self) -> int:
-        return self.partition.log.high_watermark
-
-    @property
-    def max_batch_bytes(self) -> int:
-        return self.partition.log.config.max_message_bytes
-
-    def append(self, batch: bytearray, now_ms: int, transaction_version: int = 0) -> int:
-        result = self.partition.append(
-            batch, ACKS_ALL, now_ms, AppendOrigin.COORDINATOR, transaction_version=transaction_version
-        )
-        return result.last_offset + 1
-
-    def when_committed(self, offset: int, call: Callable[[], None]) -> None:
-        self.partition.when_committed(offset, call)
-
-
-log = logging.getLogger("ottla.coordinator")
-
 GROUPS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+SHARE_TOPIC = "__share_group_state"
 # How much of a partition is read at a time while its shard is loaded.
 _LOAD_BUFFER_KEYS = {
     GROUPS_TOPIC: "offsets.load.buffer.size",
@@ -332,30 +74,12 @@ _LOAD_BUFFER_KEYS = {
 
 # Slices of a load after which the garbage collector need not look at them again: some thousands of records.
 SLICES_TO_FREEZE = 64
-
-
-class LoopScheduler:
-    """Time and turns of the event loop."""
-
-    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.now_ms = clock.now_ms
-        self.monotonic_ms = clock.monotonic_ms
-        self.call_soon = PacedCalls(loop).call_soon
-
-    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Handle:
-        return self._loop.call_later(delay_ms / 1000, _call, call)
-
-
-def _call(call: Callable[[], None]) -> None:
-    try:
-        call()
-    except Exception as error:  # noqa: BLE001 - the boundary of a call
-        report(error, name=f"a call of {call}", owner="coordinators")
+# Assignments that are computed at a time; Python runs one at a time anyway.
+MAX_THREADS: Final = 2
 
 
 class Coordinators:
-    """See the module."""
+    """The runtimes of the three coordinators, and the loading of their shards."""
 
     def __init__(
         self,
@@ -541,3 +265,259 @@ def _read(found: Log, offset: int, size_bytes: int) -> tuple[bytes, int]:
 def _next_segment(found: Log, offset: int) -> int:
     bases = (segment.base_offset for segment in found.segments)
     return min((base for base in bases if base > offset), default=found.log_end_offset)
+
+
+# ---- the parts of the transaction coordinator and of the share coordinator ----------------------------------
+
+
+def make_transactions(
+    replicas: ReplicaManager,
+    runtimes: Mapping[str, CoordinatorRuntime[Any]],
+    scheduler: Scheduler,
+    producer_ids: ProducerIdSource,
+    partitions: Callable[[], int],
+    config: Callable[[], BrokerConfig],
+    image: Callable[[], ClusterImage],
+) -> TransactionService:
+    """`runtimes` is filled as the coordinators are made: a marker for one of their partitions goes through them."""
+
+    def machine(timeline: Timeline, partition: int, epoch: int) -> TransactionCoordinator:
+        return TransactionCoordinator(
+            TransactionContext(
+                timeline, partition, epoch, config, producer_ids.take, lambda markers: sender.send(markers)
+            )
+        )
+
+    runtime = CoordinatorRuntime(TRANSACTIONS_TOPIC, machine, TRANSACTION_RECORDS, scheduler, partitions)
+    writer = MarkerWriter(replicas, runtimes, scheduler, lambda: config()["request.timeout.ms"])
+    service = TransactionService(runtime, writer, image)
+    sender = TransactionMarkerChannelManager(
+        LocalChannel(writer), service, lambda where: _leader(image(), where), scheduler
+    )
+    return service
+
+
+def _leader(image: ClusterImage, where: TopicPartition) -> int | None:
+    partition = image.partition(where.topic, where.partition)
+    return None if partition is None else partition.leader
+
+
+@dataclass(frozen=True, slots=True)
+class ShareParts:
+    """What the rest of the node uses of them."""
+
+    runtime: CoordinatorRuntime[ShareCoordinatorShard]
+    coordinator: ShareCoordinatorService
+    persister: DefaultStatePersister
+    groups: ShareGroupService
+
+
+def make_share(
+    replicas: ReplicaManager,
+    groups: CoordinatorRuntime[GroupCoordinatorShard],
+    scheduler: Scheduler,
+    partitions: Callable[[], int],
+    config: Callable[[], BrokerConfig],
+    require_topic: Callable[[], bool],
+) -> ShareParts:
+    """`require_topic` says whether the coordinator's topic exists, and has it made otherwise."""
+
+    def machine(timeline: Timeline, partition: int, epoch: int) -> ShareCoordinatorShard:
+        return ShareCoordinatorShard(timeline, config, lambda offset: _prune(replicas, partition, offset))
+
+    runtime = CoordinatorRuntime(
+        SHARE_TOPIC,
+        machine,
+        SHARE_RECORDS,
+        scheduler,
+        partitions,
+        lambda: int(config()["share.coordinator.state.topic.compression.codec"]),
+        lambda: int(config()["share.coordinator.append.linger.ms"]),
+    )
+    coordinator = ShareCoordinatorService(runtime, lambda: config()["share.coordinator.write.timeout.ms"])
+    persister = DefaultStatePersister(coordinator, scheduler, require_topic)
+    return ShareParts(runtime, coordinator, persister, ShareGroupService(groups, persister))
+
+
+def _prune(replicas: ReplicaManager, index: int, offset: int) -> None:
+    """What lies before the offset is deleted, as DeleteRecords would."""
+    partition = replicas.hosted(SHARE_TOPIC, index)
+    if partition is not None and partition.is_leader and offset <= partition.log.high_watermark:
+        partition.log.maybe_increment_log_start_offset(offset, "no share partition needs it")
+
+
+# ---- what coordinators are given of a node ------------------------------------------------------------------
+
+
+class LoopScheduler:
+    """Time and turns of the event loop."""
+
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.now_ms = clock.now_ms
+        self.monotonic_ms = clock.monotonic_ms
+        self.call_soon = PacedCalls(loop).call_soon
+
+    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Handle:
+        return self._loop.call_later(delay_ms / 1000, _call, call)
+
+
+def _call(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - the boundary of a call
+        report(error, name=f"a call of {call}", owner="coordinators")
+
+
+class PartitionLog:
+    """A hosted partition as a coordinator's shard sees it: appended to as its leader, with acks=all."""
+
+    __slots__ = ("partition",)
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.partition.log.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self.partition.log.high_watermark
+
+    @property
+    def max_batch_bytes(self) -> int:
+        return self.partition.log.config.max_message_bytes
+
+    def append(self, batch: bytearray, now_ms: int, transaction_version: int = 0) -> int:
+        result = self.partition.append(
+            batch, ACKS_ALL, now_ms, AppendOrigin.COORDINATOR, transaction_version=transaction_version
+        )
+        return result.last_offset + 1
+
+    def when_committed(self, offset: int, call: Callable[[], None]) -> None:
+        self.partition.when_committed(offset, call)
+
+
+class LocalChannel:
+    """The way to the only broker there is: this one."""
+
+    def __init__(self, writer: MarkerWriter) -> None:
+        self._writer = writer
+
+    def write_markers(
+        self, broker_id: int, request: WriteTxnMarkersRequest
+    ) -> Pending[WriteTxnMarkersResponse]:
+        return self._writer.write(request)
+
+
+class LoopBackground:
+    """The Background of group coordinators: work that the loop has no time for, in a thread or in slices.
+
+    What comes out goes to the shard that leads the group then; if this broker does not any more, it is dropped, and
+    whoever leads it computes it anew. The threads are of their own: a user's assignor may take for ever, and neither
+    the disks nor the end of the node wait for it. What fails is logged, and `failed` is called.
+    """
+
+    def __init__(self, runtime: Callable[[], CoordinatorRuntime[GroupCoordinatorShard]]) -> None:
+        self._runtime = runtime
+        self._slots = asyncio.Semaphore(MAX_THREADS)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def in_thread(
+        self,
+        group_id: str,
+        work: Callable[[], T],
+        then: Callable[[T, int], CoordinatorResult[Any]],
+        failed: Callable[[KafkaError], None],
+    ) -> None:
+        self._start(f"the assignment of group {group_id}", self._run(group_id, work, then, failed), failed)
+
+    def in_slices(
+        self,
+        group_id: str,
+        work: Iterator[T | None],
+        then: Callable[[T, int], CoordinatorResult[Any]],
+        failed: Callable[[KafkaError], None],
+    ) -> None:
+        self._start(f"the topics of group {group_id}", self._step(group_id, work, then, failed), failed)
+
+    def _start(
+        self, name: str, doing: Coroutine[Any, Any, None], failed: Callable[[KafkaError], None]
+    ) -> None:
+        def fail(error: Exception) -> None:
+            failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{name} failed: {error}"))
+
+        task = spawn(doing, name=name, owner="group coordinator", failed=fail)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(
+        self,
+        group_id: str,
+        work: Callable[[], T],
+        then: Callable[[T, int], CoordinatorResult[Any]],
+        failed: Callable[[KafkaError], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        async with self._slots:
+            Thread(target=_compute, args=(work, loop, done), name=f"assign {group_id}", daemon=True).start()
+            found = await done
+        self._decide(group_id, found, then, failed)
+
+    async def _step(
+        self,
+        group_id: str,
+        work: Iterator[T | None],
+        then: Callable[[T, int], CoordinatorResult[Any]],
+        failed: Callable[[KafkaError], None],
+    ) -> None:
+        time_slice = TimeSlice()
+        for found in work:
+            if found is not None:
+                self._decide(group_id, found, then, failed)
+                return
+            await time_slice.yield_to_loop()
+
+    def _decide(
+        self,
+        group_id: str,
+        found: T,
+        then: Callable[[T, int], CoordinatorResult[Any]],
+        failed: Callable[[KafkaError], None],
+    ) -> None:
+        def decided(outcome: Pending[Any]) -> None:
+            if outcome.error is not None:
+                log.info("what was found out for group %s was not written: %s", group_id, outcome.error)
+                failed(outcome.error)
+
+        runtime = self._runtime()
+        runtime.write(runtime.partition_for(group_id), lambda _, now_ms: then(found, now_ms)).then(decided)
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+
+def _compute(work: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]) -> None:
+    """In the thread; whatever the work raises, even to end its thread, is given to whoever waits for it."""
+    found: T | None = None
+    error: Exception | None = None
+    try:
+        found = work()
+    except Exception as raised:  # noqa: BLE001 - given to whoever waits
+        error = raised
+    except BaseException as raised:  # noqa: BLE001 - an assignor may call sys.exit()
+        error = RuntimeError(f"{type(raised).__name__}: {raised}")
+    with suppress(RuntimeError):  # the node may have stopped meanwhile, and its loop be closed
+        loop.call_soon_threadsafe(_deliver, done, found, error)
+
+
+def _deliver(done: asyncio.Future[Any], found: Any, error: Exception | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(found)
+    else:
+        done.set_exception(error)

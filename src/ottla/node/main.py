@@ -87,7 +87,7 @@ def _stop_on_signals(stop: asyncio.Event, interrupt: Callable[[], None]) -> None
     """SIGTERM, SIGINT and, as Java does, SIGHUP; a broker under nohup outlives its terminal."""
     loop = asyncio.get_running_loop()
 
-    def told(name: str) -> None:
+    def on_signal(name: str) -> None:
         if not stop.is_set():
             log.info("stopping on %s", name)
         stop.set()
@@ -97,7 +97,9 @@ def _stop_on_signals(stop: asyncio.Event, interrupt: Callable[[], None]) -> None
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     for number in numbers:
-        loop.add_signal_handler(number, guarded(told, name="stopping on a signal", owner="node"), number.name)
+        loop.add_signal_handler(
+            number, guarded(on_signal, name="stopping on a signal", owner="node"), number.name
+        )
 
 
 def _stop_at_end_of_input(stop: asyncio.Event, interrupt: Callable[[], None]) -> None:

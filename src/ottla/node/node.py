@@ -4,7 +4,7 @@ Start: sockets are bound (so that ports are known), empty directories are format
 metadata log and leads it, the broker registers itself, logs are loaded with the configuration the image gives them,
 partitions are hosted, the broker is unfenced, and only then are clients served.
 
-Stop: clients are let go, the controller is told, logs are flushed and marked as cleanly stopped with the broker's
+Stop: connections are closed, the controller is told, logs are flushed and marked as cleanly stopped with the broker's
 epoch, and the metadata log is closed last.
 
 Owner: the process (node.main) or a test.
@@ -46,97 +46,16 @@ from ottla.server import handlers
 from ottla.server.context import Services
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.limits import Unpacking
-from ottla.server.network.socket_server import Sockets
-from ottla.server.topic_creation import SHARE_GROUP_STATE
+from ottla.server.network.socket_server import SocketServer
+from ottla.server.topic_creation import SHARE_GROUP_STATE, AutoTopicCreationManager, StreamsInternalTopics
 from ottla.server.transaction.producer_ids import ProducerIdBlock, ProducerIdSource
-from ottla.share.manager import ShareService
+from ottla.share.manager import SharePartitionManager
 from ottla.share.persister import Persister
 from ottla.storage.config import LogConfig, LogManagerSettings
 from ottla.storage.dirs.meta_properties import MetaProperties
 from ottla.storage.log.log import Log
 from ottla.storage.log_manager import LogManager
 from ottla.wire.messages.producers import AllocateProducerIdsRequest
-
-# ----------------------------------------
-# The node's controller, put together from its configuration and its directory.
-
-
-def make_controller(
-    config: BrokerConfig,
-    meta: MetaProperties,
-    endpoints: tuple[Endpoint, ...],
-    clock: Clock,
-    on_failure: Callable[[BaseException], None],
-) -> Controller:
-    """A controller that has yet to be started."""
-    assert meta.cluster_id is not None
-    metadata_dir = Path(config.metadata_log_dir)
-    key = ReplicaKey(config.node_id, meta.directory_id or ZERO_UUID)
-    options = RaftOptions(
-        cluster_id=meta.cluster_id,
-        metadata_dir=metadata_dir,
-        local=VoterNode(key, endpoints, SUPPORTED_KRAFT_VERSIONS),
-        static_voters=_static_voters(config),
-        log_config=MetadataLogConfig.from_config(config.values.__getitem__),
-    )
-    return Controller(
-        RaftDriver(options, clock),
-        ControllerSettings(config, meta.cluster_id, Policies.of(config)),
-        clock,
-        metadata_dir=metadata_dir,
-        listeners=endpoints,
-        on_failure=on_failure,
-    )
-
-
-def _static_voters(config: BrokerConfig) -> VoterSet | None:
-    """controller.quorum.voters, if that is how this quorum is known."""
-    if not config.quorum_voters:
-        return None
-    name = config.controller_listener_names[0]
-    return VoterSet.static(
-        {node: (Endpoint(name, host, port),) for node, (host, port) in config.quorum_voters.items()}
-    )
-
-
-# ----------------------------------------
-# Share groups where the partitions are led: the service of a node, with its loop, threads and share coordinator.
-#
-# Owner: the Node.
-
-
-def make_share_service(
-    replicas: ReplicaManager,
-    persister: Persister,
-    scheduler: Scheduler,
-    executor: Executor,
-    unpacking: Unpacking,
-    config: Callable[[], BrokerConfig],
-    image: Callable[[], ClusterImage],
-) -> ShareService:
-    """Put it together; on the running loop."""
-
-    def search(log: Log, timestamp: int) -> Pending[int | None]:
-        found: Pending[int | None] = Pending()
-        spawn(
-            _search(unpacking, log, timestamp, found),
-            name=f"search for timestamp {timestamp}",
-            owner=str(log.topic_partition),
-            failed=lambda error: found.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))),
-        )
-        return found
-
-    return ShareService(replicas, persister, scheduler, executor, search, config, image)
-
-
-async def _search(unpacking: Unpacking, log: Log, timestamp: int, found: Pending[int | None]) -> None:
-    try:
-        at = await unpacking.run(partial(log.offset_for_timestamp, timestamp))
-    except KafkaError as error:
-        found.fail(error)
-        return
-    found.resolve(None if at is None else at.offset)
-
 
 log = logging.getLogger("ottla.node")
 
@@ -176,12 +95,12 @@ class Node:
         self._rest: asyncio.TimerHandle | None = None
         self._interrupted = False
         self._loading = False
-        self.sockets: Sockets
+        self.sockets: SocketServer
         self.controller: Controller
         self.logs: LogManager
         self.replicas: ReplicaManager
         self.coordinators: Coordinators
-        self.share: ShareService
+        self.share: SharePartitionManager
         self._lifecycle: BrokerLifecycle
 
     # ---- life ---------------------------------------------------------------------------------------------
@@ -223,7 +142,7 @@ class Node:
                 log.error("while stopping: %s", error, exc_info=not isinstance(error, KafkaError))
 
     async def _bind(self) -> None:
-        self.sockets = Sockets(self.config)
+        self.sockets = SocketServer(self.config)
         self._stops.append(self._close_sockets)
         await self.sockets.bind()
 
@@ -296,7 +215,7 @@ class Node:
         )
         self._stops.append(self.coordinators.stop)
         self._publisher.follow(self.coordinators.apply)
-        self.share = make_share_service(
+        self.share = make_share_partition_manager(
             self.replicas,
             self.coordinators.share.persister,
             LoopScheduler(self._clock, asyncio.get_running_loop()),
@@ -336,7 +255,11 @@ class Node:
         self._stalls.start()
 
     def _services(self) -> Services:
-        services = Services(
+        topic_creation = AutoTopicCreationManager(
+            lambda: self.config, lambda: self._publisher.image, self.controller, self.caught_up
+        )
+        self.coordinators.create_share_topic = partial(topic_creation.create_internal, SHARE_GROUP_STATE)
+        return Services(
             node_id=self.node_id,
             cluster_id=self.cluster_id,
             clock=self._clock,
@@ -359,11 +282,9 @@ class Node:
             share_state=self.coordinators.share.coordinator,
             share_groups=self.coordinators.share.groups,
             share=self.share,
+            topic_creation=topic_creation,
+            streams_topics=StreamsInternalTopics(lambda: self.config, self.controller, self._clock),
         )
-        self.coordinators.create_share_topic = lambda: services.topic_creation.create_internal(
-            services, SHARE_GROUP_STATE
-        )
-        return services
 
     # ---- stopping -----------------------------------------------------------------------------------------
 
@@ -467,7 +388,7 @@ class Node:
         registration = topic.partitions.get(found.topic_partition.partition)
         return registration is None or self.node_id not in registration.replicas
 
-    # ---- talking to the controller ------------------------------------------------------------------------
+    # ---- requests to the controller -----------------------------------------------------------------------
 
     async def _allocate_producer_ids(self) -> ProducerIdBlock:
         request = AllocateProducerIdsRequest(
@@ -481,17 +402,17 @@ class Node:
     def _replica_moved(self, partition: Partition) -> None:
         directory_id = self.logs.directory_id(partition.log)
         if directory_id is not None:
-            told = self._lifecycle.assign_directory(
+            assigning = self._lifecycle.assign_directory(
                 partition.topic_id, partition.topic_partition.partition, directory_id
             )
-            spawn(told, name=f"telling where {partition.topic_partition} is", owner=OWNER)
+            spawn(assigning, name=f"telling where {partition.topic_partition} is", owner=OWNER)
 
     async def _checkpoint_high_watermarks(self) -> None:
         while True:
             await asyncio.sleep(self.config["replica.high.watermark.checkpoint.interval.ms"] / 1000)
             await self.logs.checkpoint_high_watermarks(self.replicas.high_watermarks())
 
-    # ---- telling ------------------------------------------------------------------------------------------
+    # ---- describing ---------------------------------------------------------------------------------------
 
     def describe(self) -> str:
         """Where the node is: the line that `ottla serve` prints."""
@@ -509,3 +430,74 @@ def describe_error(error: BaseException) -> str:
     """One line: what happened, with its kind where that is not a sentence for users."""
     text = str(error) or type(error).__name__
     return text if isinstance(error, KafkaError | OSError) else f"{type(error).__name__}: {text}"
+
+
+def make_controller(
+    config: BrokerConfig,
+    meta: MetaProperties,
+    endpoints: tuple[Endpoint, ...],
+    clock: Clock,
+    on_failure: Callable[[BaseException], None],
+) -> Controller:
+    """A controller that has yet to be started."""
+    assert meta.cluster_id is not None
+    metadata_dir = Path(config.metadata_log_dir)
+    key = ReplicaKey(config.node_id, meta.directory_id or ZERO_UUID)
+    options = RaftOptions(
+        cluster_id=meta.cluster_id,
+        metadata_dir=metadata_dir,
+        local=VoterNode(key, endpoints, SUPPORTED_KRAFT_VERSIONS),
+        static_voters=_static_voters(config),
+        log_config=MetadataLogConfig.from_config(config.values.__getitem__),
+    )
+    return Controller(
+        RaftDriver(options, clock),
+        ControllerSettings(config, meta.cluster_id, Policies.of(config)),
+        clock,
+        metadata_dir=metadata_dir,
+        listeners=endpoints,
+        on_failure=on_failure,
+    )
+
+
+def _static_voters(config: BrokerConfig) -> VoterSet | None:
+    """controller.quorum.voters, if that is how this quorum is known."""
+    if not config.quorum_voters:
+        return None
+    name = config.controller_listener_names[0]
+    return VoterSet.static(
+        {node: (Endpoint(name, host, port),) for node, (host, port) in config.quorum_voters.items()}
+    )
+
+
+def make_share_partition_manager(
+    replicas: ReplicaManager,
+    persister: Persister,
+    scheduler: Scheduler,
+    executor: Executor,
+    unpacking: Unpacking,
+    config: Callable[[], BrokerConfig],
+    image: Callable[[], ClusterImage],
+) -> SharePartitionManager:
+    """Share groups where the partitions are led; searches for timestamps run in threads."""
+
+    def search(log: Log, timestamp: int) -> Pending[int | None]:
+        found: Pending[int | None] = Pending()
+        spawn(
+            _search(unpacking, log, timestamp, found),
+            name=f"search for timestamp {timestamp}",
+            owner=str(log.topic_partition),
+            failed=lambda error: found.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))),
+        )
+        return found
+
+    return SharePartitionManager(replicas, persister, scheduler, executor, search, config, image)
+
+
+async def _search(unpacking: Unpacking, log: Log, timestamp: int, found: Pending[int | None]) -> None:
+    try:
+        at = await unpacking.run(partial(log.offset_for_timestamp, timestamp))
+    except KafkaError as error:
+        found.fail(error)
+        return
+    found.resolve(None if at is None else at.offset)

@@ -1,4 +1,6 @@
-"""From the metadata log to everything that follows it: each committed change is applied once, in order.
+"""From the metadata log to everything that follows it (Kafka's BrokerMetadataPublisher).
+
+Each committed change is applied once, in order.
 
 Replicas are brought in line first and the image is shown afterwards, so that a client that learns of a
 partition finds it served.

@@ -1,4 +1,6 @@
-"""How long the loop was ever held: a heartbeat that notes by how much each beat came late.
+"""What holds up the loop: measured (StallMonitor), and the garbage collector kept short (ShortCollections).
+
+StallMonitor is a heartbeat that notes by how much each beat came late.
 
 Work on the loop that takes long shows here whatever it was. The counts go into buckets, so that hours of
 running cost nothing to keep and percentiles are there at any time.
@@ -7,7 +9,8 @@ A beat is also late when the system gave the processor to somebody else. On Linu
 gives the lateness without it as well (`own_`): what is left is ours, be it computing, waiting for a disk or for the
 interpreter's lock.
 
-Owner: the node, on the broker's loop, from the moment it serves until it begins to stop.
+Owner of StallMonitor: the node, on the broker's loop, from the moment it serves until it begins to stop. Owner of
+ShortCollections: the process (node.main); the callback comes in whatever thread the collector ran in.
 """
 
 import asyncio
@@ -25,6 +28,14 @@ BUCKETS_MS = (0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500, 1000,
 IDLE_INTERVAL_S = 0.1
 WATCHFUL_INTERVAL_S = 0.002
 SCHEDSTAT = "/proc/thread-self/schedstat"
+
+# A full collection that takes longer is slow.
+SLOW_S: Final = 0.002
+OLDEST_GENERATION: Final = 2
+# Python's own, but full collections more than twice as often: then there is less to visit each time.
+THRESHOLDS: Final = (700, 10, 4)
+# How long visiting everything is taken to last before it has been seen, and at least.
+LEAST_FULL_S: Final = 0.1
 
 
 class Histogram:
@@ -108,39 +119,16 @@ class StallMonitor:
             self._report.write_text(json.dumps(self.summary()))
 
 
-# ----------------------------------------
-# Python's garbage collector, kept from holding up the loop.
-#
-# A full collection visits every object there is, and ten thousand partitions are half a million of them: a tenth of a
-# second in which nobody is served, again and again. But what is there when the node has started stays, and so does
-# what has survived a collection that took long: it is frozen, which is to say, not visited again. A later collection
-# then only visits what has come since. Frozen objects are still freed when nobody refers to them; only rings of them
-# are not. So that these do not stay for ever, everything is thawed and visited once the slow collections since the last
-# time have together taken as long as that took: the pauses at most double, and so does what rings can hold.
-#
-# Owner: the process (node.main); the callback comes in whatever thread the collector ran in.
-
-
-SLOW_S: Final = 0.002
-OLDEST_GENERATION: Final = 2
-# Python's own, but full collections more than twice as often: then there is less to visit each time.
-THRESHOLDS: Final = (700, 10, 4)
-# How long visiting everything is taken to last before it has been seen, and at least.
-LEAST_FULL_S: Final = 0.1
-
-
-def freeze_what_stays() -> None:
-    """Somebody makes very much that stays, as a load does: look at it once, and not again.
-
-    Only where collections are kept short at all: another process may want its own objects visited.
-    """
-    if ShortCollections.installed:
-        gc.collect(OLDEST_GENERATION - 1)
-        gc.freeze()
-
-
 class ShortCollections:
-    """Freezes what a slow full collection has left."""
+    """Python's garbage collector, kept from holding up the loop: what a slow full collection has left is frozen.
+
+    A full collection visits every object there is, and ten thousand partitions are half a million of them: a tenth of a
+    second in which nobody is served, again and again. But what is there when the node has started stays, and so does
+    what has survived a collection that took long: it is frozen, which is to say, not visited again. A later collection
+    then only visits what has come since. Frozen objects are still freed when nobody refers to them; only rings of them
+    are not. So that these do not stay for ever, everything is thawed and visited once the slow collections since the
+    last time have together taken as long as that took: the pauses at most double, and so does what rings can hold.
+    """
 
     installed = False
 
@@ -183,3 +171,13 @@ class ShortCollections:
             if self._frozen_s >= self._full_s:
                 gc.unfreeze()  # for the next collection: one within another is not made
                 self._thawed = True
+
+
+def freeze_what_stays() -> None:
+    """For whoever makes very much that stays, as a load does: collect once, and do not visit it again.
+
+    Only where collections are kept short at all: another process may want its own objects visited.
+    """
+    if ShortCollections.installed:
+        gc.collect(OLDEST_GENERATION - 1)
+        gc.freeze()

@@ -1,4 +1,4 @@
-"""Moving replicas between the directories of one broker (KIP-113): copy, catch up, swap.
+"""ReplicaAlterLogDirs: moves replicas between the directories of one broker (KIP-113). Copy, catch up, swap.
 
 The copy is an ordinary log beside the current one. It is filled in pieces that leave the loop free, while the
 current log goes on serving and growing; the moment it has everything it takes the other's place. A restart in
@@ -34,8 +34,8 @@ MAX_DIR_NAME_LENGTH = 255
 _FUTURE_SUFFIX_LENGTH = 1 + 32 + len("-future")
 
 
-class DirMover:
-    """The moves under way on this broker."""
+class ReplicaAlterLogDirs:
+    """The moves under way on this broker: Kafka's ReplicaAlterLogDirsManager and its threads."""
 
     def __init__(
         self, logs: LogManager, clock: Clock, executor: Executor, on_moved: Callable[[Partition], None]

@@ -1,4 +1,4 @@
-"""One replica on this broker: a log, who leads it, who is in sync, and who waits for it to grow.
+"""Partition: one replica on this broker. A log, who leads it, who is in sync, and who waits for it to grow.
 
 The high watermark is the lowest end offset among the in-sync replicas; what lies below it is committed and is all
 that consumers see. With one replica it follows the log's end at once; with more it moves when followers fetch.
@@ -10,14 +10,18 @@ Owner: the ReplicaManager, on the broker's loop.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import INTERNAL_TOPICS, NodeId, TopicPartition, Uuid
+from ottla.storage.errors import OutOfFilesError
 from ottla.storage.log.log import Log
 from ottla.storage.producers.verification import NOT_CHECKED, Verification
+from ottla.storage.segment.file_records import LogSlice
+from ottla.storage.segment.indexes import AbortedTransaction
 from ottla.storage.validator import AppendOrigin, AppendResult, Inspection
+from ottla.wire.fast.fetch import Wanted
 
 ACKS_ALL = -1
 # The value of flush.messages that means never.
@@ -30,6 +34,38 @@ class Watcher(Protocol):
     def progressed(self) -> None:
         """More may be readable, or it may be somebody else's to read: look again."""
         ...
+
+
+class EpochEnd(NamedTuple):
+    """Where the log of a fetcher parts from ours (KIP-595)."""
+
+    epoch: int
+    end_offset: int
+
+
+class PartitionRead(NamedTuple):
+    """What a fetch finds in one partition."""
+
+    wanted: Wanted
+    error_code: int
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: list[AbortedTransaction] | None = None
+    diverging: EpochEnd | None = None
+    slice: LogSlice | None = None
+    current_leader: tuple[int, int] | None = None
+    preferred_read_replica: int = -1
+    snapshot: tuple[int, int] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self.slice is None else self.slice.length
+
+    @property
+    def decides(self) -> bool:
+        """Is there something to answer that cannot wait for more data?"""
+        return self.error_code != ErrorCode.NONE or self.diverging is not None
 
 
 class Partition:
@@ -75,7 +111,7 @@ class Partition:
         self.config_changed()
 
     def config_changed(self) -> None:
-        """What the hot path asks of the topic's configuration, answered once."""
+        """Keep what the hot path needs of the topic's configuration."""
         config = self.log.config
         self.min_insync_replicas = config.min_insync_replicas
         self._count_in_sync()
@@ -99,7 +135,7 @@ class Partition:
         if self.is_leader:
             # What a new leader finds in its log counts, whether or not a checkpoint knows that it was flushed.
             self.maybe_advance_high_watermark(self.log.log_end_offset if new_epoch else None)
-            self._tell_watchers()
+            self._wake_watchers()
         else:
             self.gone()
 
@@ -155,7 +191,7 @@ class Partition:
             return
         log.update_high_watermark(end)
         if self.watchers:
-            self._tell_watchers()
+            self._wake_watchers()
         waiting = self._awaiting_high_watermark
         while waiting and waiting[0][0] <= log.high_watermark:
             waiting.popleft()[1]()
@@ -167,20 +203,22 @@ class Partition:
         return log.recovery_point if unflushed >= log.config.flush_messages else log.log_end_offset
 
     def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
-        """Call back when everything below `offset` is committed, at once if it is; also if this replica does not
-        lead any more. Whoever is called looks at the high watermark to know which."""
+        """Call back when everything below `offset` is committed, at once if it is; also if this replica leads no more.
+
+        Whoever is called looks at the high watermark to know which.
+        """
         if self.log.high_watermark >= offset:
             callback()
         else:
             self._awaiting_high_watermark.append((offset, callback))
 
     def gone(self) -> None:
-        """This replica leads no more, or is not even hosted: whoever waits for it finds that out by asking again."""
-        self._tell_watchers()
+        """This replica leads no more, or is not even hosted: whoever waits for it is called, and asks again."""
+        self._wake_watchers()
         while self._awaiting_high_watermark:
             self._awaiting_high_watermark.popleft()[1]()
 
-    def _tell_watchers(self) -> None:
+    def _wake_watchers(self) -> None:
         for watcher in list(self.watchers):
             watcher.progressed()
 
@@ -195,10 +233,59 @@ class Partition:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
         return ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    def has_follower(self, replica_id: int) -> bool:
-        """Is this one of the other replicas of the partition?"""
-        return replica_id in self.replicas and replica_id != self._node_id
-
     def read_bound(self, read_committed: bool) -> int:
         """The offset before which a consumer may read."""
         return self.log.last_stable_offset if read_committed else self.log.high_watermark
+
+    # ---- reading ------------------------------------------------------------------------------------------
+
+    def read(
+        self, wanted: Wanted, budget_bytes: int, read_committed: bool, at_least_one: bool, wait: bool
+    ) -> PartitionRead:
+        """Read for a fetch: Kafka's fetchRecords. KafkaError as in the answer.
+
+        With `at_least_one` there is a batch even if it is larger than the budget. Without `wait` ColdSliceError has
+        what must be in memory first, if anything.
+        """
+        log = self.log
+        diverging = self._diverging(wanted) if wanted.last_fetched_epoch >= 0 else None
+        offset = wanted.fetch_offset
+        if diverging is None and not log.log_start_offset <= offset <= log.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        high_watermark = log.high_watermark
+        stable = log.last_stable_offset
+        bound = stable if read_committed else high_watermark
+        size = min(wanted.max_bytes, budget_bytes)
+        found: LogSlice | None = None
+        if diverging is None and offset < bound and (size > 0 or at_least_one):
+            try:
+                found = log.read(offset, max(size, 0), bound, min_one_message=at_least_one, wait=wait)
+            except OutOfFilesError:
+                if at_least_one:
+                    raise
+                found = None  # what is being sent holds the descriptors: its turn comes with another fetch
+            if found is not None and found.length == 0:
+                found = None
+        aborted: list[AbortedTransaction] | None = None
+        if read_committed:
+            aborted = log.aborted_transactions(offset, found.next_offset) if found is not None else []
+        return PartitionRead(
+            wanted, ErrorCode.NONE, high_watermark, stable, log.log_start_offset, aborted, diverging, found
+        )
+
+    def require_follower(self, wanted: Wanted, replica_id: int) -> None:
+        """A broker may only follow what is assigned to it; one that knows the epoch learns of it a moment later."""
+        if replica_id not in self.replicas or replica_id == self._node_id:
+            knows_epoch = wanted.current_leader_epoch >= 0
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+
+    def _diverging(self, wanted: Wanted) -> EpochEnd | None:
+        end = self.log.end_offset_for_epoch(wanted.last_fetched_epoch)
+        if end is None:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        epoch, end_offset = end
+        if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+            return EpochEnd(epoch, end_offset)
+        return None

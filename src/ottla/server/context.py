@@ -11,8 +11,8 @@ from ottla.model.clock import Clock
 from ottla.model.ids import NodeId
 from ottla.server.limits import ElementBudget
 from ottla.server.metadata_encoding import TopicEncoder
-from ottla.server.registry import Listener
-from ottla.server.topic_creation import StreamsTopics, TopicCreation
+from ottla.server.network.connection import Connection, Listener
+from ottla.server.topic_creation import AutoTopicCreationManager, StreamsInternalTopics
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from ottla.replication.replica_manager import ReplicaManager
     from ottla.server.fetch_sessions import FetchSessionCache
     from ottla.server.limits import Unpacking
-    from ottla.server.network.connection import Connection
     from ottla.server.transaction.producer_ids import ProducerIdSource
     from ottla.server.transaction.service import TransactionService
-    from ottla.share.coordinator import LocalShareCoordinator
+    from ottla.share.coordinator import ShareCoordinatorService
     from ottla.share.groups import ShareGroupService
-    from ottla.share.manager import ShareService
+    from ottla.share.manager import SharePartitionManager
     from ottla.storage.log_manager import LogManager
     from ottla.wire.framing import RequestHeader
 
@@ -57,26 +56,22 @@ class Services:
     # Of consumer groups, by the names that consumers ask for.
     group_assignors: "Mapping[str, PartitionAssignor]"
     transactions: "TransactionService"
-    share_state: "LocalShareCoordinator"
+    share_state: "ShareCoordinatorService"
     share_groups: "ShareGroupService"
-    share: "ShareService"
+    share: "SharePartitionManager"
+    topic_creation: AutoTopicCreationManager
+    streams_topics: StreamsInternalTopics
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
     # What large requests list, all together.
     elements: ElementBudget = field(default_factory=ElementBudget)
-    # Topics that are made because somebody needs them.
-    topic_creation: TopicCreation = field(default_factory=TopicCreation)
-    # Those of streams applications.
-    streams_topics: StreamsTopics = field(default_factory=StreamsTopics)
 
 
 class Context:
-    """One request's surroundings."""
+    """One request, for its handler: who sent it, when, and the node's services."""
 
     __slots__ = ("connection", "header", "node", "now_ms")
 
-    def __init__(
-        self, node: Services, connection: "Connection", header: "RequestHeader", now_ms: int
-    ) -> None:
+    def __init__(self, node: Services, connection: Connection, header: "RequestHeader", now_ms: int) -> None:
         self.node = node
         self.connection = connection
         self.header = header

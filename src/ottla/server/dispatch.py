@@ -1,4 +1,4 @@
-"""From a frame to the handler of its API and back to a frame.
+"""Dispatcher: from a frame to the handler of its API and back to a frame (KafkaApis.handle).
 
 What cannot be parsed has no answer in the protocol: it raises, and the connection closes it with one log line.
 An unknown ApiVersions version is the exception that lets old and new clients find each other (KIP-511).
@@ -17,11 +17,11 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.model.tasks import report
 from ottla.server.context import Context, Services
-from ottla.server.errors import error_response, is_told_by_items
+from ottla.server.errors import error_response, has_errors_by_item
 from ottla.server.limits import check_size
-from ottla.server.network.connection import Connection
+from ottla.server.network.connection import Connection, Listener
 from ottla.server.network.output import Answer, Deferred, Reply
-from ottla.server.registry import Listener, Route, late_route, routes
+from ottla.server.registry import Route, late_route, routes
 from ottla.wire.codec import decode, decode_bounded
 from ottla.wire.framing import RequestHeader, decode_request_header, encode_response, encode_response_header
 
@@ -105,7 +105,8 @@ async def respond(
     services: Services, connection: Connection, route: Route, frame: memoryview
 ) -> Reply | None:
     """A request whose decoding and whose answer's encoding would hold the loop: both are done in a thread."""
-    budget, in_thread = services.elements, partial(services.elements.in_thread, services)
+    budget = services.elements
+    in_thread = partial(budget.in_thread, services.loop, services.executor)
     elements = min(len(frame), route.max_elements)
     await budget.take(elements)
     try:
@@ -116,22 +117,22 @@ async def respond(
         elements = listed
         connection.client_id = header.client_id
         assert route.handler is not None
-        # What an error is told about: the request, or only its kind.
-        told = request if is_told_by_items(request) else route.request
+        # What an error is answered to: the request, or only its kind.
+        failing = request if has_errors_by_item(request) else route.request
         try:
             result = route.handler(Context(services, connection, header, services.clock.now_ms()), request)
             if isinstance(result, Pending) and not result.done:
                 # It is decided: what happens now happens whoever waits. That may take as long as members of a group
                 # need to come together.
                 del request
-                if told is route.request:
+                if failing is route.request:
                     budget.give_back(elements)
                     elements = 0
                 connection.only_answers()
             if iscoroutine(result) or isinstance(result, Pending):
                 result = await result
         except Exception as error:  # noqa: BLE001 - a broker never dies of a request
-            return await in_thread(_failed, route, told, header, error)
+            return await in_thread(_failed, route, failing, header, error)
         return await in_thread(_encode, result, header)
     finally:
         budget.give_back(elements)

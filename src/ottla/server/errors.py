@@ -1,6 +1,8 @@
-"""The answer to a request that failed as a whole, in the shape its response has for that.
+"""Answers with an error: of a whole request, of each partition, and with the present leader's address (KIP-951).
 
-Most responses have an error of their own. Where only their items have one, it stands at every item asked about.
+Most responses have an error of their own. Where only their items have one, an error of the whole request stands at
+every item asked about. Where a topic has an error code at each of its partitions, some may be refused before the
+coordinator is asked, and the others have its answer: both stand in one response (PartitionAnswers).
 """
 
 from collections.abc import Callable, Iterable
@@ -47,86 +49,9 @@ from ottla.wire.messages.transactions import (
 )
 from ottla.wire.registry import response_class
 
-# ----------------------------------------
-# Answers that have a topic once, with an error code at each of its partitions.
-#
-# Some partitions are refused before the coordinator is asked, the others get its answer: both stand in one response.
-
-
-class NamedTopic(Protocol):
-    """A topic of a request, and partitions of it."""
-
-    name: str
-    partitions: list[Any]
-
-
-T = TypeVar("T", bound=NamedTopic)
-
-
-class PartitionAnswers:
-    """The topics of such a response in the making; `key` names the field that topics are told apart by."""
-
-    def __init__(self, topic_class: type[Any], partition_class: type[Any], key: str = "name") -> None:
-        self._topic_class = topic_class
-        self._partition_class = partition_class
-        self._key = key
-        self._topics: dict[Any, Any] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._topics)
-
-    def refuse(self, topic: Any, partitions: Iterable[Any], code: ErrorCode) -> None:
-        """These partitions of a request's topic have an error."""
-        answer = self._topics.get(getattr(topic, self._key))
-        if answer is None:
-            answer = self._topic_class(name=topic.name, partitions=[])
-            if hasattr(topic, "topic_id"):
-                answer.topic_id = topic.topic_id
-            self._topics[getattr(topic, self._key)] = answer
-        answer.partitions.extend(
-            self._partition_class(partition_index=p.partition_index, error_code=int(code)) for p in partitions
-        )
-
-    def refuse_missing(self, topics: Iterable[T], image: ClusterImage) -> list[T]:
-        """Topics and partitions that there are not, by the topics' names; what is left is given back."""
-        existing = []
-        for topic in topics:
-            found = image.topic(topic.name)
-            partitions = {} if found is None else found.partitions
-            missing = [p for p in topic.partitions if p.partition_index not in partitions]
-            if missing or found is None:
-                self.refuse(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                topic.partitions = [p for p in topic.partitions if p.partition_index in partitions]
-            if topic.partitions:
-                existing.append(topic)
-        return existing
-
-    def merged(self, topics: Iterable[Any]) -> list[Any]:
-        """These refusals first, then what the coordinator said."""
-        for topic in topics:
-            present = self._topics.setdefault(getattr(topic, self._key), topic)
-            if present is not topic:
-                present.partitions.extend(topic.partitions)
-        return list(self._topics.values())
-
-
-def refused_as_a_whole(
-    topics: Iterable[Any], topic_class: type[Any], partition_class: type[Any], code: ErrorCode
-) -> list[Any]:
-    """An error of the whole request, at every partition."""
-    answers = []
-    for topic in topics:
-        answer = topic_class(
-            name=topic.name,
-            partitions=[
-                partition_class(partition_index=p.partition_index, error_code=int(code))
-                for p in topic.partitions
-            ],
-        )
-        if hasattr(topic, "topic_id"):
-            answer.topic_id = topic.topic_id
-        answers.append(answer)
-    return answers
+# The errors of a client that came to the wrong broker.
+MISDIRECTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+NO_LEADER = (-1, -1)
 
 
 def error_response(request: Any, version: int, code: ErrorCode, message: str | None) -> Any:
@@ -146,7 +71,7 @@ def error_response(request: Any, version: int, code: ErrorCode, message: str | N
     return response
 
 
-def is_told_by_items(request: Any) -> bool:
+def has_errors_by_item(request: Any) -> bool:
     """Does the response say an error at every item of the request?"""
     return type(request) in _SHAPES
 
@@ -250,13 +175,86 @@ _SHAPES: dict[type, Callable[[Any, ErrorCode], Any]] = {
 }
 
 
-# ----------------------------------------
-# Telling a client that came to the wrong broker where the leader is (KIP-951).
+# ---- errors of single partitions
 
 
-# The errors that say so.
-MISDIRECTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-NO_LEADER = (-1, -1)
+class NamedTopic(Protocol):
+    """A topic of a request, and partitions of it."""
+
+    name: str
+    partitions: list[Any]
+
+
+T = TypeVar("T", bound=NamedTopic)
+
+
+class PartitionAnswers:
+    """The topics of such a response in the making; `key` names the field that topics are told apart by."""
+
+    def __init__(self, topic_class: type[Any], partition_class: type[Any], key: str = "name") -> None:
+        self._topic_class = topic_class
+        self._partition_class = partition_class
+        self._key = key
+        self._topics: dict[Any, Any] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._topics)
+
+    def refuse(self, topic: Any, partitions: Iterable[Any], code: ErrorCode) -> None:
+        """These partitions of a request's topic have an error."""
+        answer = self._topics.get(getattr(topic, self._key))
+        if answer is None:
+            answer = self._topic_class(name=topic.name, partitions=[])
+            if hasattr(topic, "topic_id"):
+                answer.topic_id = topic.topic_id
+            self._topics[getattr(topic, self._key)] = answer
+        answer.partitions.extend(
+            self._partition_class(partition_index=p.partition_index, error_code=int(code)) for p in partitions
+        )
+
+    def refuse_missing(self, topics: Iterable[T], image: ClusterImage) -> list[T]:
+        """Topics and partitions that there are not, by the topics' names; what is left is given back."""
+        existing = []
+        for topic in topics:
+            found = image.topic(topic.name)
+            partitions = {} if found is None else found.partitions
+            missing = [p for p in topic.partitions if p.partition_index not in partitions]
+            if missing or found is None:
+                self.refuse(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                topic.partitions = [p for p in topic.partitions if p.partition_index in partitions]
+            if topic.partitions:
+                existing.append(topic)
+        return existing
+
+    def merged(self, topics: Iterable[Any]) -> list[Any]:
+        """These refusals first, then what the coordinator said."""
+        for topic in topics:
+            present = self._topics.setdefault(getattr(topic, self._key), topic)
+            if present is not topic:
+                present.partitions.extend(topic.partitions)
+        return list(self._topics.values())
+
+
+def refused_as_a_whole(
+    topics: Iterable[Any], topic_class: type[Any], partition_class: type[Any], code: ErrorCode
+) -> list[Any]:
+    """An error of the whole request, at every partition."""
+    answers = []
+    for topic in topics:
+        answer = topic_class(
+            name=topic.name,
+            partitions=[
+                partition_class(partition_index=p.partition_index, error_code=int(code))
+                for p in topic.partitions
+            ],
+        )
+        if hasattr(topic, "topic_id"):
+            answer.topic_id = topic.topic_id
+        answers.append(answer)
+    return answers
+
+
+# ---- where the leader is, for a client that came to the wrong broker (KIP-951)
 
 
 def current_leader(services: Services, topic: str | bytes, index: int) -> tuple[int, int]:

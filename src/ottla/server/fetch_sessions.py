@@ -1,4 +1,5 @@
-"""Incremental fetch sessions (KIP-227): the broker remembers what a consumer reads and answers only what changed.
+"""FetchSessionCache: incremental fetch sessions (KIP-227). The broker remembers what a consumer reads and answers only
+what changed.
 
 A full fetch opens a session; each incremental one names the session and the epoch it expects, tells what to
 add, change or forget, and gets back only the partitions that have data, an error, or a moved watermark. When the
@@ -29,66 +30,68 @@ MAX_REMEMBERED = 5 * MAX_PARTITIONS
 
 
 class Watermarks(NamedTuple):
-    """What was last told about a partition; a change is worth telling again."""
+    """What was last answered of a partition; when it has changed it is answered again."""
 
     high_watermark: int
     log_start_offset: int
 
 
-UNTOLD = Watermarks(-1, -1)
+NOT_ANSWERED = Watermarks(-1, -1)
 
 
 @dataclass(slots=True)
-class Cached:
+class CachedPartition:
     """A partition of a session."""
 
     wanted: Wanted
-    told: Watermarks = UNTOLD
+    answered: Watermarks = NOT_ANSWERED
 
 
 class FetchSession:
     """One consumer's session."""
 
-    __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "partitions", "uses_topic_ids")
+    __slots__ = ("epoch", "id", "last_used_ms", "partitions", "uses_topic_ids")
 
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
         self.id = session_id
         self.uses_topic_ids = uses_topic_ids
-        self.created_ms = now_ms
         self.last_used_ms = now_ms
         self.epoch = next_session_epoch(INITIAL_EPOCH)
         # In the order of reading: one that had data goes to the back, so that none starves behind it.
-        self.partitions: OrderedDict[tuple[TopicKey, int], Cached] = OrderedDict()
+        self.partitions: OrderedDict[tuple[TopicKey, int], CachedPartition] = OrderedDict()
 
     def update(self, wanted: Iterable[Wanted], forgotten: Iterable[tuple[TopicKey, Iterable[int]]]) -> None:
         for item in wanted:
             key = (item.topic, item.index)
             cached = self.partitions.get(key)
             if cached is None:
-                self.partitions[key] = Cached(item)
+                self.partitions[key] = CachedPartition(item)
             else:
                 cached.wanted = item
         for topic, indexes in forgotten:
             for index in indexes:
                 self.partitions.pop((topic, index), None)
 
-    def told(self, wanted: Wanted, error: int, marks: Watermarks, has_records: bool) -> bool:
-        """Note what an answer would say of a partition; True if it has to be said."""
+    def update_response(self, wanted: Wanted, error: int, marks: Watermarks, has_records: bool) -> bool:
+        """Note what an answer would have of a partition; True if the partition has to be in it.
+
+        Kafka's CachedPartition.maybeUpdateResponseData.
+        """
         key = (wanted.topic, wanted.index)
         cached = self.partitions.get(key)
         if cached is None:
             return True
-        worth_saying = has_records or error != ErrorCode.NONE or cached.told != marks
-        # After an error the next good answer is news, whatever it says.
-        cached.told = UNTOLD if error else marks
+        must_answer = has_records or error != ErrorCode.NONE or cached.answered != marks
+        # After an error the next good answer is sent, whatever it says.
+        cached.answered = NOT_ANSWERED if error else marks
         if has_records:
             self.partitions.move_to_end(key)
-        return worth_saying
+        return must_answer
 
 
 @dataclass(slots=True)
-class FetchPlan:
-    """What one fetch request has to read, and how to answer it."""
+class FetchContext:
+    """What one fetch request has to read, and how to answer it: Kafka's FetchContext, of all kinds."""
 
     wanted: list[Wanted]
     session: FetchSession | None
@@ -100,7 +103,7 @@ class FetchPlan:
 
 
 class FetchSessionCache:
-    """The sessions of a broker, at most max.incremental.fetch.session.cache.slots of them."""
+    """The sessions of a broker, at most max.incremental.fetch.session.cache.slots; also Kafka's FetchManager."""
 
     def __init__(
         self, max_sessions: int = 1000, eviction_ms: int = 120_000, rng: random.Random | None = None
@@ -113,7 +116,7 @@ class FetchSessionCache:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def plan(
+    def new_context(
         self,
         session_id: int,
         epoch: int,
@@ -121,12 +124,12 @@ class FetchSessionCache:
         forgotten: Iterable[tuple[TopicKey, Iterable[int]]],
         uses_topic_ids: bool,
         now_ms: int,
-    ) -> FetchPlan:
+    ) -> FetchContext:
         """Which partitions this request reads; KafkaError for a session that is not as the client believes."""
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._sessions.pop(session_id, None)
             session = self._open(wanted, uses_topic_ids, now_ms) if epoch == INITIAL_EPOCH else None
-            return FetchPlan(wanted, session, incremental=False)
+            return FetchContext(wanted, session, incremental=False)
         session = self._resume(session_id, epoch, uses_topic_ids)
         session.update(wanted, forgotten)
         if len(session.partitions) > LARGE_SESSION and wanted and not self._may_hold(session.partitions):
@@ -134,11 +137,13 @@ class FetchSessionCache:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.partitions:
             del self._sessions[session_id]
-            return FetchPlan([], None, incremental=False)
+            return FetchContext([], None, incremental=False)
         session.last_used_ms = now_ms
         session.epoch = next_session_epoch(session.epoch)
         self._sessions.move_to_end(session_id)
-        return FetchPlan([cached.wanted for cached in session.partitions.values()], session, incremental=True)
+        return FetchContext(
+            [cached.wanted for cached in session.partitions.values()], session, incremental=True
+        )
 
     def is_only(self, session_id: int, epoch: int, topic: TopicKey, index: int) -> bool:
         """Is this the epoch that the session expects, and the partition its only one?"""

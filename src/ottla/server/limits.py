@@ -1,19 +1,19 @@
-"""The body of a request without reading its header, which the hand-tuned paths begin with; what requests may list."""
+"""What a request may ask for: its size, what it lists, and what is decompressed for it.
+
+Owner: the node, which has one ElementBudget and one Unpacking for all requests; asked on its loop.
+"""
 
 import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.compression import DecompressedTooLargeError
 from ottla.records.record import MAX_DECOMPRESSED_BYTES
 from ottla.wire.framing import decode_request_header
-
-if TYPE_CHECKING:
-    from ottla.server.context import Services
 
 T = TypeVar("T")
 
@@ -28,6 +28,9 @@ MAX_DECIDED_ELEMENTS = 10_000
 # What all requests that are not decoded on the loop may list together, from when they are decoded until they are
 # answered: four of the largest. An element takes 100 to 500 bytes.
 MAX_ELEMENTS_AT_ONCE = 4 * MAX_ELEMENTS
+
+# What is decompressed beside others.
+SMALL_BYTES: Final = 8 * 1024 * 1024
 
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 _CLIENT_ID = 10
@@ -57,7 +60,7 @@ def check_size(size_bytes: int) -> None:
 
 
 class ElementBudget:
-    """Who decodes a large request waits here until there is room for what it may list; in order of arrival."""
+    """Large requests wait here, before they are decoded, for room for what they may list; in order of arrival."""
 
     def __init__(self, limit: int = MAX_ELEMENTS_AT_ONCE) -> None:
         self._limit = limit
@@ -91,34 +94,28 @@ class ElementBudget:
                 self._taken += wanted
                 turn.set_result(None)
 
-    async def in_thread(self, services: "Services", work: Callable[..., T], *args: Any) -> T:
-        """Decode or encode one of them beside the loop; one at a time, because several threads that compute would keep
-        the loop waiting for each of them."""
+    async def in_thread(
+        self, loop: asyncio.AbstractEventLoop, executor: Executor, work: Callable[..., T], *args: Any
+    ) -> T:
+        """Decode or encode a large request or answer in a thread.
+
+        One at a time, because several threads that compute would keep the loop waiting for each of them.
+        """
         async with self._one_at_a_time:
-            return await services.loop.run_in_executor(services.executor, work, *args)
+            return await loop.run_in_executor(executor, work, *args)
 
     def _fits(self, elements: int) -> bool:
         return self._taken + elements <= self._limit or not self._taken
 
 
-# ----------------------------------------
-# Decompressing, within a bound that all requests have in common.
-#
-# A batch of a few kilobytes may hold a hundred megabytes. What fits into SMALL_BYTES is worked on by as many threads as
-# the pool has; whatever turns out to be larger is begun anew when its turn comes, one at a time. So all of it together
-# takes no more than SMALL_BYTES for each thread and MAX_DECOMPRESSED_BYTES once (recompression twice that, since it
-# holds what it has renumbered, too), and those who send little do not wait for those who send much.
-#
-# Owner: the node; asked on its loop.
-
-
-SMALL_BYTES: Final = 8 * 1024 * 1024
-
-_T = TypeVar("_T")
-
-
 class Unpacking:
-    """See the module."""
+    """Decompressing, within a bound that all requests have in common.
+
+    A batch of a few kilobytes may hold a hundred megabytes. What fits into SMALL_BYTES is worked on by as many threads
+    as the pool has; whatever turns out to be larger is begun anew when its turn comes, one at a time. So all of it
+    together takes no more than SMALL_BYTES for each thread and MAX_DECOMPRESSED_BYTES once (recompression twice that,
+    since it holds what it has renumbered, too), and those who send little do not wait for those who send much.
+    """
 
     __slots__ = ("_executor", "_large_turn")
 
@@ -126,7 +123,7 @@ class Unpacking:
         self._executor = executor
         self._large_turn = asyncio.Lock()
 
-    async def run(self, work: Callable[[int], _T]) -> _T:
+    async def run(self, work: Callable[[int], T]) -> T:
         """Does work that decompresses, in a thread: given the size above which to raise, and maybe twice."""
         loop = asyncio.get_running_loop()
         try:

@@ -10,23 +10,12 @@ turns compression and groups off otherwise (KAFKA-18659, KAFKA-19444).
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from ottla.server.context import Context, Services
 from ottla.server.limits import MAX_ELEMENTS
-
-if TYPE_CHECKING:
-    from ottla.server.context import Context, Services
-    from ottla.server.network.connection import Connection
-    from ottla.server.network.output import Answer
-
-
-class Listener(StrEnum):
-    """The two kinds of listener, each with an API set of its own."""
-
-    BROKER = "broker"
-    CONTROLLER = "controller"
-
+from ottla.server.network.connection import Connection, Listener
+from ottla.server.network.output import Answer
 
 # api key : lowest version - highest version, as 4.3.1 advertises them.
 _RANGES = """
@@ -52,17 +41,17 @@ class RawHandler(Protocol):
 
     def __call__(
         self,
-        services: "Services",
-        connection: "Connection",
+        services: Services,
+        connection: Connection,
         view: memoryview,
         version: int,
         correlation_id: int,
         start: int,
         stop: int,
-    ) -> "Answer": ...
+    ) -> Answer: ...
 
 
-Handler = Callable[["Context", Any], Any | Awaitable[Any]]
+Handler = Callable[[Context, Any], Any | Awaitable[Any]]
 H = TypeVar("H", bound=Handler)
 R = TypeVar("R", bound=RawHandler)
 

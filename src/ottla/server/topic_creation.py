@@ -1,18 +1,23 @@
-"""Topics that are made when somebody first needs them: the coordinators' own, and those that clients ask for.
+"""Topics that the broker has made on demand: the coordinators' own, those that clients ask for, and those of streams.
 
 The controller is asked once at a time for each. Whoever needs a coordinator may wait until its topic is there; a client
-that asks for a topic's metadata is told that there is none, as with Apache, and finds it when it comes again.
+that asks for a topic's metadata is answered that there is none, as with Apache, and finds it when it asks again. The
+heartbeat of a streams group names the internal topics that are missing and does not wait either (KIP-1071); what could
+not be made is not asked for again for a while, and the reason is in the next heartbeats' answers.
 
 Owner: the node's services, on the broker's loop.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from ottla.config.broker import BrokerConfig
 from ottla.controller.result import RequestContext
+from ottla.metadata.image import ClusterImage
+from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.tasks import spawn
 from ottla.wire.messages.topics import (
@@ -24,36 +29,45 @@ from ottla.wire.messages.topics import (
 )
 
 if TYPE_CHECKING:
-    from ottla.config.broker import BrokerConfig
     from ottla.coordinator.group.streams.topology import ConfiguredInternalTopic
-    from ottla.server.context import Context, Services
 
 log = logging.getLogger("ottla.server")
+streams_log = logging.getLogger("ottla.coordinator.streams")
 
 # The version of CreateTopics whose rules hold for what a broker asks for.
-_DECISION: Final = RequestContext(api_version=7)
+_CREATE_TOPICS: Final = RequestContext(api_version=7)
 # The client is answered first, and one that makes the topic itself in the same moment comes first: with Apache the
 # broker's own request goes to the controller by a queue and a connection.
 AUTO_CREATE_AFTER_S: Final = 0.005
 # Of the topics of one failed request.
 MAX_NAMED: Final = 10
+# Failures that are remembered at most; what would be forgotten first makes room.
+MAX_FAILURES: Final = 1_000
+
+
+class TopicCreator(Protocol):
+    """The controller, as far as it is asked here."""
+
+    async def create_topics(
+        self, request: CreateTopicsRequest, context: RequestContext
+    ) -> CreateTopicsResponse: ...
 
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """How one of them is made: which broker keys say its size, and what it is configured to."""
+    """A coordinators' topic: the broker's settings that say its size, and its own configuration."""
 
     name: str
     partitions_key: str
     replication_factor_key: str
-    configs: Callable[["BrokerConfig"], Mapping[str, object]]
+    configs: Callable[[BrokerConfig], Mapping[str, object]]
 
-    def partitions(self, ctx: "Context") -> int:
+    def partitions(self, image: ClusterImage, config: BrokerConfig) -> int:
         """How many it has, or will have."""
-        found = ctx.node.image().topic(self.name)
-        return int(ctx.node.config()[self.partitions_key]) if found is None else len(found.partitions)
+        found = image.topic(self.name)
+        return int(config[self.partitions_key]) if found is None else len(found.partitions)
 
-    def creatable(self, config: "BrokerConfig") -> CreatableTopic:
+    def creatable(self, config: BrokerConfig) -> CreatableTopic:
         return CreatableTopic(
             name=self.name,
             num_partitions=config[self.partitions_key],
@@ -103,27 +117,38 @@ SHARE_GROUP_STATE: Final = InternalTopic(
 _INTERNAL: Final = {topic.name: topic for topic in (GROUP_METADATA, TRANSACTION_STATE, SHARE_GROUP_STATE)}
 
 
-class TopicCreation:
-    """See the module."""
+class AutoTopicCreationManager:
+    """Has coordinators' topics made, and those that clients ask about."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        image: Callable[[], ClusterImage],
+        controller: TopicCreator,
+        caught_up: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`caught_up` waits until this broker shows what the controller has committed by now."""
+        self._config = config
+        self._image = image
+        self._controller = controller
+        self._caught_up = caught_up
         # Those that the controller is asked for, or is about to be.
         self._in_creation: dict[str, asyncio.Task[None]] = {}
 
-    def create_internal(self, node: "Services", topic: InternalTopic) -> "asyncio.Task[None]":
+    def create_internal(self, topic: InternalTopic) -> "asyncio.Task[None]":
         """Ask for a coordinators' topic; the task ends when this broker shows it, or when it cannot be made."""
         running = self._in_creation.get(topic.name)
-        return running if running is not None else self._begin(node, [topic.name], after_s=0)
+        return running if running is not None else self._begin([topic.name], after_s=0)
 
-    def auto_create(self, node: "Services", names: Iterable[str]) -> None:
+    def auto_create(self, names: Iterable[str]) -> None:
         """Ask for topics that a client has asked about, beside answering it."""
         wanted = [name for name in names if name not in self._in_creation]
         if wanted:
-            self._begin(node, wanted, after_s=AUTO_CREATE_AFTER_S)
+            self._begin(wanted, after_s=AUTO_CREATE_AFTER_S)
 
-    def _begin(self, node: "Services", names: list[str], after_s: float) -> "asyncio.Task[None]":
+    def _begin(self, names: list[str], after_s: float) -> "asyncio.Task[None]":
         shown = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        task = spawn(self._create(node, names, after_s), name=f"creating {shown}", owner="topic creation")
+        task = spawn(self._create(names, after_s), name=f"creating {shown}", owner="topic creation")
         self._in_creation.update(dict.fromkeys(names, task))
         task.add_done_callback(lambda _: self._ended(names))
         return task
@@ -132,18 +157,18 @@ class TopicCreation:
         for name in names:
             self._in_creation.pop(name, None)
 
-    async def _create(self, node: "Services", names: list[str], after_s: float) -> None:
+    async def _create(self, names: list[str], after_s: float) -> None:
         if after_s:
             await asyncio.sleep(after_s)
-            names = [name for name in names if node.image().topic(name) is None]
+            names = [name for name in names if self._image().topic(name) is None]
             if not names:
                 return
-        config = node.config()
+        config = self._config()
         request = CreateTopicsRequest(
             topics=[_creatable(name, config) for name in names], timeout_ms=config["request.timeout.ms"]
         )
         try:
-            response: CreateTopicsResponse = await node.controller.create_topics(request, _DECISION)
+            response = await self._controller.create_topics(request, _CREATE_TOPICS)
         except KafkaError as error:
             log.warning("%s cannot be created on demand: %s", ", ".join(names[:MAX_NAMED]), error)
             return
@@ -152,31 +177,14 @@ class TopicCreation:
                 log.warning("topic %s cannot be created on demand: %s", result.name, result.error_message)
             else:
                 log.info("topic %s is created on demand", result.name)
-        await node.caught_up()
+        await self._caught_up()
 
 
-def _creatable(name: str, config: "BrokerConfig") -> CreatableTopic:
+def _creatable(name: str, config: BrokerConfig) -> CreatableTopic:
     internal = _INTERNAL.get(name)
     if internal is not None:
         return internal.creatable(config)
     return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
-
-
-# ----------------------------------------
-# The internal topics of streams applications, made on their behalf (KIP-1071).
-#
-# A heartbeat names those that are missing; the controller is asked, and the heartbeat does not wait. What could not be
-# made is not asked for again for a while, and told to whoever needs it meanwhile.
-#
-# Owner: the node's services, on the broker's loop.
-
-
-streams_log = logging.getLogger("ottla.coordinator.streams")
-
-# Failures that are remembered at most; what would be forgotten first makes room.
-MAX_FAILURES: Final = 1_000
-# The version of CreateTopics whose rules hold for what a broker asks for.
-CREATE_TOPICS_VERSION: Final = 7
 
 
 class _Failure(NamedTuple):
@@ -184,16 +192,17 @@ class _Failure(NamedTuple):
     until_ms: int
 
 
-class StreamsTopics:
-    """See the module."""
+class StreamsInternalTopics:
+    """Has the internal topics of streams applications made, and remembers for a while which could not be."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Callable[[], BrokerConfig], controller: TopicCreator, clock: Clock) -> None:
+        self._config = config
+        self._controller = controller
+        self._clock = clock
         self._in_creation: set[str] = set()
         self._failures: dict[str, _Failure] = {}
 
-    def create(
-        self, node: "Services", topics: "Mapping[str, ConfiguredInternalTopic]", retry_ms: int, now_ms: int
-    ) -> None:
+    def create(self, topics: "Mapping[str, ConfiguredInternalTopic]", retry_ms: int, now_ms: int) -> None:
         """Ask the controller for those that it is not asked for already, nor has refused just now."""
         wanted = [
             topic
@@ -203,7 +212,7 @@ class StreamsTopics:
         if not wanted:
             return
         self._in_creation.update(topic.name for topic in wanted)
-        spawn(self._create(node, wanted, retry_ms), name="creating topics", owner="streams topics")
+        spawn(self._create(wanted, retry_ms), name="creating topics", owner="streams topics")
 
     def failures(self, names: Iterable[str], now_ms: int) -> dict[str, str]:
         """Why topics could not be made, of those that were refused a while ago at most."""
@@ -213,20 +222,20 @@ class StreamsTopics:
         failure = self._failures.get(name)
         return failure is not None and failure.until_ms > now_ms
 
-    async def _create(self, node: "Services", topics: "list[ConfiguredInternalTopic]", retry_ms: int) -> None:
+    async def _create(self, topics: "list[ConfiguredInternalTopic]", retry_ms: int) -> None:
         request = CreateTopicsRequest(
-            topics=[topic.creatable() for topic in topics], timeout_ms=node.config()["request.timeout.ms"]
+            topics=[topic.creatable() for topic in topics], timeout_ms=self._config()["request.timeout.ms"]
         )
         try:
-            response = await node.controller.create_topics(request, RequestContext(CREATE_TOPICS_VERSION))
+            response = await self._controller.create_topics(request, _CREATE_TOPICS)
             results: list[CreatableTopicResult] = response.topics
             self._note(
                 {r.name: r.error_message or ErrorCode(r.error_code).name for r in results if r.error_code},
-                node.clock.now_ms() + retry_ms,
+                self._clock.now_ms() + retry_ms,
             )
         except KafkaError as error:
             message = error.message or error.code.name
-            self._note({topic.name: message for topic in topics}, node.clock.now_ms() + retry_ms)
+            self._note({topic.name: message for topic in topics}, self._clock.now_ms() + retry_ms)
         finally:
             self._in_creation.difference_update(topic.name for topic in topics)
 

@@ -1,6 +1,7 @@
 """Queues (KIP-932): share partitions, sessions, persister and share coordinator.
 
-Front to back: manager (a request comes in), sessions, fetch, leader (the share partitions that this broker leads),
-partition (the pure machine), in_flight, state, settings; then persister, coordinator (what must last, in
-__share_group_state) and groups.
+Read in the order in which a fetch passes them: manager (SharePartitionManager), sessions, fetch (DelayedShareFetch),
+leader (the share partitions that this broker leads: I/O and timers), partition (SharePartition, pure), in_flight,
+state, settings. Then what must last: persister, coordinator (of __share_group_state), groups (between the two
+coordinators of a share group).
 """

@@ -1,13 +1,15 @@
-"""The machine of one shard of __share_group_state: what must last of the share partitions that hash to it.
+"""The share coordinator (KIP-932): what must last of every share partition, in __share_group_state.
 
 The leader of a partition keeps its records in flight, and writes here what must outlive it: where the group starts
-to read, and which records beyond that are done. Two epochs fence it. The state epoch grows when somebody sets the
-state anew (the group's coordinator); the leader epoch tells an old leader of the partition from the present one.
+to read, and which records beyond that are done. Two epochs fence it. The state epoch grows when the group's coordinator
+sets the state anew; the leader epoch tells an old leader of the partition from the present one.
 
-Every so many updates a whole snapshot is written, also for share partitions that have long been quiet: what lies
-before the oldest snapshot that is still needed can be cut off the log.
+In the log a snapshot has everything of a share partition, an update what has changed since the snapshot whose epoch it
+names, and a tombstone of the snapshot's key removes it. Every so many updates a new snapshot is written, also for
+share partitions that have long been quiet: what lies before the oldest snapshot that is still needed can be cut off.
 
-Owner: a Shard of the share coordinator's runtime.
+ShareCoordinatorShard is the pure machine of one partition of the log; its owner is a CoordinatorContext of the share coordinator's
+runtime. ShareCoordinatorService is how others ask it; its owner is the node, on the broker's loop.
 """
 
 import heapq
@@ -26,118 +28,15 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid, uuid_to_str
 from ottla.model.pending import Pending
-from ottla.wire.messages import share_state_log as log
+from ottla.share.state import PersisterStateBatch, SharePartitionKey
+from ottla.wire.messages import share_state_log as wire
 from ottla.wire.messages.share_state_log import ShareSnapshotKey, ShareUpdateKey
 
-# ----------------------------------------
-# Runs of records in one delivery state: putting what is new over what is known.
-#
-# Where runs overlap, the one that was delivered more often counts, and of equally often delivered ones the higher
-# state: a late write never takes back an acknowledgement. Runs below the start offset are forgotten. The outcome,
-# including which neighbours are joined, is the one that Kafka writes into its snapshots.
+T = TypeVar("T")
 
-
-_FIRST: Final = itemgetter(0)
-_LAST: Final = itemgetter(1)
-
-
-class StateBatch(NamedTuple):
-    """A run of records. The order of the fields is the order that runs are sorted in."""
-
-    first_offset: int
-    last_offset: int
-    delivery_count: int
-    delivery_state: int
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Which of two overlapping runs counts."""
-        return self[2:]
-
-
-def combine(
-    known: Sequence[StateBatch], new: Sequence[StateBatch], start_offset: int
-) -> tuple[StateBatch, ...]:
-    """All runs from the start offset on, without overlaps; a start offset of -1 forgets nothing."""
-    if start_offset != -1:
-        new = _from(new, start_offset)
-    if not _is_tidy(known):
-        known = known if start_offset == -1 else _from(known, start_offset)
-        return tuple(_merged([*known, *new]))
-    if start_offset != -1:
-        first = bisect_left(known, start_offset, key=_LAST)
-        known = (*_from(known[first : first + 1], start_offset), *known[first + 1 :])
-    if not new:
-        return tuple(known)
-    # Only what the new runs touch is looked at: a share partition may have thousands that they do not.
-    low = bisect_left(known, min(map(_FIRST, new)) - 1, key=_LAST)
-    high = bisect_right(known, max(map(_LAST, new)) + 1, key=_FIRST)
-    return (*known[:low], *_merged([*known[low:high], *new]), *known[high:])
-
-
-def _is_tidy(runs: Sequence[StateBatch]) -> bool:
-    """Is it in order, without overlaps and without neighbours that could be joined?"""
-    for (_, last, count, state), (first, _, next_count, next_state) in pairwise(runs):
-        if last >= first or (last + 1 == first and count == next_count and state == next_state):
-            return False
-    return True
-
-
-def _from(runs: Sequence[StateBatch], start_offset: int) -> list[StateBatch]:
-    return [
-        run if run.first_offset >= start_offset else StateBatch(start_offset, *run[1:])
-        for run in runs
-        if run.last_offset >= start_offset
-    ]
-
-
-def _merged(runs: list[StateBatch]) -> list[StateBatch]:
-    """Always look at the two first runs: join them, cut one by the other, or be done with the first."""
-    if len(runs) < 2:
-        return runs
-    heapq.heapify(runs)
-    done: list[StateBatch] = []
-    first = heapq.heappop(runs)
-    while runs:
-        second = heapq.heappop(runs)
-        if second.first_offset <= first.last_offset:
-            pieces = _joined(first, second) if first.rank == second.rank else _cut(first, second)
-        elif second.first_offset == first.last_offset + 1 and first.rank == second.rank:
-            pieces = _joined(first, second)
-        else:
-            done.append(first)
-            first = second
-            continue
-        for piece in pieces:
-            heapq.heappush(runs, piece)
-        first = heapq.heappop(runs)
-    done.append(first)
-    return done
-
-
-def _joined(first: StateBatch, second: StateBatch) -> list[StateBatch]:
-    return [StateBatch(first.first_offset, max(first.last_offset, second.last_offset), *first.rank)]
-
-
-def _cut(first: StateBatch, second: StateBatch) -> list[StateBatch]:
-    """Two overlapping runs of different rank; the second does not begin before the first."""
-    if second.rank < first.rank:
-        rest = [StateBatch(first.last_offset + 1, second.last_offset, *second.rank)]
-        return [first] + (rest if second.last_offset > first.last_offset else [])
-    pieces = [second]
-    if first.first_offset < second.first_offset:
-        pieces.append(StateBatch(first.first_offset, second.first_offset - 1, *first.rank))
-    if first.last_offset > second.last_offset:
-        pieces.append(StateBatch(second.last_offset + 1, first.last_offset, *first.rank))
-    return pieces
-
-
-# ----------------------------------------
-# The state of one share partition, and the records it is written as.
-#
-# A snapshot says everything; an update says what has changed since the snapshot whose epoch it names. A tombstone of
-# the snapshot's key forgets the share partition.
-
+UPDATES_PER_SNAPSHOT: Final = "share.coordinator.snapshot.update.records.per.snapshot"
+COLD_SNAPSHOT_INTERVAL: Final = "share.coordinator.cold.partition.snapshot.interval.ms"
+PRUNE_INTERVAL: Final = "share.coordinator.state.topic.prune.interval.ms"
 
 # What has not been decided yet, or is not said: offsets, counts and epochs alike.
 UNKNOWN: Final = -1
@@ -146,29 +45,21 @@ FIRST_EPOCH: Final = 0
 
 SHARE_RECORDS: Final = RecordSerde(
     {
-        0: RecordType(log.ShareSnapshotKey, log.ShareSnapshotValue, 0),
-        1: RecordType(log.ShareUpdateKey, log.ShareUpdateValue, 0),
+        0: RecordType(wire.ShareSnapshotKey, wire.ShareSnapshotValue, 0),
+        1: RecordType(wire.ShareUpdateKey, wire.ShareUpdateValue, 0),
     }
 )
 
 
-class ShareKey(NamedTuple):
-    """A share partition: a group's view of a partition."""
-
-    group_id: str
-    topic_id: Uuid
-    partition: int
-
-
-class ShareState(NamedTuple):
-    """What lasts of a share partition."""
+class ShareGroupOffset(NamedTuple):
+    """What lasts of a share partition, as in a snapshot."""
 
     snapshot_epoch: int
     state_epoch: int
     leader_epoch: int
     start_offset: int
     delivery_complete_count: int
-    batches: tuple[StateBatch, ...]
+    batches: tuple[PersisterStateBatch, ...]
     created_ms: int
     written_ms: int
 
@@ -180,100 +71,7 @@ class StateChange(NamedTuple):
     leader_epoch: int
     start_offset: int
     delivery_complete_count: int
-    batches: tuple[StateBatch, ...]
-
-
-def snapshot_record(key: ShareKey, state: ShareState) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        log.ShareSnapshotKey(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition),
-        log.ShareSnapshotValue(
-            snapshot_epoch=state.snapshot_epoch,
-            state_epoch=state.state_epoch,
-            leader_epoch=state.leader_epoch,
-            start_offset=state.start_offset,
-            delivery_complete_count=state.delivery_complete_count,
-            create_timestamp=state.created_ms,
-            write_timestamp=state.written_ms,
-            state_batches=_to_log(state.batches),
-        ),
-    )
-
-
-def update_record(
-    key: ShareKey, snapshot_epoch: int, leader_epoch: int, change: StateChange
-) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        log.ShareUpdateKey(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition),
-        log.ShareUpdateValue(
-            snapshot_epoch=snapshot_epoch,
-            leader_epoch=leader_epoch,
-            start_offset=change.start_offset,
-            delivery_complete_count=change.delivery_complete_count,
-            state_batches=_to_log(combine((), change.batches, change.start_offset)),
-        ),
-    )
-
-
-def tombstone(key: ShareKey) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        log.ShareSnapshotKey(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition), None
-    )
-
-
-def from_snapshot(value: log.ShareSnapshotValue) -> ShareState:
-    return ShareState(
-        value.snapshot_epoch,
-        value.state_epoch,
-        value.leader_epoch,
-        value.start_offset,
-        value.delivery_complete_count,
-        _from_log(value.state_batches),
-        value.create_timestamp,
-        value.write_timestamp,
-    )
-
-
-def after_update(state: ShareState | None, value: log.ShareUpdateValue) -> ShareState:
-    """The state with an update on top; without its snapshot (it was lost) the update is all there is."""
-    if state is None:
-        return ShareState(
-            value.snapshot_epoch,
-            FIRST_EPOCH,
-            value.leader_epoch,
-            value.start_offset,
-            value.delivery_complete_count,
-            _from_log(value.state_batches),
-            NO_TIMESTAMP,
-            NO_TIMESTAMP,
-        )
-    start_offset = state.start_offset if value.start_offset == UNKNOWN else value.start_offset
-    return state._replace(
-        start_offset=start_offset,
-        delivery_complete_count=value.delivery_complete_count,
-        leader_epoch=state.leader_epoch if value.leader_epoch == UNKNOWN else value.leader_epoch,
-        batches=combine(state.batches, _from_log(value.state_batches), start_offset),
-    )
-
-
-def _to_log(batches: tuple[StateBatch, ...]) -> list[log.StateBatch]:
-    return [
-        log.StateBatch(
-            first_offset=first, last_offset=last, delivery_state=delivery_state, delivery_count=count
-        )
-        for first, last, count, delivery_state in batches
-    ]
-
-
-def _from_log(batches: list[log.StateBatch]) -> tuple[StateBatch, ...]:
-    return tuple(
-        StateBatch(batch.first_offset, batch.last_offset, batch.delivery_count, batch.delivery_state)
-        for batch in batches
-    )
-
-
-UPDATES_PER_SNAPSHOT: Final = "share.coordinator.snapshot.update.records.per.snapshot"
-COLD_SNAPSHOT_INTERVAL: Final = "share.coordinator.cold.partition.snapshot.interval.ms"
-PRUNE_INTERVAL: Final = "share.coordinator.state.topic.prune.interval.ms"
+    batches: tuple[PersisterStateBatch, ...]
 
 
 class Settings(Protocol):
@@ -297,7 +95,7 @@ NOTHING_YET: Final = Summary(UNKNOWN, UNKNOWN, FIRST_EPOCH, FIRST_EPOCH)
 class _Row(NamedTuple):
     """A share partition in this shard. The epochs are the highest that were ever written of it."""
 
-    state: ShareState
+    state: ShareGroupOffset
     leader_epoch: int
     state_epoch: int
     updates: int
@@ -305,8 +103,8 @@ class _Row(NamedTuple):
     snapshot_offset: int
 
 
-class ShareMachine:
-    """See the module."""
+class ShareCoordinatorShard:
+    """The share partitions that one partition of __share_group_state keeps: decisions and replay."""
 
     def __init__(
         self, timeline: Timeline, config: Callable[[], Settings], prune: Callable[[int], None]
@@ -315,21 +113,21 @@ class ShareMachine:
         self._timeline = timeline
         self._config = config
         self._prune = prune
-        self._rows: TimelineDict[ShareKey, _Row] = TimelineDict(timeline)
+        self._rows: TimelineDict[SharePartitionKey, _Row] = TimelineDict(timeline)
         self._last_tombstone = TimelineValue(timeline, UNKNOWN)
         self._image = ClusterImage()
 
     # ---- decisions ------------------------------------------------------------------------------------------
 
     def initialize(
-        self, key: ShareKey, state_epoch: int, start_offset: int, now_ms: int
+        self, key: SharePartitionKey, state_epoch: int, start_offset: int, now_ms: int
     ) -> CoordinatorResult[None]:
         """Set the state anew: nothing of an earlier one is kept."""
         _require_partition(key)
         row = self._rows.get(key)
         self._fence_state(row, state_epoch)
         self._require_existing(key)
-        state = ShareState(
+        state = ShareGroupOffset(
             snapshot_epoch=0 if row is None else row.state.snapshot_epoch + 1,
             state_epoch=state_epoch,
             leader_epoch=FIRST_EPOCH,
@@ -342,7 +140,7 @@ class ShareMachine:
         )
         return CoordinatorResult(None, [snapshot_record(key, state)])
 
-    def read(self, key: ShareKey, leader_epoch: int, now_ms: int) -> CoordinatorResult[ShareState]:
+    def read(self, key: SharePartitionKey, leader_epoch: int, now_ms: int) -> CoordinatorResult[ShareGroupOffset]:
         """All that is known, for the partition's leader; from now on older leaders are refused."""
         _require_partition(key)
         row = self._require_initialized(key, "read")
@@ -356,7 +154,7 @@ class ShareMachine:
         )
         return CoordinatorResult(state, [self._record(key, row, noted, leader_epoch, now_ms)])
 
-    def write(self, key: ShareKey, change: StateChange, now_ms: int) -> CoordinatorResult[None]:
+    def write(self, key: SharePartitionKey, change: StateChange, now_ms: int) -> CoordinatorResult[None]:
         """What has changed, from the partition's leader."""
         _require_partition(key)
         row = self._require_initialized(key, "write")
@@ -367,13 +165,13 @@ class ShareMachine:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a run of records ends before it begins")
         return CoordinatorResult(None, [self._record(key, row, change, row.state.leader_epoch, now_ms)])
 
-    def delete(self, key: ShareKey) -> CoordinatorResult[None]:
+    def delete(self, key: SharePartitionKey) -> CoordinatorResult[None]:
         """Forget a share partition; one that is not there needs no forgetting."""
         _require_partition(key)
         self._require_existing(key)
         return CoordinatorResult(None, [tombstone(key)] if key in self._rows else [])
 
-    def summary(self, key: ShareKey) -> CoordinatorResult[Summary]:
+    def summary(self, key: SharePartitionKey) -> CoordinatorResult[Summary]:
         """How far the group is."""
         _require_partition(key)
         self._require_existing(key)
@@ -386,7 +184,7 @@ class ShareMachine:
         )
 
     def _record(
-        self, key: ShareKey, row: _Row, change: StateChange, leader_epoch: int, now_ms: int
+        self, key: SharePartitionKey, row: _Row, change: StateChange, leader_epoch: int, now_ms: int
     ) -> CoordinatorRecord:
         state = row.state
         if row.updates < self._config()[UPDATES_PER_SNAPSHOT]:
@@ -394,7 +192,7 @@ class ShareMachine:
         start_offset = state.start_offset if change.start_offset == UNKNOWN else change.start_offset
         return snapshot_record(
             key,
-            ShareState(
+            ShareGroupOffset(
                 snapshot_epoch=state.snapshot_epoch + 1,
                 state_epoch=state.state_epoch,
                 leader_epoch=leader_epoch,
@@ -408,7 +206,7 @@ class ShareMachine:
 
     # ---- what is refused ------------------------------------------------------------------------------------
 
-    def _require_initialized(self, key: ShareKey, what: str) -> _Row:
+    def _require_initialized(self, key: SharePartitionKey, what: str) -> _Row:
         row = self._rows.get(key)
         if row is None:
             raise KafkaError(
@@ -416,7 +214,7 @@ class ShareMachine:
             )
         return row
 
-    def _require_existing(self, key: ShareKey) -> None:
+    def _require_existing(self, key: SharePartitionKey) -> None:
         topic = self._image.topic_by_id(key.topic_id)
         if topic is None or key.partition >= len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
@@ -476,13 +274,13 @@ class ShareMachine:
 
     def replay(self, record: CoordinatorRecord, producer_id: int, producer_epoch: int) -> None:
         key = record.key
-        share_key = ShareKey(key.group_id, key.topic_id, key.partition)
+        share_key = SharePartitionKey(key.group_id, key.topic_id, key.partition)
         if isinstance(key, ShareSnapshotKey):
             self._replay_snapshot(share_key, record.value)
         elif isinstance(key, ShareUpdateKey):
             self._replay_update(share_key, record.value)
 
-    def _replay_snapshot(self, key: ShareKey, value: Any) -> None:
+    def _replay_snapshot(self, key: SharePartitionKey, value: Any) -> None:
         if value is None:
             self._last_tombstone.value = self._timeline.offset
             self._rows.pop(key)
@@ -494,7 +292,7 @@ class ShareMachine:
             updates = 0
         self._rows[key] = _row(row, state, state.state_epoch, updates, self._timeline.offset)
 
-    def _replay_update(self, key: ShareKey, value: Any) -> None:
+    def _replay_update(self, key: SharePartitionKey, value: Any) -> None:
         if value is None:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a tombstone has the key of a snapshot")
         row = self._rows.get(key)
@@ -528,7 +326,7 @@ class ShareMachine:
 
 
 def _row(
-    before: _Row | None, state: ShareState, state_epoch: int, updates: int, snapshot_offset: int
+    before: _Row | None, state: ShareGroupOffset, state_epoch: int, updates: int, snapshot_offset: int
 ) -> _Row:
     if before is not None:
         state_epoch = max(state_epoch, before.state_epoch)
@@ -536,62 +334,237 @@ def _row(
     return _Row(state, leader_epoch, state_epoch, updates, snapshot_offset)
 
 
-def _require_partition(key: ShareKey) -> None:
+def _require_partition(key: SharePartitionKey) -> None:
     if key.partition < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a partition's number is not negative")
 
 
-# ----------------------------------------
-# The share coordinator as others ask it, one share partition at a time: of this broker, or one day of another.
-#
-# Owner: the node, on the broker's loop.
-
-
-T = TypeVar("T")
+# ---- asking the share coordinator, one share partition at a time
 
 
 class ShareCoordinator(Protocol):
-    """Keeps what must last of share partitions. An answer that failed has the error code of the wire."""
+    """What is asked of the share coordinator; a failed answer has the error code of the wire."""
 
-    def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> Pending[None]: ...
-    def read(self, key: ShareKey, leader_epoch: int) -> Pending[ShareState]: ...
-    def write(self, key: ShareKey, change: StateChange) -> Pending[None]: ...
-    def delete(self, key: ShareKey) -> Pending[None]: ...
-    def summary(self, key: ShareKey) -> Pending[Summary]: ...
+    def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> Pending[None]: ...
+    def read(self, key: SharePartitionKey, leader_epoch: int) -> Pending[ShareGroupOffset]: ...
+    def write(self, key: SharePartitionKey, change: StateChange) -> Pending[None]: ...
+    def delete(self, key: SharePartitionKey) -> Pending[None]: ...
+    def summary(self, key: SharePartitionKey) -> Pending[Summary]: ...
 
 
-class LocalShareCoordinator:
-    """The shards of this broker; NOT_COORDINATOR for what others keep."""
+class ShareCoordinatorService:
+    """The shards of this broker; NOT_COORDINATOR for those of others."""
 
-    def __init__(self, runtime: CoordinatorRuntime[ShareMachine], timeout_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, runtime: CoordinatorRuntime[ShareCoordinatorShard], timeout_ms: Callable[[], int]
+    ) -> None:
         self.runtime = runtime
         self._timeout_ms = timeout_ms
 
-    def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> Pending[None]:
+    def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> Pending[None]:
         return self._write(
             key, lambda machine, now_ms: machine.initialize(key, state_epoch, start_offset, now_ms)
         )
 
-    def read(self, key: ShareKey, leader_epoch: int) -> Pending[ShareState]:
+    def read(self, key: SharePartitionKey, leader_epoch: int) -> Pending[ShareGroupOffset]:
         """A write too: the leader's epoch is noted, so that older leaders are refused."""
         return self._write(key, lambda machine, now_ms: machine.read(key, leader_epoch, now_ms))
 
-    def write(self, key: ShareKey, change: StateChange) -> Pending[None]:
+    def write(self, key: SharePartitionKey, change: StateChange) -> Pending[None]:
         return self._write(key, lambda machine, now_ms: machine.write(key, change, now_ms))
 
-    def delete(self, key: ShareKey) -> Pending[None]:
+    def delete(self, key: SharePartitionKey) -> Pending[None]:
         return self._write(key, lambda machine, _: machine.delete(key))
 
-    def summary(self, key: ShareKey) -> Pending[Summary]:
+    def summary(self, key: SharePartitionKey) -> Pending[Summary]:
         return self._write(key, lambda machine, _: machine.summary(key))
 
     def _write(
-        self, key: ShareKey, decide: Callable[[ShareMachine, int], CoordinatorResult[T]]
+        self, key: SharePartitionKey, decide: Callable[[ShareCoordinatorShard, int], CoordinatorResult[T]]
     ) -> Pending[T]:
         partition = self.runtime.partition_for(coordinator_key(key))
         return self.runtime.write(partition, decide, timeout_ms=self._timeout_ms())
 
 
-def coordinator_key(key: ShareKey) -> str:
-    """By which a share partition finds its coordinator."""
+def coordinator_key(key: SharePartitionKey) -> str:
+    """What FindCoordinator is asked with for a share partition."""
     return f"{key.group_id}:{uuid_to_str(key.topic_id)}:{key.partition}"
+
+
+# ---- records
+
+
+def snapshot_record(key: SharePartitionKey, state: ShareGroupOffset) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        wire.ShareSnapshotKey(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition),
+        wire.ShareSnapshotValue(
+            snapshot_epoch=state.snapshot_epoch,
+            state_epoch=state.state_epoch,
+            leader_epoch=state.leader_epoch,
+            start_offset=state.start_offset,
+            delivery_complete_count=state.delivery_complete_count,
+            create_timestamp=state.created_ms,
+            write_timestamp=state.written_ms,
+            state_batches=_to_log(state.batches),
+        ),
+    )
+
+
+def update_record(
+    key: SharePartitionKey, snapshot_epoch: int, leader_epoch: int, change: StateChange
+) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        wire.ShareUpdateKey(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition),
+        wire.ShareUpdateValue(
+            snapshot_epoch=snapshot_epoch,
+            leader_epoch=leader_epoch,
+            start_offset=change.start_offset,
+            delivery_complete_count=change.delivery_complete_count,
+            state_batches=_to_log(combine((), change.batches, change.start_offset)),
+        ),
+    )
+
+
+def tombstone(key: SharePartitionKey) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        wire.ShareSnapshotKey(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition), None
+    )
+
+
+def from_snapshot(value: wire.ShareSnapshotValue) -> ShareGroupOffset:
+    return ShareGroupOffset(
+        value.snapshot_epoch,
+        value.state_epoch,
+        value.leader_epoch,
+        value.start_offset,
+        value.delivery_complete_count,
+        _from_log(value.state_batches),
+        value.create_timestamp,
+        value.write_timestamp,
+    )
+
+
+def after_update(state: ShareGroupOffset | None, value: wire.ShareUpdateValue) -> ShareGroupOffset:
+    """The state with an update on top; without its snapshot (it was lost) the update is all there is."""
+    if state is None:
+        return ShareGroupOffset(
+            value.snapshot_epoch,
+            FIRST_EPOCH,
+            value.leader_epoch,
+            value.start_offset,
+            value.delivery_complete_count,
+            _from_log(value.state_batches),
+            NO_TIMESTAMP,
+            NO_TIMESTAMP,
+        )
+    start_offset = state.start_offset if value.start_offset == UNKNOWN else value.start_offset
+    return state._replace(
+        start_offset=start_offset,
+        delivery_complete_count=value.delivery_complete_count,
+        leader_epoch=state.leader_epoch if value.leader_epoch == UNKNOWN else value.leader_epoch,
+        batches=combine(state.batches, _from_log(value.state_batches), start_offset),
+    )
+
+
+def _to_log(batches: tuple[PersisterStateBatch, ...]) -> list[wire.StateBatch]:
+    return [
+        wire.StateBatch(
+            first_offset=first, last_offset=last, delivery_state=delivery_state, delivery_count=count
+        )
+        for first, last, count, delivery_state in batches
+    ]
+
+
+def _from_log(batches: list[wire.StateBatch]) -> tuple[PersisterStateBatch, ...]:
+    return tuple(
+        PersisterStateBatch(batch.first_offset, batch.last_offset, batch.delivery_count, batch.delivery_state)
+        for batch in batches
+    )
+
+
+# ---- combining state batches
+
+_FIRST: Final = itemgetter(0)
+_LAST: Final = itemgetter(1)
+
+
+def combine(
+    known: Sequence[PersisterStateBatch], new: Sequence[PersisterStateBatch], start_offset: int
+) -> tuple[PersisterStateBatch, ...]:
+    """All batches from the start offset on, without overlaps: Kafka's PersisterStateBatchCombiner.
+
+    Where batches overlap, the one that was delivered more often counts, and of equally often delivered ones the higher
+    state: a late write never takes back an acknowledgement. Which neighbours are joined is as in Kafka's snapshots. A
+    start offset of -1 removes nothing.
+    """
+    if start_offset != -1:
+        new = _from(new, start_offset)
+    if not _is_tidy(known):
+        known = known if start_offset == -1 else _from(known, start_offset)
+        return tuple(_merged([*known, *new]))
+    if start_offset != -1:
+        first = bisect_left(known, start_offset, key=_LAST)
+        known = (*_from(known[first : first + 1], start_offset), *known[first + 1 :])
+    if not new:
+        return tuple(known)
+    # Only what the new runs touch is looked at: a share partition may have thousands that they do not.
+    low = bisect_left(known, min(map(_FIRST, new)) - 1, key=_LAST)
+    high = bisect_right(known, max(map(_LAST, new)) + 1, key=_FIRST)
+    return (*known[:low], *_merged([*known[low:high], *new]), *known[high:])
+
+
+def _is_tidy(runs: Sequence[PersisterStateBatch]) -> bool:
+    """Is it in order, without overlaps and without neighbours that could be joined?"""
+    for (_, last, count, state), (first, _, next_count, next_state) in pairwise(runs):
+        if last >= first or (last + 1 == first and count == next_count and state == next_state):
+            return False
+    return True
+
+
+def _from(runs: Sequence[PersisterStateBatch], start_offset: int) -> list[PersisterStateBatch]:
+    return [
+        run if run.first_offset >= start_offset else PersisterStateBatch(start_offset, *run[1:])
+        for run in runs
+        if run.last_offset >= start_offset
+    ]
+
+
+def _merged(runs: list[PersisterStateBatch]) -> list[PersisterStateBatch]:
+    """Always look at the two first runs: join them, cut one by the other, or be done with the first."""
+    if len(runs) < 2:
+        return runs
+    heapq.heapify(runs)
+    done: list[PersisterStateBatch] = []
+    first = heapq.heappop(runs)
+    while runs:
+        second = heapq.heappop(runs)
+        if second.first_offset <= first.last_offset:
+            pieces = _joined(first, second) if first.rank == second.rank else _cut(first, second)
+        elif second.first_offset == first.last_offset + 1 and first.rank == second.rank:
+            pieces = _joined(first, second)
+        else:
+            done.append(first)
+            first = second
+            continue
+        for piece in pieces:
+            heapq.heappush(runs, piece)
+        first = heapq.heappop(runs)
+    done.append(first)
+    return done
+
+
+def _joined(first: PersisterStateBatch, second: PersisterStateBatch) -> list[PersisterStateBatch]:
+    return [PersisterStateBatch(first.first_offset, max(first.last_offset, second.last_offset), *first.rank)]
+
+
+def _cut(first: PersisterStateBatch, second: PersisterStateBatch) -> list[PersisterStateBatch]:
+    """Two overlapping runs of different rank; the second does not begin before the first."""
+    if second.rank < first.rank:
+        rest = [PersisterStateBatch(first.last_offset + 1, second.last_offset, *second.rank)]
+        return [first] + (rest if second.last_offset > first.last_offset else [])
+    pieces = [second]
+    if first.first_offset < second.first_offset:
+        pieces.append(PersisterStateBatch(first.first_offset, second.first_offset - 1, *first.rank))
+    if first.last_offset > second.last_offset:
+        pieces.append(PersisterStateBatch(second.last_offset + 1, first.last_offset, *first.rank))
+    return pieces

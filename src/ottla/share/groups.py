@@ -1,8 +1,8 @@
-"""Share groups between their two coordinators: what one decides and the other has to do, in this order.
+"""Share groups between their two coordinators: the group coordinator decides, the share coordinator has the state.
 
-The group's coordinator knows the members and which share partitions are to be set up or forgotten; the share
-coordinator keeps the state of each. A decision of the first is written before the second is asked, and its answer is
-written after: whatever happens in between is tried again.
+The group coordinator knows the members and which share partitions are to be initialized or deleted. Its decision is
+written before the share coordinator is asked, and the answer is written after: whatever happens in between is tried
+again. In Kafka this is a part of GroupCoordinatorService.
 
 Owner: the node, on the broker's loop.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ottla.model.errors import KafkaError
 from ottla.model.ids import Uuid
 from ottla.model.pending import Pending, gather
-from ottla.share.persister import Outcomes, SharePersister
+from ottla.share.persister import DefaultStatePersister, PersisterOutcomes
 from ottla.wire.messages.share_group import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponseTopic,
@@ -38,14 +38,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.coordinator.share")
 
 T = TypeVar("T")
-U = TypeVar("U")
 Deleted = list[DeleteShareGroupOffsetsResponseTopic]
 
 
 class ShareGroupService:
-    """See the module."""
+    """What needs both coordinators: heartbeats of members, offsets set and deleted, groups deleted."""
 
-    def __init__(self, groups: CoordinatorRuntime[GroupCoordinatorShard], persister: SharePersister) -> None:
+    def __init__(self, groups: CoordinatorRuntime[GroupCoordinatorShard], persister: DefaultStatePersister) -> None:
         self._groups = groups
         self.persister = persister
 
@@ -59,47 +58,47 @@ class ShareGroupService:
     def heartbeat(
         self, caller: Caller, request: ShareGroupHeartbeatRequest
     ) -> Pending[ShareGroupHeartbeatResponse]:
-        """The member is answered at once; what is to be set up for it is set up meanwhile."""
+        """The member is answered at once; share partitions new to the group are initialized meanwhile."""
         beat = self._write(
             request.group_id, lambda machine, now_ms: machine.share.heartbeat(caller, request, now_ms)
         )
-        beat.then(self._set_up)
+        beat.then(self._initialize_new)
         return beat.map(lambda decided: decided.response)
 
-    def _set_up(self, beat: Pending[HeartbeatOutcome]) -> None:
+    def _initialize_new(self, beat: Pending[HeartbeatOutcome]) -> None:
         initialize = None if beat.error is not None else beat.result().initialize
         if initialize is not None:
             self._initialize(initialize)
 
-    def _initialize(self, asked: Initialize) -> Pending[Outcomes]:
+    def _initialize(self, asked: Initialize) -> Pending[PersisterOutcomes]:
         """The share coordinator's answers, when they are written down; if one failed none counts."""
         group_id = asked.group_id
         answered = self.persister.initialize(group_id, asked.state_epoch, asked.starts)
-        return chain(answered, lambda outcomes: self._note_initialized(group_id, outcomes))
+        return answered.and_then(lambda outcomes: self._note_initialized(group_id, outcomes))
 
-    def _note_initialized(self, group_id: str, outcomes: Outcomes) -> Pending[Outcomes]:
+    def _note_initialized(self, group_id: str, outcomes: PersisterOutcomes) -> Pending[PersisterOutcomes]:
         partitions = _partitions(outcomes)
         failed = first_error(outcomes)
         if failed is not None:
             log.error("group %s: share partitions cannot be set up: %s", group_id, failed)
-            return self._give_up(group_id, partitions).map(lambda _: outcomes)
+            return self._abandon(group_id, partitions).map(lambda _: outcomes)
         noted = self._write(
             group_id, lambda machine, _: machine.share.offsets.initialized(group_id, partitions)
         )
-        noted.then(lambda done: self._give_up_if_failed(done, group_id, partitions))
+        noted.then(lambda done: self._abandon_if_failed(done, group_id, partitions))
         return noted.map(lambda _: outcomes)
 
-    def _give_up_if_failed(
+    def _abandon_if_failed(
         self, noted: Pending[None], group_id: str, partitions: Mapping[Uuid, Set[int]]
     ) -> None:
         if noted.error is not None:
-            self._give_up(group_id, partitions)
+            self._abandon(group_id, partitions)
 
-    def _give_up(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> Pending[None]:
-        given_up = self._write(
+    def _abandon(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> Pending[None]:
+        abandoned = self._write(
             group_id, lambda machine, _: machine.share.offsets.not_initialized(group_id, partitions)
         )
-        return given_up.map(lambda _: None, lambda error: _log_failure(group_id, error))
+        return abandoned.map(lambda _: None, lambda error: _log_failure(group_id, error))
 
     # ---- offsets ------------------------------------------------------------------------------------------
 
@@ -110,17 +109,17 @@ class ShareGroupService:
         decided = self._write(
             request.group_id, lambda machine, now_ms: machine.share.offsets.alter(request, now_ms)
         )
-        return chain(decided, self._alter)
+        return decided.and_then(self._alter)
 
     def _alter(self, alteration: Alteration) -> Pending[list[AlterShareGroupOffsetsResponseTopic]]:
         topics, initialize = alteration
         if not initialize.starts:
             return Pending.of(topics)
         answered = self.persister.initialize(*initialize)
-        return chain(answered, lambda outcomes: self._altered(initialize.group_id, topics, outcomes))
+        return answered.and_then(lambda outcomes: self._altered(initialize.group_id, topics, outcomes))
 
     def _altered(
-        self, group_id: str, topics: list[AlterShareGroupOffsetsResponseTopic], outcomes: Outcomes
+        self, group_id: str, topics: list[AlterShareGroupOffsetsResponseTopic], outcomes: PersisterOutcomes
     ) -> Pending[list[AlterShareGroupOffsetsResponseTopic]]:
         if first_error(outcomes) is None:
             noted = self._note_initialized(group_id, outcomes)
@@ -137,15 +136,15 @@ class ShareGroupService:
         decided = self._write(
             request.group_id, lambda machine, _: machine.share.offsets.begin_deletion(request)
         )
-        return chain(decided, lambda deletion: self._delete(request.group_id, deletion))
+        return decided.and_then(lambda deletion: self._delete(request.group_id, deletion))
 
     def _delete(self, group_id: str, deletion: Deletion) -> Pending[Deleted]:
         if not deletion.partitions:
             return Pending.of(deletion.refused)
         answered = self.persister.delete(group_id, deletion.partitions)
-        return chain(answered, lambda outcomes: self._note_deleted(group_id, deletion.refused, outcomes))
+        return answered.and_then(lambda outcomes: self._note_deleted(group_id, deletion.refused, outcomes))
 
-    def _note_deleted(self, group_id: str, refused: Deleted, outcomes: Outcomes) -> Pending[Deleted]:
+    def _note_deleted(self, group_id: str, refused: Deleted, outcomes: PersisterOutcomes) -> Pending[Deleted]:
         done: list[Uuid] = []
         for topic_id, answers in outcomes.items():
             error = first_error({topic_id: answers})
@@ -171,7 +170,7 @@ class ShareGroupService:
         decided = self._groups.write(
             partition, lambda machine, _: machine.share.offsets.begin_group_deletion(group_ids)
         )
-        return chain(decided, self._delete_state)
+        return decided.and_then(self._delete_state)
 
     def _delete_state(
         self, decided: Mapping[str, Mapping[Uuid, Sequence[int]] | KafkaError]
@@ -188,10 +187,10 @@ class ShareGroupService:
         self, group_id: str, partitions: Mapping[Uuid, Sequence[int]]
     ) -> Pending[tuple[str, KafkaError | None]]:
         answered = self.persister.delete(group_id, partitions)
-        return chain(answered, lambda outcomes: self._note_state_deleted(group_id, outcomes))
+        return answered.and_then(lambda outcomes: self._note_state_deleted(group_id, outcomes))
 
     def _note_state_deleted(
-        self, group_id: str, outcomes: Outcomes
+        self, group_id: str, outcomes: PersisterOutcomes
     ) -> Pending[tuple[str, KafkaError | None]]:
         noted = self._write(
             group_id, lambda machine, _: machine.share.offsets.state_deleted(group_id, _partitions(outcomes))
@@ -199,34 +198,11 @@ class ShareGroupService:
         return noted.map(lambda _: (group_id, first_error(outcomes)), lambda error: (group_id, error))
 
 
-def chain(first: Pending[T], then: Callable[[T], Pending[U]]) -> Pending[U]:
-    """What comes of the answer that the first answer leads to."""
-    outcome: Pending[U] = Pending()
-
-    def go_on(done: Pending[T]) -> None:
-        try:
-            second = then(done.result())
-        except KafkaError as error:
-            outcome.fail(error)
-        else:
-            second.then(lambda last: _pass_on(last, outcome))
-
-    first.then(go_on)
-    return outcome
-
-
-def _pass_on(last: Pending[U], outcome: Pending[U]) -> None:
-    if last.error is not None:
-        outcome.fail(last.error)
-    else:
-        outcome.resolve(last.result())
-
-
-def _partitions(outcomes: Outcomes) -> dict[Uuid, frozenset[int]]:
+def _partitions(outcomes: PersisterOutcomes) -> dict[Uuid, frozenset[int]]:
     return {topic_id: frozenset(answers) for topic_id, answers in outcomes.items()}
 
 
-def first_error(outcomes: Outcomes) -> KafkaError | None:
+def first_error(outcomes: PersisterOutcomes) -> KafkaError | None:
     return next((e for answers in outcomes.values() for e in answers.values() if e is not None), None)
 
 

@@ -1,8 +1,9 @@
 """The records in flight of one share partition: kept as ranges, however many records they have.
 
-A batch is what one fetch brought in; its runs are stretches of records with the same state, delivery count and
-holder. A batch begins as one run and is split only where something is said about a part of it. Everything lies between
-the start offset (all before it is done) and the end offset (nothing after it was acquired yet).
+An InFlightBatch is what one fetch brought in; it consists of InFlightStates ("runs"), each a range of records with the
+same state, delivery count and holder. A batch begins as one run and is split only where a part of it is acknowledged
+or acquired. InFlightBatches is Kafka's `cachedState`: all batches between the start offset (everything before it is
+done) and the end offset (nothing after it was acquired yet).
 
 A change that must be written down before it counts is a Transition: its runs show the new state at once but are
 nobody's to take, and go back to their holder if the write fails; to nobody, if the lock has ended meanwhile.
@@ -16,7 +17,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from ottla.share.state import TERMINAL, TRANSITIONS, RecordState, StateBatch
+from ottla.share.state import TERMINAL, TRANSITIONS, PersisterStateBatch, RecordState
 
 NOBODY = ""
 
@@ -30,12 +31,12 @@ class Transition:
 
     def __init__(self, max_delivery_count: int) -> None:
         self.max_delivery_count = max_delivery_count
-        self.batches: list[StateBatch] = []
-        self.runs: list[Run] = []
+        self.batches: list[PersisterStateBatch] = []
+        self.runs: list[InFlightState] = []
 
 
-class Run:
-    """Neighbouring records of one batch that are in the same state."""
+class InFlightState:
+    """A run of neighbouring records of one batch in the same state; Kafka has one for a batch or for each offset."""
 
     __slots__ = (
         "archived_for_good",
@@ -76,9 +77,9 @@ class Run:
     def is_done(self) -> bool:
         return self.state in TERMINAL and self.transition is None
 
-    def split(self, offset: int) -> "Run":
+    def split(self, offset: int) -> "InFlightState":
         """Cut in two before `offset`: the second part."""
-        rest = Run(offset, self.last, self.state, self.delivery_count, self.holder)
+        rest = InFlightState(offset, self.last, self.state, self.delivery_count, self.holder)
         rest.lock_until_ms = self.lock_until_ms
         rest.previous_holder = self.previous_holder
         rest.archived_for_good = self.archived_for_good
@@ -89,12 +90,12 @@ class Run:
         return rest
 
 
-class FlightBatch:
+class InFlightBatch:
     """What one fetch brought in."""
 
     __slots__ = ("first", "last", "runs", "size", "tracked")
 
-    def __init__(self, *runs: Run) -> None:
+    def __init__(self, *runs: InFlightState) -> None:
         self.runs = list(runs)
         self.first = runs[0].first
         self.last = runs[-1].last
@@ -103,7 +104,7 @@ class FlightBatch:
         # As it was brought in: what is done at its beginning is forgotten.
         self.size = self.last - self.first + 1
 
-    def overlapping(self, first: int, last: int) -> list[Run]:
+    def overlapping(self, first: int, last: int) -> list[InFlightState]:
         """The runs that have any of these offsets, as they are."""
         begin, end = self._range(first, last)
         return self.runs[begin:end]
@@ -117,7 +118,7 @@ class FlightBatch:
             begin += 1
         return begin, bisect_right(runs, last, begin, key=_first)
 
-    def cut(self, first: int, last: int) -> list[Run]:
+    def cut(self, first: int, last: int) -> list[InFlightState]:
         """The runs of exactly these offsets: those at the ends are split."""
         begin, end = self._range(first, last)
         runs = self.runs
@@ -132,10 +133,10 @@ class FlightBatch:
             begin, end = begin + 1, end + 1
         return runs[begin:end]
 
-    def cut_each(self, pieces: Iterable[tuple[int, int]]) -> list[Run]:
+    def cut_each(self, pieces: Iterable[tuple[int, int]]) -> list[InFlightState]:
         """The runs of exactly these pieces, which are in order and each within one run: all in one pass."""
-        cut: list[Run] = []
-        runs: list[Run] = []
+        cut: list[InFlightState] = []
+        runs: list[InFlightState] = []
         waiting = iter(self.runs)
         run = next(waiting)
         for first, last in pieces:
@@ -158,7 +159,7 @@ class FlightBatch:
         self.tracked = self.tracked or len(runs) > 1
         return cut
 
-    def forget_before(self, offset: int) -> list[Run]:
+    def forget_before(self, offset: int) -> list[InFlightState]:
         """Keep what is from the offset on; what is forgotten."""
         kept = self.cut(offset, self.last)
         forgotten = self.runs[: len(self.runs) - len(kept)]
@@ -167,7 +168,7 @@ class FlightBatch:
         return forgotten
 
 
-class Flights:
+class InFlightBatches:
     """All records in flight, in the order of their offsets."""
 
     __slots__ = (
@@ -181,7 +182,7 @@ class Flights:
     )
 
     def __init__(self, start_offset: int = 0) -> None:
-        self.batches: list[FlightBatch] = []
+        self.batches: list[InFlightBatch] = []
         self.start_offset = start_offset
         # The last offset in flight; the next one to fetch where nothing is.
         self.end_offset = start_offset
@@ -196,26 +197,26 @@ class Flights:
     # ---- finding ------------------------------------------------------------------------------------------
 
     @property
-    def in_flight(self) -> int:
+    def record_count(self) -> int:
         return self.end_offset - self.start_offset + 1 if self.batches else 0
 
-    def floor(self, offset: int) -> FlightBatch | None:
+    def floor(self, offset: int) -> InFlightBatch | None:
         """The last batch that does not begin after the offset."""
         index = bisect_right(self.batches, offset, key=_first) - 1
         return self.batches[index] if index >= 0 else None
 
-    def beginning_in(self, first: int, last: int) -> list[FlightBatch]:
+    def beginning_in(self, first: int, last: int) -> list[InFlightBatch]:
         """The batches whose first offset is one of these."""
         begin = bisect_left(self.batches, first, key=_first)
         return self.batches[begin : bisect_right(self.batches, last, begin, key=_first)]
 
-    def overlapping(self, first: int, last: int) -> list[FlightBatch]:
+    def overlapping(self, first: int, last: int) -> list[InFlightBatch]:
         """The batches that have any of these offsets."""
         begin = max(bisect_right(self.batches, first, key=_first) - 1, 0)
         found = self.batches[begin : bisect_right(self.batches, last, begin, key=_first)]
         return found[1:] if found and found[0].last < first else found
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[InFlightState]:
         for batch in self.batches:
             yield from batch.runs
 
@@ -267,11 +268,11 @@ class Flights:
 
     # ---- changing -----------------------------------------------------------------------------------------
 
-    def put(self, batch: FlightBatch) -> None:
+    def put(self, batch: InFlightBatch) -> None:
         insort(self.batches, batch, key=_first)
         self.end_offset = max(self.end_offset, batch.last)
 
-    def set_state(self, run: Run, state: RecordState) -> None:
+    def set_state(self, run: InFlightState, state: RecordState) -> None:
         """The one place where a state changes."""
         if (run.state in TERMINAL) is not (state in TERMINAL):
             self.complete_count += run.size if state in TERMINAL else -run.size
@@ -279,14 +280,14 @@ class Flights:
         if state is RecordState.AVAILABLE:
             self.look_for_free = True
 
-    def acquire(self, run: Run, member_id: str, lock_until_ms: float) -> None:
+    def acquire(self, run: InFlightState, member_id: str, lock_until_ms: float) -> None:
         assert run.is_free, f"{run.state.name} is not to be acquired"
         self.set_state(run, RecordState.ACQUIRED)
         run.delivery_count += 1
         run.holder = member_id
         run.lock_until_ms = lock_until_ms
 
-    def let_go(self, run: Run, state: RecordState, max_delivery_count: int) -> None:
+    def let_go(self, run: InFlightState, state: RecordState, max_delivery_count: int) -> None:
         """Take a run from its holder; what was delivered often enough is not offered again."""
         if state is RecordState.AVAILABLE and run.delivery_count >= max_delivery_count:
             state = RecordState.ARCHIVED
@@ -295,13 +296,13 @@ class Flights:
         self.set_state(run, state)
         run.holder = NOBODY
 
-    def begin(self, run: Run, state: RecordState, transition: Transition) -> None:
+    def begin(self, run: InFlightState, state: RecordState, transition: Transition) -> None:
         """As let_go, once it is written down."""
         run.previous_holder = run.holder
         self.let_go(run, state, transition.max_delivery_count)
         run.transition = transition
         transition.runs.append(run)
-        transition.batches.append(StateBatch(run.first, run.last, run.state, run.delivery_count))
+        transition.batches.append(PersisterStateBatch(run.first, run.last, run.delivery_count, run.state))
 
     def complete(self, transition: Transition, committed: bool, now_ms: float) -> None:
         """It is written down, or never will be."""
@@ -315,7 +316,7 @@ class Flights:
                 if run.state is not RecordState.ACQUIRED:
                     run.lock_until_ms = None
 
-    def _roll_back(self, run: Run, transition: Transition, now_ms: float) -> None:
+    def _roll_back(self, run: InFlightState, transition: Transition, now_ms: float) -> None:
         if run.lock_until_ms is None or run.lock_until_ms > now_ms:
             self.set_state(run, RecordState.ACQUIRED)
             run.holder = run.previous_holder
@@ -324,7 +325,7 @@ class Flights:
         else:
             self.set_state(run, RecordState.AVAILABLE)
 
-    def archive(self, runs: Iterable[Run]) -> None:
+    def archive(self, runs: Iterable[InFlightState]) -> None:
         """These are not to be delivered, whatever anybody says."""
         for run in runs:
             self.set_state(run, RecordState.ARCHIVED)
@@ -390,7 +391,7 @@ class Flights:
         if self.batches and self.batches[0].first < offset:
             self._forget(self.batches[0].forget_before(offset))
 
-    def _forget(self, runs: Iterable[Run]) -> None:
+    def _forget(self, runs: Iterable[InFlightState]) -> None:
         for run in runs:
             run.transition = None
             if run.state in TERMINAL:

@@ -1,9 +1,13 @@
-"""A share partition in its surroundings: the partition's log, the share coordinator, the lock timers, who waits.
+"""The share partitions that this broker leads: SharePartition's half with I/O, and the SharePartitionCache.
 
-The machine decides (`ottla.share.partition`); here its decisions are written down and completed, its
-locks end in time, and fetches that wait are told when there may be something to acquire.
+`SharePartition` (partition.py) decides; a SharePartitionLeader has its decisions written by the share coordinator and
+completes them, ends locks in time, and wakes fetches that wait when there may be something to acquire.
 
-Owner: the SharePartitions, on the broker's loop.
+A share partition is made by the first fetch. It is removed when its partition is led elsewhere, deleted or offline,
+when the share coordinator fences it, and when its group has no sessions left here; the next fetch loads it again from
+what was written.
+
+Owner: the SharePartitionManager, on the broker's loop.
 """
 
 import logging
@@ -17,18 +21,18 @@ from ottla.model.pending import Pending
 from ottla.replication.partition import Partition, Watcher
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.share.in_flight import Transition
-from ottla.share.partition import SharePartition, ShareState
+from ottla.share.partition import SharePartition, SharePartitionState
 from ottla.share.persister import Persister
 from ottla.share.settings import EARLIEST, LATEST, ShareSettings
 from ottla.share.state import (
     UNINITIALIZED_START_OFFSET,
     Acknowledgement,
     Acquired,
+    AcquireParams,
     Fetched,
     PersistedState,
-    ShareKey,
-    StateBatch,
-    Wish,
+    PersisterStateBatch,
+    SharePartitionKey,
 )
 from ottla.storage.log.log import Log
 
@@ -37,7 +41,7 @@ log = logging.getLogger("ottla.server")
 # Finds the first record at or after a timestamp, in a thread; None if there is none.
 TimestampSearch = Callable[[Log, int], Pending[int | None]]
 
-# What the share coordinator says, in the words that a share consumer understands.
+# The share coordinator's errors, as those that a share consumer understands.
 _TRANSLATED: Final = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -49,12 +53,28 @@ _TRANSLATED: Final = {
 }
 
 
-class HostedShare:
-    """See the module."""
+# After these what is known here is of no use any more.
+_FENCING: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_STATE_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+NOT_HOSTED: Final = "This server does not host this topic-partition."
+
+# For each of several share partitions, None or what went wrong.
+PartitionOutcomes = dict[SharePartitionKey, KafkaError | None]
+
+
+class SharePartitionLeader:
+    """One share partition: its machine, the partition's log, the share coordinator, the lock timer and who waits."""
 
     def __init__(
         self,
-        key: ShareKey,
+        key: SharePartitionKey,
         partition: Partition,
         persister: Persister,
         settings: Callable[[str], ShareSettings],
@@ -62,12 +82,12 @@ class HostedShare:
         search: TimestampSearch,
         after: Pending[None] | None = None,
     ) -> None:
-        """`after` is when nothing is written any more by the one that was here before."""
+        """`after` is done when the one that was here before has nothing left to write."""
         self.key = key
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.machine = SharePartition()
-        # In the order of their coming: who has waited longest looks first.
+        # In the order in which they came: who has waited longest is woken first.
         self._watchers: dict[Watcher, None] = {}
         self._persister = persister
         self._settings = settings
@@ -78,7 +98,7 @@ class HostedShare:
         # One write at a time, so that what is tried again never comes after what was decided later; what is decided
         # meanwhile goes with the next.
         self._writing = False
-        self._to_write: list[tuple[Sequence[StateBatch], Pending[None]]] = []
+        self._to_write: list[tuple[Sequence[PersisterStateBatch], Pending[None]]] = []
         self._after = after or Pending.of(None)
         self._drained: Pending[None] | None = None
 
@@ -89,10 +109,10 @@ class HostedShare:
     # ---- loading ------------------------------------------------------------------------------------------
 
     def initialize(self) -> Pending[None] | None:
-        """Load what was written down; None if that is done, or somebody has begun it."""
-        if self.machine.state is not ShareState.EMPTY:
+        """Load what the share coordinator has; None if that is done, or has begun."""
+        if self.machine.state is not SharePartitionState.EMPTY:
             return None
-        self.machine.become(ShareState.INITIALIZING)
+        self.machine.become(SharePartitionState.INITIALIZING)
         loaded: Pending[None] = Pending()
         self._after.then(lambda _: self._ask(loaded))
         return loaded
@@ -142,7 +162,7 @@ class HostedShare:
         self._load(persisted, start_offset, loaded)
 
     def _load(self, persisted: PersistedState, start_offset: int, loaded: Pending[None]) -> None:
-        if self.machine.state is ShareState.INITIALIZING:
+        if self.machine.state is SharePartitionState.INITIALIZING:
             try:
                 self.machine.load(persisted, start_offset)
             except KafkaError as error:
@@ -153,39 +173,39 @@ class HostedShare:
 
     def _load_failed(self, error: KafkaError, loaded: Pending[None]) -> None:
         log.info("%s cannot be loaded: %s", self.key, error)
-        if self.machine.state is ShareState.INITIALIZING:
-            self.machine.become(ShareState.FAILED)
+        if self.machine.state is SharePartitionState.INITIALIZING:
+            self.machine.become(SharePartitionState.FAILED)
         loaded.fail(error)
         self.wake()
 
     def fence(self) -> None:
-        """This broker leads the partition no more, or knows too little of it: somebody starts afresh."""
-        if self.machine.state is not ShareState.FENCED:
-            self.machine.become(ShareState.FENCED)
+        """This broker leads the partition no more, or what it knows of it is out of date."""
+        if self.machine.state is not SharePartitionState.FENCED:
+            self.machine.become(SharePartitionState.FENCED)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.wake()
 
-    # ---- giving and taking --------------------------------------------------------------------------------
+    # ---- acquiring, acknowledging -------------------------------------------------------------------------
 
     def fetch_offset(self) -> int | None:
         return self.machine.fetch_offset(self.settings.limits)
 
     def acquire(
         self,
-        wish: Wish,
+        params: AcquireParams,
         fetch_offset: int,
         batches: Sequence[Fetched],
         aborted: Sequence[tuple[int, int]] = (),
     ) -> list[Acquired]:
         now_ms = self._scheduler.monotonic_ms()
-        acquired = self.machine.acquire(wish, fetch_offset, batches, self.settings.limits, now_ms, aborted)
+        acquired = self.machine.acquire(params, fetch_offset, batches, self.settings.limits, now_ms, aborted)
         self._watch_locks()
         return acquired
 
     def acknowledge(self, member_id: str, said: Sequence[Acknowledgement]) -> Pending[None]:
-        """What a member says of records it holds: done when it is written down."""
+        """What a member says of records it holds: done when it is written."""
         limits, now_ms = self.settings.limits, self._scheduler.monotonic_ms()
         try:
             transition = self.machine.acknowledge(member_id, said, limits, now_ms)
@@ -193,18 +213,18 @@ class HostedShare:
             return Pending.failed(error)
         finally:
             self._watch_locks()
-        return self._write_down(transition)
+        return self._persist(transition)
 
     def release(self, member_id: str) -> Pending[None]:
-        """Free what a member holds: done when it is written down."""
-        return self._write_down(self.machine.release(member_id, self.settings.limits))
+        """Free what a member holds: done when it is written."""
+        return self._persist(self.machine.release(member_id, self.settings.limits))
 
     def move_start(self) -> None:
         """The log begins later than what was to be read."""
         self.machine.move_start(self.partition.log.log_start_offset)
         self.wake()
 
-    def _write_down(self, transition: Transition) -> Pending[None]:
+    def _persist(self, transition: Transition) -> Pending[None]:
         if not transition.batches:
             return Pending.of(None)
         answer: Pending[None] = Pending()
@@ -220,14 +240,14 @@ class HostedShare:
             answer.fail(translate(done.error))
         self.wake()
 
-    def _write(self, batches: Sequence[StateBatch]) -> Pending[None]:
+    def _write(self, batches: Sequence[PersisterStateBatch]) -> Pending[None]:
         written: Pending[None] = Pending()
         self._to_write.append((batches, written))
         self._write_next()
         return written
 
     def drained(self) -> Pending[None] | None:
-        """When everything is written that is on its way; None if nothing is."""
+        """Done when nothing is being written any more; None if nothing is."""
         if not self._writing:
             return None
         self._drained = self._drained or Pending()
@@ -251,7 +271,7 @@ class HostedShare:
             state_epoch=self.machine.state_epoch,
             leader_epoch=self.leader_epoch,
             start_offset=self.machine.start_offset,
-            delivery_complete_count=self.machine.flights.complete_count,
+            delivery_complete_count=self.machine.in_flight.complete_count,
             batches=[batch for batches, _ in waiting for batch in batches],
         ).then(lambda done: self._wrote(done, [written for _, written in waiting]))
 
@@ -288,16 +308,16 @@ class HostedShare:
         self._watch_locks()
 
     def _expiry_written(self, done: Pending[None]) -> None:
-        """The locks have ended in any case: what could not be written only a new leader will not know."""
+        """The locks have ended in any case: if that could not be written, only a new leader does not know it."""
         if done.error is not None:
             log.info("%s: locks that ended cannot be written: %s", self.key, done.error)
-        if self.machine.flights.advance():
+        if self.machine.in_flight.advance():
             self.wake()
 
     # ---- waiting ------------------------------------------------------------------------------------------
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell somebody whenever there may be something to acquire."""
+        """Call the watcher whenever there may be something to acquire."""
         self._watchers[watcher] = None
         self.partition.watchers.add(self)
 
@@ -311,43 +331,13 @@ class HostedShare:
         self.wake()
 
     def wake(self) -> None:
-        """There may be something to acquire, or nobody left to ask."""
+        """There may be something to acquire, or the share partition is fenced."""
         for watcher in list(self._watchers):
             watcher.progressed()
 
 
-def translate(error: KafkaError) -> KafkaError:
-    """What the share coordinator says, as a share consumer understands it."""
-    return KafkaError(_TRANSLATED.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.message)
-
-
-# ----------------------------------------
-# The share partitions that this broker leads: found by group and partition, made by the first fetch.
-#
-# A share partition is forgotten when its partition is led elsewhere, deleted or offline, when the share coordinator
-# fences it, and when its group has no sessions left here. The next fetch loads it again from what was written down.
-#
-# Owner: the ShareService, on the broker's loop.
-
-
-# After these there is no use in going on with what is known here.
-_FENCING: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.FENCED_STATE_EPOCH,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-)
-
-NOT_HOSTED: Final = "This server does not host this topic-partition."
-
-# How each of several share partitions took it.
-Outcomes = dict[ShareKey, KafkaError | None]
-
-
-class SharePartitions:
-    """See the module."""
+class SharePartitionCache:
+    """The share partitions of this broker, by group and partition."""
 
     def __init__(
         self,
@@ -362,25 +352,25 @@ class SharePartitions:
         self._settings = settings
         self._scheduler = scheduler
         self._search = search
-        self._hosted: dict[ShareKey, HostedShare] = {}
-        self._by_group: dict[str, dict[ShareKey, None]] = {}
-        # What was forgotten while it still wrote: who comes next reads when that is done.
-        self._draining: dict[ShareKey, Pending[None]] = {}
+        self._hosted: dict[SharePartitionKey, SharePartitionLeader] = {}
+        self._by_group: dict[str, dict[SharePartitionKey, None]] = {}
+        # Removed while it still wrote: the next one reads the state when that is done.
+        self._draining: dict[SharePartitionKey, Pending[None]] = {}
 
     def __len__(self) -> int:
         return len(self._hosted)
 
     # ---- finding ------------------------------------------------------------------------------------------
 
-    def get(self, key: ShareKey) -> HostedShare | None:
+    def get(self, key: SharePartitionKey) -> SharePartitionLeader | None:
         return self._hosted.get(key)
 
-    def find_or_host(self, key: ShareKey) -> HostedShare:
+    def find_or_host(self, key: SharePartitionKey) -> SharePartitionLeader:
         """The share partition; KafkaError if this broker does not lead its partition."""
         hosted = self._hosted.get(key)
         if hosted is None:
             partition = self._leader(key)
-            hosted = HostedShare(
+            hosted = SharePartitionLeader(
                 key,
                 partition,
                 self._persister,
@@ -393,7 +383,7 @@ class SharePartitions:
             self._by_group.setdefault(key.group_id, {})[key] = None
         return hosted
 
-    def _leader(self, key: ShareKey) -> Partition:
+    def _leader(self, key: SharePartitionKey) -> Partition:
         try:
             return self._replicas.leader(key.topic_id, key.partition)
         except KafkaError as error:
@@ -401,8 +391,8 @@ class SharePartitions:
                 raise
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED) from error
 
-    def remove(self, key: ShareKey) -> None:
-        """Forget a share partition: what was on its way is fenced."""
+    def remove(self, key: SharePartitionKey) -> None:
+        """Fence a share partition and forget it."""
         hosted = self._hosted.pop(key, None)
         if hosted is None:
             return
@@ -416,11 +406,11 @@ class SharePartitions:
             self._draining[key] = drained
             drained.then(lambda done: self._drained(key, done))
 
-    def _drained(self, key: ShareKey, done: Pending[None]) -> None:
+    def _drained(self, key: SharePartitionKey, done: Pending[None]) -> None:
         if self._draining.get(key) is done:
             del self._draining[key]
 
-    def remove_if_fenced(self, key: ShareKey, error: KafkaError) -> None:
+    def remove_if_fenced(self, key: SharePartitionKey, error: KafkaError) -> None:
         if error.code in _FENCING:
             self.remove(key)
 
@@ -445,30 +435,30 @@ class SharePartitions:
             if key.topic_id in topic_ids and not self._leads(key, hosted):
                 self.remove(key)
 
-    def _leads(self, key: ShareKey, hosted: HostedShare) -> bool:
+    def _leads(self, key: SharePartitionKey, hosted: SharePartitionLeader) -> bool:
         partition = self._replicas.hosted(key.topic_id, key.partition)
         return partition is hosted.partition and partition.is_leader
 
     # ---- for many at once ---------------------------------------------------------------------------------
 
     def acknowledge(
-        self, member_id: str, said: Mapping[ShareKey, Sequence[Acknowledgement]]
-    ) -> Pending[Outcomes]:
+        self, member_id: str, said: Mapping[SharePartitionKey, Sequence[Acknowledgement]]
+    ) -> Pending[PartitionOutcomes]:
         """What a member says of records in several share partitions."""
         return self._each(said, lambda hosted: hosted.acknowledge(member_id, said[hosted.key]))
 
-    def release(self, member_id: str, keys: Iterable[ShareKey]) -> Pending[Outcomes]:
+    def release(self, member_id: str, keys: Iterable[SharePartitionKey]) -> Pending[PartitionOutcomes]:
         """A member is gone."""
         return self._each(keys, lambda hosted: hosted.release(member_id))
 
     def _each(
-        self, keys: Iterable[ShareKey], act: Callable[[HostedShare], Pending[None]]
-    ) -> Pending[Outcomes]:
-        gathered: Pending[Outcomes] = Pending()
-        outcomes: Outcomes = {}
+        self, keys: Iterable[SharePartitionKey], act: Callable[[SharePartitionLeader], Pending[None]]
+    ) -> Pending[PartitionOutcomes]:
+        gathered: Pending[PartitionOutcomes] = Pending()
+        outcomes: PartitionOutcomes = {}
         waiting = dict.fromkeys(keys)
 
-        def finished(key: ShareKey, error: KafkaError | None) -> None:
+        def finished(key: SharePartitionKey, error: KafkaError | None) -> None:
             if error is not None:
                 self.remove_if_fenced(key, error)
             outcomes[key] = error
@@ -479,9 +469,14 @@ class SharePartitions:
         if not waiting:
             gathered.resolve(outcomes)
         for key in list(waiting):
-            hosted = self._hosted.get(key)
+            hosted = self.get(key)
             if hosted is None:
                 finished(key, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED))
             else:
                 act(hosted).then(lambda done, key=key: finished(key, done.error))  # type: ignore[misc]
         return gathered
+
+
+def translate(error: KafkaError) -> KafkaError:
+    """The share coordinator's error as a share consumer understands it."""
+    return KafkaError(_TRANSLATED.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.message)

@@ -1,5 +1,6 @@
-"""Share groups on the broker that leads the partitions: sessions, share partitions and their settings together.
+"""SharePartitionManager: share groups on the broker that leads the partitions.
 
+It brings sessions, share partitions and the groups' settings together, and keeps the fetches that wait.
 A member's session is closed by the member, by the end of its connection, or when it opens another; then what it held
 is released. What no session of a group needs any more is forgotten.
 
@@ -18,12 +19,12 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.share.fetch import ShareFetching, ShareRead, ShareTerms
-from ottla.share.leader import SharePartitions, TimestampSearch
+from ottla.share.fetch import DelayedShareFetch, ShareFetchParams, ShareRead
+from ottla.share.leader import SharePartitionCache, TimestampSearch
 from ottla.share.persister import Persister
-from ottla.share.sessions import SessionKey, SharedPartition, ShareSessionCache
-from ottla.share.settings import GroupSettings
-from ottla.share.state import ShareKey
+from ottla.share.sessions import CachedSharePartition, ShareSessionCache, ShareSessionKey
+from ottla.share.settings import ShareGroupConfigProvider
+from ottla.share.state import SharePartitionKey
 
 log = logging.getLogger("ottla.server")
 
@@ -31,8 +32,8 @@ SHARE_VERSION = "share.version"
 K = TypeVar("K", bound=Hashable)
 
 
-class ShareService:
-    """See the module."""
+class SharePartitionManager:
+    """The entrance to share groups for the handlers of ShareFetch and ShareAcknowledge."""
 
     def __init__(
         self,
@@ -48,13 +49,13 @@ class ShareService:
         self._scheduler = scheduler
         self._executor = executor
         self._image = image
-        self.settings = GroupSettings(config, image)
+        self.settings = ShareGroupConfigProvider(config, image)
         self.sessions = ShareSessionCache()
-        self.partitions = SharePartitions(replicas, persister, self.settings, scheduler, search)
+        self.partitions = SharePartitionCache(replicas, persister, self.settings, scheduler, search)
         self._leaving = False
         # Fetches that wait, by the connection that their answer goes to, and by whose session they belong to.
-        self._waiting: dict[Hashable, dict[ShareFetching, None]] = {}
-        self._waiting_of: dict[SessionKey, dict[ShareFetching, None]] = {}
+        self._waiting: dict[Hashable, dict[DelayedShareFetch, None]] = {}
+        self._waiting_of: dict[ShareSessionKey, dict[DelayedShareFetch, None]] = {}
 
     @property
     def enabled(self) -> bool:
@@ -64,11 +65,11 @@ class ShareService:
     # ---- fetching -----------------------------------------------------------------------------------------
 
     def fetch(
-        self, terms: ShareTerms, partitions: list[SharedPartition], connection: Hashable
+        self, params: ShareFetchParams, partitions: list[CachedSharePartition], connection: Hashable
     ) -> Pending[list[ShareRead]]:
         """Acquire records; answered at once or when there are enough."""
-        fetching = ShareFetching(
-            terms, partitions, self.partitions, self._replicas, self._scheduler, self._executor
+        fetching = DelayedShareFetch(
+            params, partitions, self.partitions, self._replicas, self._scheduler, self._executor
         )
         answer = fetching.start()
         if not answer.done:
@@ -78,19 +79,19 @@ class ShareService:
             answer.then(lambda _: self._answered(connection, key, fetching))
         return answer
 
-    def _answered(self, connection: Hashable, key: SessionKey, fetching: ShareFetching) -> None:
+    def _answered(self, connection: Hashable, key: ShareSessionKey, fetching: DelayedShareFetch) -> None:
         _forget(self._waiting, connection, fetching)
         _forget(self._waiting_of, key, fetching)
 
     def after(self, delay_ms: float) -> Pending[None]:
-        """An answer that only takes its time."""
+        """Done after a delay."""
         answer: Pending[None] = Pending()
         self._scheduler.call_later(max(delay_ms, 0), lambda: answer.resolve(None))
         return answer
 
     # ---- sessions -----------------------------------------------------------------------------------------
 
-    def close_session(self, key: SessionKey) -> None:
+    def close_session(self, key: ShareSessionKey) -> None:
         """A member's session is over: what it held is released, and what nobody needs is forgotten.
 
         A fetch of it that still waits is answered at once: what it would acquire now nobody would ever acknowledge
@@ -104,7 +105,7 @@ class ShareService:
             return
         group_id, member_id = key
         releasing = self.partitions.release(
-            member_id, [ShareKey(group_id, *place) for place in session.partitions]
+            member_id, [SharePartitionKey(group_id, *place) for place in session.partitions]
         )
         releasing.then(lambda done: _log_failures(key, done.result()))
         if not self.sessions.has_members(group_id):
@@ -121,8 +122,10 @@ class ShareService:
             self.close_session(key)
 
     def leave(self) -> None:
-        """The broker is about to let its clients go. What they hold is not released: that would count as a delivery
-        that failed, and archive what is at its last. The locks end with this process anyway."""
+        """The broker is about to close its connections: what members hold is not released any more.
+
+        That would count as a delivery that failed, and archive what is at its last. The locks end with this process.
+        """
         self._leaving = True
 
     # ---- the cluster --------------------------------------------------------------------------------------
@@ -139,7 +142,7 @@ class ShareService:
         self.partitions.remove_all()
 
 
-def _forget(waiting: dict[K, dict[ShareFetching, None]], key: K, fetching: ShareFetching) -> None:
+def _forget(waiting: dict[K, dict[DelayedShareFetch, None]], key: K, fetching: DelayedShareFetch) -> None:
     of_one = waiting.get(key)
     if of_one is not None:
         of_one.pop(fetching, None)
@@ -147,7 +150,7 @@ def _forget(waiting: dict[K, dict[ShareFetching, None]], key: K, fetching: Share
             del waiting[key]
 
 
-def _log_failures(key: SessionKey, outcomes: dict[ShareKey, KafkaError | None]) -> None:
+def _log_failures(key: ShareSessionKey, outcomes: dict[SharePartitionKey, KafkaError | None]) -> None:
     for share_key, error in outcomes.items():
         if error is not None and error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             log.info("releasing what %s held of %s failed: %s", key, share_key, error)

@@ -1,13 +1,13 @@
-"""A share partition (KIP-932): which records of a partition a share group has, who holds them, and until when.
+"""SharePartition (KIP-932), the half that decides: which records a share group has, who holds them, and until when.
 
-Purpose: the pure state machine of the partition's leader. It is loaded with what the share coordinator knows, gives
-records to members (`acquire`), hears what became of them (`acknowledge`, `release`, `expire`) and says what has to be
-written down; `complete` makes that count or takes it back. The locks themselves are never written: after a failover
-whoever held records finds them given to others.
+It is loaded with what the share coordinator has, gives records to members (`acquire`), takes what became of them
+(`acknowledge`, `release`, `expire`) and returns what has to be written; `complete` makes that count or takes it back.
+The locks themselves are never written: after a failover whoever held records finds them given to others.
 
-Rules: no clock, no I/O. Everything else is in the states' table and in Flights.
+Rules: no clock, no I/O. The records in flight are in `in_flight.py`; the log, the share coordinator and the timers are
+in the other half, `SharePartitionLeader`.
 
-Owner: the SharePartitions of the broker that leads the partition, on its loop.
+Owner: a SharePartitionLeader, on the broker's loop.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,31 +16,191 @@ from itertools import groupby
 from typing import Final, NoReturn
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.share.in_flight import NOBODY, FlightBatch, Flights, Run, Transition
+from ottla.share.in_flight import NOBODY, InFlightBatch, InFlightBatches, InFlightState, Transition
 from ottla.share.state import (
     STATE_AFTER,
     Acknowledgement,
     AcknowledgeType,
     Acquired,
-    AcquireMode,
+    AcquireParams,
     Fetched,
     Limits,
     PersistedState,
+    PersisterStateBatch,
     RecordState,
-    StateBatch,
-    Wish,
+    ShareAcquireMode,
 )
 
-# ----------------------------------------
-# Acquiring: from batches that were read to records that a member holds.
-#
-# Whole batches are given, so that the broker keeps one range for many records: the number asked for is a wish, and the
-# last batch may go beyond it, unless the member wants it kept (AcquireMode.RECORD_LIMIT). Records that were delivered
-# several times without success are given in ever smaller portions and in the end alone, so that a single bad record
-# does not take its neighbours with it when the delivery count reaches its limit.
-#
-# Owner: a SharePartition; one Acquisition a fetch.
 
+class SharePartitionState(StrEnum):
+    """How far a share partition is. One that failed or was fenced is forgotten: the next fetch makes a new one."""
+
+    EMPTY = "empty"
+    INITIALIZING = "initializing"
+    ACTIVE = "active"
+    FAILED = "failed"
+    FENCED = "fenced"
+
+
+SHARE_TRANSITIONS: Final[dict[SharePartitionState, frozenset[SharePartitionState]]] = {
+    SharePartitionState.EMPTY: frozenset({SharePartitionState.INITIALIZING, SharePartitionState.FENCED}),
+    SharePartitionState.INITIALIZING: frozenset(
+        {SharePartitionState.ACTIVE, SharePartitionState.FAILED, SharePartitionState.FENCED}
+    ),
+    SharePartitionState.ACTIVE: frozenset({SharePartitionState.FENCED}),
+    SharePartitionState.FAILED: frozenset({SharePartitionState.FENCED}),
+    SharePartitionState.FENCED: frozenset(),
+}
+
+# What is found in the share coordinator's log: nobody holds anything yet.
+_LOADED: Final[dict[int, RecordState]] = {
+    RecordState.AVAILABLE: RecordState.AVAILABLE,
+    RecordState.ACQUIRED: RecordState.AVAILABLE,
+    RecordState.ACKNOWLEDGED: RecordState.ACKNOWLEDGED,
+    RecordState.ARCHIVING: RecordState.ARCHIVED,
+    RecordState.ARCHIVED: RecordState.ARCHIVED,
+}
+
+
+class SharePartition:
+    """The state of one share partition."""
+
+    __slots__ = ("_expiry_ms", "in_flight", "state", "state_epoch")
+
+    def __init__(self) -> None:
+        self.state = SharePartitionState.EMPTY
+        self.state_epoch = -1
+        self.in_flight = InFlightBatches()
+        # No lock ends before this; None while there is none.
+        self._expiry_ms: float | None = None
+
+    def become(self, state: SharePartitionState) -> None:
+        assert state in SHARE_TRANSITIONS[self.state], f"{self.state} to {state}"
+        self.state = state
+
+    @property
+    def is_active(self) -> bool:
+        return self.state is SharePartitionState.ACTIVE
+
+    def load(self, persisted: PersistedState, start_offset: int) -> None:
+        """Begin with what the share coordinator has; KafkaError if that cannot be."""
+        in_flight = InFlightBatches(start_offset)
+        expected, gap_start = start_offset, -1
+        for entry in persisted.batches:
+            if not expected <= entry.first_offset <= entry.last_offset:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{entry} cannot follow offset {expected}")
+            if gap_start < 0 and entry.first_offset > expected:
+                gap_start = expected
+            expected = entry.last_offset + 1
+            self._load_batch(in_flight, entry)
+        if gap_start >= 0:
+            in_flight.open_gaps(gap_start)
+        in_flight.look_for_free = bool(in_flight.batches)
+        in_flight.advance()
+        self.in_flight = in_flight
+        self.state_epoch = persisted.state_epoch
+        self.become(SharePartitionState.ACTIVE)
+
+    @staticmethod
+    def _load_batch(in_flight: InFlightBatches, entry: PersisterStateBatch) -> None:
+        state = _LOADED.get(entry.delivery_state)
+        if state is None:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{entry} has an unknown state")
+        run = InFlightState(
+            entry.first_offset, entry.last_offset, RecordState.AVAILABLE, entry.delivery_count
+        )
+        in_flight.put(InFlightBatch(run))
+        in_flight.set_state(run, state)
+
+    # ---- acquiring ----------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        return self.in_flight.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.in_flight.end_offset
+
+    def fetch_offset(self, limits: Limits) -> int | None:
+        """Where to read for the next member; None while nothing may be acquired."""
+        if not self.is_active:
+            return None
+        in_flight = self.in_flight
+        offset = in_flight.next_fetch_offset()
+        if offset == in_flight.end_offset + 1 and in_flight.record_count >= limits.max_in_flight:
+            return None
+        return offset
+
+    def horizon(self, fetch_offset: int, max_records: int) -> int:
+        """No record after this one matters to a member that wants so many."""
+        return max(fetch_offset, self.in_flight.end_offset) + max_records
+
+    def acquire(
+        self,
+        params: AcquireParams,
+        fetch_offset: int,
+        batches: Sequence[Fetched],
+        limits: Limits,
+        now_ms: float,
+        aborted: Sequence[tuple[int, int]] = (),
+    ) -> list[Acquired]:
+        """Give a member what was read at `fetch_offset`; `aborted` are offsets of transactions that were."""
+        if not self.is_active or params.max_records <= 0 or not batches:
+            return []
+        in_flight = self.in_flight
+        acquired = Acquisition(in_flight, params, batches, limits, now_ms).acquire(fetch_offset)
+        if acquired:
+            self._note_expiry(now_ms + limits.lock_duration_ms)
+        if aborted:
+            acquired, dropped = subtract(acquired, aborted)
+            for entry in dropped:
+                for batch in in_flight.overlapping(entry.first_offset, entry.last_offset):
+                    in_flight.archive(batch.cut(entry.first_offset, entry.last_offset))
+        in_flight.advance()  # over what was found to be missing or aborted
+        return acquired
+
+    # ---- acknowledging and releasing -------------------------------------------------------------------------------
+
+    def acknowledge(
+        self, member_id: str, said: Sequence[Acknowledgement], limits: Limits, now_ms: float
+    ) -> Transition:
+        """Begin what a member acknowledges; KafkaError if it may not."""
+        self._note_expiry(now_ms + limits.lock_duration_ms)  # it may renew
+        return acknowledge_records(self.in_flight, member_id, said, limits, now_ms)
+
+    def release(self, member_id: str, limits: Limits) -> Transition:
+        """Begin to free everything that a member holds."""
+        return release_records(self.in_flight, member_id, limits)
+
+    def complete(self, transition: Transition, committed: bool, now_ms: float) -> bool:
+        """What was begun is written, or could not be; True if the start moved."""
+        self.in_flight.complete(transition, committed, now_ms)
+        return committed and self.in_flight.advance()
+
+    @property
+    def expiry_ms(self) -> float | None:
+        """When to call `expire`: never too late, sometimes too early."""
+        return self._expiry_ms
+
+    def _note_expiry(self, expiry_ms: float) -> None:
+        if self._expiry_ms is None or expiry_ms < self._expiry_ms:
+            self._expiry_ms = expiry_ms
+
+    def expire(self, limits: Limits, now_ms: float) -> list[PersisterStateBatch]:
+        """End locks whose time is up; what has changed counts already and is to be written."""
+        changed = expire_locks(self.in_flight, limits, now_ms)
+        self._expiry_ms = next_expiry_ms(self.in_flight, now_ms)
+        return changed
+
+    def move_start(self, log_start_offset: int) -> None:
+        """The log begins later now."""
+        if log_start_offset > self.in_flight.start_offset:
+            self.in_flight.move_start(log_start_offset)
+            self.in_flight.advance()
+
+
+# ---- acquiring: from batches that were read to records that a member holds
 
 # Records that may be delivered this often or less are not portioned.
 MIN_THROTTLED_DELIVERY_COUNT: Final = 2
@@ -49,17 +209,28 @@ MIN_LIMIT_TO_ISOLATE: Final = 2
 
 
 class Acquisition:
-    """One member's turn at one partition."""
+    """Acquiring records for one fetch of a member.
+
+    Whole batches are given, so that the broker keeps one range for many records: the last batch may go beyond the
+    number asked for, unless the member wants it kept (ShareAcquireMode.RECORD_LIMIT). Records that were delivered
+    several times without success are given in ever smaller portions and in the end alone, so that a single bad record
+    does not take its neighbours with it when the delivery count reaches its limit.
+    """
 
     def __init__(
-        self, flights: Flights, wish: Wish, batches: Sequence[Fetched], limits: Limits, now_ms: float
+        self,
+        in_flight: InFlightBatches,
+        params: AcquireParams,
+        batches: Sequence[Fetched],
+        limits: Limits,
+        now_ms: float,
     ) -> None:
-        """`batches` is what was read, at least one, up to Flights' end and the records wished for beyond it."""
-        self._flights = flights
-        self._member_id = wish.member_id
-        self._exact = wish.mode is AcquireMode.RECORD_LIMIT
-        self._batch_size = max(wish.batch_size, 1)
-        self._max_records = wish.max_records
+        """`batches` is what was read, at least one, up to the end offset and the records asked for beyond it."""
+        self._in_flight = in_flight
+        self._member_id = params.member_id
+        self._exact = params.mode is ShareAcquireMode.RECORD_LIMIT
+        self._batch_size = max(params.batch_size, 1)
+        self._max_records = params.max_records
         self._batches = batches
         self._max_delivery_count = limits.max_delivery_count
         self._max_in_flight = limits.max_in_flight
@@ -72,18 +243,18 @@ class Acquisition:
 
     def acquire(self, fetch_offset: int) -> list[Acquired]:
         """Take what there is, for somebody who read from `fetch_offset`."""
-        flights = self._flights
-        if self._last < flights.start_offset or not self._fit(fetch_offset):
+        in_flight = self._in_flight
+        if self._last < in_flight.start_offset or not self._fit(fetch_offset):
             return []
         self._archive_missing(fetch_offset)
         first = self._adjusted_first()
-        known = flights.beginning_in(min(self._base, first), self._last)
+        known = in_flight.beginning_in(min(self._base, first), self._last)
         if known:
             self._acquire_known(known, first)
         else:
             self._acquire_new(first, self._last)
         if self._acquired:
-            flights.gaps_fetched_up_to(self._acquired[-1].last_offset + 1)
+            in_flight.gaps_fetched_up_to(self._acquired[-1].last_offset + 1)
         return self._acquired
 
     # ---- how much -----------------------------------------------------------------------------------------
@@ -94,43 +265,43 @@ class Acquisition:
 
     def _fit(self, fetch_offset: int) -> bool:
         """Keep to the limit of records in flight; what was in flight before may be taken again in any case."""
-        flights = self._flights
-        free = self._max_in_flight - flights.in_flight
+        in_flight = self._in_flight
+        free = self._max_in_flight - in_flight.record_count
         if free <= 0:
-            if fetch_offset > flights.end_offset:
+            if fetch_offset > in_flight.end_offset:
                 return False
-            free = flights.end_offset - fetch_offset + 1
-            self._last = min(self._last, flights.end_offset)
+            free = in_flight.end_offset - fetch_offset + 1
+            self._last = min(self._last, in_flight.end_offset)
         self._max_records = min(self._max_records, free)
         return self._max_records > 0
 
     def _archive_missing(self, fetch_offset: int) -> None:
         """The log has nothing between the offset asked for and the first batch: compaction has removed it."""
-        flights = self._flights
+        in_flight = self._in_flight
         if fetch_offset >= self._base:
             return
-        for batch in flights.overlapping(fetch_offset, self._base - 1):
+        for batch in in_flight.overlapping(fetch_offset, self._base - 1):
             for run in batch.overlapping(fetch_offset, self._base - 1):
                 if run.state is RecordState.AVAILABLE:
-                    flights.archive(batch.cut(max(run.first, fetch_offset), min(run.last, self._base - 1)))
-        if flights.has_gaps and fetch_offset == flights.gap_start:
-            flights.gaps_fetched_up_to(self._base)
+                    in_flight.archive(batch.cut(max(run.first, fetch_offset), min(run.last, self._base - 1)))
+        if in_flight.has_gaps and fetch_offset == in_flight.gap_start:
+            in_flight.gaps_fetched_up_to(self._base)
 
     def _adjusted_first(self) -> int:
         """The log's batch may have begun before what is still of interest, and so may the one in flight."""
-        floor = self._flights.floor(self._base)
+        floor = self._in_flight.floor(self._base)
         if floor is None:
-            return max(self._base, self._flights.start_offset)
+            return max(self._base, self._in_flight.start_offset)
         return floor.first if floor.last >= self._base else self._base
 
     # ---- what was in flight before ------------------------------------------------------------------------
 
-    def _acquire_known(self, known: list[FlightBatch], first: int) -> None:
+    def _acquire_known(self, known: list[InFlightBatch], first: int) -> None:
         gap_start = first
         for batch in known:
             if self._room <= 0:
                 break
-            if self._flights.has_gaps:
+            if self._in_flight.has_gaps:
                 if gap_start < batch.first:
                     self._acquire_new(gap_start, batch.first - 1)
                 gap_start = batch.last + 1
@@ -142,7 +313,7 @@ class Acquisition:
         if self._room > 0 and following <= self._last:
             self._acquire_new(following, self._last)
 
-    def _acquire_again(self, batch: FlightBatch) -> bool:
+    def _acquire_again(self, batch: InFlightBatch) -> bool:
         """Take of a batch what is free; True if nothing may be delivered with it."""
         throttled = self._is_throttled(batch)
         if throttled and self._count > 0:
@@ -157,19 +328,19 @@ class Acquisition:
         batch.tracked = True
         return self._acquire_part(batch) > 0 and throttled
 
-    def _acquire_whole(self, batch: FlightBatch) -> None:
+    def _acquire_whole(self, batch: InFlightBatch) -> None:
         run = batch.runs[0]
         if run.is_free:
             self._take(run)
-            self._tell([Acquired(run.first, run.last, run.delivery_count)])
+            self._add([Acquired(run.first, run.last, run.delivery_count)])
 
-    def _is_throttled(self, batch: FlightBatch) -> bool:
+    def _is_throttled(self, batch: InFlightBatch) -> bool:
         return any(run.delivery_count >= self._throttle_from for run in self._free_runs(batch))
 
-    def _free_runs(self, batch: FlightBatch) -> Iterator[Run]:
+    def _free_runs(self, batch: InFlightBatch) -> Iterator[InFlightState]:
         return (run for run in batch.overlapping(self._base, self._last) if run.is_free)
 
-    def _acquire_part(self, batch: FlightBatch) -> int:
+    def _acquire_part(self, batch: InFlightBatch) -> int:
         """Take the free records of a batch, or as many as may be delivered together; how many."""
         taken: list[Acquired] = []
         count = 0
@@ -188,18 +359,18 @@ class Acquisition:
             count += size
             if is_last_try or count == portion or (self._exact and count >= self._room):
                 break
-        self._tell(merged(taken))
+        self._add(merged(taken))
         return count
 
-    def _is_last_try(self, run: Run) -> bool:
+    def _is_last_try(self, run: InFlightState) -> bool:
         limit = self._max_delivery_count
         return limit > MIN_LIMIT_TO_ISOLATE and run.delivery_count == limit - 1
 
-    def _portion(self, batch: FlightBatch, delivery_count: int) -> int:
+    def _portion(self, batch: InFlightBatch, delivery_count: int) -> int:
         """Half of the batch, a quarter, an eighth..., one."""
         return max(1, batch.size >> (delivery_count - self._throttle_from + 1))
 
-    def _size_of(self, run: Run, count: int, portion: int, alone: bool) -> int:
+    def _size_of(self, run: InFlightState, count: int, portion: int, alone: bool) -> int:
         """How many records of a run to take, after `count` others."""
         if alone:
             return 1
@@ -213,13 +384,13 @@ class Acquisition:
     # ---- what is new --------------------------------------------------------------------------------------
 
     def _acquire_new(self, first: int, last: int) -> None:
-        flights = self._flights
-        if not flights.batches:
-            first = max(first, flights.end_offset)
+        in_flight = self._in_flight
+        if not in_flight.batches:
+            first = max(first, in_flight.end_offset)
         room = self._room
         if room < last - first + 1:
             beyond = self._end_of_batch_with(first + room - 1)
-            last = min(beyond, last) if flights.has_gaps else beyond
+            last = min(beyond, last) if in_flight.has_gaps else beyond
         last = self._before_next(first, last)
         if last < first:
             return
@@ -227,13 +398,13 @@ class Acquisition:
             self._put_exactly(first, last, room)
         else:
             self._put(first, last)
-        if flights.batches[0].first == first:
-            flights.start_offset = first
-        flights.gaps_fetched_up_to(self._acquired[-1].last_offset + 1)
+        if in_flight.batches[0].first == first:
+            in_flight.start_offset = first
+        in_flight.gaps_fetched_up_to(self._acquired[-1].last_offset + 1)
 
     def _before_next(self, first: int, last: int) -> int:
         """What is in flight already is never brought in twice."""
-        following = self._flights.beginning_in(first, last)
+        following = self._in_flight.beginning_in(first, last)
         return following[0].first - 1 if following else last
 
     def _end_of_batch_with(self, offset: int) -> int:
@@ -258,26 +429,26 @@ class Acquisition:
     def _put_exactly(self, first: int, last: int, room: int) -> None:
         """Bring in whole batches, and hold of them only as many records as were asked for."""
         held = min(last, first + room - 1)
-        runs = [Run(first, held, RecordState.AVAILABLE, 0)]
+        runs = [InFlightState(first, held, RecordState.AVAILABLE, 0)]
         if held < last:
-            runs.append(Run(held + 1, last, RecordState.AVAILABLE, 0))
-            self._flights.look_for_free = True
-        self._flights.put(FlightBatch(*runs))
+            runs.append(InFlightState(held + 1, last, RecordState.AVAILABLE, 0))
+            self._in_flight.look_for_free = True
+        self._in_flight.put(InFlightBatch(*runs))
         self._take(runs[0])
-        self._tell([Acquired(first, held, 1)])
+        self._add([Acquired(first, held, 1)])
 
     def _put_one(self, first: int, last: int) -> None:
-        run = Run(first, last, RecordState.AVAILABLE, 0)
-        self._flights.put(FlightBatch(run))
+        run = InFlightState(first, last, RecordState.AVAILABLE, 0)
+        self._in_flight.put(InFlightBatch(run))
         self._take(run)
-        self._tell([Acquired(first, last, 1)])
+        self._add([Acquired(first, last, 1)])
 
     # ---- taking -------------------------------------------------------------------------------------------
 
-    def _take(self, run: Run) -> None:
-        self._flights.acquire(run, self._member_id, self._lock_until_ms)
+    def _take(self, run: InFlightState) -> None:
+        self._in_flight.acquire(run, self._member_id, self._lock_until_ms)
 
-    def _tell(self, acquired: list[Acquired]) -> None:
+    def _add(self, acquired: list[Acquired]) -> None:
         self._acquired += acquired
         self._count += sum(entry.size for entry in acquired)
 
@@ -324,101 +495,97 @@ def subtract(
     return left, taken
 
 
-# ----------------------------------------
-# What becomes of acquired records: the member says so, leaves, or lets the lock end.
+# ---- what becomes of acquired records: the member acknowledges them, leaves, or its lock ends
 #
-# Pure decisions over Flights. What a member says is a Transition, which counts once it is written down; if a part of
-# what it says cannot be, nothing of it is. A lock that has ended is ended, written down or not.
-#
-# Owner: a SharePartition.
-
+# An acknowledgement is a Transition, which counts once it is written; if a part of a request is refused, all of it is.
+# A lock that has ended is ended, written or not.
 
 _KINDS = frozenset(AcknowledgeType)
 _NOT_ACQUIRED = "The batch cannot be acknowledged. The batch is not in the acquired state."
-_ON_ITS_WAY = "The record state is invalid. The acknowledgement of delivery could not be completed."
+_BEING_WRITTEN = "The record state is invalid. The acknowledgement of delivery could not be completed."
 
 
 def acknowledge_records(
-    flights: Flights, member_id: str, said: Sequence[Acknowledgement], limits: Limits, now_ms: float
+    in_flight: InFlightBatches, member_id: str, said: Sequence[Acknowledgement], limits: Limits, now_ms: float
 ) -> Transition:
-    """Begin what a member says of records it holds; KafkaError, and nothing is begun, if it may not say that."""
-    talk = _Talk(flights, member_id, limits, now_ms)
+    """Begin the acknowledgement of records that a member holds; KafkaError, and nothing is begun, if it may not."""
+    acknowledging = _Acknowledging(in_flight, member_id, limits, now_ms)
     try:
         for acknowledgement in said:
-            talk.hear(acknowledgement)
+            acknowledging.apply(acknowledgement)
     except KafkaError:
-        flights.complete(talk.transition, committed=False, now_ms=now_ms)
+        in_flight.complete(acknowledging.transition, committed=False, now_ms=now_ms)
         raise
-    return talk.transition
+    return acknowledging.transition
 
 
-def release_records(flights: Flights, member_id: str, limits: Limits) -> Transition:
+def release_records(in_flight: InFlightBatches, member_id: str, limits: Limits) -> Transition:
     """A member is gone: everything it holds is free again, or archived if it was delivered too often."""
     transition = Transition(limits.max_delivery_count)
-    for run in flights.runs():
+    for run in in_flight.runs():
         if run.state is RecordState.ACQUIRED and run.holder == member_id:
-            flights.begin(run, RecordState.AVAILABLE, transition)
+            in_flight.begin(run, RecordState.AVAILABLE, transition)
     return transition
 
 
-def expire_locks(flights: Flights, limits: Limits, now_ms: float) -> list[StateBatch]:
-    """End the locks whose time is up: what has changed, to be written down."""
-    changed: list[StateBatch] = []
-    for run in flights.runs():
+def expire_locks(in_flight: InFlightBatches, limits: Limits, now_ms: float) -> list[PersisterStateBatch]:
+    """End the locks whose time is up; returns what has changed, to be written."""
+    changed: list[PersisterStateBatch] = []
+    for run in in_flight.runs():
         if run.state is RecordState.ACQUIRED and _is_over(run, now_ms):
-            flights.let_go(run, RecordState.AVAILABLE, limits.max_delivery_count)
+            in_flight.let_go(run, RecordState.AVAILABLE, limits.max_delivery_count)
             run.lock_until_ms = None
-            changed.append(StateBatch(run.first, run.last, run.state, run.delivery_count))
+            changed.append(PersisterStateBatch(run.first, run.last, run.delivery_count, run.state))
     return changed
 
 
-def next_expiry_ms(flights: Flights, now_ms: float) -> float | None:
-    """When the next lock ends. One that has, while it is written down what became of the records, ends by that."""
-    locks = (run.lock_until_ms for run in flights.runs() if run.lock_until_ms is not None)
+def next_expiry_ms(in_flight: InFlightBatches, now_ms: float) -> float | None:
+    """When the next lock ends. One that ended while its transition was being written ends with that."""
+    locks = (run.lock_until_ms for run in in_flight.runs() if run.lock_until_ms is not None)
     return min((lock_until_ms for lock_until_ms in locks if lock_until_ms > now_ms), default=None)
 
 
-def _is_over(run: Run, now_ms: float) -> bool:
+def _is_over(run: InFlightState, now_ms: float) -> bool:
     return run.lock_until_ms is not None and run.lock_until_ms <= now_ms
 
 
-class _Talk:
-    """What one member says in one request."""
+class _Acknowledging:
+    """The acknowledgements of one request."""
 
-    def __init__(self, flights: Flights, member_id: str, limits: Limits, now_ms: float) -> None:
-        self._flights = flights
+    def __init__(self, in_flight: InFlightBatches, member_id: str, limits: Limits, now_ms: float) -> None:
+        self._in_flight = in_flight
         self._member_id = member_id
         self._limits = limits
         self._lock_until_ms = now_ms + limits.lock_duration_ms
         self.transition = Transition(limits.max_delivery_count)
 
-    def hear(self, said: Acknowledgement) -> None:
+    def apply(self, said: Acknowledgement) -> None:
         if not _KINDS.issuperset(said.types):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid acknowledge type: {list(said.types)}")
-        if said.last_offset < self._flights.start_offset:
+        if said.last_offset < self._in_flight.start_offset:
             return  # long done
         for batch in self._batches(said):
-            self._hear_of_batch(batch, said)
+            self._apply_to_batch(batch, said)
 
-    def _batches(self, said: Acknowledgement) -> list[FlightBatch]:
-        flights = self._flights
-        first = max(said.first_offset, flights.start_offset)
-        found = flights.overlapping(first, said.last_offset)
+    def _batches(self, said: Acknowledgement) -> list[InFlightBatch]:
+        in_flight = self._in_flight
+        first = max(said.first_offset, in_flight.start_offset)
+        found = in_flight.overlapping(first, said.last_offset)
         if found and found[-1].last >= said.last_offset:
             return found
-        if not found and flights.floor(said.last_offset) is None:
+        if not found and in_flight.floor(said.last_offset) is None:
             _refuse("Batch record not found. The request batch offsets are not found in the cache.")
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             f"Batch record not found. The {'last' if found else 'first'} offset in request is past acquired records.",
         )
 
-    def _hear_of_batch(self, batch: FlightBatch, said: Acknowledgement) -> None:
+    def _apply_to_batch(self, batch: InFlightBatch, said: Acknowledgement) -> None:
         whole = said.first_offset <= batch.first and batch.last <= said.last_offset
         if not batch.tracked:
             self._require_held(batch.runs[0])
             if whole and len(said.types) == 1:
-                self._apply(batch.runs[0], said.types[0])
+                self._set(batch.runs[0], said.types[0])
                 return
             batch.tracked = True
         runs = batch.overlapping(said.first_offset, said.last_offset)
@@ -427,40 +594,40 @@ class _Talk:
         pieces = [piece for run in runs for piece in _pieces(run, said)]
         if len(pieces) == 1:
             first, last, kind = pieces[0]
-            self._apply(batch.cut(first, last)[0], kind)
+            self._set(batch.cut(first, last)[0], kind)
             return
         for run, (_, _, kind) in zip(batch.cut_each(p[:2] for p in pieces), pieces, strict=True):
-            self._apply(run, kind)
+            self._set(run, kind)
 
-    def _require_held(self, run: Run) -> None:
+    def _require_held(self, run: InFlightState) -> None:
         if run.holder == NOBODY:
             _refuse(_NOT_ACQUIRED)
         if run.holder != self._member_id:
             _refuse("Member is not the owner of batch record")
         if run.transition is not None:
-            _refuse(_ON_ITS_WAY)
+            _refuse(_BEING_WRITTEN)
         if run.state is not RecordState.ACQUIRED:
             _refuse(_NOT_ACQUIRED)
 
-    def _require_held_offset(self, run: Run) -> None:
+    def _require_held_offset(self, run: InFlightState) -> None:
         if run.state is not RecordState.ACQUIRED:
             _refuse("The offset cannot be acknowledged. The offset is not acquired.")
         if run.transition is not None:
-            _refuse(_ON_ITS_WAY)
+            _refuse(_BEING_WRITTEN)
         if run.holder != self._member_id:
             _refuse("Member is not the owner of offset")
 
-    def _apply(self, run: Run, kind: int) -> None:
+    def _set(self, run: InFlightState, kind: int) -> None:
         if kind != AcknowledgeType.RENEW:
-            self._flights.begin(run, STATE_AFTER[AcknowledgeType(kind)], self.transition)
+            self._in_flight.begin(run, STATE_AFTER[AcknowledgeType(kind)], self.transition)
             return
         if not self._limits.renew_enabled:
             _refuse("Renewing acquisition locks is not enabled for the group.")
         run.lock_until_ms = self._lock_until_ms
 
 
-def _pieces(run: Run, said: Acknowledgement) -> Iterator[tuple[int, int, int]]:
-    """The parts of a run that are said to be of one kind: first, last and kind."""
+def _pieces(run: InFlightState, said: Acknowledgement) -> Iterator[tuple[int, int, int]]:
+    """The parts of a run that are acknowledged alike: first, last and type."""
     first, last = max(run.first, said.first_offset), min(run.last, said.last_offset)
     if len(said.types) == 1:
         yield first, last, said.types[0]
@@ -474,169 +641,3 @@ def _pieces(run: Run, said: Acknowledgement) -> Iterator[tuple[int, int, int]]:
 
 def _refuse(message: str) -> NoReturn:
     raise KafkaError(ErrorCode.INVALID_RECORD_STATE, message)
-
-
-class ShareState(StrEnum):
-    """How far a share partition is. One that failed or was fenced is forgotten: the next fetch makes a new one."""
-
-    EMPTY = "empty"
-    INITIALIZING = "initializing"
-    ACTIVE = "active"
-    FAILED = "failed"
-    FENCED = "fenced"
-
-
-SHARE_TRANSITIONS: Final[dict[ShareState, frozenset[ShareState]]] = {
-    ShareState.EMPTY: frozenset({ShareState.INITIALIZING, ShareState.FENCED}),
-    ShareState.INITIALIZING: frozenset({ShareState.ACTIVE, ShareState.FAILED, ShareState.FENCED}),
-    ShareState.ACTIVE: frozenset({ShareState.FENCED}),
-    ShareState.FAILED: frozenset({ShareState.FENCED}),
-    ShareState.FENCED: frozenset(),
-}
-
-# What is found in the share coordinator's log: nobody holds anything yet.
-_LOADED: Final[dict[int, RecordState]] = {
-    RecordState.AVAILABLE: RecordState.AVAILABLE,
-    RecordState.ACQUIRED: RecordState.AVAILABLE,
-    RecordState.ACKNOWLEDGED: RecordState.ACKNOWLEDGED,
-    RecordState.ARCHIVING: RecordState.ARCHIVED,
-    RecordState.ARCHIVED: RecordState.ARCHIVED,
-}
-
-
-class SharePartition:
-    """See the module."""
-
-    __slots__ = ("_expiry_ms", "flights", "state", "state_epoch")
-
-    def __init__(self) -> None:
-        self.state = ShareState.EMPTY
-        self.state_epoch = -1
-        self.flights = Flights()
-        # No lock ends before this; None while there is none.
-        self._expiry_ms: float | None = None
-
-    # ---- life ---------------------------------------------------------------------------------------------
-
-    def become(self, state: ShareState) -> None:
-        assert state in SHARE_TRANSITIONS[self.state], f"{self.state} to {state}"
-        self.state = state
-
-    @property
-    def is_active(self) -> bool:
-        return self.state is ShareState.ACTIVE
-
-    def load(self, persisted: PersistedState, start_offset: int) -> None:
-        """Begin with what was written down; KafkaError if that cannot be."""
-        flights = Flights(start_offset)
-        expected, gap_start = start_offset, -1
-        for entry in persisted.batches:
-            if not expected <= entry.first_offset <= entry.last_offset:
-                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{entry} cannot follow offset {expected}")
-            if gap_start < 0 and entry.first_offset > expected:
-                gap_start = expected
-            expected = entry.last_offset + 1
-            self._load_batch(flights, entry)
-        if gap_start >= 0:
-            flights.open_gaps(gap_start)
-        flights.look_for_free = bool(flights.batches)
-        flights.advance()
-        self.flights = flights
-        self.state_epoch = persisted.state_epoch
-        self.become(ShareState.ACTIVE)
-
-    @staticmethod
-    def _load_batch(flights: Flights, entry: StateBatch) -> None:
-        state = _LOADED.get(entry.delivery_state)
-        if state is None:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{entry} has an unknown state")
-        run = Run(entry.first_offset, entry.last_offset, RecordState.AVAILABLE, entry.delivery_count)
-        flights.put(FlightBatch(run))
-        flights.set_state(run, state)
-
-    # ---- acquiring ----------------------------------------------------------------------------------------
-
-    @property
-    def start_offset(self) -> int:
-        return self.flights.start_offset
-
-    @property
-    def end_offset(self) -> int:
-        return self.flights.end_offset
-
-    def fetch_offset(self, limits: Limits) -> int | None:
-        """Where to read for the next member; None while nothing may be acquired."""
-        if not self.is_active:
-            return None
-        flights = self.flights
-        offset = flights.next_fetch_offset()
-        if offset == flights.end_offset + 1 and flights.in_flight >= limits.max_in_flight:
-            return None
-        return offset
-
-    def horizon(self, fetch_offset: int, max_records: int) -> int:
-        """No record after this one matters to a member that wants so many."""
-        return max(fetch_offset, self.flights.end_offset) + max_records
-
-    def acquire(
-        self,
-        wish: Wish,
-        fetch_offset: int,
-        batches: Sequence[Fetched],
-        limits: Limits,
-        now_ms: float,
-        aborted: Sequence[tuple[int, int]] = (),
-    ) -> list[Acquired]:
-        """Give a member what was read at `fetch_offset`; `aborted` are offsets of transactions that were."""
-        if not self.is_active or wish.max_records <= 0 or not batches:
-            return []
-        flights = self.flights
-        acquired = Acquisition(flights, wish, batches, limits, now_ms).acquire(fetch_offset)
-        if acquired:
-            self._note_expiry(now_ms + limits.lock_duration_ms)
-        if aborted:
-            acquired, dropped = subtract(acquired, aborted)
-            for entry in dropped:
-                for batch in flights.overlapping(entry.first_offset, entry.last_offset):
-                    flights.archive(batch.cut(entry.first_offset, entry.last_offset))
-        flights.advance()  # over what was found to be missing or aborted
-        return acquired
-
-    # ---- what becomes of it -------------------------------------------------------------------------------
-
-    def acknowledge(
-        self, member_id: str, said: Sequence[Acknowledgement], limits: Limits, now_ms: float
-    ) -> Transition:
-        """Begin what a member says; KafkaError if it may not say that."""
-        self._note_expiry(now_ms + limits.lock_duration_ms)  # it may renew
-        return acknowledge_records(self.flights, member_id, said, limits, now_ms)
-
-    def release(self, member_id: str, limits: Limits) -> Transition:
-        """Begin to free everything that a member holds."""
-        return release_records(self.flights, member_id, limits)
-
-    def complete(self, transition: Transition, committed: bool, now_ms: float) -> bool:
-        """What was begun is written down, or never will be; True if the start moved."""
-        self.flights.complete(transition, committed, now_ms)
-        return committed and self.flights.advance()
-
-    @property
-    def expiry_ms(self) -> float | None:
-        """When to call `expire`: never too late, sometimes too early."""
-        return self._expiry_ms
-
-    def _note_expiry(self, expiry_ms: float) -> None:
-        if self._expiry_ms is None or expiry_ms < self._expiry_ms:
-            self._expiry_ms = expiry_ms
-
-    def expire(self, limits: Limits, now_ms: float) -> list[StateBatch]:
-        """End locks whose time is up; what has changed counts already and is to be written down."""
-        changed = expire_locks(self.flights, limits, now_ms)
-        self._expiry_ms = next_expiry_ms(self.flights, now_ms)
-        return changed
-
-    def move_start(self, log_start_offset: int) -> None:
-        """The log begins later now."""
-        if log_start_offset > self.flights.start_offset:
-            self.flights.move_start(log_start_offset)
-            self.flights.advance()

@@ -18,8 +18,8 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 
 
-class SharedPartition(NamedTuple):
-    """A partition that a member fetches from; the name is None where nobody knew the id when it was added."""
+class CachedSharePartition(NamedTuple):
+    """A partition that a member fetches from; the name is None if its id was not known when it was added."""
 
     topic_id: Uuid
     partition: int
@@ -30,7 +30,7 @@ class SharedPartition(NamedTuple):
         return self.topic_id, self.partition
 
 
-class SessionKey(NamedTuple):
+class ShareSessionKey(NamedTuple):
     """Whose session it is."""
 
     group_id: str
@@ -40,45 +40,47 @@ class SessionKey(NamedTuple):
 class ShareSession:
     """One member's session."""
 
-    __slots__ = ("_untold", "connection", "epoch", "key", "partitions")
+    __slots__ = ("_to_answer", "connection", "epoch", "key", "partitions")
 
-    def __init__(self, key: SessionKey, connection: Hashable, partitions: Iterable[SharedPartition]) -> None:
+    def __init__(
+        self, key: ShareSessionKey, connection: Hashable, partitions: Iterable[CachedSharePartition]
+    ) -> None:
         self.key = key
         self.connection = connection
         self.epoch = next_session_epoch(INITIAL_EPOCH)
         # In the order of reading: one that had records goes to the back.
-        self.partitions: dict[tuple[Uuid, int], SharedPartition] = {}
+        self.partitions: dict[tuple[Uuid, int], CachedSharePartition] = {}
         # Partitions to be named in the next answer even if there is nothing to say of them.
-        self._untold: set[tuple[Uuid, int]] = set()
+        self._to_answer: set[tuple[Uuid, int]] = set()
         for partition in partitions:
             if partition.key in self.partitions:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{partition} is named twice")
             self.partitions[partition.key] = partition
 
-    def update(self, added: Iterable[SharedPartition], forgotten: Iterable[tuple[Uuid, int]]) -> None:
+    def update(self, added: Iterable[CachedSharePartition], forgotten: Iterable[tuple[Uuid, int]]) -> None:
         for partition in added:
             if partition.key not in self.partitions:
                 self.partitions[partition.key] = partition
-                self._untold.add(partition.key)
+                self._to_answer.add(partition.key)
         for key in forgotten:
             self.partitions.pop(key, None)
-            self._untold.discard(key)
+            self._to_answer.discard(key)
 
-    def must_tell(self, key: tuple[Uuid, int], has_records: bool, has_error: bool) -> bool:
-        """Note what an answer would say of a partition; True if it has to be said."""
-        must = has_records or has_error or key in self._untold
-        self._untold.discard(key)
+    def must_answer(self, key: tuple[Uuid, int], has_records: bool, has_error: bool) -> bool:
+        """Note what an answer would say of a partition; True if the partition has to be in it."""
+        must = has_records or has_error or key in self._to_answer
+        self._to_answer.discard(key)
         if has_error:
-            self._untold.add(key)  # that the error is gone is news
+            self._to_answer.add(key)  # the next answer says that the error is gone
         if has_records and key in self.partitions:
             self.partitions[key] = self.partitions.pop(key)
         return must
 
 
-class Opened(NamedTuple):
+class ShareFetchContext(NamedTuple):
     """What a share fetch reads, and how to answer it; no session if it is the first request or the last."""
 
-    partitions: list[SharedPartition]
+    partitions: list[CachedSharePartition]
     session: ShareSession | None
     expected_epoch: int = -1
 
@@ -91,50 +93,50 @@ class ShareSessionCache:
     """The sessions of a broker."""
 
     def __init__(self) -> None:
-        self._sessions: dict[SessionKey, ShareSession] = {}
+        self._sessions: dict[ShareSessionKey, ShareSession] = {}
         self._members: dict[str, int] = {}
-        self._by_connection: dict[Hashable, dict[SessionKey, ShareSession]] = {}
+        self._by_connection: dict[Hashable, dict[ShareSessionKey, ShareSession]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def get(self, key: SessionKey) -> ShareSession | None:
+    def get(self, key: ShareSessionKey) -> ShareSession | None:
         return self._sessions.get(key)
 
-    def plan(
+    def new_context(
         self,
-        key: SessionKey,
+        key: ShareSessionKey,
         epoch: int,
-        wanted: list[SharedPartition],
+        wanted: list[CachedSharePartition],
         forgotten: Iterable[tuple[Uuid, int]],
         *,
         acknowledges: bool,
         connection: Hashable,
         max_sessions: int,
-    ) -> Opened:
+    ) -> ShareFetchContext:
         """What this fetch reads; KafkaError for a session that is not as the client believes."""
         if epoch == FINAL_EPOCH:
             self._require(key)
-            return Opened([], None)
+            return ShareFetchContext([], None)
         if epoch == INITIAL_EPOCH:
             if acknowledges:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing can be acknowledged before a session")
             self._open(key, connection, wanted, max_sessions)
-            return Opened(wanted, None)
+            return ShareFetchContext(wanted, None)
         session = self._require(key)
         self._step(session, epoch)
         session.update(wanted, forgotten)
-        return Opened(list(session.partitions.values()), session, session.epoch)
+        return ShareFetchContext(list(session.partitions.values()), session, session.epoch)
 
-    def acknowledging(self, key: SessionKey, epoch: int) -> None:
-        """A request that only acknowledges; KafkaError as for `plan`."""
+    def acknowledging(self, key: ShareSessionKey, epoch: int) -> None:
+        """A request that only acknowledges; KafkaError as for `new_context`."""
         if epoch == INITIAL_EPOCH:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
         session = self._require(key)
         if epoch != FINAL_EPOCH:
             self._step(session, epoch)
 
-    def remove(self, key: SessionKey) -> ShareSession | None:
+    def remove(self, key: ShareSessionKey) -> ShareSession | None:
         """Close a session; None if there is none."""
         session = self._sessions.pop(key, None)
         if session is None:
@@ -150,7 +152,7 @@ class ShareSessionCache:
             del self._by_connection[session.connection]
         return session
 
-    def opened_on(self, connection: Hashable) -> list[SessionKey]:
+    def opened_on(self, connection: Hashable) -> list[ShareSessionKey]:
         """The sessions that a connection has open."""
         return list(self._by_connection.get(connection, ()))
 
@@ -164,7 +166,11 @@ class ShareSessionCache:
         self._by_connection.clear()
 
     def _open(
-        self, key: SessionKey, connection: Hashable, wanted: list[SharedPartition], max_sessions: int
+        self,
+        key: ShareSessionKey,
+        connection: Hashable,
+        wanted: list[CachedSharePartition],
+        max_sessions: int,
     ) -> None:
         self.remove(key)
         session = ShareSession(key, connection, wanted)
@@ -174,7 +180,7 @@ class ShareSessionCache:
         self._members[key.group_id] = self._members.get(key.group_id, 0) + 1
         self._by_connection.setdefault(connection, {})[key] = session
 
-    def _require(self, key: SessionKey) -> ShareSession:
+    def _require(self, key: ShareSessionKey) -> ShareSession:
         session = self._sessions.get(key)
         if session is None:
             raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)

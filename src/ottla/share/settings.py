@@ -3,7 +3,7 @@
 They are asked for with every fetch and acknowledgement, so what was read for a group is kept until the broker's
 configuration or the group's has changed.
 
-Owner: the ShareService, on the broker's loop.
+Owner: the SharePartitionManager, on the broker's loop.
 """
 
 import re
@@ -30,7 +30,7 @@ _UNIT_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds"
 
 
 class ShareSettings(NamedTuple):
-    """What holds for a share group."""
+    """The settings of one share group: Kafka's GroupConfig."""
 
     limits: Limits
     read_committed: bool = False
@@ -38,7 +38,7 @@ class ShareSettings(NamedTuple):
     offset_reset: str | int = LATEST
 
 
-class GroupSettings:
+class ShareGroupConfigProvider:
     """The settings of every share group, by its id."""
 
     def __init__(self, config: Callable[[], BrokerConfig], image: Callable[[], ClusterImage]) -> None:

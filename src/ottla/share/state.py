@@ -1,6 +1,6 @@
-"""The words of a share partition (KIP-932): the states of a record, what is said about records, and what bounds them.
+"""Values of share partitions (KIP-932): the states of a record, what is acquired and acknowledged, and the limits.
 
-Values only, without behaviour of their own. A record is delivered when a member acquires it; whoever holds it says
+No behaviour of their own. A record is delivered when a member acquires it; whoever holds it says
 what became of it before the lock ends. What is ACKNOWLEDGED or ARCHIVED is never delivered again.
 """
 
@@ -51,43 +51,57 @@ STATE_AFTER: Final = {
 }
 
 
-class AcquireMode(IntEnum):
+class ShareAcquireMode(IntEnum):
     """How strictly the number of records asked for is taken (KIP-1206)."""
 
     BATCH_OPTIMIZED = 0  # whole batches, the last of which may go beyond it
     RECORD_LIMIT = 1
 
 
-class ShareKey(NamedTuple):
-    """A share partition: a group's view of a partition."""
+class SharePartitionKey(NamedTuple):
+    """Which share partition: a group and a partition."""
 
     group_id: str
     topic_id: Uuid
     partition: int
 
 
-class StateBatch(NamedTuple):
-    """A run of records in one delivery state, as the share coordinator keeps it."""
+class PersisterStateBatch(NamedTuple):
+    """A run of records in one delivery state, as the share coordinator keeps it.
+
+    The order of the fields is the order in which the coordinator sorts and ranks batches.
+    """
 
     first_offset: int
     last_offset: int
-    delivery_state: int
     delivery_count: int
+    delivery_state: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Of two overlapping batches the one with the higher rank counts."""
+        return self[2:]
 
 
 class PersistedState(NamedTuple):
-    """What the share coordinator knows of a share partition; a start offset of -1 is not decided yet."""
+    """What the share coordinator has of a share partition; a start offset of -1 is not decided yet.
+
+    Kafka's PartitionAllData.
+    """
 
     state_epoch: int
     start_offset: int
-    batches: Sequence[StateBatch]
+    batches: Sequence[PersisterStateBatch]
 
 
 UNINITIALIZED_START_OFFSET: Final = -1
 
 
 class Acknowledgement(NamedTuple):
-    """What a member says of a run of records: one type for all of them, or one for each."""
+    """What a member says of a run of records: one type for all of them, or one for each.
+
+    Kafka's ShareAcknowledgementBatch.
+    """
 
     first_offset: int
     last_offset: int
@@ -95,7 +109,7 @@ class Acknowledgement(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """A run of records that a member now holds."""
+    """A run of records that a member now holds: Kafka's AcquiredRecords."""
 
     first_offset: int
     last_offset: int
@@ -117,13 +131,13 @@ class Fetched(NamedTuple):
     attributes: int = 0
 
 
-class Wish(NamedTuple):
-    """What a member asks for."""
+class AcquireParams(NamedTuple):
+    """Who acquires, and how many records."""
 
     member_id: str
     max_records: int
     batch_size: int = 2**31 - 1
-    mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
+    mode: ShareAcquireMode = ShareAcquireMode.BATCH_OPTIMIZED
 
 
 class Limits(NamedTuple):

@@ -19,6 +19,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.records.control import end_txn_marker
 from ottla.replication.partition import Partition
+from ottla.replication.replica_manager import ReplicaManager
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers import fetch as handler
 from ottla.server.network.output import SENDFILE_MIN_BYTES, Deferred
@@ -35,7 +36,7 @@ OTHER = Uuid(bytes(range(16, 32)))
 SESSION = 77
 
 
-class Replicas:
+class Replicas(ReplicaManager):
     """One hosted partition, found by name and id."""
 
     def __init__(self, partition: Partition) -> None:
@@ -142,7 +143,7 @@ def with_session(version: int, *indexes: int) -> FetchSessionCache:
     sessions = FetchSessionCache(rng=rng)
     for partitions in ([0], indexes):
         wanted = [Wanted(topic, index, -1, 3, -1, -1, 1000) for index in partitions]
-        sessions.plan(0, 0, wanted, (), version >= 13, NOW - 5)
+        sessions.new_context(0, 0, wanted, (), version >= 13, NOW - 5)
     return sessions
 
 

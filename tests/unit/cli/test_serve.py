@@ -22,7 +22,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.effective import check_protection
 from ottla.config.errors import ConfigError
 from ottla.node.formatting import ensure_formatted
-from ottla.server.network.socket_server import Sockets
+from ottla.server.network.socket_server import SocketServer
 from ottla.storage.dirs.meta_properties import read_meta_properties
 
 Capture = pytest.CaptureFixture[str]
@@ -349,7 +349,7 @@ def test_a_pipe_is_a_file_too(tmp_path: Path) -> None:
 
 async def _advertised(listeners: str, caplog: pytest.LogCaptureFixture) -> tuple[list[str], list[str]]:
     config = BrokerConfig.of({"log.dirs": "/nowhere", "listeners": listeners})
-    sockets = Sockets(config)
+    sockets = SocketServer(config)
     await sockets.bind()
     hosts = [endpoint.host for endpoint in sockets.advertised(config.advertised_broker_listeners)]
     sockets.close()

@@ -30,7 +30,7 @@ from ottla.model.clock import ManualClock
 from ottla.model.errors import KafkaError
 from ottla.model.ids import NodeId
 from ottla.replication import alter_log_dirs
-from ottla.replication.alter_log_dirs import DirMover
+from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.storage.log.log import Log
@@ -49,7 +49,7 @@ class World:
         log = manager.get_or_create(TP, TOPIC_ID, CONFIG, directory_id=manager.dirs[0].id)
         self.source = log
         self.partition = Partition(TP, TOPIC_ID, log, NodeId(1))
-        self.mover = DirMover(manager, ManualClock(NOW_MS), executor, self.moved.append)
+        self.mover = ReplicaAlterLogDirs(manager, ManualClock(NOW_MS), executor, self.moved.append)
         self.acknowledged: list[bytes] = []
         self._loop = asyncio.get_running_loop()
 

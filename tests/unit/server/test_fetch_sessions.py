@@ -4,7 +4,7 @@ import pytest
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import next_session_epoch
-from ottla.server.fetch_sessions import FetchPlan, FetchSessionCache, Watermarks
+from ottla.server.fetch_sessions import FetchContext, FetchSessionCache, Watermarks
 from ottla.wire.fast.fetch import Wanted
 
 NOW = 1_000_000
@@ -14,76 +14,76 @@ def wanted(index: int, offset: int = 0) -> Wanted:
     return Wanted("topic", index, -1, offset, -1, -1, 1000)
 
 
-def plan(
+def context(
     cache: FetchSessionCache,
     session_id: int,
     epoch: int,
     *asked: Wanted,
     now_ms: int = NOW,
     ids: bool = False,
-) -> FetchPlan:
-    return cache.plan(session_id, epoch, list(asked), [], ids, now_ms)
+) -> FetchContext:
+    return cache.new_context(session_id, epoch, list(asked), [], ids, now_ms)
 
 
 def refusal(cache: FetchSessionCache, session_id: int, epoch: int, ids: bool = False) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
-        plan(cache, session_id, epoch, ids=ids)
+        context(cache, session_id, epoch, ids=ids)
     return caught.value.code
 
 
 def test_a_full_fetch_opens_a_session_even_if_it_asks_for_nothing_yet() -> None:
     cache = FetchSessionCache()
-    opened = plan(cache, 0, 0)
+    opened = context(cache, 0, 0)
     assert opened.session_id != 0
-    followed = plan(cache, opened.session_id, 1, wanted(3))
+    followed = context(cache, opened.session_id, 1, wanted(3))
     assert followed.incremental
     assert [item.index for item in followed.wanted] == [3]
 
 
 def test_a_session_remembers_adds_and_forgets() -> None:
     cache = FetchSessionCache()
-    session_id = plan(cache, 0, 0, wanted(0), wanted(1)).session_id
-    changed = cache.plan(session_id, 1, [wanted(2), wanted(0, 9)], [("topic", [1])], False, NOW)
+    session_id = context(cache, 0, 0, wanted(0), wanted(1)).session_id
+    changed = cache.new_context(session_id, 1, [wanted(2), wanted(0, 9)], [("topic", [1])], False, NOW)
     assert [(item.index, item.fetch_offset) for item in changed.wanted] == [(0, 9), (2, 0)]
 
 
 def test_a_session_without_partitions_ends() -> None:
     cache = FetchSessionCache()
-    session_id = plan(cache, 0, 0, wanted(0)).session_id
-    ended = cache.plan(session_id, 1, [], [("topic", [0])], False, NOW)
+    session_id = context(cache, 0, 0, wanted(0)).session_id
+    ended = cache.new_context(session_id, 1, [], [("topic", [0])], False, NOW)
     assert (ended.session_id, ended.wanted) == (0, [])
     assert refusal(cache, session_id, 2) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_a_client_that_believes_something_else_is_refused() -> None:
     cache = FetchSessionCache()
-    session_id = plan(cache, 0, 0, wanted(0)).session_id
+    session_id = context(cache, 0, 0, wanted(0)).session_id
     assert refusal(cache, session_id, 2) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert refusal(cache, session_id, 1, ids=True) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
     assert refusal(cache, session_id + 1, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert plan(cache, session_id, 1).incremental  # nothing of that has harmed it
+    assert context(cache, session_id, 1).incremental  # nothing of that has harmed it
 
 
 def test_a_full_cache_makes_room_only_of_what_was_silent_long_enough() -> None:
     cache = FetchSessionCache(max_sessions=1, eviction_ms=100)
-    first = plan(cache, 0, 0, wanted(0)).session_id
-    assert plan(cache, 0, 0, wanted(0), now_ms=NOW + 100).session_id == 0
-    assert plan(cache, 0, 0, wanted(0), now_ms=NOW + 101).session_id not in (0, first)
+    first = context(cache, 0, 0, wanted(0)).session_id
+    assert context(cache, 0, 0, wanted(0), now_ms=NOW + 100).session_id == 0
+    assert context(cache, 0, 0, wanted(0), now_ms=NOW + 101).session_id not in (0, first)
     assert len(cache) == 1
 
 
 def test_only_news_are_told() -> None:
-    session = plan(FetchSessionCache(), 0, 0, wanted(0)).session
+    session = context(FetchSessionCache(), 0, 0, wanted(0)).session
     assert session is not None
     marks = Watermarks(5, 0)
-    assert session.told(wanted(0), 0, marks, has_records=False)
-    assert not session.told(wanted(0), 0, marks, has_records=False)
-    assert session.told(wanted(0), 0, marks, has_records=True)
-    assert session.told(wanted(0), 0, Watermarks(6, 0), has_records=False)
-    assert session.told(
+    assert session.update_response(wanted(0), 0, marks, has_records=False)
+    assert not session.update_response(wanted(0), 0, marks, has_records=False)
+    assert session.update_response(wanted(0), 0, marks, has_records=True)
+    assert session.update_response(wanted(0), 0, Watermarks(6, 0), has_records=False)
+    assert session.update_response(
         wanted(0), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), Watermarks(-1, -1), has_records=False
     )
-    assert session.told(wanted(0), 0, Watermarks(6, 0), has_records=False)
+    assert session.update_response(wanted(0), 0, Watermarks(6, 0), has_records=False)
 
 
 def test_epochs_wrap_to_one() -> None:

@@ -16,12 +16,12 @@ from ottla.share.state import (
     Acknowledgement,
     AcknowledgeType,
     Acquired,
-    AcquireMode,
+    AcquireParams,
     Fetched,
     Limits,
+    PersisterStateBatch,
     RecordState,
-    StateBatch,
-    Wish,
+    ShareAcquireMode,
 )
 
 DONE = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
@@ -67,7 +67,7 @@ class Group:
 
 @dataclass
 class Model:
-    """See the module."""
+    """A share partition, record by record."""
 
     start: int = 0
     end: int = 0
@@ -77,7 +77,7 @@ class Model:
     next_transition: int = 0
 
     @classmethod
-    def load(cls, start: int, batches: Sequence[StateBatch]) -> Model:
+    def load(cls, start: int, batches: Sequence[PersisterStateBatch]) -> Model:
         model = cls(start, start)
         for batch in batches:
             state = RecordState(batch.delivery_state)
@@ -129,7 +129,7 @@ class Model:
 
     def acquire(
         self,
-        wish: Wish,
+        params: AcquireParams,
         fetch_offset: int,
         batches: Sequence[Fetched],
         limits: Limits,
@@ -139,14 +139,14 @@ class Model:
         base, last = batches[0].base_offset, batches[-1].last_offset
         if last < self.start:
             return []
-        room = min(wish.max_records, limits.max_in_flight - self.in_flight)
+        room = min(params.max_records, limits.max_in_flight - self.in_flight)
         if room <= 0:
             if fetch_offset > self.end:
                 return []
-            room = min(wish.max_records, self.end - fetch_offset + 1)
+            room = min(params.max_records, self.end - fetch_offset + 1)
             last = min(last, self.end)
         self._archive_missing(fetch_offset, base)
-        self._turn = _Turn(self, wish, batches, limits, now, base, last, room)
+        self._turn = _Turn(self, params, batches, limits, now, base, last, room)
         self._turn.run()
         if self._turn.told:
             self._fetched_up_to(self._turn.told[-1].last_offset + 1)
@@ -331,7 +331,7 @@ class _Turn:
     def __init__(
         self,
         model: Model,
-        wish: Wish,
+        params: AcquireParams,
         batches: Sequence[Fetched],
         limits: Limits,
         now: float,
@@ -339,10 +339,10 @@ class _Turn:
         last: int,
         room: int,
     ) -> None:
-        self.model, self.wish, self.batches, self.limits = model, wish, batches, limits
+        self.model, self.params, self.batches, self.limits = model, params, batches, limits
         self.base, self.last, self.room = base, last, room
         self.lock = now + limits.lock_duration_ms
-        self.exact = wish.mode is AcquireMode.RECORD_LIMIT
+        self.exact = params.mode is ShareAcquireMode.RECORD_LIMIT
         self.throttle = max(2, (limits.max_delivery_count + 1) // 2)
         self.told: list[Acquired] = []
 
@@ -412,7 +412,7 @@ class _Turn:
 
     def take(self, records: dict[int, Rec]) -> None:
         for offset, rec in records.items():
-            rec.state, rec.holder, rec.lock = RecordState.ACQUIRED, self.wish.member_id, self.lock
+            rec.state, rec.holder, rec.lock = RecordState.ACQUIRED, self.params.member_id, self.lock
             rec.count += 1
             before = self.told[-1] if self.told and offset != min(records) else None
             if before and before.last_offset == offset - 1 and before.delivery_count == rec.count:
@@ -450,7 +450,7 @@ class _Turn:
 
     def portions(self, first: int, last: int) -> list[tuple[int, int]]:
         cuts = [first]
-        size = max(self.wish.batch_size, 1)
+        size = max(self.params.batch_size, 1)
         if not self.exact and last - first + 1 > size:
             for batch in self.batches:
                 if batch.base_offset <= last and batch.base_offset - cuts[-1] >= size:

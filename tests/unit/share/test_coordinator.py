@@ -9,11 +9,12 @@ from tests.support.share_groups_world import ShareGroupsWorld, records, topic_id
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
-from ottla.share.coordinator import ShareKey, ShareMachine, ShareState, StateBatch, StateChange, Summary
+from ottla.share.coordinator import ShareCoordinatorShard, ShareGroupOffset, StateChange, Summary
+from ottla.share.state import PersisterStateBatch, SharePartitionKey
 from ottla.wire.messages.share_state_log import ShareSnapshotKey, ShareUpdateKey
 
-KEY = ShareKey("g", topic_id("t"), 0)
-OTHER = ShareKey("g", topic_id("t"), 1)
+KEY = SharePartitionKey("g", topic_id("t"), 0)
+OTHER = SharePartitionKey("g", topic_id("t"), 1)
 ACKNOWLEDGED = 2
 UPDATES = "share.coordinator.snapshot.update.records.per.snapshot"
 COLD_MS = 300_000
@@ -26,7 +27,7 @@ def change(
     start_offset: int = -1,
     complete: int = 0,
 ) -> StateChange:
-    runs = tuple(StateBatch(first, last, 1, ACKNOWLEDGED) for first, last in batches)
+    runs = tuple(PersisterStateBatch(first, last, 1, ACKNOWLEDGED) for first, last in batches)
     return StateChange(state_epoch, leader_epoch, start_offset, complete, runs)
 
 
@@ -35,21 +36,23 @@ def world() -> ShareGroupsWorld:
     return ShareGroupsWorld({"t": 2})
 
 
-def machine(world: ShareGroupsWorld) -> ShareMachine:
-    found: ShareMachine = world.states.active(0).machine
+def machine(world: ShareGroupsWorld) -> ShareCoordinatorShard:
+    found: ShareCoordinatorShard = world.states.active(0).machine
     return found
 
 
-def initialize(world: ShareGroupsWorld, key: ShareKey = KEY, state_epoch: int = 1, start: int = 0) -> None:
+def initialize(
+    world: ShareGroupsWorld, key: SharePartitionKey = KEY, state_epoch: int = 1, start: int = 0
+) -> None:
     world.done(lambda: world.coordinator.initialize(key, state_epoch, start))
 
 
-def write(world: ShareGroupsWorld, said: StateChange, key: ShareKey = KEY) -> None:
+def write(world: ShareGroupsWorld, said: StateChange, key: SharePartitionKey = KEY) -> None:
     world.done(lambda: world.coordinator.write(key, said))
 
 
-def read(world: ShareGroupsWorld, key: ShareKey = KEY, leader_epoch: int = -1) -> ShareState:
-    state: ShareState = world.done(lambda: world.coordinator.read(key, leader_epoch))
+def read(world: ShareGroupsWorld, key: SharePartitionKey = KEY, leader_epoch: int = -1) -> ShareGroupOffset:
+    state: ShareGroupOffset = world.done(lambda: world.coordinator.read(key, leader_epoch))
     return state
 
 
@@ -74,10 +77,10 @@ def test_a_state_and_its_updates(world: ShareGroupsWorld) -> None:
     write(world, change((6, 7), complete=6))
     state = read(world)
     assert state.start_offset == 2
-    assert state.batches == (StateBatch(3, 9, 1, ACKNOWLEDGED),)
+    assert state.batches == (PersisterStateBatch(3, 9, 1, ACKNOWLEDGED),)
     assert world.done(lambda: world.coordinator.summary(KEY)) == Summary(2, 6, 0, 1)
     write(world, change(start_offset=6))
-    assert read(world).batches == (StateBatch(6, 9, 1, ACKNOWLEDGED),)
+    assert read(world).batches == (PersisterStateBatch(6, 9, 1, ACKNOWLEDGED),)
     assert [type(record.key) for record in records(world.state_log)] == [
         ShareSnapshotKey, ShareUpdateKey, ShareUpdateKey, ShareUpdateKey,
     ]  # fmt: skip
@@ -93,7 +96,7 @@ def test_older_leaders_are_fenced_by_the_read_of_a_newer_one(world: ShareGroupsW
     )
     write(world, change((1, 1), leader_epoch=5))
     read(world, leader_epoch=-1)
-    assert read(world.reloaded(), leader_epoch=5).batches == (StateBatch(1, 1, 1, ACKNOWLEDGED),)
+    assert read(world.reloaded(), leader_epoch=5).batches == (PersisterStateBatch(1, 1, 1, ACKNOWLEDGED),)
     assert refusal(world, world.reloaded().coordinator.read(KEY, 4)) is ErrorCode.FENCED_LEADER_EPOCH
 
 
@@ -120,12 +123,12 @@ def test_an_older_state_is_fenced_and_a_newer_one_forgets(world: ShareGroupsWorl
 @pytest.mark.parametrize(
     ("key", "code"),
     [
-        (ShareKey("g", topic_id("t"), -1), ErrorCode.INVALID_REQUEST),
-        (ShareKey("g", topic_id("t"), 2), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (ShareKey("g", topic_id("nothing"), 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (SharePartitionKey("g", topic_id("t"), -1), ErrorCode.INVALID_REQUEST),
+        (SharePartitionKey("g", topic_id("t"), 2), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (SharePartitionKey("g", topic_id("nothing"), 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_partitions_that_are_none(world: ShareGroupsWorld, key: ShareKey, code: ErrorCode) -> None:
+def test_partitions_that_are_none(world: ShareGroupsWorld, key: SharePartitionKey, code: ErrorCode) -> None:
     assert refusal(world, world.coordinator.initialize(key, 1, 0)) is code
     assert refusal(world, world.coordinator.summary(key)) is code
     assert refusal(world, world.coordinator.delete(key)) is code
@@ -182,7 +185,7 @@ def test_a_read_waits_for_what_it_has_seen(world: ShareGroupsWorld) -> None:
     assert not written.done
     assert not found.done
     world.state_log.release()
-    assert found.result().batches == (StateBatch(0, 1, 1, ACKNOWLEDGED),)
+    assert found.result().batches == (PersisterStateBatch(0, 1, 1, ACKNOWLEDGED),)
 
 
 # ---- housekeeping -----------------------------------------------------------------------------------------------
@@ -234,7 +237,7 @@ def test_pruning_comes_by_itself_when_everything_is_committed() -> None:
 def test_the_state_of_deleted_topics_is_forgotten() -> None:
     world = ShareGroupsWorld({"t": 2, "u": 1})
     initialize(world)
-    initialize(world, ShareKey("g", topic_id("u"), 0))
+    initialize(world, SharePartitionKey("g", topic_id("u"), 0))
     world.set_topics({"u": 1})
     assert [record.value for record in records(world.state_log)][-1] is None
     assert refusal(world, world.coordinator.summary(KEY)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -13,7 +13,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import iter_batches
 from ottla.share.fetch import uniform_sizes
 from ottla.share.settings import duration_ms
-from ottla.share.state import Limits, RecordState, ShareKey
+from ottla.share.state import Limits, RecordState, SharePartitionKey
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 NONE = ErrorCode.NONE
@@ -564,7 +564,7 @@ def test_a_broker_that_does_not_lead_says_who_does(world: ShareWorld) -> None:
 def test_a_broker_that_no_longer_leads_forgets(world: ShareWorld) -> None:
     world.write(*TEN)
     world.fetch(0, partitions=[0])
-    key = ShareKey("g", TOPIC_ID, 0)
+    key = SharePartitionKey("g", TOPIC_ID, 0)
     assert world.service.partitions.get(key) is not None
     waiting = world.fetch(1, wait_ms=100)
     world.partitions[0].is_leader = False

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import pytest
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.share.partition import SHARE_TRANSITIONS, SharePartition, ShareState
+from ottla.share.partition import SHARE_TRANSITIONS, SharePartition, SharePartitionState
 from ottla.share.state import (
     TERMINAL,
     TRANSITIONS,
     Acknowledgement,
     Acquired,
-    AcquireMode,
+    AcquireParams,
     Fetched,
     Limits,
     PersistedState,
+    PersisterStateBatch,
     RecordState,
-    StateBatch,
-    Wish,
+    ShareAcquireMode,
 )
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
@@ -34,10 +34,12 @@ AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = (
 class Share:
     """A share partition and a clock."""
 
-    def __init__(self, start: int = 0, batches: Sequence[StateBatch] = (), **limits: int | bool) -> None:
+    def __init__(
+        self, start: int = 0, batches: Sequence[PersisterStateBatch] = (), **limits: int | bool
+    ) -> None:
         self.limits = Limits(**limits)  # type: ignore[arg-type]
         self.machine = SharePartition()
-        self.machine.become(ShareState.INITIALIZING)
+        self.machine.become(SharePartitionState.INITIALIZING)
         self.machine.load(PersistedState(3, start, batches), start)
         self.now = 0.0
 
@@ -51,11 +53,11 @@ class Share:
         at: int | None = None,
         aborted: Sequence[tuple[int, int]] = (),
     ) -> list[tuple[int, int, int]]:
-        mode = AcquireMode.RECORD_LIMIT if exact else AcquireMode.BATCH_OPTIMIZED
+        mode = ShareAcquireMode.RECORD_LIMIT if exact else ShareAcquireMode.BATCH_OPTIMIZED
         offset = self.next if at is None else at
         fetched = [Fetched(first, last) for first, last in batches]
-        wish = Wish(member, records, batch_size, mode)
-        got = self.machine.acquire(wish, offset, fetched, self.limits, self.now, aborted)
+        params = AcquireParams(member, records, batch_size, mode)
+        got = self.machine.acquire(params, offset, fetched, self.limits, self.now, aborted)
         return [tuple(entry) for entry in got]
 
     def say(self, *said: tuple[int, int, int | list[int]], member: str = "a", fails: bool = False) -> None:
@@ -66,7 +68,7 @@ class Share:
         transition = self.machine.acknowledge(member, entries, self.limits, self.now)
         self.machine.complete(transition, not fails, self.now)
 
-    def pass_time(self, ms: float) -> list[StateBatch]:
+    def pass_time(self, ms: float) -> list[PersisterStateBatch]:
         self.now += ms
         return self.machine.expire(self.limits, self.now)
 
@@ -81,11 +83,11 @@ class Share:
 
     @property
     def states(self) -> list[tuple[int, int, RecordState, int]]:
-        return [(r.first, r.last, r.state, r.delivery_count) for r in self.machine.flights.runs()]
+        return [(r.first, r.last, r.state, r.delivery_count) for r in self.machine.in_flight.runs()]
 
     @property
     def complete(self) -> int:
-        return self.machine.flights.complete_count
+        return self.machine.in_flight.complete_count
 
 
 def refused(code: ErrorCode, call: object, *args: object, **kwargs: object) -> str:
@@ -135,11 +137,11 @@ def test_nothing_is_given_before_the_start() -> None:
 
 def test_nothing_is_given_before_it_is_loaded_or_after_it_is_fenced() -> None:
     machine = SharePartition()
-    wish, fetched, limits = Wish("a", 10), [Fetched(0, 9)], Limits()
+    params, fetched, limits = AcquireParams("a", 10), [Fetched(0, 9)], Limits()
     assert machine.fetch_offset(limits) is None
-    assert machine.acquire(wish, 0, fetched, limits, 0) == []
+    assert machine.acquire(params, 0, fetched, limits, 0) == []
     share = Share()
-    share.machine.become(ShareState.FENCED)
+    share.machine.become(SharePartitionState.FENCED)
     assert share.next == -1
     assert share.acquire((0, 9), at=0) == []
 
@@ -314,7 +316,7 @@ def test_a_lock_ends_after_its_time() -> None:
     share.acquire((0, 9))
     assert share.machine.expiry_ms == 100
     assert share.pass_time(99) == []
-    assert share.pass_time(1) == [(0, 9, AVAILABLE, 1)]
+    assert share.pass_time(1) == [(0, 9, 1, AVAILABLE)]
     assert share.machine.expiry_ms is None
     assert share.next == 0
     refused(ErrorCode.INVALID_RECORD_STATE, share.say, (0, 9, ACCEPT))
@@ -325,7 +327,7 @@ def test_parts_of_a_batch_keep_the_time_of_the_whole() -> None:
     share.acquire((0, 9))
     share.now = 50
     share.say((0, 4, ACCEPT))
-    assert share.pass_time(50) == [(5, 9, AVAILABLE, 1)]
+    assert share.pass_time(50) == [(5, 9, 1, AVAILABLE)]
 
 
 def test_renewing_holds_records_for_longer() -> None:
@@ -333,11 +335,11 @@ def test_renewing_holds_records_for_longer() -> None:
     share.acquire((0, 9))
     share.now = 60
     share.say((0, 4, RENEW))
-    assert share.pass_time(40) == [(5, 9, AVAILABLE, 1)]
+    assert share.pass_time(40) == [(5, 9, 1, AVAILABLE)]
     assert share.machine.expiry_ms == 160
     share.say((0, 4, [RENEW, ACCEPT, RENEW, RENEW, RENEW]))
     assert share.pass_time(60) == []
-    assert share.pass_time(40) == [(0, 0, AVAILABLE, 1), (2, 4, AVAILABLE, 1)]
+    assert share.pass_time(40) == [(0, 0, 1, AVAILABLE), (2, 4, 1, AVAILABLE)]
 
 
 def test_renewing_can_be_forbidden() -> None:
@@ -354,7 +356,7 @@ def test_leaving_frees_what_the_member_holds_and_nothing_else() -> None:
     share.acquire((10, 19), member="b")
     share.say((0, 3, ACCEPT))
     transition = share.machine.release("a", share.limits)
-    assert transition.batches == [(4, 9, AVAILABLE, 1)]
+    assert transition.batches == [(4, 9, 1, AVAILABLE)]
     share.machine.complete(transition, True, share.now)
     assert share.states == [(4, 9, AVAILABLE, 1), (10, 19, ACQUIRED, 1)]
 
@@ -369,7 +371,7 @@ def test_what_was_delivered_too_often_is_archived() -> None:
         share.pass_time(30_000)
     assert share.states == [(0, 9, ARCHIVED, 2)]
     assert (share.next, share.complete) == (10, 10)
-    share.machine.flights.advance()
+    share.machine.in_flight.advance()
     assert share.bounds == (10, 10)
 
 
@@ -388,7 +390,7 @@ def test_records_that_fail_again_and_again_come_in_smaller_portions_and_alone_at
 
 
 def test_bad_records_are_not_delivered_with_others() -> None:
-    share = Share(0, [StateBatch(0, 9, AVAILABLE, 1), StateBatch(10, 19, AVAILABLE, 3)])
+    share = Share(0, [PersisterStateBatch(0, 9, 1, AVAILABLE), PersisterStateBatch(10, 19, 3, AVAILABLE)])
     assert share.acquire((0, 9), (10, 19), (20, 29)) == [(0, 9, 2)]
     assert share.acquire((10, 19), (20, 29)) == [(10, 14, 4)]
     assert share.acquire((10, 19), (20, 29)) == [(15, 19, 4)]
@@ -406,17 +408,21 @@ def test_a_limit_of_two_deliveries_leaves_nothing_to_isolate() -> None:
 
 
 def test_done_records_at_the_start_are_skipped_when_it_is_loaded() -> None:
-    share = Share(10, [StateBatch(10, 14, ACKNOWLEDGED, 1), StateBatch(15, 19, AVAILABLE, 2)])
+    share = Share(
+        10, [PersisterStateBatch(10, 14, 1, ACKNOWLEDGED), PersisterStateBatch(15, 19, 2, AVAILABLE)]
+    )
     assert (share.bounds, share.next, share.complete) == ((15, 19), 15, 0)
-    share = Share(10, [StateBatch(10, 14, ACKNOWLEDGED, 1), StateBatch(15, 19, ARCHIVED, 2)])
+    share = Share(
+        10, [PersisterStateBatch(10, 14, 1, ACKNOWLEDGED), PersisterStateBatch(15, 19, 2, ARCHIVED)]
+    )
     assert (share.bounds, share.next) == ((20, 20), 20)
 
 
 def test_holes_in_what_was_written_are_fetched() -> None:
     batches = [
-        StateBatch(15, 18, AVAILABLE, 2),
-        StateBatch(20, 22, ARCHIVED, 2),
-        StateBatch(26, 30, AVAILABLE, 1),
+        PersisterStateBatch(15, 18, 2, AVAILABLE),
+        PersisterStateBatch(20, 22, 2, ARCHIVED),
+        PersisterStateBatch(26, 30, 1, AVAILABLE),
     ]
     share = Share(10, batches)
     assert (share.bounds, share.next, share.complete) == ((10, 30), 10, 3)
@@ -426,14 +432,14 @@ def test_holes_in_what_was_written_are_fetched() -> None:
 
 
 def test_records_wanted_end_in_a_hole() -> None:
-    share = Share(11, [StateBatch(21, 30, AVAILABLE, 2), StateBatch(31, 40, ARCHIVED, 1)])
+    share = Share(11, [PersisterStateBatch(21, 30, 2, AVAILABLE), PersisterStateBatch(31, 40, 1, ARCHIVED)])
     assert share.complete == 10
     assert share.acquire((11, 20), (21, 30), records=8) == [(11, 20, 1)]
     assert (share.bounds, share.next) == ((11, 40), 21)
 
 
 def test_the_start_does_not_pass_a_hole() -> None:
-    share = Share(0, [StateBatch(0, 9, AVAILABLE, 1), StateBatch(20, 29, ACKNOWLEDGED, 1)])
+    share = Share(0, [PersisterStateBatch(0, 9, 1, AVAILABLE), PersisterStateBatch(20, 29, 1, ACKNOWLEDGED)])
     assert share.acquire((0, 9)) == [(0, 9, 2)]
     share.say((0, 9, ACCEPT))
     assert (share.bounds, share.next) == ((10, 29), 10)
@@ -443,7 +449,7 @@ def test_the_start_does_not_pass_a_hole() -> None:
 
 
 def test_a_hole_that_the_log_has_too_is_passed() -> None:
-    share = Share(0, [StateBatch(5, 9, ACKNOWLEDGED, 1), StateBatch(10, 14, AVAILABLE, 1)])
+    share = Share(0, [PersisterStateBatch(5, 9, 1, ACKNOWLEDGED), PersisterStateBatch(10, 14, 1, AVAILABLE)])
     assert share.next == 0
     assert share.acquire((10, 14)) == [(10, 14, 2)]
     share.say((10, 14, ACCEPT))
@@ -453,15 +459,15 @@ def test_a_hole_that_the_log_has_too_is_passed() -> None:
 @pytest.mark.parametrize(
     "batches",
     [
-        [StateBatch(5, 9, AVAILABLE, 1)],
-        [StateBatch(12, 11, AVAILABLE, 1)],
-        [StateBatch(10, 14, AVAILABLE, 1), StateBatch(12, 19, AVAILABLE, 1)],
-        [StateBatch(10, 14, 9, 1)],
+        [PersisterStateBatch(5, 9, 1, AVAILABLE)],
+        [PersisterStateBatch(12, 11, 1, AVAILABLE)],
+        [PersisterStateBatch(10, 14, 1, AVAILABLE), PersisterStateBatch(12, 19, 1, AVAILABLE)],
+        [PersisterStateBatch(10, 14, 1, 9)],
     ],
 )
-def test_what_cannot_have_been_written_is_refused(batches: list[StateBatch]) -> None:
+def test_what_cannot_have_been_written_is_refused(batches: list[PersisterStateBatch]) -> None:
     machine = SharePartition()
-    machine.become(ShareState.INITIALIZING)
+    machine.become(SharePartitionState.INITIALIZING)
     refused(ErrorCode.UNKNOWN_SERVER_ERROR, machine.load, PersistedState(0, 10, batches), 10)
     assert not machine.is_active
 
@@ -534,7 +540,7 @@ def test_a_log_of_aborted_records_only_does_not_fill_what_may_be_in_flight() -> 
 
 def test_the_tables_name_every_state() -> None:
     assert set(TRANSITIONS) == set(RecordState)
-    assert set(SHARE_TRANSITIONS) == set(ShareState)
+    assert set(SHARE_TRANSITIONS) == set(SharePartitionState)
     assert all(not TRANSITIONS[state] for state in TERMINAL)
 
 

@@ -13,17 +13,17 @@ from tests.unit.share.model import Model
 
 from ottla.model.errors import KafkaError
 from ottla.share.in_flight import Transition
-from ottla.share.partition import SharePartition, ShareState
+from ottla.share.partition import SharePartition, SharePartitionState
 from ottla.share.state import (
     Acknowledgement,
     AcknowledgeType,
-    AcquireMode,
+    AcquireParams,
     Fetched,
     Limits,
     PersistedState,
+    PersisterStateBatch,
     RecordState,
-    StateBatch,
-    Wish,
+    ShareAcquireMode,
 )
 
 MEMBERS = st.sampled_from(["a", "b", "c"])
@@ -55,16 +55,16 @@ class ShareAgainstModel(RuleBasedStateMachine):
         self.log_end = 0
         self.log_start = 0
         self.pending: list[tuple[Transition, int]] = []
-        batches: list[StateBatch] = []
+        batches: list[PersisterStateBatch] = []
         offset = start
         for hole, size, state, count in pieces:
-            batches.append(StateBatch(offset + hole, offset + hole + size - 1, state, count))
+            batches.append(PersisterStateBatch(offset + hole, offset + hole + size - 1, count, state))
             offset += hole + size
         self.load(start, batches)
 
-    def load(self, start: int, batches: list[StateBatch]) -> None:
+    def load(self, start: int, batches: list[PersisterStateBatch]) -> None:
         self.machine = SharePartition()
-        self.machine.become(ShareState.INITIALIZING)
+        self.machine.become(SharePartitionState.INITIALIZING)
         self.machine.load(PersistedState(0, start, batches), start)
         self.model = Model.load(start, batches)
         self.pending.clear()
@@ -87,12 +87,12 @@ class ShareAgainstModel(RuleBasedStateMachine):
         member=MEMBERS,
         max_records=st.integers(1, 25),
         batch_size=st.integers(0, 12),
-        mode=st.sampled_from(AcquireMode),
+        mode=st.sampled_from(ShareAcquireMode),
         count=st.integers(1, 8),
         data=st.data(),
     )
     def fetch(
-        self, member: str, max_records: int, batch_size: int, mode: AcquireMode, count: int, data: Any
+        self, member: str, max_records: int, batch_size: int, mode: ShareAcquireMode, count: int, data: Any
     ) -> None:
         offset = self.machine.fetch_offset(self.limits)
         if offset is None:
@@ -106,9 +106,9 @@ class ShareAgainstModel(RuleBasedStateMachine):
             return
         aborted = data.draw(st.sets(st.sampled_from(read), max_size=2)) if data.draw(st.booleans()) else ()
         ranges = sorted((batch.base_offset, batch.last_offset) for batch in aborted)
-        wish = Wish(member, max_records, batch_size, mode)
-        got = self.machine.acquire(wish, offset, read, self.limits, self.now, ranges)
-        assert got == self.model.acquire(wish, offset, read, self.limits, self.now, ranges)
+        params = AcquireParams(member, max_records, batch_size, mode)
+        got = self.machine.acquire(params, offset, read, self.limits, self.now, ranges)
+        assert got == self.model.acquire(params, offset, read, self.limits, self.now, ranges)
 
     @rule(member=MEMBERS, data=st.data())
     def acknowledge(self, member: str, data: Any) -> None:
@@ -178,7 +178,7 @@ class ShareAgainstModel(RuleBasedStateMachine):
     def fail_over(self) -> None:
         """Another leader knows what was written down: here, everything that is decided."""
         batches = [
-            StateBatch(offset, offset, rec.state, rec.count)
+            PersisterStateBatch(offset, offset, rec.count, rec.state)
             for offset, rec in sorted(self.model.records.items())
             if rec.pending is None and rec.state is not RecordState.ACQUIRED
         ]
@@ -186,13 +186,13 @@ class ShareAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def they_agree(self) -> None:
-        flights = self.machine.flights
-        assert (flights.start_offset, flights.end_offset) == (self.model.start, self.model.end)
-        assert flights.complete_count == self.model.complete_count
-        assert self.machine.flights.next_fetch_offset() == self.model.next_fetch_offset()
+        in_flight = self.machine.in_flight
+        assert (in_flight.start_offset, in_flight.end_offset) == (self.model.start, self.model.end)
+        assert in_flight.complete_count == self.model.complete_count
+        assert self.machine.in_flight.next_fetch_offset() == self.model.next_fetch_offset()
         mine = {
             offset: (run.state, run.delivery_count, run.holder, run.lock_until_ms, run.transition is not None)
-            for run in flights.runs()
+            for run in in_flight.runs()
             for offset in range(run.first, run.last + 1)
         }
         theirs = {
@@ -203,17 +203,17 @@ class ShareAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def the_ranges_are_in_order(self) -> None:
-        runs = list(self.machine.flights.runs())
+        runs = list(self.machine.in_flight.runs())
         assert all(run.first <= run.last for run in runs)
         assert all(before.last < after.first for before, after in pairwise(runs))
-        for batch in self.machine.flights.batches:
+        for batch in self.machine.in_flight.batches:
             assert all(a.last + 1 == b.first for a, b in pairwise(batch.runs))
         if runs:
             assert runs[0].first >= self.machine.start_offset
             assert runs[-1].last == self.machine.end_offset
 
 
-def _offsets(batches: list[StateBatch]) -> list[int]:
+def _offsets(batches: list[PersisterStateBatch]) -> list[int]:
     return sorted(o for batch in batches for o in range(batch.first_offset, batch.last_offset + 1))
 
 

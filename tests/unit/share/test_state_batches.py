@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.share.coordinator import StateBatch, combine
+from ottla.share.coordinator import combine
+from ottla.share.state import PersisterStateBatch
 
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
 
 
-def run(first: int, last: int, count: int = 1, state: int = AVAILABLE) -> StateBatch:
-    return StateBatch(first, last, count, state)
+def run(first: int, last: int, count: int = 1, state: int = AVAILABLE) -> PersisterStateBatch:
+    return PersisterStateBatch(first, last, count, state)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,9 @@ def run(first: int, last: int, count: int = 1, state: int = AVAILABLE) -> StateB
         ([run(0, 9)], [run(0, 9, 1, ARCHIVED)], [run(0, 9, 1, ARCHIVED)]),
     ],
 )
-def test_two_writes(known: list[StateBatch], new: list[StateBatch], expected: list[StateBatch]) -> None:
+def test_two_writes(
+    known: list[PersisterStateBatch], new: list[PersisterStateBatch], expected: list[PersisterStateBatch]
+) -> None:
     assert list(combine(known, new, -1)) == expected
 
 
@@ -62,7 +65,7 @@ def test_neighbours_that_an_overlap_made_stay_apart() -> None:
 
 RUNS = st.lists(
     st.builds(
-        lambda first, length, count, state: StateBatch(first, first + length, count, state),
+        lambda first, length, count, state: PersisterStateBatch(first, first + length, count, state),
         st.integers(0, 60),
         st.integers(0, 25),
         st.integers(1, 3),
@@ -74,7 +77,7 @@ RUNS = st.lists(
 
 @given(RUNS, RUNS, st.integers(-1, 80))
 def test_every_offset_has_the_highest_of_its_runs(
-    known: list[StateBatch], new: list[StateBatch], start: int
+    known: list[PersisterStateBatch], new: list[PersisterStateBatch], start: int
 ) -> None:
     combined = combine(known, new, start)
     for before, after in pairwise(combined):

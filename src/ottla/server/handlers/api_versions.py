@@ -5,7 +5,8 @@ import re
 from ottla.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from ottla.model.errors import ErrorCode
 from ottla.server.context import Context
-from ottla.server.registry import Listener, handles, served
+from ottla.server.network.connection import Listener
+from ottla.server.registry import handles, served
 from ottla.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,

@@ -1,7 +1,10 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-A change is looked at twice, as in Kafka: this broker checks what only it can know (its own settings, its
-loggers) and the controller checks and stores the rest. A resource that fails here does not reach the controller.
+A change is checked twice, as in Kafka: this broker checks what only it can know (its own settings, its loggers) and the
+controller checks and stores the rest. A resource that fails here does not reach the controller.
+
+The log levels of a running broker are settings too (KIP-412), by Kafka's level names over Python's loggers. They are
+not stored: a restart brings back what the broker was started with.
 """
 
 import logging
@@ -22,7 +25,8 @@ from ottla.model.ids import topic_name_problem
 from ottla.model.time_slice import TimeSlice
 from ottla.server.context import Context
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
-from ottla.server.registry import Listener, handles
+from ottla.server.network.connection import Listener
+from ottla.server.registry import handles
 from ottla.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
@@ -42,12 +46,7 @@ from ottla.wire.messages.configs import (
     ListConfigResourcesResponse,
 )
 
-# ----------------------------------------
-# Log levels of a running broker, changed by clients (KIP-412): Kafka's level names over Python's loggers.
-#
-# The levels are not stored: a restart brings back what the broker was started with.
-
-
+DYNAMIC_BROKER_LOGGER_CONFIG = 6
 ROOT_LOGGER = "root"
 
 # Python has no level below DEBUG and one name for the highest: these are Kafka's names for them.
@@ -71,94 +70,6 @@ class Operation(IntEnum):
     APPEND = 2
     SUBTRACT = 3
 
-
-def logger_levels() -> dict[str, str]:
-    """Every logger of ours with the level in force."""
-    names = sorted(name for name in logging.root.manager.loggerDict if name.split(".")[0] == "ottla")
-    shown = {name: _level_name(logging.getLogger(name).getEffectiveLevel()) for name in names}
-    shown[ROOT_LOGGER] = _level_name(logging.root.level)
-    return shown
-
-
-def check_logger_change(name: str, operation: int, value: str | None) -> None:
-    """KafkaError if the change cannot be made."""
-    if operation not in (Operation.SET, Operation.DELETE):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, _not_allowed(operation))
-    if name not in logger_levels():
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
-    if operation == Operation.DELETE and name == ROOT_LOGGER:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Removing the log level of the {ROOT_LOGGER} logger is not allowed"
-        )
-    if operation == Operation.SET and value not in LEVELS:
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG,
-            f"Cannot set the log level of {name} to {value} as it is not a supported log level. "
-            f"Valid log levels are {', '.join(sorted(LEVELS))}",
-        )
-
-
-def apply_logger_change(name: str, operation: int, value: str | None) -> None:
-    """Make a change that `check_logger_change` has let through."""
-    logger = logging.root if name == ROOT_LOGGER else logging.getLogger(name)
-    logger.setLevel(LEVELS[value] if operation == Operation.SET and value is not None else logging.NOTSET)
-
-
-def _not_allowed(operation: int) -> str:
-    if operation in (Operation.APPEND, Operation.SUBTRACT):
-        return f"{Operation(operation).name} operation is not allowed for the BROKER_LOGGER resource"
-    return f"Unknown operation type {operation} is not allowed for the BROKER_LOGGER resource"
-
-
-def _level_name(number: int) -> str:
-    """The nearest of Kafka's names at or above a level."""
-    return next((name for level, name in sorted(_NAMES.items()) if level >= number), "FATAL")
-
-
-# ----------------------------------------
-# What a resource's settings would be after an incremental change: for checking it before it is made.
-
-
-def incremental_settings(
-    current: Mapping[str, str], resource: IncrementalAlterConfigsResource
-) -> dict[str, str]:
-    """The broker settings that `current` becomes."""
-    settings = dict(current)
-    for change in resource.configs:
-        _apply(settings, change)
-    return settings
-
-
-def _apply(settings: dict[str, str], change: IncrementalAlterableConfig) -> None:
-    if change.config_operation == Operation.DELETE:
-        settings.pop(change.name, None)
-    elif change.config_operation == Operation.SET:
-        settings[change.name] = change.value or ""
-    elif change.config_operation in (Operation.APPEND, Operation.SUBTRACT):
-        settings[change.name] = _edited(settings, change)
-    else:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.config_operation}")
-
-
-def _edited(settings: Mapping[str, str], change: IncrementalAlterableConfig) -> str:
-    key = BROKER_KEYS.get(change.name)
-    if key is None:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {change.name}")
-    verb = Operation(change.config_operation).name.lower()
-    if key.type is not Type.LIST:
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG, f"Config value {verb} is not allowed for config key: {change.name}"
-        )
-    old = [
-        entry for entry in (settings.get(change.name) or to_text(key, key.default) or "").split(",") if entry
-    ]
-    given = (change.value or "").split(",")
-    if change.config_operation == Operation.APPEND:
-        return ",".join(old + [entry for entry in given if entry not in old])
-    return ",".join(entry for entry in old if entry not in given)
-
-
-DYNAMIC_BROKER_LOGGER_CONFIG = 6
 
 # ---- describing ------------------------------------------------------------------------------------------------
 
@@ -527,3 +438,91 @@ def _names(ctx: Context, resource_type: ResourceType) -> list[str]:
     if resource_type == ResourceType.TOPIC:
         return list(image.topics)
     return [resource.name for resource in image.configs if resource.type == resource_type]
+
+
+# ---- an incremental change of the broker's settings, checked before it is made ------------------------------
+
+
+def incremental_settings(
+    current: Mapping[str, str], resource: IncrementalAlterConfigsResource
+) -> dict[str, str]:
+    """The broker settings that `current` becomes."""
+    settings = dict(current)
+    for change in resource.configs:
+        _apply(settings, change)
+    return settings
+
+
+def _apply(settings: dict[str, str], change: IncrementalAlterableConfig) -> None:
+    if change.config_operation == Operation.DELETE:
+        settings.pop(change.name, None)
+    elif change.config_operation == Operation.SET:
+        settings[change.name] = change.value or ""
+    elif change.config_operation in (Operation.APPEND, Operation.SUBTRACT):
+        settings[change.name] = _edited(settings, change)
+    else:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.config_operation}")
+
+
+def _edited(settings: Mapping[str, str], change: IncrementalAlterableConfig) -> str:
+    key = BROKER_KEYS.get(change.name)
+    if key is None:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {change.name}")
+    verb = Operation(change.config_operation).name.lower()
+    if key.type is not Type.LIST:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Config value {verb} is not allowed for config key: {change.name}"
+        )
+    old = [
+        entry for entry in (settings.get(change.name) or to_text(key, key.default) or "").split(",") if entry
+    ]
+    given = (change.value or "").split(",")
+    if change.config_operation == Operation.APPEND:
+        return ",".join(old + [entry for entry in given if entry not in old])
+    return ",".join(entry for entry in old if entry not in given)
+
+
+# ---- log levels (KIP-412) -----------------------------------------------------------------------------------
+
+
+def logger_levels() -> dict[str, str]:
+    """Every logger of ours with the level in force."""
+    names = sorted(name for name in logging.root.manager.loggerDict if name.split(".")[0] == "ottla")
+    shown = {name: _level_name(logging.getLogger(name).getEffectiveLevel()) for name in names}
+    shown[ROOT_LOGGER] = _level_name(logging.root.level)
+    return shown
+
+
+def check_logger_change(name: str, operation: int, value: str | None) -> None:
+    """KafkaError if the change cannot be made."""
+    if operation not in (Operation.SET, Operation.DELETE):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, _not_allowed(operation))
+    if name not in logger_levels():
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
+    if operation == Operation.DELETE and name == ROOT_LOGGER:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Removing the log level of the {ROOT_LOGGER} logger is not allowed"
+        )
+    if operation == Operation.SET and value not in LEVELS:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Cannot set the log level of {name} to {value} as it is not a supported log level. "
+            f"Valid log levels are {', '.join(sorted(LEVELS))}",
+        )
+
+
+def apply_logger_change(name: str, operation: int, value: str | None) -> None:
+    """Make a change that `check_logger_change` has let through."""
+    logger = logging.root if name == ROOT_LOGGER else logging.getLogger(name)
+    logger.setLevel(LEVELS[value] if operation == Operation.SET and value is not None else logging.NOTSET)
+
+
+def _not_allowed(operation: int) -> str:
+    if operation in (Operation.APPEND, Operation.SUBTRACT):
+        return f"{Operation(operation).name} operation is not allowed for the BROKER_LOGGER resource"
+    return f"Unknown operation type {operation} is not allowed for the BROKER_LOGGER resource"
+
+
+def _level_name(number: int) -> str:
+    """The nearest of Kafka's names at or above a level."""
+    return next((name for level, name in sorted(_NAMES.items()) if level >= number), "FATAL")

@@ -1,20 +1,19 @@
-"""CreateTopics, DeleteTopics, CreatePartitions go to the controller; DeleteRecords is the partition leader's.
+"""What the controller decides (Kafka's ControllerApis): topics, reassignments, features, quorum, brokers, Envelope.
 
-What the controller decided is waited for here until this broker has it too, so that a client that creates a
-topic and uses it at once finds it.
+A broker's listener serves what clients ask, the controller's listener what nodes ask. What the controller decided is
+waited for here until this broker has it too, so that a client that creates a topic and uses it at once finds it.
 """
 
 import struct
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import INTERNAL_TOPICS
-from ottla.model.time_slice import TimeSlice
 from ottla.raft.answers import Asked
 from ottla.server.context import Context
 from ottla.server.dispatch import respond
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
+from ottla.server.network.connection import Listener
 from ottla.server.network.output import Reply
-from ottla.server.registry import Listener, Route, handles, routes
+from ottla.server.registry import Route, handles, routes
 from ottla.wire.codec import decode
 from ottla.wire.framing import decode_request_header
 from ottla.wire.messages.broker_lifecycle import (
@@ -69,11 +68,6 @@ from ottla.wire.messages.topics import (
     CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
-    DeleteRecordsPartition,
-    DeleteRecordsPartitionResult,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
@@ -81,8 +75,15 @@ from ottla.wire.primitives import WireError
 from ottla.wire.registry import APIS
 from ottla.wire.schema import schema_of
 
-HIGH_WATERMARK = -1
-INVALID_LOW_WATERMARK = -1
+# What a broker leaves to the controller, by Kafka's list: changes of topics, configurations, ACLs, tokens,
+# reassignments, quotas, credentials, features and voters.
+FORWARDABLE = frozenset({19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 67, 80, 81})
+ADDRESS_SIZES = (4, 16)
+FRAME_SIZE_BYTES = 4
+_SHORT = struct.Struct(">h")
+
+
+# ---- topics -------------------------------------------------------------------------------------------------
 
 
 @handles(CreateTopicsRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
@@ -112,51 +113,7 @@ async def create_partitions(ctx: Context, request: CreatePartitionsRequest) -> C
     return response
 
 
-@handles(DeleteRecordsRequest)
-async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Move the start of partitions forward; the segments below it go with the next retention run."""
-    time_slice = TimeSlice()
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[await _delete_records(ctx, topic.name, p, time_slice) for p in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-async def _delete_records(
-    ctx: Context, topic: str, asked: DeleteRecordsPartition, time_slice: TimeSlice
-) -> DeleteRecordsPartitionResult:
-    await time_slice.yield_to_loop()
-    result = DeleteRecordsPartitionResult(
-        partition_index=asked.partition_index, low_watermark=INVALID_LOW_WATERMARK
-    )
-    try:
-        result.low_watermark = _move_start(ctx, topic, asked)
-    except KafkaError as error:
-        result.error_code = error.code
-    return result
-
-
-def _move_start(ctx: Context, topic: str, asked: DeleteRecordsPartition) -> int:
-    if topic in INTERNAL_TOPICS:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-    partition = ctx.node.replicas.leader(topic, asked.partition_index)
-    log = partition.log
-    if "delete" not in log.config.cleanup_policy:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION)
-    offset = log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
-    if not 0 <= offset <= log.high_watermark:
-        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    log.maybe_increment_log_start_offset(offset, "a client deleted records")
-    return log.log_start_offset
-
-
-# ----------------------------------------
-# Elections, reassignments and ISR changes: who holds and leads partitions is the controller's to say.
+# ---- who holds and leads partitions -------------------------------------------------------------------------
 
 
 @handles(ElectLeadersRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
@@ -198,8 +155,7 @@ async def alter_partition(ctx: Context, request: AlterPartitionRequest) -> Alter
     return await ctx.node.controller.alter_partition(request, ctx.decision)
 
 
-# ----------------------------------------
-# UpdateFeatures: which levels of the protocol and the log the cluster uses (KIP-584).
+# ---- features (KIP-584) -------------------------------------------------------------------------------------
 
 
 @handles(UpdateFeaturesRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
@@ -210,8 +166,7 @@ async def update_features(ctx: Context, request: UpdateFeaturesRequest) -> Updat
     return response
 
 
-# ----------------------------------------
-# The metadata quorum: what is asked of it, and the requests its members send one another (KIP-595, KIP-630).
+# ---- the metadata quorum (KIP-595, KIP-630) -----------------------------------------------------------------
 
 
 @handles(DescribeQuorumRequest, Listener.BROKER, Listener.CONTROLLER)
@@ -276,8 +231,7 @@ def update_raft_voter(ctx: Context, request: UpdateRaftVoterRequest) -> UpdateRa
     return ctx.node.controller.raft.update_voter(request)
 
 
-# ----------------------------------------
-# The brokers' standing: registration, heartbeats, directories and leaving are told to the controller (KIP-631).
+# ---- brokers and controllers (KIP-631) ----------------------------------------------------------------------
 
 
 @handles(BrokerRegistrationRequest, Listener.CONTROLLER)
@@ -316,27 +270,18 @@ async def register_controller(
     return await ctx.node.controller.register_controller(request, ctx.decision)
 
 
-# ----------------------------------------
-# Envelope: a broker passes a client's request on to the controller, together with who sent it (KIP-590).
-#
-# Errors of the envelope itself are the envelope's: a principal that cannot be read, an address that is none, an API
-# that is not meant for forwarding. A request inside that cannot be parsed is UNSUPPORTED_VERSION, so that the broker
-# can tell it from a bad envelope. Whatever the request inside is answered, errors too, goes into the answer's envelope.
-#
-# Only a broker may do this (CLUSTER_ACTION on the cluster): without an authorizer everybody counts as one.
-
-
-# What a broker leaves to the controller, by Kafka's list: changes of topics, configurations, ACLs, tokens,
-# reassignments, quotas, credentials, features and voters.
-FORWARDABLE = frozenset({19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 67, 80, 81})
-ADDRESS_SIZES = (4, 16)
-FRAME_SIZE_BYTES = 4
-_SHORT = struct.Struct(">h")
+# ---- requests that brokers forward (KIP-590) ----------------------------------------------------------------
 
 
 @handles(EnvelopeRequest, Listener.CONTROLLER)
 async def envelope(ctx: Context, request: EnvelopeRequest) -> EnvelopeResponse:
-    """Serve the request inside as if its client had sent it here."""
+    """A client's request that a broker forwards, with who sent it: served as if its client had sent it here.
+
+    Errors of the envelope itself are the envelope's: a principal that cannot be read, an address that is none, an API
+    that is not meant for forwarding. A request inside that cannot be parsed is UNSUPPORTED_VERSION, so that the broker
+    can tell it from a bad envelope. Whatever the request inside is answered with, errors too, is in the envelope's
+    answer. Only a broker may do this (CLUSTER_ACTION on the cluster): without an authorizer everybody counts as one.
+    """
     read_principal(request.request_principal)
     if len(request.client_host_address) not in ADDRESS_SIZES:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Failed to parse client address from envelope")

@@ -1,11 +1,19 @@
 """Fetch: slices of log files to the socket, at once or when there is enough to read.
 
-A fetch that finds less than `min_bytes` waits at its partitions; whatever moves one of them lets it look again,
-and after `max_wait_ms` it answers with what there is. Several small appends within one turn of the loop wake it
-once.
+The common case, one partition that has something to read, is answered at once and without objects (`answer_one`): this
+is what a consumer that reads its way through a partition sends all day. `answer_one` changes nothing before it is
+certain of its answer: for whatever is not plain (errors, a session that opens or closes or has more partitions, nothing
+to read yet, cold pages, aborted transactions) it gives None, and the general way begins anew. A test holds both to the
+same bytes.
+
+The general way is a DelayedFetch. One that finds less than `min_bytes` waits at its partitions; whatever moves one of
+them wakes it to read again, and after `max_wait_ms` it answers with what there is. Several small appends within one
+turn of the loop wake it once.
 
 A fetch of very many partitions is decoded and encoded in a thread and reads in slices, so that it does not hold the
 loop; it holds its connection's line instead.
+
+Owner: one DelayedFetch a request, on the broker's loop.
 """
 
 import asyncio
@@ -14,18 +22,16 @@ from collections.abc import Coroutine
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.tasks import report
-from ottla.replication.partition import Partition
+from ottla.replication.partition import Partition, PartitionRead
 from ottla.replication.replica_manager import (
     UNKNOWN,
     ColdReadError,
-    PartitionRead,
     is_cold,
-    read_partitions,
     warm_up,
 )
 from ottla.server.context import Services
 from ottla.server.errors import MISDIRECTED, current_leader, endpoints
-from ottla.server.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchPlan, Watermarks
+from ottla.server.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchContext, Watermarks
 from ottla.server.limits import body_offset, check_size
 from ottla.server.network.connection import Connection
 from ottla.server.network.output import Answer, Deferred, Reply
@@ -37,31 +43,52 @@ from ottla.wire.fast.fetch_one import answer_head, answer_tail, read_one
 from ottla.wire.fast.produce import MAX_PARTITIONS
 from ottla.wire.messages.fetch import FetchRequest
 
-# ----------------------------------------
-# The fast lane of Fetch: one partition that has something to read, answered at once and without objects.
-#
-# This is what a consumer that reads its way through a partition sends all day. The lane looks first and touches
-# nothing: whatever is not plain (errors, a session that opens or closes or holds more, nothing to read yet, cold
-# pages, aborted transactions) is None, and the general handler begins anew. Only an answer that is certain to be
-# given is noted in the session, by the same code as elsewhere. A test holds both to the same bytes.
-#
-# A small slice is read here and now: one read that does not wait tells that the pages are in memory and brings
-# them, where the general way takes two probes and a read. It counts as memory that waits to be sent, so the
-# connection's bounds hold. A large one goes by sendfile like any other.
-#
-# Owner: none, these are functions; called on the broker's loop.
-
-
+READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
-# From here on sendfile is cheaper than one read that also proves the pages warm, and a share in one write (measured).
+# From this size on sendfile is cheaper than a read that also proves the pages warm and a share in one write (measured).
 SENDFILE_MIN_BYTES = 96 * 1024
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+FLEXIBLE_VERSION = 12
+CURRENT_LEADER_VERSION = 16
+# How often the headers of one fetch are warmed up: memory may be too short to keep them, and then the disk is
+# waited for.
+MAX_WARMINGS = 8
+# Partitions that are read, and bytes that are decoded, in one go: a few milliseconds.
+INLINE_PARTITIONS = 500
+INLINE_REQUEST_BYTES = 64 * 1024
+# What a partition takes in a request, in the version in which that is least.
+SMALLEST_PARTITION_BYTES = 16
+
+
+@handles_raw(FetchRequest)
+def fetch(
+    services: Services,
+    connection: Connection,
+    view: memoryview,
+    version: int,
+    correlation_id: int,
+    start: int,
+    stop: int,
+) -> Answer:
+    """Read what the session wants; answer now if there is enough, else wait for it."""
+    check_size(stop - start)
+    offset = body_offset(view, start, stop, version >= FLEXIBLE_VERSION)
+    plain = answer_one(services, view, version, correlation_id, offset, stop)
+    if plain is not None:
+        return plain
+    if stop - start > INLINE_REQUEST_BYTES:
+        frame = memoryview(bytes(view[start:stop]))
+        return _fetch_many(services, connection, frame, version, correlation_id, offset - start)
+    return _serve(services, connection, decode_fetch(view, version, offset, stop), version, correlation_id)
+
+
+# ---- one partition that has something to read -------------------------------------------------------------------
 
 
 def answer_one(
     services: Services, view: memoryview, version: int, correlation_id: int, offset: int, stop: int
 ) -> Reply | None:
-    """The answer to the request whose body is view[offset:stop], if this lane can give it."""
+    """The answer to the request whose body is view[offset:stop], if it is of one partition that has records at hand."""
     one = read_one(view, version, offset, stop)
     if one is None:
         return None
@@ -119,7 +146,12 @@ def _find(log: Log, offset: int, limit: int, isolation_level: int) -> LogSlice |
 
 
 def _with_records(head: bytes, found: LogSlice, tail: bytes) -> Reply | None:
-    """The whole answer; None if the records are not in memory."""
+    """The whole answer; None if the records are not in memory.
+
+    A small slice is read here and now: one read that does not wait shows that the pages are in memory and brings them,
+    where the general way takes two probes and a read. It counts as memory that waits to be sent, so the connection's
+    bounds hold. A large one goes by sendfile like any other.
+    """
     if found.length >= SENDFILE_MIN_BYTES or not _NOWAIT:
         return None if is_cold(found) else [head, found, tail]
     begin, length = len(head), found.length
@@ -141,47 +173,15 @@ def _note(
     uses_topic_ids: bool,
     marks: Watermarks,
 ) -> None:
-    """Let the session go on as the general handler does."""
-    plan = services.fetch_sessions.plan(
+    """Note the answer in the session, as the general way does."""
+    context = services.fetch_sessions.new_context(
         session_id, session_epoch, [wanted], (), uses_topic_ids, services.clock.now_ms()
     )
-    assert plan.session is not None, "it was there a moment ago"
-    plan.session.told(wanted, 0, marks, has_records=True)
+    assert context.session is not None, "it was there a moment ago"
+    context.session.update_response(wanted, 0, marks, has_records=True)
 
 
-READ_UNCOMMITTED = 0
-FLEXIBLE_VERSION = 12
-CURRENT_LEADER_VERSION = 16
-# How often the headers of one fetch are warmed up: memory may be too short to keep them, and then the disk is
-# waited for.
-MAX_WARMINGS = 8
-# Partitions that are read, and bytes that are decoded, in one go: a few milliseconds.
-INLINE_PARTITIONS = 500
-INLINE_REQUEST_BYTES = 64 * 1024
-# What a partition takes in a request, in the version in which that is least.
-SMALLEST_PARTITION_BYTES = 16
-
-
-@handles_raw(FetchRequest)
-def fetch(
-    services: Services,
-    connection: Connection,
-    view: memoryview,
-    version: int,
-    correlation_id: int,
-    start: int,
-    stop: int,
-) -> Answer:
-    """Read what the session wants; answer now if there is enough, else wait for it."""
-    check_size(stop - start)
-    offset = body_offset(view, start, stop, version >= FLEXIBLE_VERSION)
-    plain = answer_one(services, view, version, correlation_id, offset, stop)
-    if plain is not None:
-        return plain
-    if stop - start > INLINE_REQUEST_BYTES:
-        frame = memoryview(bytes(view[start:stop]))
-        return _fetch_many(services, connection, frame, version, correlation_id, offset - start)
-    return _serve(services, connection, decode_fetch(view, version, offset, stop), version, correlation_id)
+# ---- the general way --------------------------------------------------------------------------------------------
 
 
 async def _fetch_many(
@@ -197,7 +197,7 @@ async def _fetch_many(
     await services.elements.take(elements)
     try:
         request = await services.elements.in_thread(
-            services, decode_fetch, frame, version, offset, len(frame)
+            services.loop, services.executor, decode_fetch, frame, version, offset, len(frame)
         )
         del frame
         connection.frame_decoded()
@@ -226,9 +226,9 @@ def _serve(
 ) -> Answer:
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return _refuse(request, version, correlation_id, ErrorCode.UNKNOWN_SERVER_ERROR)
-    call = _Fetch(services, request, version, correlation_id, connection)
+    call = DelayedFetch(services, request, version, correlation_id, connection)
     try:
-        partitions = call.make_plan()
+        partitions = call.make_context()
     except KafkaError as error:
         return encode_fetch_response(version, correlation_id, error.code, 0, [])
     return call.answer() if partitions <= INLINE_PARTITIONS else call.answer_in_slices(connection)
@@ -237,29 +237,12 @@ def _serve(
 def _refuse(request: FetchFast, version: int, correlation_id: int, code: ErrorCode) -> Reply:
     """Refuse as a whole; clients of old versions look for it at the partitions."""
     reads = [PartitionRead(wanted, code, aborted=[]) for wanted in request.wanted]
-    told = reads if version < TOPIC_ID_VERSION else []
-    return encode_fetch_response(version, correlation_id, code, request.session_id, told)
+    answered = reads if version < TOPIC_ID_VERSION else []
+    return encode_fetch_response(version, correlation_id, code, request.session_id, answered)
 
 
-def _after_waiting(reads: list[PartitionRead]) -> list[PartitionRead]:
-    """A partition that was there when the wait began and is gone has lost its log, not its name."""
-    return [
-        PartitionRead(read.wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if read.error_code in UNKNOWN
-        else read
-        for read in reads
-    ]
-
-
-def _unreadable(reads: list[PartitionRead]) -> list[PartitionRead]:
-    return [
-        PartitionRead(read.wanted, ErrorCode.KAFKA_STORAGE_ERROR) if read.slice is not None else read
-        for read in reads
-    ]
-
-
-class _Fetch:
-    """One fetch request on its way; a Watcher of its partitions while it waits."""
+class DelayedFetch:
+    """One fetch request, answered at once or, as Kafka's DelayedFetch, later: a Watcher of its partitions meanwhile."""
 
     def __init__(
         self,
@@ -282,12 +265,12 @@ class _Fetch:
         self._woken = False
         self._moved: asyncio.Future[None] | None = None
         self._warmings = 0
-        self._plan: FetchPlan
+        self._context: FetchContext
 
-    def make_plan(self) -> int:
+    def make_context(self) -> int:
         """Find out what to read: how many partitions."""
         request = self._request
-        self._plan = self._services.fetch_sessions.plan(
+        self._context = self._services.fetch_sessions.new_context(
             request.session_id,
             request.session_epoch,
             request.wanted,
@@ -295,11 +278,11 @@ class _Fetch:
             self._version >= TOPIC_ID_VERSION,
             self._services.clock.now_ms(),
         )
-        return len(self._plan.wanted)
+        return len(self._context.wanted)
 
     def answer(self) -> Reply | Deferred:
         try:
-            reads, total = self._read(self._plan.wanted, wait=self._warmings >= MAX_WARMINGS)
+            reads, total = self._read(self._context.wanted, wait=self._warmings >= MAX_WARMINGS)
         except ColdReadError as error:
             return self._warm_up_first(error.slices)
         if self._is_enough(reads, total):
@@ -333,8 +316,7 @@ class _Fetch:
     def _read(
         self, wanted: list[Wanted], wait: bool = True, total: int = 0
     ) -> tuple[list[PartitionRead], int]:
-        return read_partitions(
-            self._services.replicas,
+        return self._services.replicas.read_from_log(
             wanted,
             self._max_bytes,
             self._read_committed,
@@ -365,7 +347,7 @@ class _Fetch:
         if self._watched:
             return
         hosted = self._services.replicas.hosted
-        for wanted in self._plan.wanted:
+        for wanted in self._context.wanted:
             partition = hosted(wanted.topic, wanted.index)
             if partition is not None:
                 partition.watchers.add(self)
@@ -384,7 +366,7 @@ class _Fetch:
         if self._deferred is None or self._deferred.done:
             return
         try:
-            reads, total = self._read(self._plan.wanted)
+            reads, total = self._read(self._context.wanted)
             if self._is_enough(reads, total):
                 self._complete(_after_waiting(reads))
         except Exception as error:  # noqa: BLE001 - a request ends one connection at most
@@ -393,12 +375,12 @@ class _Fetch:
     def _finish(self) -> None:
         if self._deferred is not None and not self._deferred.done:
             try:
-                self._complete(_after_waiting(self._read(self._plan.wanted)[0]))
+                self._complete(_after_waiting(self._read(self._context.wanted)[0]))
             except Exception as error:  # noqa: BLE001 - a request ends one connection at most
                 self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """What is done when the client waits already can tell it nothing but by closing."""
+        """The client waits already: all that can be done is to close its connection."""
         self._stop_waiting()
         report(error, name="a fetch", owner=self._connection.name, failed=self._connection.fail)
 
@@ -438,20 +420,20 @@ class _Fetch:
                 waited = True
         finally:
             self._stop_waiting()
-        reads = self._worth_saying(_after_waiting(reads) if waited else reads)
+        reads = self._changed(_after_waiting(reads) if waited else reads)
         cold = [read.slice for read in reads if read.slice is not None and is_cold(read.slice)]
         if cold:
             try:
                 await loop.run_in_executor(executor, warm_up, cold)
             except OSError:
                 reads = _unreadable(reads)
-        return await self._services.elements.in_thread(self._services, self._encode_said, reads)
+        return await self._services.elements.in_thread(loop, executor, self._encode_changed, reads)
 
     async def _read_in_slices(self) -> tuple[list[PartitionRead], int]:
         """As `_read`, and nobody waits for it longer than for a slice, nor for the disk."""
         reads: list[PartitionRead] = []
         total = 0
-        wanted = self._plan.wanted
+        wanted = self._context.wanted
         for start in range(0, len(wanted), INLINE_PARTITIONS):
             found, total = await self._read_slice(wanted[start : start + INLINE_PARTITIONS], total)
             reads += found
@@ -488,51 +470,68 @@ class _Fetch:
             deferred.resolve(reply)
 
     def _encode(self, reads: list[PartitionRead]) -> Reply:
-        return self._encode_said(self._worth_saying(reads))
+        return self._encode_changed(self._changed(reads))
 
-    def _worth_saying(self, reads: list[PartitionRead]) -> list[PartitionRead]:
-        """What the session has not been told already."""
-        session = self._plan.session
+    def _changed(self, reads: list[PartitionRead]) -> list[PartitionRead]:
+        """What the answer has to have: everything, or what the session has not been answered already."""
+        session = self._context.session
         if session is None:
             return reads
-        said = [
+        changed = [
             read
             for read in reads
-            if session.told(
+            if session.update_response(
                 read.wanted,
                 read.error_code,
                 Watermarks(read.high_watermark, read.log_start_offset),
                 read.slice is not None or read.diverging is not None,
             )
         ]
-        return said if self._plan.incremental else reads
+        return changed if self._context.incremental else reads
 
-    def _encode_said(self, reads: list[PartitionRead]) -> Reply:
+    def _encode_changed(self, reads: list[PartitionRead]) -> Reply:
         if self._version >= CURRENT_LEADER_VERSION:
             for read in reads:
                 if read.error_code in MISDIRECTED:
                     return self._encode_with_leaders(reads)
         return encode_fetch_response(
-            self._version, self._correlation_id, ErrorCode.NONE, self._plan.session_id, reads
+            self._version, self._correlation_id, ErrorCode.NONE, self._context.session_id, reads
         )
 
     def _encode_with_leaders(self, reads: list[PartitionRead]) -> Reply:
         services = self._services
-        told = [
+        answered = [
             read._replace(current_leader=current_leader(services, read.wanted.topic, read.wanted.index))
             if read.error_code in MISDIRECTED
             else read
             for read in reads
         ]
-        leaders = [read.current_leader[0] for read in told if read.current_leader is not None]
+        leaders = [read.current_leader[0] for read in answered if read.current_leader is not None]
         to_broker = self._request.replica_id >= 0  # brokers know where the others are
         return encode_fetch_response(
             self._version,
             self._correlation_id,
             ErrorCode.NONE,
-            self._plan.session_id,
-            told,
+            self._context.session_id,
+            answered,
             node_endpoints=[]
             if to_broker
             else endpoints(services, self._connection.host.listener_name, leaders),
         )
+
+
+def _after_waiting(reads: list[PartitionRead]) -> list[PartitionRead]:
+    """A partition that was there when the wait began and is gone has lost its log, not its name."""
+    return [
+        PartitionRead(read.wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if read.error_code in UNKNOWN
+        else read
+        for read in reads
+    ]
+
+
+def _unreadable(reads: list[PartitionRead]) -> list[PartitionRead]:
+    return [
+        PartitionRead(read.wanted, ErrorCode.KAFKA_STORAGE_ERROR) if read.slice is not None else read
+        for read in reads
+    ]

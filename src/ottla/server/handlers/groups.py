@@ -1,4 +1,5 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup and DescribeGroups: the members of classic groups.
+"""Groups of every kind but share groups: ListGroups, DeleteGroups; JoinGroup, SyncGroup, Heartbeat, LeaveGroup and
+DescribeGroups of classic groups; ConsumerGroup* (KIP-848) and StreamsGroup* (KIP-1071).
 
 What is wrong with a request whatever the group is refused here; the rest is the coordinator's to decide.
 """
@@ -27,7 +28,6 @@ from ottla.server.authorized import ALL_GROUP_OPERATIONS
 from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.registry import handles
-from ottla.share.groups import chain as chain_pending
 from ottla.wire.codec import encode
 from ottla.wire.messages.consumer_group import (
     ConsumerGroupDescribeRequest,
@@ -65,15 +65,37 @@ from ottla.wire.messages.streams_group import (
     StreamsGroupHeartbeatResponse,
 )
 
-# ----------------------------------------
-# ListGroups and DeleteGroups: groups of every kind, by their names.
+log = logging.getLogger("ottla.coordinator.streams")
 
+# The first versions in which a join need not name a protocol, several members leave at once, a sync says what its
+# member believes was agreed on (KIP-559), a description lists operations (KIP-430) and has a message
+# (KIP-1043).
+FIRST_NULL_PROTOCOL_VERSION = 7
+FIRST_BATCHED_LEAVE_VERSION = 3
+FIRST_SYNC_PROTOCOL_VERSION = 5
+FIRST_OPERATIONS_VERSION = 3
+FIRST_MESSAGE_VERSION = 6
 
-Deleted = list[DeletableGroupResult]
+# What members of all groups may say of themselves, and from where on one has to ask for room: those who say little
+# are never turned away because others said much.
+MAX_HELD_BYTES = 128 * 1024 * 1024
+LARGE_JOIN_BYTES = 16 * 1024
+
 # A list of more groups takes some milliseconds to encode.
 ENCODED_IN_A_THREAD = 2_000
 # Groups of one shard that are deleted by one decision.
 DELETED_AT_ONCE = 50
+# A coordinator that answers so knows its groups: the message also says what it could not read of the one asked for.
+WITH_SKIPPED: Final = (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
+# Refused topics that a status names before it only counts the others.
+NAMED_FAILURES: Final = 3
+# A topic that could not be made is asked for again after so many heartbeats.
+RETRY_HEARTBEATS: Final = 2
+
+Deleted = list[DeletableGroupResult]
+
+
+# ---- listing and deleting groups of every kind --------------------------------------------------------------
 
 
 @handles(ListGroupsRequest)
@@ -123,7 +145,7 @@ async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGro
 def _delete_groups(ctx: Context, partition: int, group_ids: list[str]) -> Pending[Deleted]:
     """Share groups have state elsewhere too, which goes first: a group whose state stays, stays."""
     staying = ctx.node.share_groups.delete_state(partition, group_ids)
-    deleted = chain_pending(staying, lambda reasons: _delete_others(ctx, partition, group_ids, reasons))
+    deleted = staying.and_then(lambda reasons: _delete_others(ctx, partition, group_ids, reasons))
     return deleted.map(lambda results: results, lambda error: _not_deleted(group_ids, error))
 
 
@@ -148,8 +170,7 @@ def _not_deleted(group_ids: list[str], error: KafkaError) -> Deleted:
     return [DeletableGroupResult(group_id=group_id, error_code=int(error.code)) for group_id in group_ids]
 
 
-# ----------------------------------------
-# What the handlers of groups of different kinds share: who asks, what is switched on, and describing many groups.
+# ---- what groups of different kinds have in common ----------------------------------------------------------
 
 
 class DescribeRequest(Protocol):
@@ -171,9 +192,6 @@ class Described(Protocol):
 
 
 D = TypeVar("D", bound=Described)
-
-# Answers of a coordinator that knows its groups: they tell, in words, what it could not read of the one asked for.
-TELL_SKIPPED: Final = (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
 def caller_of(ctx: Context) -> Caller:
@@ -202,10 +220,10 @@ async def describe_all(
         try:
             group, members = _read_group(ctx, group_id, describe, enabled=enabled)
         except KafkaError as error:
-            # Only that there is no such group is told in words.
-            words = error.message if error.code is ErrorCode.GROUP_ID_NOT_FOUND else None
-            group, members = answer(error_code=int(error.code), error_message=words, group_id=group_id), ()
-        if group.error_code in TELL_SKIPPED:
+            # Only that there is no such group has a message.
+            message = error.message if error.code is ErrorCode.GROUP_ID_NOT_FOUND else None
+            group, members = answer(error_code=int(error.code), error_message=message, group_id=group_id), ()
+        if group.error_code in WITH_SKIPPED:
             group.error_message = with_skipped(ctx, group_id, group.error_message)
         for member in members:
             group.members.append(member)
@@ -218,7 +236,7 @@ async def describe_all(
 
 
 def with_skipped(ctx: Context, group_id: str, message: str | None) -> str | None:
-    """What is told of a group in words, with what of it the coordinator's load could not read."""
+    """The message about a group, with what of it the coordinator's load could not read."""
     groups = ctx.node.groups
     skipped = groups.read(
         groups.partition_for(group_id), lambda machine, _: machine.context.skipped.about(group_id)
@@ -241,22 +259,7 @@ def _read_group(
     return groups.read(groups.partition_for(group_id), lambda machine, _: describe(machine, group_id))
 
 
-# The first versions in which a join need not name a protocol, several members leave at once, a sync says what its
-# member believes was agreed on (KIP-559), a description lists operations (KIP-430) and tells something in words
-# (KIP-1043).
-FIRST_NULL_PROTOCOL_VERSION = 7
-FIRST_BATCHED_LEAVE_VERSION = 3
-FIRST_SYNC_PROTOCOL_VERSION = 5
-FIRST_OPERATIONS_VERSION = 3
-FIRST_MESSAGE_VERSION = 6
-
-# What members of all groups may say of themselves, and from where on one has to ask for room: those who say little
-# are never turned away because others said much.
-MAX_HELD_BYTES = 128 * 1024 * 1024
-LARGE_JOIN_BYTES = 16 * 1024
-
-
-# ---- joining --------------------------------------------------------------------------------------------------
+# ---- classic groups: joining --------------------------------------------------------------------------------
 
 
 @handles(JoinGroupRequest)
@@ -305,7 +308,7 @@ def _of_version(version: int, response: JoinGroupResponse) -> JoinGroupResponse:
     return response
 
 
-# ---- syncing --------------------------------------------------------------------------------------------------
+# ---- classic groups: syncing --------------------------------------------------------------------------------
 
 
 @handles(SyncGroupRequest)
@@ -327,7 +330,7 @@ def _decide_sync(
     return machine.classic.sync(caller, request, now_ms)
 
 
-# ---- staying --------------------------------------------------------------------------------------------------
+# ---- classic groups: heartbeats -----------------------------------------------------------------------------
 
 
 @handles(HeartbeatRequest)
@@ -352,7 +355,7 @@ def _decide_heartbeat(
     return machine.classic.heartbeat(caller, request, now_ms)
 
 
-# ---- leaving --------------------------------------------------------------------------------------------------
+# ---- classic groups: leaving --------------------------------------------------------------------------------
 
 
 @handles(LeaveGroupRequest)
@@ -381,7 +384,7 @@ def _of_one(response: LeaveGroupResponse) -> LeaveGroupResponse:
     return LeaveGroupResponse(error_code=code, members=[])
 
 
-# ---- describing -----------------------------------------------------------------------------------------------
+# ---- classic groups: describing -----------------------------------------------------------------------------
 
 
 @handles(DescribeGroupsRequest)
@@ -420,10 +423,7 @@ def _describe_classic_group(ctx: Context, group_id: str) -> DescribedGroup:
         )
 
 
-# ----------------------------------------
-# ConsumerGroupHeartbeat and ConsumerGroupDescribe: consumer groups of the new protocol (KIP-848).
-#
-# What is wrong with a request whatever the group is refused here; the rest is the coordinator's to decide.
+# ---- consumer groups (KIP-848) ------------------------------------------------------------------------------
 
 
 @handles(ConsumerGroupHeartbeatRequest)
@@ -464,19 +464,7 @@ def _describe_consumer_group(
     return machine.consumer.describe(group_id)
 
 
-# ----------------------------------------
-# StreamsGroupHeartbeat and StreamsGroupDescribe: groups of Kafka Streams applications (KIP-1071).
-#
-# What is wrong with a request whatever the group is refused here; the rest is the coordinator's to decide. Internal
-# topics that the coordinator finds missing are made by the controller meanwhile.
-
-
-streams_log = logging.getLogger("ottla.coordinator.streams")
-
-# Refused topics that a status names before it only counts the others.
-NAMED_FAILURES: Final = 3
-# A topic that could not be made is asked for again after so many heartbeats.
-RETRY_HEARTBEATS: Final = 2
+# ---- streams groups (KIP-1071) ------------------------------------------------------------------------------
 
 
 @handles(StreamsGroupHeartbeatRequest)
@@ -498,7 +486,7 @@ def _failed_streams_heartbeat(error: KafkaError) -> StreamsGroupHeartbeatRespons
     """What only the broker's own log should say stays there."""
     if error.code is not ErrorCode.UNKNOWN_SERVER_ERROR:
         raise error
-    streams_log.error("a heartbeat of a streams group failed: %s", error)
+    log.error("a heartbeat of a streams group failed: %s", error)
     raise KafkaError(error.code)
 
 
@@ -513,20 +501,20 @@ def _answer_streams_heartbeat(ctx: Context, outcome: HeartbeatOutcome) -> Stream
     response, topics = outcome
     if topics:
         retry_ms = response.heartbeat_interval_ms * RETRY_HEARTBEATS
-        ctx.node.streams_topics.create(ctx.node, topics, retry_ms, ctx.now_ms)
+        ctx.node.streams_topics.create(topics, retry_ms, ctx.now_ms)
         failures = ctx.node.streams_topics.failures(topics, ctx.now_ms)
         if failures:
-            _tell_failures(response, failures)
+            _add_failures(response, failures)
     return response
 
 
-def _tell_failures(response: StreamsGroupHeartbeatResponse, failures: dict[str, str]) -> None:
-    told = ", ".join(f"{name} ({why})" for name, why in list(failures.items())[:NAMED_FAILURES])
+def _add_failures(response: StreamsGroupHeartbeatResponse, failures: dict[str, str]) -> None:
+    named = ", ".join(f"{name} ({why})" for name, why in list(failures.items())[:NAMED_FAILURES])
     more = len(failures) - NAMED_FAILURES
     for status in response.status or ():
         if status.status_code == StatusCode.MISSING_INTERNAL_TOPICS:
             others = f" and {more} more" if more > 0 else ""
-            status.status_detail += f" They cannot be made: {told}{others}."
+            status.status_detail += f" They cannot be made: {named}{others}."
             return
 
 

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: from a time or an epoch to an offset.
+"""What is asked of logs: ListOffsets, OffsetForLeaderEpoch, DeleteRecords, DescribeLogDirs, AlterReplicaLogDirs.
 
 Searches by timestamp read the log, so they run in a thread; everything else is known in memory.
 """
@@ -9,7 +9,7 @@ from functools import partial
 
 from ottla.metadata.features import cordoned_dirs_supported
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from ottla.model.ids import INTERNAL_TOPICS, NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from ottla.model.time_slice import TimeSlice
 from ottla.replication.partition import Partition
 from ottla.server.context import Context
@@ -39,6 +39,13 @@ from ottla.wire.messages.log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from ottla.wire.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
 
 
 class Special(IntEnum):
@@ -62,6 +69,13 @@ CONSUMER_REPLICA_ID = -1
 DEBUGGING_REPLICA_ID = -2
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 OFFSET_NOT_AVAILABLE_VERSION = 5
+
+# Of DeleteRecords: everything that is committed, and the answer to what is refused.
+HIGH_WATERMARK = -1
+INVALID_LOW_WATERMARK = -1
+
+
+# ---- from a time or an epoch to an offset -------------------------------------------------------------------
 
 
 @handles(ListOffsetsRequest)
@@ -210,8 +224,53 @@ async def _epoch_end(
     return response
 
 
-# ----------------------------------------
-# DescribeLogDirs and AlterReplicaLogDirs: what lies in which directory, and moving it (KIP-113).
+# ---- deleting records ---------------------------------------------------------------------------------------
+
+
+@handles(DeleteRecordsRequest)
+async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Move the start of partitions forward; the segments below it go with the next retention run."""
+    time_slice = TimeSlice()
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[await _delete_records(ctx, topic.name, p, time_slice) for p in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _delete_records(
+    ctx: Context, topic: str, asked: DeleteRecordsPartition, time_slice: TimeSlice
+) -> DeleteRecordsPartitionResult:
+    await time_slice.yield_to_loop()
+    result = DeleteRecordsPartitionResult(
+        partition_index=asked.partition_index, low_watermark=INVALID_LOW_WATERMARK
+    )
+    try:
+        result.low_watermark = _move_start(ctx, topic, asked)
+    except KafkaError as error:
+        result.error_code = error.code
+    return result
+
+
+def _move_start(ctx: Context, topic: str, asked: DeleteRecordsPartition) -> int:
+    if topic in INTERNAL_TOPICS:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    partition = ctx.node.replicas.leader(topic, asked.partition_index)
+    log = partition.log
+    if "delete" not in log.config.cleanup_policy:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION)
+    offset = log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
+    if not 0 <= offset <= log.high_watermark:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    log.maybe_increment_log_start_offset(offset, "a client deleted records")
+    return log.log_start_offset
+
+
+# ---- directories (KIP-113) ----------------------------------------------------------------------------------
 
 
 @handles(DescribeLogDirsRequest)

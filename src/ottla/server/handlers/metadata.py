@@ -1,7 +1,7 @@
-"""Metadata and DescribeTopicPartitions: topics and who leads them, from the image, for one listener.
+"""Where things are: Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator.
 
-An unknown topic may be created by the way (auto-creation), in which case the client is told to come again, as Kafka
-does.
+All from the image, for the listener that asks. An unknown topic may be created (auto-creation): the answer is an error
+on which the client asks again, as with Kafka.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from ottla.server.context import Context, Services
 from ottla.server.dispatch import Encoded
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
 from ottla.server.metadata_encoding import View, encode_topic, splice_topics
-from ottla.server.registry import Listener, handles
+from ottla.server.network.connection import Listener
+from ottla.server.registry import handles
 from ottla.server.topic_creation import (
     GROUP_METADATA,
     SHARE_GROUP_STATE,
@@ -48,6 +49,33 @@ from ottla.wire.messages.metadata import (
 )
 
 TOPIC_IDS_VERSION = 12
+
+# DescribeCluster: what kind of node is meant.
+BROKERS, CONTROLLERS = 1, 2
+# The first version that says whom it means (KIP-919).
+ENDPOINT_TYPE_VERSION = 1
+
+# FindCoordinator: what kind of key it is.
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+_TOPICS: Final[dict[int, InternalTopic]] = {
+    GROUP: GROUP_METADATA,
+    TRANSACTION: TRANSACTION_STATE,
+    SHARE: SHARE_GROUP_STATE,
+}
+# The first versions with several keys (KIP-699) and with share coordinators (KIP-932).
+FIRST_BATCHED_VERSION = 4
+FIRST_SHARE_VERSION = 6
+# How long a request waits at most for a coordinator that is being made.
+MAX_WAIT_S: Final = 1.0
+_INT = re.compile(r"[+-]?\d{1,10}")
+_MESSAGES: Final = {
+    ErrorCode.NONE: "NONE",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: (
+        "This most likely occurs because of a request being malformed by the client library or the message was "
+        "sent to an incompatible broker. See the broker logs for more details."
+    ),
+}
 
 
 @handles(MetadataRequest)
@@ -139,7 +167,7 @@ async def _missing(
         encoded.append(encode_topic(ctx.version, error, name))
         await time_slice.yield_to_loop()
     if legal and request.allow_auto_topic_creation and ctx.node.config()["auto.create.topics.enable"]:
-        ctx.node.topic_creation.auto_create(ctx.node, legal[:MAX_DECIDED_ELEMENTS])
+        ctx.node.topic_creation.auto_create(legal[:MAX_DECIDED_ELEMENTS])
     return encoded
 
 
@@ -248,13 +276,7 @@ def _described_partition(
     )
 
 
-# ----------------------------------------
-# DescribeCluster: who the brokers (or controllers) are, on the listener that asks.
-
-
-BROKERS, CONTROLLERS = 1, 2
-# The first version that says whom it means (KIP-919).
-ENDPOINT_TYPE_VERSION = 1
+# ---- DescribeCluster ----------------------------------------------------------------------------------------
 
 
 @handles(DescribeClusterRequest, Listener.BROKER, Listener.CONTROLLER)
@@ -324,39 +346,17 @@ def _controllers(ctx: Context) -> list[DescribeClusterBroker]:
     ]
 
 
-# ----------------------------------------
-# FindCoordinator: which broker is responsible for a group, a transactional id or a share partition.
-#
-# The first question makes the topic that the coordinators write to, and waits for it, within a bound: Apache says at once
-# that there is no coordinator yet, and clients that give up soon (librdkafka asks for a transaction's three times within
-# 300 ms) may never find it on a busy machine.
-
-
-GROUP, TRANSACTION, SHARE = 0, 1, 2
-_TOPICS: Final[dict[int, InternalTopic]] = {
-    GROUP: GROUP_METADATA,
-    TRANSACTION: TRANSACTION_STATE,
-    SHARE: SHARE_GROUP_STATE,
-}
-# The first versions with several keys (KIP-699) and with share coordinators (KIP-932).
-FIRST_BATCHED_VERSION = 4
-FIRST_SHARE_VERSION = 6
-# How long a request waits at most for a coordinator that is being made.
-MAX_WAIT_S: Final = 1.0
-_INT = re.compile(r"[+-]?\d{1,10}")
-_MESSAGES: Final = {
-    ErrorCode.NONE: "NONE",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
-    ErrorCode.INVALID_REQUEST: (
-        "This most likely occurs because of a request being malformed by the client library or the message was "
-        "sent to an incompatible broker. See the broker logs for more details."
-    ),
-}
+# ---- FindCoordinator ----------------------------------------------------------------------------------------
 
 
 @handles(FindCoordinatorRequest)
 async def find_coordinator(ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """The coordinator of each key."""
+    """The coordinator of each key: a group, a transactional id or a share partition.
+
+    The first question makes the topic that the coordinators write to, and waits for it, within a bound: Apache answers
+    at once that there is no coordinator yet, and clients that give up soon (librdkafka asks for a transaction's three
+    times within 300 ms) may never find it on a busy machine.
+    """
     await _made(ctx, request)
     if ctx.version >= FIRST_BATCHED_VERSION:
         time_slice = TimeSlice()
@@ -388,7 +388,7 @@ async def _made(ctx: Context, request: FindCoordinatorRequest) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(MAX_WAIT_S):
             # Whoever else waits for it goes on waiting when this one's time is up.
-            await asyncio.shield(ctx.node.topic_creation.create_internal(ctx.node, topic))
+            await asyncio.shield(ctx.node.topic_creation.create_internal(topic))
             runtime = _runtime(ctx.node, topic)
             for partition in {runtime.partition_for(key) for key in keys}:
                 await runtime.settled(partition)
@@ -424,7 +424,7 @@ def _coordinator(ctx: Context, key_type: int, key: str) -> Coordinator:
 def _find(ctx: Context, topic: InternalTopic, key: str) -> tuple[int, Endpoint] | None:
     """The broker that leads the key's partition, if it can be reached on this listener."""
     image = ctx.node.image()
-    partition = image.partition(topic.name, partition_for(key, topic.partitions(ctx)))
+    partition = image.partition(topic.name, partition_for(key, topic.partitions(image, ctx.node.config())))
     broker = None if partition is None else image.brokers.get(partition.leader)
     if broker is None or broker.fenced:
         return None

@@ -1,4 +1,4 @@
-"""OffsetCommit and TxnOffsetCommit: a group stores how far it has read.
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete: how far groups have read.
 
 What does not exist is refused here, partition by partition; the rest is the coordinator's to decide. Where it refuses
 as a whole, that stands at every partition it was asked about.
@@ -54,9 +54,20 @@ FIRST_TOPIC_ID_VERSION = 10
 FIRST_LOADING_VERSION = 2
 # What one commit may hold: twice what fits into a batch of the size that brokers have, and it is decided in one piece.
 MAX_OFFSETS = 20_000
+# Of OffsetFetch: the first versions with an error of the whole group, with several groups, with topics by their ids.
+FIRST_GROUP_ERROR_VERSION = 2
+FIRST_BATCHED_VERSION = 8
+NO_OFFSET = -1
+# An answer with more offsets takes some milliseconds to make.
+ANSWERED_IN_A_THREAD = 1_000
+
+T = TypeVar("T")
+# What was found of a group: its answer, or all its offsets.
+Found = OffsetFetchResponseGroup | AllOffsets
+Reply = OffsetFetchResponse | Encoded
 
 
-# ---- outside transactions -------------------------------------------------------------------------------------
+# ---- OffsetCommit ---------------------------------------------------------------------------------------------
 
 
 @handles(OffsetCommitRequest)
@@ -125,7 +136,7 @@ def _as_a_whole(
     return topics
 
 
-# ---- inside transactions --------------------------------------------------------------------------------------
+# ---- TxnOffsetCommit ------------------------------------------------------------------------------------------
 
 
 @handles(TxnOffsetCommitRequest)
@@ -177,24 +188,7 @@ def _txn_as_a_whole(
     return topics
 
 
-# ----------------------------------------
-# OffsetFetch: how far groups have read; of one group or (KIP-709) of several at once.
-
-
-T = TypeVar("T")
-
-# The first versions with an error of the whole group, with several groups, with topics by their ids.
-FIRST_GROUP_ERROR_VERSION = 2
-FIRST_BATCHED_VERSION = 8
-NO_OFFSET = -1
-# An answer with more offsets takes some milliseconds to make.
-ANSWERED_IN_A_THREAD = 1_000
-
-# What was found of a group: its answer, or all its offsets.
-Found = OffsetFetchResponseGroup | AllOffsets
-
-
-Reply = OffsetFetchResponse | Encoded
+# ---- OffsetFetch, of one group or of several (KIP-709) ------------------------------------------------------
 
 
 @handles(OffsetFetchRequest)
@@ -260,7 +254,7 @@ def _old(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartiti
     )
 
 
-# ---- one group ------------------------------------------------------------------------------------------------
+# ---- OffsetFetch: one group ---------------------------------------------------------------------------------
 
 
 def _fetch(
@@ -406,8 +400,7 @@ def _topic_error(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetc
     )
 
 
-# ----------------------------------------
-# OffsetDelete: a group forgets single offsets (KIP-496).
+# ---- OffsetDelete (KIP-496) ---------------------------------------------------------------------------------
 
 
 @handles(OffsetDeleteRequest)

@@ -1,16 +1,21 @@
 """Produce: batches from the frame into the logs, without a copy where nothing has to wait.
 
-The common case is one synchronous pass: each partition's records are validated and written where they stand in
-the connection's buffer, and the answer is bytes. Four things make a request take the slow road, as a coroutine on
-a copy: a compressed batch that is too large to be looked into here and a topic that recompresses (both in a thread,
-since that is work of milliseconds), a topic that flushes before it acknowledges, and more partitions than the loop
-has time for (decoded and answered in a thread, appended in slices). A partition whose part in a transaction has to be
-asked for makes the request wait, on a copy too, but then it goes on in one pass. All who wait hold the connection's
-line, so appends keep the order of arrival.
+The common case is one synchronous pass: each partition's records are validated and written where they stand in the
+connection's buffer, and the answer is bytes (`produce`, then `_Produce.append_now`). Four things make a request a
+coroutine that works on a copy (`append_slowly`): a compressed batch that is too large to be inspected here and a topic
+that recompresses (both in a thread, since that is work of milliseconds), a topic that flushes before it acknowledges,
+and more partitions than the loop has time for (decoded and answered in a thread, appended in slices). A partition whose
+part in a transaction has to be verified makes the request wait, on a copy too; then it is appended in one pass. All
+that wait hold the connection's line, so appends keep the order of arrival.
 
-What is told of an append, and when, is in server/handlers/produce.py.
+With acks=0 there is no answer. With acks=all it waits until the high watermark has passed what was appended, the
+partition is led here no more, or the request's time is up (`DelayedProduce`). An error has the log's start where
+Kafka's has it, and a message only where single records are refused.
+
+Owner: one _Produce a request, on the broker's loop.
 """
 
+import asyncio
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -44,17 +49,34 @@ from ottla.wire.fast.produce import (
 from ottla.wire.framing import decode_request_header
 from ottla.wire.messages.produce import ProduceRequest
 
-# ----------------------------------------
-# The answer to a produce request: what each partition is told, and when.
-#
-# With acks=0 nobody is told anything. With acks=all the answer waits until the high watermark has passed what was
-# appended, the partition is led here no more, or the request's time is up. An error names the log's start where Kafka's
-# does, and has words only where single records are refused.
-#
-# Owner: the Produce handler, for one request.
-
-
+# What each partition is answered with, by topic.
 Outcomes = list[tuple[TopicKey, list[Outcome]]]
+Where = tuple[int, int, int]  # partition, and where its records are in the frame
+
+LEGAL_ACKS = (-1, 0, 1)
+# Versions below are advertised for librdkafka's sake (KAFKA-18659) but not served; the first that may carry zstd
+# (KIP-110).
+OLDEST_VERSION = 3
+ZSTD_VERSION = 7
+# What is inspected on the loop: compressed, and decompressed. A tenth of a millisecond, more or less; the kernel's
+# Python twin takes microseconds for every record, of which seven bytes may be one, so there batches that are not
+# compressed have a limit, too.
+_IS_COMPILED = KERNEL == "c"
+INLINE_COMPRESSED_BYTES = 64 * 1024
+INLINE_DECOMPRESSED_BYTES = 256 * 1024 if _IS_COMPILED else 16 * 1024
+INLINE_PLAIN_BYTES = maxsize if _IS_COMPILED else 16 * 1024
+# Topics and partitions that are served in one go: a few milliseconds.
+INLINE_PARTITIONS = 500
+_ATTRIBUTES_LOW_BYTE = 22
+# Length, magic and attributes, which lie in the first 23 bytes.
+_PEEK = struct.Struct(">8xi4xb4xh")
+_peek = _PEEK.unpack_from
+_LENGTH = struct.Struct(">8xi")
+_MAGIC_END = 17
+# The one client that may write to internal topics itself.
+_ADMIN_CLIENT = "__admin_client"
+
+_NOT_INSPECTED: dict[int, Inspection] = {}
 
 # The first that tells where the leader is (KIP-951).
 CURRENT_LEADER_VERSION = 10
@@ -74,252 +96,6 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-
-
-class ProduceAnswer:
-    """One produce request on its way back.
-
-    The handler's class sets the fields: a constructor here would be one call more for every request.
-    """
-
-    __slots__ = (
-        "_connection",
-        "_correlation_id",
-        "_leaders",
-        "_many",
-        "_request",
-        "_services",
-        "_version",
-        "_waiting_for",
-    )
-    _services: Services
-    _connection: Connection
-    _request: ProduceFast
-    _version: int
-    _correlation_id: int
-    # Are there so many partitions that even the answer is not to be written on the loop?
-    _many: bool
-    # Who leads what others than this broker lead.
-    _leaders: tuple[int, ...]
-    # Partitions whose high watermark has yet to pass what was appended, and up to where.
-    _waiting_for: list[tuple[Partition, int]]
-
-    # ---- what a partition is told -------------------------------------------------------------------------
-
-    def _appended(self, partition: Partition, index: int, result: AppendResult) -> Outcome:
-        if self._request.acks == ACKS_ALL and partition.log.high_watermark <= result.last_offset:
-            self._waiting_for.append((partition, result.last_offset + 1))
-        _, _, log_append_time_ms, log_start_offset, _, _ = result
-        return (index, 0, result[0], log_append_time_ms, log_start_offset, _NO_RECORD_ERRORS, None, None)
-
-    def _failed(self, topic: TopicKey, index: int, error: KafkaError) -> Outcome:
-        hosted = self._services.replicas.hosted(topic, index)
-        leader: tuple[int, int] | None = None
-        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._version >= CURRENT_LEADER_VERSION:
-            leader = current_leader(self._services, topic, index)
-            if leader[0] not in self._leaders:
-                self._leaders = (*self._leaders, leader[0])
-        log_start_offset = _NO_LOG_START
-        if hosted is not None and not _is_without_log_start(error):
-            log_start_offset = hosted.log.log_start_offset
-        if isinstance(error, RecordValidationError):
-            refused: list[tuple[int, str | None]] = [*error.record_errors]
-            return (index, error.code, -1, -1, log_start_offset, refused, error.message, leader)
-        return (index, error.code, -1, -1, log_start_offset, _NO_RECORD_ERRORS, None, leader)
-
-    def _unverified(self, topic: TopicKey, index: int, error: KafkaError) -> Outcome:
-        outcome = self._failed(topic, index, error)
-        return (*outcome[:4], _NO_LOG_START, _NO_RECORD_ERRORS, error.message, outcome[7])
-
-    # ---- refusing -----------------------------------------------------------------------------------------
-
-    def refuse_all(self, error: KafkaError) -> Answer:
-        """Refuse the request as a whole, in the words of the error if it has any."""
-        return self._answer(self._refused(error))
-
-    async def refuse_many(self, error: KafkaError) -> Reply | None:
-        refused = await self._services.loop.run_in_executor(self._services.executor, self._refused, error)
-        return await self._answer_many(refused)
-
-    def _refused(self, error: KafkaError) -> Outcomes:
-        refusal = (error.code, -1, -1, _NO_LOG_START, _NO_RECORD_ERRORS, error.message, None)
-        return [
-            (topic, [(index, *refusal) for index, _, _ in partitions])
-            for topic, partitions in self._request.topics
-        ]
-
-    # ---- answering ----------------------------------------------------------------------------------------
-
-    def _answer(self, topics: Outcomes) -> Answer:
-        if self._request.acks == 0:
-            self._close_if_failed(topics)
-            return None
-        if self._waiting_for:
-            return self._answer_when_committed(topics)
-        if self._leaders:
-            return self._encode(topics)
-        return encode_produce_response(self._version, self._correlation_id, topics)
-
-    async def _answer_many(self, topics: Outcomes) -> Reply | None:
-        if self._many and self._request.acks and not self._waiting_for:
-            return await self._services.loop.run_in_executor(self._services.executor, self._encode, topics)
-        answer = self._answer(topics)
-        if not isinstance(answer, Deferred):
-            return answer  # type: ignore[return-value]
-        done = self._services.loop.create_future()
-        answer.then(done.set_result)
-        return await done  # type: ignore[no-any-return]
-
-    def _close_if_failed(self, topics: Outcomes) -> None:
-        """acks=0 gets no answer; only a closed connection can tell that something went wrong."""
-        failed = [(topic, outcome[1]) for topic, outcomes in topics for outcome in outcomes if outcome[1]]
-        if failed:
-            topic, code = failed[0]
-            self._connection.close(f"produce with acks=0 to {topic!r} failed: {ErrorCode(code).name}")
-
-    def _answer_when_committed(self, topics: Outcomes) -> Deferred:
-        deferred = Deferred()
-        left = len(self._waiting_for)
-
-        def committed_or_lost() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0 and not deferred.done:
-                timer.cancel()
-                deferred.resolve(self._encode(self._told_uncommitted(topics, self._why_lost)))
-
-        def timed_out() -> None:
-            if not deferred.done:
-                late = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-                deferred.resolve(self._encode(self._told_uncommitted(topics, lambda topic, index: late)))
-
-        # Whoever commits has others to tell: a fault here ends this connection only.
-        owner, fail = self._connection.name, self._connection.fail
-        late = guarded(timed_out, name="a produce that timed out", owner=owner, failed=fail)
-        told = guarded(committed_or_lost, name="a produce that is committed", owner=owner, failed=fail)
-        timer = self._services.loop.call_later(max(self._request.timeout_ms, 0) / 1000, late)
-        for partition, offset in self._waiting_for:
-            partition.when_committed(offset, told)
-        return deferred
-
-    def _told_uncommitted(self, topics: Outcomes, why: Callable[[TopicKey, int], KafkaError]) -> Outcomes:
-        """What is appended but was not committed is told with an error; its offsets stay in the answer, as in Kafka."""
-        uncommitted = {
-            (topic, partition.topic_partition.partition)
-            for partition, offset in self._waiting_for
-            if partition.log.high_watermark < offset
-            for topic in (partition.topic_partition.topic, partition.topic_id)
-        }
-        if not uncommitted:
-            return topics
-
-        def told(topic: TopicKey, outcome: Outcome) -> Outcome:
-            if (topic, outcome[0]) not in uncommitted:
-                return outcome
-            failed = self._failed(topic, outcome[0], why(topic, outcome[0]))
-            return (outcome[0], failed[1], *outcome[2:7], failed[7])
-
-        return [(topic, [told(topic, outcome) for outcome in outcomes]) for topic, outcomes in topics]
-
-    def _why_lost(self, topic: TopicKey, index: int) -> KafkaError:
-        """The partition was taken away, or is led by another, before its high watermark passed what was appended."""
-        try:
-            self._services.replicas.leader(topic, index)
-        except KafkaError as error:
-            if error.code == ErrorCode.UNKNOWN_TOPIC_ID:  # Kafka looks by the name, whatever the request had
-                return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return error
-        # Deleted and made again, or led again: what is there now are another's records.
-        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    def _encode(self, topics: Outcomes) -> bytes:
-        if not self._leaders:
-            return encode_produce_response(self._version, self._correlation_id, topics)
-        where = endpoints(self._services, self._connection.host.listener_name, self._leaders)
-        return encode_produce_response(self._version, self._correlation_id, topics, node_endpoints=where)
-
-
-def _is_without_log_start(error: KafkaError) -> bool:
-    return error.code in _WITHOUT_LOG_START or isinstance(error, UnacceptableRecordsError)
-
-
-# ----------------------------------------
-# Commit what was appended to a topic that flushes before it acknowledges.
-#
-# Owner: the Produce handler, for one partition of a request.
-
-
-async def commit(services: Services, partition: Partition, now_ms: int) -> None:
-    """Flush if the topic wants it, and let others see what was appended: also when the client is gone by then."""
-    if partition.log.flush_needed(now_ms):
-        flush = partial(partition.log.flush, now_ms=now_ms)
-        await services.loop.run_in_executor(services.executor, flush)
-    partition.maybe_advance_high_watermark()
-
-
-# ----------------------------------------
-# A look over the headers of a produce request's batches, before anything of it is appended.
-#
-# Kafka asks every batch first whether it belongs to a transaction. What cannot even be asked, because its first
-# bytes are no batch at all, refuses the request as a whole.
-#
-# Pure; called on the broker's loop for every produce request.
-
-
-# Length, magic and attributes, which lie in the first 23 bytes.
-_PEEK = struct.Struct(">8xi4xb4xh")
-_peek = _PEEK.unpack_from
-_LENGTH = struct.Struct(">8xi")
-_MAGIC_END = 17
-
-Where = tuple[int, int, int]  # partition, and where its records are in the frame
-
-
-def survey(view: memoryview, topics: Sequence[tuple[str | bytes, Sequence[Where]]]) -> int:
-    """The attributes of all batches, or-ed; CORRUPT_MESSAGE if one is no batch."""
-    flags = 0
-    for _, partitions in topics:
-        for _, start, stop in partitions:
-            size = stop - start
-            if size >= HEADER_SIZE:
-                length, magic, attributes = _peek(view, start)
-                if magic == MAGIC and MIN_LEGACY_LENGTH <= length <= size - LOG_OVERHEAD:
-                    flags |= attributes
-                    continue
-            _require_batch(view, start, size)
-    return flags
-
-
-def _require_batch(view: memoryview, start: int, size: int) -> None:
-    """Refuses what begins like no batch; one of which only a part is there passes as none."""
-    if size < LOG_OVERHEAD:
-        return
-    (length,) = _LENGTH.unpack_from(view, start)
-    if length < MIN_LEGACY_LENGTH:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A batch has {length} bytes, less than any can have")
-    if size >= _MAGIC_END and view[start + _MAGIC_END - 1] > MAGIC:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A batch has magic {view[start + _MAGIC_END - 1]}")
-
-
-LEGAL_ACKS = (-1, 0, 1)
-# Versions below are advertised for librdkafka's sake (KAFKA-18659) but not served; the first that may carry zstd
-# (KIP-110).
-OLDEST_VERSION = 3
-ZSTD_VERSION = 7
-# What is looked into on the loop: compressed, and decompressed. A tenth of a millisecond, more or less; the kernel's
-# Python twin takes microseconds for every record, of which seven bytes may be one, so there batches that are not
-# compressed have a limit, too.
-_IS_COMPILED = KERNEL == "c"
-INLINE_COMPRESSED_BYTES = 64 * 1024
-INLINE_DECOMPRESSED_BYTES = 256 * 1024 if _IS_COMPILED else 16 * 1024
-INLINE_PLAIN_BYTES = maxsize if _IS_COMPILED else 16 * 1024
-# Topics and partitions that are served in one go: a few milliseconds.
-INLINE_PARTITIONS = 500
-_ATTRIBUTES_LOW_BYTE = 22
-# The one client that may write to internal topics itself.
-_ADMIN_CLIENT = "__admin_client"
-
-_NOT_INSPECTED: dict[int, Inspection] = {}
 
 
 @handles_raw(ProduceRequest)
@@ -383,10 +159,22 @@ async def _produce_many(
     return await call.append_slowly(frame)
 
 
-class _Produce(ProduceAnswer):
-    """One produce request on its way into the logs."""
+class _Produce:
+    """One produce request: appended, and answered."""
 
-    __slots__ = ("_inspected", "_start", "_verification")
+    __slots__ = (
+        "_connection",
+        "_correlation_id",
+        "_inspected",
+        "_leaders",
+        "_many",
+        "_request",
+        "_services",
+        "_start",
+        "_verification",
+        "_version",
+        "_waiting_for",
+    )
 
     def __init__(
         self,
@@ -404,18 +192,21 @@ class _Produce(ProduceAnswer):
         self._request = request
         self._version = version
         self._correlation_id = correlation_id
+        # Are there so many partitions that even the answer is not to be written on the loop?
         self._many = many
         # What compressed batches were found to hold, by where they begin in the frame.
         self._inspected = _NOT_INSPECTED
         # What a transaction's coordinator says of the partitions, if they are written to in one.
         self._verification: ProduceVerification | None = None
-        self._leaders = ()
-        self._waiting_for = []
+        # Who leads what others than this broker lead.
+        self._leaders: tuple[int, ...] = ()
+        # Partitions whose high watermark has yet to pass what was appended, and up to where.
+        self._waiting_for: list[tuple[Partition, int]] = []
 
     # ---- in a transaction ---------------------------------------------------------------------------------
 
     def begin_verification(self, view: memoryview) -> bool:
-        """Look whether the partitions are known to be part of the transaction; True if that has to be asked."""
+        """Are the partitions known to be part of the transaction? True if its coordinator has to be asked."""
         verification = ProduceVerification.begin(self._services, self._request, view, self._version)
         if verification is None or not verification.must_ask:
             return False
@@ -432,12 +223,12 @@ class _Produce(ProduceAnswer):
             return await self.append_slowly(frame)
         return await self._answer_many(self._append_all(view))
 
-    # ---- the fast road ------------------------------------------------------------------------------------
+    # ---- in one pass ---------------------------------------------------------------------------------------
 
     def must_wait(self, view: memoryview, needs_look: bool) -> bool:
         """Must any batch be worked on in a thread, or be flushed before it may be acknowledged?
 
-        `needs_look` if one may be too large to be looked into on the loop.
+        `needs_look` if one may be too large to be inspected on the loop.
         """
         hosted = self._services.replicas.hosted_of
         now_ms = self._services.clock.now_ms() if needs_look else 0
@@ -538,7 +329,7 @@ class _Produce(ProduceAnswer):
             )
         return view[start:stop]
 
-    # ---- the slow road ------------------------------------------------------------------------------------
+    # ---- on a copy -----------------------------------------------------------------------------------------
 
     async def append_slowly(self, frame: bytearray) -> Reply | None:
         view = memoryview(frame)
@@ -589,6 +380,187 @@ class _Produce(ProduceAnswer):
             return self._failed(topic, index, error)
         return self._appended(partition, index, result)
 
+    # ---- the outcome of a partition -----------------------------------------------------------------------
+
+    def _appended(self, partition: Partition, index: int, result: AppendResult) -> Outcome:
+        if self._request.acks == ACKS_ALL and partition.log.high_watermark <= result.last_offset:
+            self._waiting_for.append((partition, result.last_offset + 1))
+        _, _, log_append_time_ms, log_start_offset, _, _ = result
+        return (index, 0, result[0], log_append_time_ms, log_start_offset, _NO_RECORD_ERRORS, None, None)
+
+    def _failed(self, topic: TopicKey, index: int, error: KafkaError) -> Outcome:
+        hosted = self._services.replicas.hosted(topic, index)
+        leader: tuple[int, int] | None = None
+        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._version >= CURRENT_LEADER_VERSION:
+            leader = current_leader(self._services, topic, index)
+            if leader[0] not in self._leaders:
+                self._leaders = (*self._leaders, leader[0])
+        log_start_offset = _NO_LOG_START
+        if hosted is not None and not _is_without_log_start(error):
+            log_start_offset = hosted.log.log_start_offset
+        if isinstance(error, RecordValidationError):
+            refused: list[tuple[int, str | None]] = [*error.record_errors]
+            return (index, error.code, -1, -1, log_start_offset, refused, error.message, leader)
+        return (index, error.code, -1, -1, log_start_offset, _NO_RECORD_ERRORS, None, leader)
+
+    def _unverified(self, topic: TopicKey, index: int, error: KafkaError) -> Outcome:
+        outcome = self._failed(topic, index, error)
+        return (*outcome[:4], _NO_LOG_START, _NO_RECORD_ERRORS, error.message, outcome[7])
+
+    # ---- refusing -----------------------------------------------------------------------------------------
+
+    def refuse_all(self, error: KafkaError) -> Answer:
+        """Refuse the request as a whole, with the message of the error if it has one."""
+        return self._answer(self._refused(error))
+
+    async def refuse_many(self, error: KafkaError) -> Reply | None:
+        refused = await self._services.loop.run_in_executor(self._services.executor, self._refused, error)
+        return await self._answer_many(refused)
+
+    def _refused(self, error: KafkaError) -> Outcomes:
+        refusal = (error.code, -1, -1, _NO_LOG_START, _NO_RECORD_ERRORS, error.message, None)
+        return [
+            (topic, [(index, *refusal) for index, _, _ in partitions])
+            for topic, partitions in self._request.topics
+        ]
+
+    # ---- answering ----------------------------------------------------------------------------------------
+
+    def _answer(self, topics: Outcomes) -> Answer:
+        if self._request.acks == 0:
+            self._close_if_failed(topics)
+            return None
+        if self._waiting_for:
+            return DelayedProduce(self, topics, self._waiting_for).start()
+        if self._leaders:
+            return self._encode(topics)
+        return encode_produce_response(self._version, self._correlation_id, topics)
+
+    async def _answer_many(self, topics: Outcomes) -> Reply | None:
+        if self._many and self._request.acks and not self._waiting_for:
+            return await self._services.loop.run_in_executor(self._services.executor, self._encode, topics)
+        answer = self._answer(topics)
+        if not isinstance(answer, Deferred):
+            return answer  # type: ignore[return-value]
+        done = self._services.loop.create_future()
+        answer.then(done.set_result)
+        return await done  # type: ignore[no-any-return]
+
+    def _close_if_failed(self, topics: Outcomes) -> None:
+        """acks=0 gets no answer; only a closed connection can tell that something went wrong."""
+        failed = [(topic, outcome[1]) for topic, outcomes in topics for outcome in outcomes if outcome[1]]
+        if failed:
+            topic, code = failed[0]
+            self._connection.close(f"produce with acks=0 to {topic!r} failed: {ErrorCode(code).name}")
+
+    def _encode(self, topics: Outcomes) -> bytes:
+        if not self._leaders:
+            return encode_produce_response(self._version, self._correlation_id, topics)
+        where = endpoints(self._services, self._connection.host.listener_name, self._leaders)
+        return encode_produce_response(self._version, self._correlation_id, topics, node_endpoints=where)
+
+
+class DelayedProduce:
+    """A produce with acks=all that waits: until it is committed, its partitions are lost, or its time is up."""
+
+    __slots__ = ("_deferred", "_left", "_produce", "_timer", "_topics", "_waiting_for")
+
+    def __init__(
+        self, produce: "_Produce", topics: Outcomes, waiting_for: Sequence[tuple[Partition, int]]
+    ) -> None:
+        self._produce = produce
+        self._topics = topics
+        self._waiting_for = waiting_for
+        self._left = len(waiting_for)
+        self._deferred = Deferred()
+        self._timer: asyncio.TimerHandle
+
+    def start(self) -> Deferred:
+        # Whoever commits has others to call: a fault here ends this connection only.
+        connection = self._produce._connection
+        owner, fail = connection.name, connection.fail
+        late = guarded(self._timed_out, name="a produce that timed out", owner=owner, failed=fail)
+        done = guarded(self._committed_or_lost, name="a produce that is committed", owner=owner, failed=fail)
+        timeout_s = max(self._produce._request.timeout_ms, 0) / 1000
+        self._timer = self._produce._services.loop.call_later(timeout_s, late)
+        for partition, offset in self._waiting_for:
+            partition.when_committed(offset, done)
+        return self._deferred
+
+    def _committed_or_lost(self) -> None:
+        self._left -= 1
+        if self._left == 0 and not self._deferred.done:
+            self._timer.cancel()
+            self._answer(self._why_lost)
+
+    def _timed_out(self) -> None:
+        if not self._deferred.done:
+            late = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+            self._answer(lambda topic, index: late)
+
+    def _answer(self, why: Callable[[TopicKey, int], KafkaError]) -> None:
+        self._deferred.resolve(self._produce._encode(self._outcomes(why)))
+
+    def _outcomes(self, why: Callable[[TopicKey, int], KafkaError]) -> Outcomes:
+        """What is appended but was not committed has an error; its offsets stay in the answer, as in Kafka."""
+        uncommitted = {
+            (topic, partition.topic_partition.partition)
+            for partition, offset in self._waiting_for
+            if partition.log.high_watermark < offset
+            for topic in (partition.topic_partition.topic, partition.topic_id)
+        }
+        if not uncommitted:
+            return self._topics
+
+        def outcome_of(topic: TopicKey, outcome: Outcome) -> Outcome:
+            if (topic, outcome[0]) not in uncommitted:
+                return outcome
+            failed = self._produce._failed(topic, outcome[0], why(topic, outcome[0]))
+            return (outcome[0], failed[1], *outcome[2:7], failed[7])
+
+        return [(topic, [outcome_of(topic, each) for each in outcomes]) for topic, outcomes in self._topics]
+
+    def _why_lost(self, topic: TopicKey, index: int) -> KafkaError:
+        """The partition was taken away, or is led by another, before its high watermark passed what was appended."""
+        try:
+            self._produce._services.replicas.leader(topic, index)
+        except KafkaError as error:
+            if error.code == ErrorCode.UNKNOWN_TOPIC_ID:  # Kafka looks by the name, whatever the request had
+                return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return error
+        # Deleted and made again, or led again: what is there now are another's records.
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def survey(view: memoryview, topics: Sequence[tuple[str | bytes, Sequence[Where]]]) -> int:
+    """The attributes of all batches, or-ed; CORRUPT_MESSAGE if one is no batch.
+
+    Kafka asks every batch first whether it belongs to a transaction. What cannot even be asked, because its first bytes
+    are no batch at all, refuses the request as a whole.
+    """
+    flags = 0
+    for _, partitions in topics:
+        for _, start, stop in partitions:
+            size = stop - start
+            if size >= HEADER_SIZE:
+                length, magic, attributes = _peek(view, start)
+                if magic == MAGIC and MIN_LEGACY_LENGTH <= length <= size - LOG_OVERHEAD:
+                    flags |= attributes
+                    continue
+            _require_batch(view, start, size)
+    return flags
+
+
+def _require_batch(view: memoryview, start: int, size: int) -> None:
+    """Refuses what begins like no batch; one of which only a part is there passes as none."""
+    if size < LOG_OVERHEAD:
+        return
+    (length,) = _LENGTH.unpack_from(view, start)
+    if length < MIN_LEGACY_LENGTH:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A batch has {length} bytes, less than any can have")
+    if size >= _MAGIC_END and view[start + _MAGIC_END - 1] > MAGIC:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A batch has magic {view[start + _MAGIC_END - 1]}")
+
 
 def _codec(view: memoryview, start: int, stop: int) -> int:
     return view[start + _ATTRIBUTES_LOW_BYTE] & COMPRESSION_MASK if stop - start >= HEADER_SIZE else 0
@@ -596,3 +568,15 @@ def _codec(view: memoryview, start: int, stop: int) -> int:
 
 def _is_compressed(view: memoryview, start: int, stop: int) -> bool:
     return _codec(view, start, stop) != 0
+
+
+def _is_without_log_start(error: KafkaError) -> bool:
+    return error.code in _WITHOUT_LOG_START or isinstance(error, UnacceptableRecordsError)
+
+
+async def commit(services: Services, partition: Partition, now_ms: int) -> None:
+    """Flush if the topic wants it, and let others see what was appended: also when the client is gone by then."""
+    if partition.log.flush_needed(now_ms):
+        flush = partial(partition.log.flush, now_ms=now_ms)
+        await services.loop.run_in_executor(services.executor, flush)
+    partition.maybe_advance_high_watermark()

@@ -1,6 +1,7 @@
-"""Transactions: partitions and offsets into them, their ends, their markers, and what they look like from outside.
+"""Producers and transactions: InitProducerId, DescribeProducers, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn,
+WriteTxnMarkers, DescribeTransactions, ListTransactions.
 
-A client that is too old to know PRODUCER_FENCED is told INVALID_PRODUCER_EPOCH, on which it does the same (KIP-588).
+A client that is too old to know PRODUCER_FENCED gets INVALID_PRODUCER_EPOCH, on which it does the same (KIP-588).
 """
 
 from collections.abc import Coroutine, Iterable, Mapping
@@ -56,8 +57,9 @@ GROUPS_TOPIC: Final = "__consumer_offsets"
 # From these versions on a request is sent by brokers (KIP-890), or by clients of transactions version 2.
 FIRST_BATCHED_VERSION: Final = 4
 FIRST_ENDING_V2: Final = 5
-# The first version of all these requests whose clients know PRODUCER_FENCED.
+# The first versions whose clients know PRODUCER_FENCED: of all these requests but one.
 FIRST_FENCING_VERSION: Final = 2
+INIT_PRODUCER_ID_FENCING_VERSION: Final = 4
 V2, V0 = 2, 0
 
 
@@ -66,6 +68,61 @@ def known_error(version: int, error: ErrorCode, first_fencing: int = FIRST_FENCI
     if error is ErrorCode.PRODUCER_FENCED and version < first_fencing:
         return int(ErrorCode.INVALID_PRODUCER_EPOCH)
     return int(error)
+
+
+# ---- producer ids -------------------------------------------------------------------------------------------
+
+
+@handles(InitProducerIdRequest)
+def init_producer_id(
+    ctx: Context, request: InitProducerIdRequest
+) -> Pending[InitProducerIdResponse] | Coroutine[Any, Any, InitProducerIdResponse]:
+    """A fresh producer id, or that of a transactional id with its next epoch."""
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+        return Pending.of(_refused(ctx, KafkaError(ErrorCode.INVALID_REQUEST)))
+    if ctx.node.producer_ids.at_hand:
+        return _init(ctx, request)
+    return _init_later(ctx, request)
+
+
+async def _init_later(ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    try:
+        await ctx.node.producer_ids.fill()
+    except KafkaError as error:
+        return _refused(ctx, error)
+    return await _init(ctx, request)
+
+
+def _init(ctx: Context, request: InitProducerIdRequest) -> Pending[InitProducerIdResponse]:
+    if request.transactional_id is None:
+        return Pending.of(InitProducerIdResponse(producer_id=ctx.node.producer_ids.take(), producer_epoch=0))
+    if not request.transactional_id:
+        return Pending.of(_refused(ctx, KafkaError(ErrorCode.INVALID_REQUEST)))
+    expected = None
+    if request.producer_id != NO_PRODUCER_ID:
+        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    ask = InitRequest(
+        request.transactional_id,
+        request.transaction_timeout_ms,
+        expected,
+        request.enable_2pc,
+        request.keep_prepared_txn,
+    )
+    return ctx.node.transactions.init_producer_id(ask).map(
+        lambda outcome: _initialized(ctx, outcome), lambda error: _refused(ctx, error)
+    )
+
+
+def _initialized(ctx: Context, outcome: Outcome) -> InitProducerIdResponse:
+    return InitProducerIdResponse(
+        error_code=known_error(ctx.version, outcome.error, INIT_PRODUCER_ID_FENCING_VERSION),
+        producer_id=outcome.producer_id,
+        producer_epoch=outcome.producer_epoch,
+    )
+
+
+def _refused(ctx: Context, error: KafkaError) -> InitProducerIdResponse:
+    return _initialized(ctx, Outcome(error.code))
 
 
 # ---- a transaction grows ------------------------------------------------------------------------------------
@@ -110,10 +167,10 @@ def _add_partitions(
         V2 if ctx.version >= FIRST_BATCHED_VERSION else V0,
     )
 
-    def told_all(code: ErrorCode) -> AddPartitionsToTxnResult:
+    def answer_all(code: ErrorCode) -> AddPartitionsToTxnResult:
         return _result(transaction, dict.fromkeys(partitions, code), ctx.version)
 
-    return added.map(lambda _: told_all(ErrorCode.NONE), lambda error: told_all(error.code))
+    return added.map(lambda _: answer_all(ErrorCode.NONE), lambda error: answer_all(error.code))
 
 
 def _refusal(ctx: Context, where: TopicPartition) -> ErrorCode:
@@ -221,7 +278,7 @@ def write_txn_markers(ctx: Context, request: WriteTxnMarkersRequest) -> Pending[
     return ctx.node.transactions.markers.write(request)
 
 
-# ---- a transaction from outside -----------------------------------------------------------------------------
+# ---- describing and listing ---------------------------------------------------------------------------------
 
 
 @handles(DescribeTransactionsRequest)
@@ -293,66 +350,6 @@ def _listed(transactional_id: str, row: TransactionMetadata) -> ListTransactions
         producer_id=row.producer_id,
         transaction_state=row.state.label,
     )
-
-
-# ----------------------------------------
-# InitProducerId for idempotent and transactional producers, and DescribeProducers.
-
-
-# The first version of InitProducerId whose clients know PRODUCER_FENCED.
-INIT_PRODUCER_ID_FENCING_VERSION: Final = 4
-
-
-@handles(InitProducerIdRequest)
-def init_producer_id(
-    ctx: Context, request: InitProducerIdRequest
-) -> Pending[InitProducerIdResponse] | Coroutine[Any, Any, InitProducerIdResponse]:
-    """A fresh producer id, or that of a transactional id with its next epoch."""
-    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
-        return Pending.of(_refused(ctx, KafkaError(ErrorCode.INVALID_REQUEST)))
-    if ctx.node.producer_ids.at_hand:
-        return _init(ctx, request)
-    return _init_later(ctx, request)
-
-
-async def _init_later(ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    try:
-        await ctx.node.producer_ids.fill()
-    except KafkaError as error:
-        return _refused(ctx, error)
-    return await _init(ctx, request)
-
-
-def _init(ctx: Context, request: InitProducerIdRequest) -> Pending[InitProducerIdResponse]:
-    if request.transactional_id is None:
-        return Pending.of(InitProducerIdResponse(producer_id=ctx.node.producer_ids.take(), producer_epoch=0))
-    if not request.transactional_id:
-        return Pending.of(_refused(ctx, KafkaError(ErrorCode.INVALID_REQUEST)))
-    expected = None
-    if request.producer_id != NO_PRODUCER_ID:
-        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-    ask = InitRequest(
-        request.transactional_id,
-        request.transaction_timeout_ms,
-        expected,
-        request.enable_2pc,
-        request.keep_prepared_txn,
-    )
-    return ctx.node.transactions.init_producer_id(ask).map(
-        lambda outcome: _initialized(ctx, outcome), lambda error: _refused(ctx, error)
-    )
-
-
-def _initialized(ctx: Context, outcome: Outcome) -> InitProducerIdResponse:
-    return InitProducerIdResponse(
-        error_code=known_error(ctx.version, outcome.error, INIT_PRODUCER_ID_FENCING_VERSION),
-        producer_id=outcome.producer_id,
-        producer_epoch=outcome.producer_epoch,
-    )
-
-
-def _refused(ctx: Context, error: KafkaError) -> InitProducerIdResponse:
-    return _initialized(ctx, Outcome(error.code))
 
 
 @handles(DescribeProducersRequest)

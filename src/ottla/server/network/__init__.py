@@ -1,1 +1,1 @@
-"""Sockets: accepting connections, frames in, answers out."""
+"""The network: accepting connections (SocketServer), frames in, answers out."""

@@ -16,7 +16,7 @@ the connection ourselves, and was not begun, is dropped, as Kafka does.
 Back-pressure. While the peer does not take its answers, or too many of them are outstanding, or a handler
 holds the line, nothing more is served and then nothing more is read: the client's socket fills, not our memory.
 A client that sends many requests at once takes turns with the others: its frames wait when its time is up. So do
-those of many clients that all send at once (see turns). A frame that a handler works on beside the loop is counted
+those of many clients that all send at once (see Turns). A frame that a handler works on beside the loop is counted
 in the pool until the handler ends or says that it has decoded it.
 
 A frame is valid until the handler returns or first awaits; what is needed longer is copied by who needs it.
@@ -32,6 +32,7 @@ import struct
 from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
+from enum import StrEnum
 from typing import Any, Final, Protocol, cast
 
 from ottla.model.errors import KafkaError
@@ -47,28 +48,49 @@ from ottla.server.network.output import (
     TransportOutput,
     memory_bytes,
 )
-from ottla.server.registry import Listener
 
-# ----------------------------------------
-# How long requests may hold the loop in one turn, whoever sent them.
-#
-# A thousand members of a group that speak at once are a thousand sockets ready in one poll, and the loop would serve
-# them all before it looks at anything else. When they have had their slice, those who are left wait for the next turns,
-# in their order; whoever comes between two turns is served.
-#
-# A turn is not announced: reads that follow each other without a pause are taken for one. In a loop that is busy for
-# long that is wrong once in a slice, and costs one connection a detour.
-#
-# Owner: a listener, for its connections, on the broker's loop.
-
+log = logging.getLogger("ottla.server")
 
 TURN_S: Final = 0.005
 # Between two reads of one turn there is no more than a system call.
 PAUSE_S: Final = 0.001
 
+SHARED_BUFFER_BYTES = 256 * 1024
+# After a large frame the next one is probably large too: read only its first bytes into the shared buffer,
+# so that little is copied to the buffer it gets of its own.
+PEEK_BYTES = 4 * 1024
+LARGE_FRAME_BYTES = SHARED_BUFFER_BYTES
+# While frames wait for memory, what is read of another one has to be held: a batch of the usual size is served still.
+CONTENDED_READ_BYTES = 20 * 1024
+# Kafka's clients keep 5 requests in flight; these are for those that do not.
+MAX_OUTSTANDING = 100
+MAX_READY_BYTES = 1024 * 1024
+UNSENT_BYTES = 256 * 1024
+# The smallest request: api key, version, correlation id, and a null client id.
+MIN_FRAME_BYTES = 8
+
+_SIZE = struct.Struct(">i")
+_NOTHING = memoryview(b"")
+_READY = (bytes, bytearray, list)
+
+
+class Listener(StrEnum):
+    """The two kinds of listener, each with an API set of its own."""
+
+    BROKER = "broker"
+    CONTROLLER = "controller"
+
 
 class Turns:
-    """See the module."""
+    """How long requests may hold the loop in one turn, whoever sent them; a listener has one for its connections.
+
+    A thousand members of a group that send at once are a thousand sockets ready in one poll, and the loop would serve
+    them all before it looks at anything else. When their slice is over, those that are left wait for the next turns, in
+    their order; whoever comes between two turns is served.
+
+    A turn is not announced: reads that follow each other without a pause are taken for one. In a loop that is busy for
+    long that is wrong once in a slice, and costs one connection a detour.
+    """
 
     __slots__ = ("_calls", "_ends", "_loop", "_monotonic", "_served_at", "crowded")
 
@@ -92,7 +114,7 @@ class Turns:
         self._served_at = self._monotonic()
 
     def again(self, call: Callable[[], None]) -> None:
-        """Go on with a connection, which has had its turn, in one of the next."""
+        """Serve the rest of a connection, which has had its turn, in one of the next."""
         self._calls.call_soon(call)
 
     def later(self, call: Callable[[], None]) -> None:
@@ -107,25 +129,7 @@ class Turns:
         self._ends = self._monotonic() + TURN_S
 
 
-log = logging.getLogger("ottla.server")
-
-SHARED_BUFFER_BYTES = 256 * 1024
-# After a large frame the next one is probably large too: read only its first bytes into the shared buffer,
-# so that little is copied to the buffer it gets of its own.
-PEEK_BYTES = 4 * 1024
-LARGE_FRAME_BYTES = SHARED_BUFFER_BYTES
-# While frames wait for memory, what is read of another one has to be held: a batch of the usual size is served still.
-CONTENDED_READ_BYTES = 20 * 1024
-# Kafka's clients keep 5 requests in flight; these are for those that do not.
-MAX_OUTSTANDING = 100
-MAX_READY_BYTES = 1024 * 1024
-UNSENT_BYTES = 256 * 1024
-# The smallest request: api key, version, correlation id, and a null client id.
-MIN_FRAME_BYTES = 8
-
-_SIZE = struct.Struct(">i")
-_NOTHING = memoryview(b"")
-_READY = (bytes, bytearray, list)
+RunningHandler = tuple["Connection", Coroutine[Any, Any, Reply | None]]
 
 
 class Dispatch(Protocol):
@@ -146,8 +150,8 @@ class Host(Protocol):
     dispatch: Dispatch
     monotonic: Callable[[], float]
     turns: Turns
-    # The handlers that run beside the loop, also of connections that are gone.
-    handlers: set[asyncio.Task[None]]
+    # The handlers that run as tasks, also of connections that are gone.
+    handlers: "dict[asyncio.Task[None], RunningHandler]"
 
     def opened(self, connection: "Connection") -> bool: ...
     def closed(self, connection: "Connection") -> None: ...
@@ -217,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         self.host.closed(self)
         self._lose()
-        self._go_on()
+        self._resume()
 
     def _lose(self) -> None:
         """Nobody is there to be answered; what is here whole is processed nevertheless, in its turn."""
@@ -238,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._running is not None and self._only_answers:
             self._running.cancel()
 
-    def _tell_lost(self) -> None:
+    def _notify_lost(self) -> None:
         """All that was received is done: now the client is gone for everybody else too."""
         on_lost, self._on_lost = self._on_lost, None
         for call in (on_lost or {}).values():
@@ -257,7 +261,7 @@ class Connection(asyncio.BufferedProtocol):
             self.host.pool.end(lease)
 
     def when_lost(self, key: Hashable, call: "Callable[[Connection], None]") -> None:
-        """Whom to tell when the connection is gone; once for each key."""
+        """Call back when the connection is gone; once for each key."""
         if self._on_lost is None:
             self._on_lost = {}
         self._on_lost[key] = call
@@ -411,7 +415,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _next_turn(self) -> None:
         self._turn_is_over = False
-        self._go_on()
+        self._resume()
 
     def _legal(self, size: int) -> bool:
         if MIN_FRAME_BYTES <= size <= self.host.max_frame_bytes:
@@ -540,30 +544,31 @@ class Connection(asyncio.BufferedProtocol):
         self._held = True
         if not self._lost:
             self._line.append(deferred)
+        # The task's own name is a constant: which connection and handler it is, is said only when it is logged.
         self._running = running = spawn(
-            self._finish(coroutine, deferred),
-            name=f"answering a request ({getattr(coroutine, '__qualname__', '')})",
-            owner=self.name,
-            failed=self.fail,
+            self._finish(coroutine, deferred), name="answering a request", owner="connection"
         )
-        self.host.handlers.add(running)
-        running.add_done_callback(self.host.handlers.discard)
+        self.host.handlers[running] = (self, coroutine)
+        running.add_done_callback(self.host.handlers.pop)
 
     async def _finish(self, coroutine: Coroutine[Any, Any, Reply | None], deferred: Deferred) -> None:
         try:
-            reply = await coroutine
-        except KafkaError as error:
-            self._ended()
-            self.close(f"{error.code.name}: {error}")
-            self._go_on()
-        except CancelledError:  # only the answer was left, and nobody waits for it; or the node stops
-            self._ended()
-            self._go_on()
-            raise
-        else:
-            self._ended()
-            deferred.resolve(reply)
-            self._send_ready()
+            try:
+                reply = await coroutine
+            except KafkaError as error:
+                self._ended()
+                self.close(f"{error.code.name}: {error}")
+                self._resume()
+            except CancelledError:  # only the answer was left, and nobody waits for it; or the node stops
+                self._ended()
+                self._resume()
+                raise
+            else:
+                self._ended()
+                deferred.resolve(reply)
+                self._send_ready()
+        except Exception as error:  # noqa: BLE001 - a request ends one connection at most
+            report(error, name=describe_handler(coroutine), owner=self.name, failed=self.fail)
 
     def _ended(self) -> None:
         """Of the coroutine that held the line."""
@@ -577,7 +582,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._running is not None and self._running is asyncio.current_task():
             self._ended()
         self.close()
-        self._go_on()
+        self._resume()
 
     def _answer_ready(self, reply: Reply | None) -> None:
         """A coordinator answers many requests in one turn: those in the line behind this one go out with it."""
@@ -589,9 +594,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_soon(self) -> None:
         self._send_scheduled = False
-        self._send_and_go_on()
+        self._send_and_resume()
 
-    def _send_and_go_on(self) -> None:
+    def _send_and_resume(self) -> None:
         """Called by the loop, which would only log a fault and leave the client waiting."""
         try:
             self._send_ready()
@@ -609,9 +614,9 @@ class Connection(asyncio.BufferedProtocol):
                 if deferred.reply is not None:
                     output.write(deferred.reply)
             output.flush()
-        self._go_on()
+        self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self._serving or (self._stalled and not self._closing):
             return
         if not self._closing:
@@ -629,7 +634,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._backlog = None
                 self._give_back()
             if not self._held and self._backlog is None and self._lease is None:
-                self._tell_lost()
+                self._notify_lost()
         elif self._backlog is None and not self._stalled and not self._waits_for_room:
             self._resume_reading()
 
@@ -637,7 +642,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _drained(self) -> None:
         self.last_active = self.host.monotonic()
-        self._send_and_go_on()
+        self._send_and_resume()
 
     def _send_failed(self, error: OSError) -> None:
         if not isinstance(error, ConnectionError):
@@ -665,3 +670,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading_paused and self._transport is not None and not (self._closing or self._lost):
             self._reading_paused = False
             self._transport.resume_reading()
+
+
+def describe_handler(coroutine: Coroutine[Any, Any, Reply | None]) -> str:
+    """What logs call a handler that runs as a task."""
+    return f"answering a request ({getattr(coroutine, '__qualname__', '')})"

@@ -1,4 +1,4 @@
-"""The memory that frames are gathered in, and its bound.
+"""FramePool: the memory that frames are gathered in, and its bound (Kafka's MemoryPool).
 
 A frame that arrives in one piece is served from the shared read buffer and costs nothing here. One that does not needs
 a buffer of its own until its last byte is in, and one that is worked on beside the loop is counted until it is not

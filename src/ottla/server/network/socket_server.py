@@ -1,4 +1,7 @@
-"""Accepting connections: listening sockets, limits on how many, and the reaping of idle and slow ones.
+"""SocketServer: the node's listening sockets, limits on connections, and the closing of idle and slow ones.
+
+Every listener has an Acceptor, bound first and served when the node is ready. Connections counts what is open, as
+Kafka's ConnectionQuotas does.
 
 Owner: the node; everything runs on the broker's loop.
 """
@@ -23,13 +26,22 @@ from ottla.metadata.registrations import Endpoint
 from ottla.model.tasks import spawn_restarting
 from ottla.server.context import Services
 from ottla.server.dispatch import Dispatcher
-from ottla.server.network.connection import SHARED_BUFFER_BYTES, Connection, Dispatch, Turns
+from ottla.server.network.connection import (
+    SHARED_BUFFER_BYTES,
+    Connection,
+    Dispatch,
+    Listener,
+    RunningHandler,
+    Turns,
+    describe_handler,
+)
 from ottla.server.network.frame_pool import GIANT_BUDGET_BYTES, ORDINARY_BUDGET_BYTES, FramePool
 from ottla.server.network.output import Answer
-from ottla.server.registry import Listener
 from ottla.storage.files import open_files
 
 log = logging.getLogger("ottla.server")
+# What concerns whoever configured the node.
+node_log = logging.getLogger("ottla.node")
 
 BACKLOG = 1024
 REAP_INTERVAL_S = 1.0
@@ -39,6 +51,10 @@ RATE_INTERVAL_S = 0.1
 FRAME_STALL_S = 30.0
 # What handlers that run when the node stops have to come to their end.
 FINISH_S = 5.0
+
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+ANY_HOST = ("", "0.0.0.0", "::")
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(slots=True)
@@ -65,7 +81,7 @@ class ConnectionLimits:
 
 
 class Connections:
-    """All connections of a broker, counted and watched."""
+    """All connections of a node: counted (Kafka's ConnectionQuotas), and closed when they are silent for too long."""
 
     def __init__(self, limits: ConnectionLimits, pool: FramePool, monotonic: Callable[[], float]) -> None:
         self.limits = limits
@@ -76,7 +92,7 @@ class Connections:
         self._per_listener: Counter[str] = Counter()
         self._per_kind: Counter[Listener] = Counter()
         self._refused = 0
-        self.handlers: set[asyncio.Task[None]] = set()
+        self.handlers: dict[asyncio.Task[None], RunningHandler] = {}
         self._reaper: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -171,16 +187,18 @@ class Connections:
         """After `close_all`: what handlers were doing is done, or left when it takes too long."""
         if not self.handlers:
             return
-        _, late = await asyncio.wait(self.handlers, timeout=FINISH_S)
+        _, late = await asyncio.wait(list(self.handlers), timeout=FINISH_S)
         for task in late:
-            log.warning("%s is left undone: the node stops", task.get_name())
+            connection, coroutine = self.handlers[task]
+            what = describe_handler(coroutine)
+            log.warning("%s: %s is left undone: the node stops", connection.name, what)
             task.cancel()
         if late:
             await asyncio.wait(late, timeout=FINISH_S)
 
 
-class ListenerHost:
-    """One listening socket: the host of its connections."""
+class Acceptor:
+    """One listening socket: Kafka's Acceptor, and what its connections need of their listener."""
 
     def __init__(
         self,
@@ -248,27 +266,14 @@ def shared_buffer() -> memoryview:
     return memoryview(bytearray(SHARED_BUFFER_BYTES))
 
 
-# ----------------------------------------
-# The node's sockets: one host for each listener, bound first and served when the node is ready.
-#
-# Owner: the node, on its loop.
-
-
-node_log = logging.getLogger("ottla.node")
-
-SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
-ANY_HOST = ("", "0.0.0.0", "::")
-LOOPBACK = "127.0.0.1"
-
-
-class Sockets:
+class SocketServer:
     """All listening sockets of a node and the connections they have accepted."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._shared = shared_buffer()
         self.connections = Connections(limits_of(config), pool_of(config), monotonic)
-        self._hosts: dict[str, ListenerHost] = {}
+        self._hosts: dict[str, Acceptor] = {}
 
     async def bind(self) -> None:
         """Take every address; ConfigError in one line if one cannot be had."""
@@ -276,10 +281,10 @@ class Sockets:
         for listener in self._config.listeners:
             self._hosts[listener.name] = await self._bind(listener)
 
-    async def _bind(self, listener: ListenerConfig) -> ListenerHost:
+    async def _bind(self, listener: ListenerConfig) -> Acceptor:
         config = self._config
         kind = Listener.CONTROLLER if listener.name in config.controller_listener_names else Listener.BROKER
-        host = ListenerHost(
+        host = Acceptor(
             listener.name,
             kind,
             _not_yet,
@@ -399,7 +404,7 @@ def pool_of(config: BrokerConfig) -> FramePool:
 
 
 def _not_yet(connection: Connection, view: memoryview, start: int, stop: int) -> Answer:
-    raise AssertionError("a listener serves only after Sockets.serve")
+    raise AssertionError("a listener serves only after SocketServer.serve")
 
 
 def _cannot_listen(listener: ListenerConfig, error: OSError) -> str:

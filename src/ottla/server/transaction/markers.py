@@ -1,10 +1,15 @@
-"""Transaction markers into the partitions that this broker leads: what WriteTxnMarkers does (KIP-98).
+"""Transaction markers (KIP-98): sent to the leaders of a transaction's partitions, and written by them.
 
-A marker for a partition of a coordinator goes through its shard, which alone writes there and has to hear of it;
-every other partition is appended to directly. An answer says for each partition that its marker is committed, or why
-it is not there.
+TransactionMarkerChannelManager sends a decided transaction until all partitions have it. A partition that is gone needs
+no marker; one that cannot take it now is asked again, wherever its leader is by then. When nothing is left, the
+coordinator is called, and again if it cannot write that. A coordinator that has lost its partition drops what it was
+sending: the next one finds the decision in the log and sends it anew.
 
-Owner: the node, on the broker's loop.
+MarkerWriter is what WriteTxnMarkers does on the leader. A marker for a partition of a coordinator goes through its
+shard, which alone writes there and has to replay it; every other partition is appended to directly. An answer says for
+each partition that its marker is committed, or why it is not there.
+
+Owner: the node, on the broker's loop. The channel is this broker itself until there are others.
 """
 
 import logging
@@ -31,6 +36,17 @@ from ottla.wire.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 
+log = logging.getLogger("ottla.coordinator")
+
+RETRY_MS: Final = 50
+MAX_RETRY_MS: Final = 1_000
+NO_LEADER: Final = -1
+
+_WRITTEN: Final = frozenset(
+    {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION}
+)
+# Somebody else has ended this transaction, or coordinates it by now.
+_SUPERSEDED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 # What a coordinator of transactions would not understand from a shard: it asks again (KAFKA-14500).
 _NOT_READY: Final = frozenset(
     {
@@ -46,198 +62,7 @@ Errors = dict[TopicPartition, ErrorCode]
 Work = tuple["_Marker", TopicPartition]
 
 
-class MarkerWriter:
-    """See the module."""
-
-    def __init__(
-        self,
-        replicas: ReplicaManager,
-        runtimes: Mapping[str, CoordinatorRuntime[Any]],
-        scheduler: Scheduler,
-        timeout_ms: Callable[[], float],
-    ) -> None:
-        """`runtimes` are the coordinators by the topics they write to; `timeout_ms` is request.timeout.ms."""
-        self._replicas = replicas
-        self._runtimes = runtimes
-        self._scheduler = scheduler
-        self._timeout_ms = timeout_ms
-
-    def write(self, request: WriteTxnMarkersRequest) -> Pending[WriteTxnMarkersResponse]:
-        """Write every marker; the answer comes with the last of them."""
-        writing = _Writing()
-        if any(NO_PRODUCER in (marker.producer_id, marker.producer_epoch) for marker in request.markers):
-            # No batch can say that, and Apache finds out too late to answer for single markers.
-            return Pending.failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a marker without a producer"))
-        self._write_some(writing, self._work(writing, request))
-        return writing.answer
-
-    def _work(self, writing: "_Writing", request: WriteTxnMarkersRequest) -> Iterator[Work]:
-        for said in request.markers:
-            marker = _Marker(said, self._scheduler.now_ms(), writing.errors_of(said.producer_id))
-            for topic in said.topics:
-                for index in topic.partition_indexes:
-                    yield marker, TopicPartition(topic.name, index)
-
-    def _write_some(self, writing: "_Writing", work: Iterator[Work]) -> None:
-        """A slice at a time: a transaction may have ten thousand partitions."""
-        now_ms = self._scheduler.now_ms()
-        for count, (marker, where) in enumerate(work, 1):
-            self._write_one(writing, marker, where, now_ms)
-            if count == SLICE_MARKERS:
-                self._scheduler.call_soon(lambda: self._write_some(writing, work))
-                return
-        writing.all_begun()
-
-    def _write_one(self, writing: "_Writing", marker: "_Marker", where: TopicPartition, now_ms: int) -> None:
-        topic, index = where
-        runtime = self._runtimes.get(topic)
-        if self._replicas.hosted(topic, index) is None:
-            marker.errors[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif runtime is not None:
-            tell = writing.begin(marker.errors, where)
-            self._end_in_shard(runtime, marker.said, index).then(lambda done: tell(_shard_error(done)))
-        else:
-            self._append(writing, marker, where, now_ms)
-
-    def _end_in_shard(
-        self, runtime: CoordinatorRuntime[Any], marker: WritableTxnMarker, index: int
-    ) -> Pending[None]:
-        return runtime.end_transaction(
-            index,
-            Producer(marker.producer_id, marker.producer_epoch),
-            committed=marker.transaction_result,
-            coordinator_epoch=marker.coordinator_epoch,
-            transaction_version=marker.transaction_version,
-        )
-
-    def _append(self, writing: "_Writing", marker: "_Marker", where: TopicPartition, now_ms: int) -> None:
-        try:
-            leader = self._replicas.leader(*where)
-            result = leader.append(
-                bytearray(marker.batch),
-                ACKS_ALL,
-                now_ms,
-                AppendOrigin.COORDINATOR,
-                transaction_version=marker.said.transaction_version,
-            )
-        except KafkaError as error:
-            marker.errors[where] = error.code
-            return
-        if leader.log.high_watermark > result.last_offset:
-            marker.errors[where] = ErrorCode.NONE
-        else:
-            self._await_commit(leader, result.last_offset + 1, writing.begin(marker.errors, where))
-
-    def _await_commit(self, partition: Partition, end: int, tell: Callable[[ErrorCode], None]) -> None:
-        late = self._scheduler.call_later(self._timeout_ms(), lambda: tell(ErrorCode.REQUEST_TIMED_OUT))
-
-        def look() -> None:
-            late.cancel()
-            committed = partition.log.high_watermark >= end
-            tell(ErrorCode.NONE if committed else ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-        partition.when_committed(end, look)
-
-
-class _Marker:
-    """One marker of a request: its batch, and what became of it in each partition so far."""
-
-    __slots__ = ("batch", "errors", "said")
-
-    def __init__(self, said: WritableTxnMarker, now_ms: int, errors: Errors) -> None:
-        self.said = said
-        # Partitions write their offset and epoch into copies, which the checksum leaves out.
-        self.batch = end_txn_marker(
-            committed=said.transaction_result,
-            producer_id=said.producer_id,
-            producer_epoch=said.producer_epoch,
-            coordinator_epoch=said.coordinator_epoch,
-            timestamp_ms=now_ms,
-        )
-        self.errors = errors
-
-
-class _Writing:
-    """One request on its way: what is known of each partition, and how much is not."""
-
-    def __init__(self) -> None:
-        self.answer: Pending[WriteTxnMarkersResponse] = Pending()
-        self._errors: dict[int, Errors] = {}
-        self._left = 1  # all_begun takes this one away
-
-    def errors_of(self, producer_id: int) -> Errors:
-        return self._errors.setdefault(producer_id, {})
-
-    def begin(self, errors: Errors, where: TopicPartition) -> Callable[[ErrorCode], None]:
-        """Whom to tell, once, how it ended, if that is not known at once; a second word is not heard."""
-        self._left += 1
-        told = False
-
-        def tell(code: ErrorCode) -> None:
-            nonlocal told
-            if not told:
-                told = True
-                errors[where] = code
-                self._one_less()
-
-        return tell
-
-    def all_begun(self) -> None:
-        self._one_less()
-
-    def _one_less(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self.answer.resolve(_response(self._errors))
-
-
-def _shard_error(done: Pending[None]) -> ErrorCode:
-    if done.error is None:
-        return ErrorCode.NONE
-    return ErrorCode.NOT_LEADER_OR_FOLLOWER if done.error.code in _NOT_READY else done.error.code
-
-
-def _response(errors: Mapping[int, Errors]) -> WriteTxnMarkersResponse:
-    return WriteTxnMarkersResponse(
-        markers=[
-            WritableTxnMarkerResult(producer_id=producer_id, topics=_topics(found))
-            for producer_id, found in errors.items()
-            if found
-        ]
-    )
-
-
-def _topics(errors: Mapping[TopicPartition, ErrorCode]) -> list[WritableTxnMarkerTopicResult]:
-    topics: dict[str, list[WritableTxnMarkerPartitionResult]] = {}
-    for (topic, index), code in errors.items():
-        result = WritableTxnMarkerPartitionResult(partition_index=index, error_code=int(code))
-        topics.setdefault(topic, []).append(result)
-    return [
-        WritableTxnMarkerTopicResult(name=name, partitions=partitions) for name, partitions in topics.items()
-    ]
-
-
-# ----------------------------------------
-# Markers on their way: a decided transaction is told to the leaders of its partitions until all have it.
-#
-# A partition that is gone needs no marker; one that cannot take it now is asked again, wherever its leader is by then.
-# When nothing is left, the coordinator is told, and asked again if it cannot write that down. A coordinator that has
-# lost its partition drops what it was sending: the next one finds the decision in the log and sends it anew.
-#
-# Owner: the node, on the broker's loop. The channel is this broker itself until there are others.
-
-
-log = logging.getLogger("ottla.coordinator")
-
-RETRY_MS: Final = 50
-MAX_RETRY_MS: Final = 1_000
-NO_LEADER: Final = -1
-
-_WRITTEN: Final = frozenset(
-    {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION}
-)
-# Somebody else has ended this transaction, or coordinates it by now.
-_SUPERSEDED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+# ---- sending ------------------------------------------------------------------------------------------------
 
 
 class MarkerChannel(Protocol):
@@ -260,8 +85,8 @@ class Coordinator(Protocol):
         ...
 
 
-class MarkerSender:
-    """See the module."""
+class TransactionMarkerChannelManager:
+    """Brings the markers of decided transactions to the leaders of their partitions."""
 
     def __init__(
         self,
@@ -402,4 +227,178 @@ def _refusals(response: WriteTxnMarkersResponse) -> Iterable[tuple[TopicPartitio
         for topic in marker.topics
         for partition in topic.partitions
         if partition.error_code not in _WRITTEN
+    ]
+
+
+# ---- writing ------------------------------------------------------------------------------------------------
+
+
+class MarkerWriter:
+    """Writes markers into the partitions that this broker leads."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        runtimes: Mapping[str, CoordinatorRuntime[Any]],
+        scheduler: Scheduler,
+        timeout_ms: Callable[[], float],
+    ) -> None:
+        """`runtimes` are the coordinators by the topics they write to; `timeout_ms` is request.timeout.ms."""
+        self._replicas = replicas
+        self._runtimes = runtimes
+        self._scheduler = scheduler
+        self._timeout_ms = timeout_ms
+
+    def write(self, request: WriteTxnMarkersRequest) -> Pending[WriteTxnMarkersResponse]:
+        """Write every marker; the answer comes with the last of them."""
+        writing = _Writing()
+        if any(NO_PRODUCER in (marker.producer_id, marker.producer_epoch) for marker in request.markers):
+            # No batch can say that, and Apache finds out too late to answer for single markers.
+            return Pending.failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a marker without a producer"))
+        self._write_some(writing, self._work(writing, request))
+        return writing.answer
+
+    def _work(self, writing: "_Writing", request: WriteTxnMarkersRequest) -> Iterator[Work]:
+        for said in request.markers:
+            marker = _Marker(said, self._scheduler.now_ms(), writing.errors_of(said.producer_id))
+            for topic in said.topics:
+                for index in topic.partition_indexes:
+                    yield marker, TopicPartition(topic.name, index)
+
+    def _write_some(self, writing: "_Writing", work: Iterator[Work]) -> None:
+        """A slice at a time: a transaction may have ten thousand partitions."""
+        now_ms = self._scheduler.now_ms()
+        for count, (marker, where) in enumerate(work, 1):
+            self._write_one(writing, marker, where, now_ms)
+            if count == SLICE_MARKERS:
+                self._scheduler.call_soon(lambda: self._write_some(writing, work))
+                return
+        writing.all_begun()
+
+    def _write_one(self, writing: "_Writing", marker: "_Marker", where: TopicPartition, now_ms: int) -> None:
+        topic, index = where
+        runtime = self._runtimes.get(topic)
+        if self._replicas.hosted(topic, index) is None:
+            marker.errors[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif runtime is not None:
+            answer = writing.begin(marker.errors, where)
+            self._end_in_shard(runtime, marker.said, index).then(lambda done: answer(_shard_error(done)))
+        else:
+            self._append(writing, marker, where, now_ms)
+
+    def _end_in_shard(
+        self, runtime: CoordinatorRuntime[Any], marker: WritableTxnMarker, index: int
+    ) -> Pending[None]:
+        return runtime.end_transaction(
+            index,
+            Producer(marker.producer_id, marker.producer_epoch),
+            committed=marker.transaction_result,
+            coordinator_epoch=marker.coordinator_epoch,
+            transaction_version=marker.transaction_version,
+        )
+
+    def _append(self, writing: "_Writing", marker: "_Marker", where: TopicPartition, now_ms: int) -> None:
+        try:
+            leader = self._replicas.leader(*where)
+            result = leader.append(
+                bytearray(marker.batch),
+                ACKS_ALL,
+                now_ms,
+                AppendOrigin.COORDINATOR,
+                transaction_version=marker.said.transaction_version,
+            )
+        except KafkaError as error:
+            marker.errors[where] = error.code
+            return
+        if leader.log.high_watermark > result.last_offset:
+            marker.errors[where] = ErrorCode.NONE
+        else:
+            self._await_commit(leader, result.last_offset + 1, writing.begin(marker.errors, where))
+
+    def _await_commit(self, partition: Partition, end: int, answer: Callable[[ErrorCode], None]) -> None:
+        late = self._scheduler.call_later(self._timeout_ms(), lambda: answer(ErrorCode.REQUEST_TIMED_OUT))
+
+        def look() -> None:
+            late.cancel()
+            committed = partition.log.high_watermark >= end
+            answer(ErrorCode.NONE if committed else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+        partition.when_committed(end, look)
+
+
+class _Marker:
+    """One marker of a request: its batch, and what became of it in each partition so far."""
+
+    __slots__ = ("batch", "errors", "said")
+
+    def __init__(self, said: WritableTxnMarker, now_ms: int, errors: Errors) -> None:
+        self.said = said
+        # Partitions write their offset and epoch into copies, which the checksum leaves out.
+        self.batch = end_txn_marker(
+            committed=said.transaction_result,
+            producer_id=said.producer_id,
+            producer_epoch=said.producer_epoch,
+            coordinator_epoch=said.coordinator_epoch,
+            timestamp_ms=now_ms,
+        )
+        self.errors = errors
+
+
+class _Writing:
+    """One request on its way: what is known of each partition, and how much is not."""
+
+    def __init__(self) -> None:
+        self.answer: Pending[WriteTxnMarkersResponse] = Pending()
+        self._errors: dict[int, Errors] = {}
+        self._left = 1  # all_begun takes this one away
+
+    def errors_of(self, producer_id: int) -> Errors:
+        return self._errors.setdefault(producer_id, {})
+
+    def begin(self, errors: Errors, where: TopicPartition) -> Callable[[ErrorCode], None]:
+        """To be called with the outcome of a partition that is not known at once; only the first call counts."""
+        self._left += 1
+        answered = False
+
+        def answer(code: ErrorCode) -> None:
+            nonlocal answered
+            if not answered:
+                answered = True
+                errors[where] = code
+                self._one_less()
+
+        return answer
+
+    def all_begun(self) -> None:
+        self._one_less()
+
+    def _one_less(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.answer.resolve(_response(self._errors))
+
+
+def _shard_error(done: Pending[None]) -> ErrorCode:
+    if done.error is None:
+        return ErrorCode.NONE
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if done.error.code in _NOT_READY else done.error.code
+
+
+def _response(errors: Mapping[int, Errors]) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(producer_id=producer_id, topics=_topics(found))
+            for producer_id, found in errors.items()
+            if found
+        ]
+    )
+
+
+def _topics(errors: Mapping[TopicPartition, ErrorCode]) -> list[WritableTxnMarkerTopicResult]:
+    topics: dict[str, list[WritableTxnMarkerPartitionResult]] = {}
+    for (topic, index), code in errors.items():
+        result = WritableTxnMarkerPartitionResult(partition_index=index, error_code=int(code))
+        topics.setdefault(topic, []).append(result)
+    return [
+        WritableTxnMarkerTopicResult(name=name, partitions=partitions) for name, partitions in topics.items()
     ]

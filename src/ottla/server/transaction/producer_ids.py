@@ -1,4 +1,4 @@
-"""Producer ids for idempotent and transactional producers, from blocks that the controller hands out.
+"""RPCProducerIdManager: producer ids for idempotent and transactional producers, from the controller's blocks.
 
 A block is fetched before the one in use is empty, so that InitProducerId rarely waits for the controller.
 
@@ -27,7 +27,7 @@ class ProducerIdBlock(NamedTuple):
 
 
 class ProducerIdSource:
-    """Hands out ids one by one."""
+    """Hands out ids one by one, as Kafka's RPCProducerIdManager."""
 
     def __init__(self, allocate: Callable[[], Awaitable[ProducerIdBlock]]) -> None:
         self._allocate = allocate

@@ -1,4 +1,6 @@
-"""The transaction coordinator as the handlers and the produce path use it.
+"""TransactionService: the transaction coordinator as the handlers and the produce path use it.
+
+Kafka's TransactionCoordinator, the half that faces requests; what is decided is in coordinator/transaction.
 
 Owner: the node, on the broker's loop.
 """
@@ -24,7 +26,7 @@ Runtime = CoordinatorRuntime[TransactionCoordinator]
 
 
 class TransactionService:
-    """See the module."""
+    """Asks the shard of a transactional id."""
 
     def __init__(
         self,

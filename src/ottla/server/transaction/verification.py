@@ -1,9 +1,10 @@
-"""Asking a transaction's coordinator for partitions before anything is written to them (KIP-890).
+"""Asking a transaction's coordinator for partitions before anything is written to them: AddPartitionsToTxnManager.
 
 A client of transactions version 2 does not announce partitions: the leader adds them to the transaction with the
-first batch (Produce 12, TxnOffsetCommit 5). Older clients have announced them, and the leader makes sure of it.
-Either way the partition first takes a Verification (see ottla.storage.producers.verification), so that no transaction begins
-after its end.
+first batch (Produce 12, TxnOffsetCommit 5; KIP-890). Older clients have announced them, and the leader makes sure of
+it. Either way the partition first takes a Verification (see ottla.storage.producers.verification), so that no
+transaction begins after its end. A partition on which the transaction is open needs no question, so only the first
+request of a transaction asks.
 
 Owner: whoever handles the request. The coordinator is this broker itself until there are others.
 """
@@ -11,8 +12,9 @@ Owner: whoever handles the request. The coordinator is this broker itself until 
 import asyncio
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from ottla.config.broker import BrokerConfig
 from ottla.coordinator.runtime import Producer, translate
 from ottla.coordinator.transaction.metadata import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from ottla.model.errors import ErrorCode, KafkaError
@@ -21,16 +23,24 @@ from ottla.model.pending import Pending
 from ottla.records.batch import BATCH_HEADER, HEADER_SIZE, TRANSACTIONAL_FLAG
 from ottla.replication.partition import Partition
 from ottla.server.context import Services
+from ottla.server.transaction.service import TransactionService
 from ottla.storage.producers.verification import NOT_CHECKED, Verification
 from ottla.wire.fast.produce import ProduceFast, TopicKey
 
-if TYPE_CHECKING:
-    from ottla.config.broker import BrokerConfig
-    from ottla.server.context import Services
-    from ottla.server.transaction.service import TransactionService
-
 NO_SEQUENCE: Final = -1
+# Errors on which producers of every age retry, once they are translated.
+_RETRIED: Final = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
 PartitionErrors = dict[TopicPartition, ErrorCode]
+Place = tuple[TopicKey, int]
+unpack_header = BATCH_HEADER.unpack_from
 
 
 class Operation(Enum):
@@ -67,7 +77,7 @@ class Verified(NamedTuple):
     errors: PartitionErrors
 
 
-def verifies(services: "Services", operation: Operation) -> bool:
+def verifies(services: Services, operation: Operation) -> bool:
     """Is anything to be found out? Adding is no choice; verifying can be turned off."""
     return operation.adds or services.config()["transaction.partition.verification.enable"]
 
@@ -93,7 +103,7 @@ def begin(
 
 
 def ask(
-    transactions: "TransactionService",
+    transactions: TransactionService,
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     partitions: Sequence[TopicPartition],
@@ -103,16 +113,16 @@ def ask(
     if not transactions.is_available:
         return Pending.of(dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
-    def told_all(error: KafkaError) -> PartitionErrors:
+    def fail_all(error: KafkaError) -> PartitionErrors:
         return dict.fromkeys(partitions, _translated(error.code, operation))
 
     if operation.adds:
         added = transactions.add_partitions(transactional_id, producer, partitions, EPOCH_BUMP_VERSION)
-        return added.map(lambda _: {}, told_all)
+        return added.map(lambda _: {}, fail_all)
     try:
         found = transactions.verify_partitions(transactional_id, producer, partitions)
     except KafkaError as error:
-        return Pending.of(told_all(error))
+        return Pending.of(fail_all(error))
     return Pending.of({where: _translated(code, operation) for where, code in found.items() if code})
 
 
@@ -125,7 +135,7 @@ def _translated(code: ErrorCode, operation: Operation) -> ErrorCode:
 
 
 async def verify(
-    services: "Services",
+    services: Services,
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     batches: Sequence[Batch],
@@ -149,12 +159,12 @@ async def verify(
         await asyncio.sleep(config["add.partitions.to.txn.retry.backoff.ms"] / 1000)
 
 
-def _longest_wait_ms(config: "BrokerConfig") -> int:
+def _longest_wait_ms(config: BrokerConfig) -> int:
     return int(min(config["add.partitions.to.txn.retry.backoff.max.ms"], config["request.timeout.ms"]))
 
 
 def verify_offset_commit(
-    services: "Services", where: TopicPartition, transactional_id: str, producer: Producer, version: int
+    services: Services, where: TopicPartition, transactional_id: str, producer: Producer, version: int
 ) -> Pending[None]:
     """May a transaction commit offsets in this partition of __consumer_offsets?
 
@@ -186,31 +196,12 @@ def _require_proof(
     partition.log.check_verified(producer.producer_id, producer.producer_epoch, proof)
 
 
-# ----------------------------------------
-# A produce request of a transaction: which partitions its coordinator must be asked for before they are written to.
-#
-# A partition on which the transaction is open needs no question, so only the first request of a transaction asks.
-# What the coordinator says is told to producers in their own terms: an error on which an old client would not retry
-# becomes one on which it does.
-#
-# Owner: the Produce handler, for one request.
-
-
-Place = tuple[TopicKey, int]
-unpack_header = BATCH_HEADER.unpack_from
-
-_RETRIED: Final = frozenset(
-    {
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
-
-
 class ProduceVerification:
-    """See the module."""
+    """The verification of one produce request that has batches of a transaction.
+
+    The coordinator's errors reach producers in their own terms: one on which an old client would not retry becomes one
+    on which it does.
+    """
 
     __slots__ = (
         "_batches",
@@ -240,7 +231,7 @@ class ProduceVerification:
         self._places = {place: batch.partition.topic_partition for place, batch in found.items()}
         self._checked = bool(services.config()["transaction.partition.verification.enable"])
         self._verified = begin(self._batches, producer, operation, services.clock.now_ms())
-        # Partitions that may not be written to, as the request names them, and what is told of them.
+        # Partitions that may not be written to, as the request names them, and why.
         self.refused: dict[Place, KafkaError] = {}
 
     @classmethod
@@ -263,7 +254,7 @@ class ProduceVerification:
         return bool(verified.errors) or any(proof is not None for proof in verified.proofs.values())
 
     async def ask(self) -> None:
-        """Find out what the coordinator says; `refused` and `proof` tell."""
+        """Ask the coordinator; its answer is in `refused` and `proof`."""
         self._verified = await verify(
             self._services,
             self._transactional_id,
@@ -276,7 +267,7 @@ class ProduceVerification:
         for place, where in self._places.items() if errors else ():
             code = errors.get(where)
             if code is not None:
-                self.refused[place] = self._told(code)
+                self.refused[place] = self._translated(code)
 
     def proof(self, topic: TopicKey, index: int) -> Verification | None:
         """What the partition's append has to show; None where the transaction was open when it was asked."""
@@ -285,7 +276,7 @@ class ProduceVerification:
             return NOT_CHECKED
         return self._verified.proofs.get(where)
 
-    def _told(self, code: ErrorCode) -> KafkaError:
+    def _translated(self, code: ErrorCode) -> KafkaError:
         """In a producer's terms: NOT_ENOUGH_REPLICAS is retried by all of them, without asking for metadata."""
         if code is ErrorCode.INVALID_TXN_STATE:
             return KafkaError(code, "Partition was not added to the transaction")

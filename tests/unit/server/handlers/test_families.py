@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from ottla.server import handlers
-from ottla.server.registry import ADVERTISED, Listener, late_route, routes, served
+from ottla.server.network.connection import Listener
+from ottla.server.registry import ADVERTISED, late_route, routes, served
 
 
 @pytest.mark.parametrize("family", handlers.LATER)
@@ -37,7 +38,8 @@ def test_an_api_is_found_when_it_is_first_asked_for() -> None:
     code = """
 import sys
 from ottla.server import handlers
-from ottla.server.registry import Listener, late_route, routes
+from ottla.server.network.connection import Listener
+from ottla.server.registry import late_route, routes
 handlers.load()
 assert "ottla.server.handlers.groups" not in sys.modules
 assert 12 not in routes(Listener.BROKER)

@@ -12,10 +12,10 @@ import pytest
 import uvloop
 
 from ottla.server.network import socket_server
+from ottla.server.network.connection import Listener
 from ottla.server.network.frame_pool import LARGEST_STEP_BYTES, FramePool
 from ottla.server.network.output import Answer, Deferred
-from ottla.server.network.socket_server import ConnectionLimits, Connections, ListenerHost, shared_buffer
-from ottla.server.registry import Listener
+from ottla.server.network.socket_server import Acceptor, ConnectionLimits, Connections, shared_buffer
 
 Handler = Callable[[bytes], Answer]
 
@@ -41,7 +41,7 @@ class Server:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.connections = Connections(limits, pool, loop.time)
-        self.host = ListenerHost(
+        self.host = Acceptor(
             "TEST",
             Listener.BROKER,
             lambda connection, view, start, stop: handler(bytes(view[start:stop])),

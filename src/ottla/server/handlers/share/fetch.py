@@ -1,6 +1,6 @@
 """ShareFetch and ShareAcknowledge: the members of share groups acquire records and say what became of them (KIP-932).
 
-A fetch may bring acknowledgements along; both go on at the same time, and the answer waits for both. With epoch -1
+A fetch may carry acknowledgements; both are done at the same time, and the answer waits for both. With epoch -1
 the session is closed and everything that the member still holds is released.
 """
 
@@ -15,10 +15,16 @@ from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.errors import MISDIRECTED, current_leader, endpoints
 from ottla.server.registry import handles
-from ottla.share.fetch import ShareRead, ShareTerms
-from ottla.share.leader import Outcomes, SharePartitions
-from ottla.share.sessions import FINAL_EPOCH, Opened, SessionKey, SharedPartition
-from ottla.share.state import Acknowledgement, AcknowledgeType, AcquireMode, ShareKey, Wish
+from ottla.share.fetch import ShareFetchParams, ShareRead
+from ottla.share.leader import PartitionOutcomes, SharePartitionCache
+from ottla.share.sessions import FINAL_EPOCH, CachedSharePartition, ShareFetchContext, ShareSessionKey
+from ottla.share.state import (
+    Acknowledgement,
+    AcknowledgeType,
+    AcquireParams,
+    ShareAcquireMode,
+    SharePartitionKey,
+)
 from ottla.wire.fast.share_fetch import SharePartitionAnswer, encode_share_fetch_response
 from ottla.wire.messages.share_group import (
     AcknowledgementBatch,
@@ -33,111 +39,20 @@ from ottla.wire.messages.share_group import (
     ShareFetchRequest,
 )
 
-# ----------------------------------------
-# Acknowledgements of share consumers: what may be said, and how each partition took it.
-#
-# They come alone (ShareAcknowledge) or together with a fetch (ShareFetch); either way each partition has an outcome of
-# its own.
-
-
+MAX_MEMBER_ID_LENGTH: Final = 36
 RENEW_VERSION: Final = 2
 
 PartitionKey = tuple[Uuid, int]
 
 
 class AckOutcome(NamedTuple):
-    """How one partition took what was said."""
+    """The answer to the acknowledgements of one partition."""
 
     error_code: int
     message: str | None = None
 
 
 AckOutcomes = dict[PartitionKey, AckOutcome]
-
-
-class AckRules(NamedTuple):
-    """What a request may say: RENEW from version 2 on, and only if the request says that it does."""
-
-    version: int
-    is_renew: bool
-
-    def allow(self, said: Sequence[AcknowledgementBatch]) -> bool:
-        before = -1
-        for batch in said:
-            if batch.first_offset > batch.last_offset or batch.first_offset < before:
-                return False
-            if not self._allow_types(batch):
-                return False
-            before = batch.last_offset
-        return True
-
-    def _allow_types(self, batch: AcknowledgementBatch) -> bool:
-        types = batch.acknowledge_types
-        if not types or (len(types) > 1 and len(types) != batch.last_offset - batch.first_offset + 1):
-            return False
-        highest = AcknowledgeType.RENEW if self.version >= RENEW_VERSION else AcknowledgeType.REJECT
-        if min(types) < 0 or max(types) > highest:
-            return False
-        return self.is_renew or AcknowledgeType.RENEW not in types
-
-
-def acknowledge(
-    shares: SharePartitions,
-    image: ClusterImage,
-    who: SessionKey,
-    topics: Iterable[FetchTopic] | Iterable[AcknowledgeTopic],
-    rules: AckRules,
-) -> Pending[AckOutcomes]:
-    """Pass on what a member says, partition by partition."""
-    said: dict[PartitionKey, list[AcknowledgementBatch]] = {
-        (Uuid(topic.topic_id), partition.partition_index): partition.acknowledgement_batches
-        for topic in topics
-        for partition in topic.partitions
-    }
-    errors: AckOutcomes = {}
-    accepted: dict[ShareKey, list[Acknowledgement]] = {}
-    unsaid: AckOutcomes = {}
-    for key, batches in said.items():
-        code = _problem(image, key, batches, rules)
-        if code:
-            errors[key] = AckOutcome(code)
-        elif not batches:
-            unsaid[key] = AckOutcome(ErrorCode.NONE)
-        else:
-            accepted[ShareKey(who.group_id, *key)] = [
-                Acknowledgement(batch.first_offset, batch.last_offset, batch.acknowledge_types)
-                for batch in batches
-            ]
-    if not accepted:
-        return Pending.of(errors)
-    answer: Pending[AckOutcomes] = Pending()
-    shares.acknowledge(who.member_id, accepted).then(
-        lambda done: answer.resolve(_in_order(said, done.result(), errors | unsaid))
-    )
-    return answer
-
-
-def _problem(
-    image: ClusterImage, key: PartitionKey, said: Sequence[AcknowledgementBatch], rules: AckRules
-) -> ErrorCode:
-    topic = image.topic_by_id(key[0])
-    if topic is None:
-        return ErrorCode.UNKNOWN_TOPIC_ID
-    if not rules.allow(said):
-        return ErrorCode.INVALID_REQUEST
-    return ErrorCode.NONE if key[1] in topic.partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def _in_order(keys: Iterable[PartitionKey], outcomes: Outcomes, known: AckOutcomes) -> AckOutcomes:
-    found = {key[1:]: _outcome(error) for key, error in outcomes.items()} | known
-    return {key: found[key] for key in keys}
-
-
-def _outcome(error: KafkaError | None) -> AckOutcome:
-    return AckOutcome(ErrorCode.NONE) if error is None else AckOutcome(error.code, error.message)
-
-
-MAX_MEMBER_ID_LENGTH: Final = 36
 
 
 @handles(ShareFetchRequest)
@@ -174,7 +89,7 @@ def share_acknowledge(ctx: Context, request: ShareAcknowledgeRequest) -> Any:
     return answer
 
 
-def _member(ctx: Context, request: ShareFetchRequest | ShareAcknowledgeRequest) -> SessionKey:
+def _member(ctx: Context, request: ShareFetchRequest | ShareAcknowledgeRequest) -> ShareSessionKey:
     """Who asks; KafkaError if nobody may, or it does not say."""
     if not ctx.node.share.enabled:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
@@ -182,7 +97,7 @@ def _member(ctx: Context, request: ShareFetchRequest | ShareAcknowledgeRequest) 
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid group id in the request.")
     if not request.member_id or len(request.member_id) > MAX_MEMBER_ID_LENGTH:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
-    return SessionKey(request.group_id, request.member_id)
+    return ShareSessionKey(request.group_id, request.member_id)
 
 
 def _refused(code: ErrorCode) -> Encoded:
@@ -197,14 +112,14 @@ class _ShareFetch:
         self._request = request
         self._service = ctx.node.share
         self._image = ctx.node.image()
-        self._who: SessionKey
-        self._opened: Opened
+        self._who: ShareSessionKey
+        self._session_context: ShareFetchContext
 
     def serve(self) -> Encoded | Pending[Encoded]:
         """Acquire and acknowledge; KafkaError if the request as a whole is refused."""
         self._who = _member(self._ctx, self._request)
         self._check_renewal()
-        self._opened = self._plan()
+        self._session_context = self._new_context()
         self._ctx.connection.when_lost(self._service, self._service.disconnected)
         acknowledging = self._acknowledge()
         unknown, known = self._sort_out()
@@ -235,17 +150,17 @@ class _ShareFetch:
         if request.is_renew_ack and any(wanted):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a fetch that renews must ask for nothing else")
 
-    def _plan(self) -> Opened:
+    def _new_context(self) -> ShareFetchContext:
         request, image = self._request, self._image
         wanted = []
         for topic in request.topics:
             known = image.topic_by_id(Uuid(topic.topic_id))
             name = None if known is None else known.name
             wanted += [
-                SharedPartition(Uuid(topic.topic_id), partition.partition_index, name)
+                CachedSharePartition(Uuid(topic.topic_id), partition.partition_index, name)
                 for partition in topic.partitions
             ]
-        return self._service.sessions.plan(
+        return self._service.sessions.new_context(
             self._who,
             request.share_session_epoch,
             wanted,
@@ -265,13 +180,13 @@ class _ShareFetch:
         rules = AckRules(self._ctx.version, self._request.is_renew_ack)
         return acknowledge(self._service.partitions, self._image, self._who, self._request.topics, rules)
 
-    def _sort_out(self) -> tuple[list[ShareRead], list[SharedPartition]]:
+    def _sort_out(self) -> tuple[list[ShareRead], list[CachedSharePartition]]:
         """Partitions that are not there, and those to acquire from."""
         if self._request.is_renew_ack:
             return [], []
         image = self._image
         unknown, known = [], []
-        for partition in self._opened.partitions:
+        for partition in self._session_context.partitions:
             if partition.topic is None:
                 unknown.append(ShareRead(partition, ErrorCode.UNKNOWN_TOPIC_ID))
             elif image.partition(partition.topic, partition.partition) is None:
@@ -280,20 +195,20 @@ class _ShareFetch:
                 known.append(partition)
         return unknown, known
 
-    def _fetch(self, partitions: list[SharedPartition]) -> Pending[list[ShareRead]]:
+    def _fetch(self, partitions: list[CachedSharePartition]) -> Pending[list[ShareRead]]:
         if not partitions:
             return Pending.of([])
         request = self._request
         max_bytes = min(request.max_bytes, self._service.settings.max_fetch_bytes)
-        if request.share_acquire_mode not in AcquireMode.__members__.values():
+        if request.share_acquire_mode not in ShareAcquireMode.__members__.values():
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "Unknown share acquire mode")
-        mode = AcquireMode(request.share_acquire_mode)
-        wish = Wish(self._who.member_id, request.max_records, request.batch_size, mode)
-        terms = ShareTerms(
-            self._who.group_id, wish, request.max_wait_ms, min(request.min_bytes, max_bytes), max_bytes
+        mode = ShareAcquireMode(request.share_acquire_mode)
+        acquire = AcquireParams(self._who.member_id, request.max_records, request.batch_size, mode)
+        params = ShareFetchParams(
+            self._who.group_id, acquire, request.max_wait_ms, min(request.min_bytes, max_bytes), max_bytes
         )
         return self._service.fetch(
-            terms, _rotated(partitions, request.share_session_epoch), self._ctx.connection
+            params, _rotated(partitions, request.share_session_epoch), self._ctx.connection
         )
 
     # ---- answering ----------------------------------------------------------------------------------------
@@ -301,13 +216,13 @@ class _ShareFetch:
     def _answer(self, reads: list[ShareRead], outcomes: AckOutcomes) -> Encoded:
         node = self._ctx.node
         code = ErrorCode.NONE
-        if not self._opened.is_current():
+        if not self._session_context.is_current():
             code, reads = ErrorCode.INVALID_SHARE_SESSION_EPOCH, []
-        told = [read for read in reads if self._must_tell(read)]
-        if any(self._image.topic_by_id(read.partition.topic_id) is None for read in told):
+        answered = [read for read in reads if self._must_answer(read)]
+        if any(self._image.topic_by_id(read.partition.topic_id) is None for read in answered):
             # There is a code for a topic that is gone, but Kafka fails as a whole, and clients open a new session.
             return _refused(ErrorCode.UNKNOWN_SERVER_ERROR)
-        topics = self._topics(told, dict(outcomes))
+        topics = self._topics(answered, dict(outcomes))
         leaders = [a.leader_id for answers in topics.values() for a in answers if a.error_code in MISDIRECTED]
         if self._request.share_session_epoch == FINAL_EPOCH:
             self._service.close_session(self._who)
@@ -334,11 +249,11 @@ class _ShareFetch:
             topics.setdefault(topic_id, []).append(answer)
         return topics
 
-    def _must_tell(self, read: ShareRead) -> bool:
-        session = self._opened.session
+    def _must_answer(self, read: ShareRead) -> bool:
+        session = self._session_context.session
         if session is None:
             return True
-        return session.must_tell(read.partition.key, read.slice is not None, bool(read.error_code))
+        return session.must_answer(read.partition.key, read.slice is not None, bool(read.error_code))
 
     def _partition_answer(self, read: ShareRead, outcome: AckOutcome) -> SharePartitionAnswer:
         topic_id, partition = read.partition.key
@@ -356,7 +271,7 @@ class _ShareFetch:
         )
 
 
-def _rotated(partitions: list[SharedPartition], epoch: int) -> list[SharedPartition]:
+def _rotated(partitions: list[CachedSharePartition], epoch: int) -> list[CachedSharePartition]:
     """Each request begins with another partition, so that none starves."""
     if len(partitions) < 2 or epoch < 1:
         return partitions
@@ -364,7 +279,94 @@ def _rotated(partitions: list[SharedPartition], epoch: int) -> list[SharedPartit
     return partitions[begin:] + partitions[:begin]
 
 
-def _acknowledge_response(ctx: Context, who: SessionKey, outcomes: AckOutcomes) -> ShareAcknowledgeResponse:
+# ---- acknowledgements, alone (ShareAcknowledge) or together with a fetch
+
+
+class AckRules(NamedTuple):
+    """What a request may acknowledge: RENEW from version 2 on, and only if the request says that it does."""
+
+    version: int
+    is_renew: bool
+
+    def allow(self, said: Sequence[AcknowledgementBatch]) -> bool:
+        before = -1
+        for batch in said:
+            if batch.first_offset > batch.last_offset or batch.first_offset < before:
+                return False
+            if not self._allow_types(batch):
+                return False
+            before = batch.last_offset
+        return True
+
+    def _allow_types(self, batch: AcknowledgementBatch) -> bool:
+        types = batch.acknowledge_types
+        if not types or (len(types) > 1 and len(types) != batch.last_offset - batch.first_offset + 1):
+            return False
+        highest = AcknowledgeType.RENEW if self.version >= RENEW_VERSION else AcknowledgeType.REJECT
+        if min(types) < 0 or max(types) > highest:
+            return False
+        return self.is_renew or AcknowledgeType.RENEW not in types
+
+
+def acknowledge(
+    shares: SharePartitionCache,
+    image: ClusterImage,
+    who: ShareSessionKey,
+    topics: Iterable[FetchTopic] | Iterable[AcknowledgeTopic],
+    rules: AckRules,
+) -> Pending[AckOutcomes]:
+    """Pass the acknowledgements of a member on to the share partitions; each has an outcome of its own."""
+    said: dict[PartitionKey, list[AcknowledgementBatch]] = {
+        (Uuid(topic.topic_id), partition.partition_index): partition.acknowledgement_batches
+        for topic in topics
+        for partition in topic.partitions
+    }
+    errors: AckOutcomes = {}
+    accepted: dict[SharePartitionKey, list[Acknowledgement]] = {}
+    unsaid: AckOutcomes = {}
+    for key, batches in said.items():
+        code = _problem(image, key, batches, rules)
+        if code:
+            errors[key] = AckOutcome(code)
+        elif not batches:
+            unsaid[key] = AckOutcome(ErrorCode.NONE)
+        else:
+            accepted[SharePartitionKey(who.group_id, *key)] = [
+                Acknowledgement(batch.first_offset, batch.last_offset, batch.acknowledge_types)
+                for batch in batches
+            ]
+    if not accepted:
+        return Pending.of(errors)
+    answer: Pending[AckOutcomes] = Pending()
+    shares.acknowledge(who.member_id, accepted).then(
+        lambda done: answer.resolve(_in_order(said, done.result(), errors | unsaid))
+    )
+    return answer
+
+
+def _problem(
+    image: ClusterImage, key: PartitionKey, said: Sequence[AcknowledgementBatch], rules: AckRules
+) -> ErrorCode:
+    topic = image.topic_by_id(key[0])
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    if not rules.allow(said):
+        return ErrorCode.INVALID_REQUEST
+    return ErrorCode.NONE if key[1] in topic.partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _in_order(keys: Iterable[PartitionKey], outcomes: PartitionOutcomes, known: AckOutcomes) -> AckOutcomes:
+    found = {key[1:]: _outcome(error) for key, error in outcomes.items()} | known
+    return {key: found[key] for key in keys}
+
+
+def _outcome(error: KafkaError | None) -> AckOutcome:
+    return AckOutcome(ErrorCode.NONE) if error is None else AckOutcome(error.code, error.message)
+
+
+def _acknowledge_response(
+    ctx: Context, who: ShareSessionKey, outcomes: AckOutcomes
+) -> ShareAcknowledgeResponse:
     topics: dict[Uuid, list[ShareAcknowledgeResponsePartitionData]] = {}
     leaders = []
     for (topic_id, partition), outcome in outcomes.items():

@@ -12,7 +12,8 @@ from ottla.server.authorized import ALL_GROUP_OPERATIONS
 from ottla.server.context import Context
 from ottla.server.handlers.groups import caller_of
 from ottla.server.registry import handles
-from ottla.share.coordinator import FIRST_EPOCH, UNKNOWN, ShareKey, Summary
+from ottla.share.coordinator import FIRST_EPOCH, UNKNOWN, Summary
+from ottla.share.state import SharePartitionKey
 from ottla.wire.messages import share_group as wire
 
 SHARE_VERSION = "share.version"
@@ -161,7 +162,7 @@ def _image(ctx: Context, topic_name: str) -> TopicImage | None:
 def _topic_offsets(
     ctx: Context, group_id: str, topic: TopicImage, numbers: list[int]
 ) -> Pending[wire.DescribeShareGroupOffsetsResponseTopic]:
-    keys = [ShareKey(group_id, topic.id, number) for number in numbers]
+    keys = [SharePartitionKey(group_id, topic.id, number) for number in numbers]
     read = ctx.node.share_groups.persister.read_summaries(keys)
     return read.map(
         lambda answers: wire.DescribeShareGroupOffsetsResponseTopic(

@@ -11,9 +11,9 @@ from ottla.model.ids import Uuid
 from ottla.model.pending import Pending
 from ottla.server.context import Context
 from ottla.server.registry import handles
-from ottla.share.coordinator import ShareKey, ShareState, StateChange, Summary
-from ottla.share.coordinator import StateBatch as KeptBatch
+from ottla.share.coordinator import ShareGroupOffset, StateChange, Summary
 from ottla.share.persister import sweep
+from ottla.share.state import PersisterStateBatch, SharePartitionKey
 from ottla.wire.messages import share_state as wire
 
 T = TypeVar("T")
@@ -42,35 +42,39 @@ class _Api(Generic[R]):
         self,
         ctx: Context,
         request: Any,
-        ask: Callable[[ShareKey, Any], Pending[T]],
-        tell: Callable[[Any, T], None] | None = None,
+        ask: Callable[[SharePartitionKey, Any], Pending[T]],
+        fill: Callable[[Any, T], None] | None = None,
     ) -> Pending[R]:
         """Ask about every partition; of one that is named twice the last answer counts."""
         if self.asks_nothing(request):
             return Pending.of(self.response(results=[]))
         asked = [
-            (ShareKey(request.group_id, topic.topic_id, partition.partition), partition)
+            (SharePartitionKey(request.group_id, topic.topic_id, partition.partition), partition)
             for topic in request.topics
             for partition in topic.partitions
         ]
 
-        def told(answers: dict[int, Pending[T]]) -> R:
+        def respond(answers: dict[int, Pending[T]]) -> R:
             results: dict[Uuid, dict[int, Any]] = {}
             for (key, _), answer in zip(asked, answers.values(), strict=True):
-                results.setdefault(key.topic_id, {})[key.partition] = self._result(key, answer, tell)
+                results.setdefault(key.topic_id, {})[key.partition] = self._result(key, answer, fill)
             return self.response(results=[self._topic(*found) for found in results.items()])
 
-        return sweep(range(len(asked)), lambda number: ask(*asked[number]), ctx.node.loop.call_soon).map(told)
+        return sweep(range(len(asked)), lambda number: ask(*asked[number]), ctx.node.loop.call_soon).map(
+            respond
+        )
 
     def _topic(self, topic_id: Uuid, found: dict[int, Any]) -> Any:
         return self.topic(topic_id=topic_id, partitions=[found[partition] for partition in sorted(found)])
 
-    def _result(self, key: ShareKey, answer: Pending[T], tell: Callable[[Any, T], None] | None) -> Any:
+    def _result(
+        self, key: SharePartitionKey, answer: Pending[T], fill: Callable[[Any, T], None] | None
+    ) -> Any:
         result = self.partition(partition=key.partition)
         if answer.error is not None:
             result.error_code, result.error_message = int(answer.error.code), str(answer.error)
-        elif tell is not None:
-            tell(result, answer.result())
+        elif fill is not None:
+            fill(result, answer.result())
         return result
 
 
@@ -151,18 +155,18 @@ def _change(asked: wire.WriteShareGroupStateRequestPartitionData) -> StateChange
         asked.leader_epoch,
         asked.start_offset,
         asked.delivery_complete_count,
-        _kept(asked.state_batches),
+        _batches(asked.state_batches),
     )
 
 
-def _kept(batches: Iterable[wire.StateBatch]) -> tuple[KeptBatch, ...]:
+def _batches(batches: Iterable[wire.StateBatch]) -> tuple[PersisterStateBatch, ...]:
     return tuple(
-        KeptBatch(batch.first_offset, batch.last_offset, batch.delivery_count, batch.delivery_state)
+        PersisterStateBatch(batch.first_offset, batch.last_offset, batch.delivery_count, batch.delivery_state)
         for batch in batches
     )
 
 
-def _read(result: wire.ReadShareGroupStateResponsePartitionResult, state: ShareState) -> None:
+def _read(result: wire.ReadShareGroupStateResponsePartitionResult, state: ShareGroupOffset) -> None:
     result.state_epoch = state.state_epoch
     result.start_offset = state.start_offset
     result.state_batches = [

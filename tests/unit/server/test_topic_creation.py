@@ -1,13 +1,12 @@
 """Internal topics of streams applications: who is asked for them, how often, and what is remembered of a refusal."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 from ottla.coordinator.group.streams.topology import ConfiguredInternalTopic
 from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.server.topic_creation import MAX_FAILURES, StreamsTopics
+from ottla.server.topic_creation import MAX_FAILURES, StreamsInternalTopics
 from ottla.wire.messages.topics import CreatableTopicResult, CreateTopicsResponse
 
 RETRY_MS = 10_000
@@ -45,16 +44,11 @@ class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.controller = Controller()
-        self.made = StreamsTopics()
-        self.node: Any = SimpleNamespace(
-            loop=asyncio.get_running_loop(),
-            config=lambda: {"request.timeout.ms": 1},
-            controller=self.controller,
-            clock=self.clock,
-        )
+        config: Any = {"request.timeout.ms": 1}
+        self.made = StreamsInternalTopics(lambda: config, self.controller, self.clock)
 
     def create(self, *names: str) -> None:
-        self.made.create(self.node, topics(*names), RETRY_MS, self.clock.now_ms())
+        self.made.create(topics(*names), RETRY_MS, self.clock.now_ms())
 
     async def done(self) -> None:
         while others := asyncio.all_tasks() - {asyncio.current_task()}:

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
-from ottla.server.handlers.produce import Outcomes, ProduceAnswer
+from ottla.server.handlers.produce import DelayedProduce, Outcomes, _Produce
 
 ONE, TWO = Uuid(b"1" * 16), Uuid(b"2" * 16)
 
@@ -22,16 +22,16 @@ def done(index: int) -> Any:
     return (index, 0, 5, -1, 0, [], None, None)
 
 
-def answer_waiting_for(waiting_for: list[tuple[Any, int]], error: KafkaError) -> ProduceAnswer:
+def delayed(
+    waiting_for: list[tuple[Any, int]], error: KafkaError, topics: Outcomes | None = None
+) -> DelayedProduce:
     def leader(topic: str | bytes, index: int) -> Any:
         raise error
 
-    answer = ProduceAnswer()
     replicas = SimpleNamespace(hosted=lambda topic, index: None, leader=leader)
-    answer._services = SimpleNamespace(replicas=replicas)  # type: ignore[assignment]
-    answer._version = 9
-    answer._waiting_for = waiting_for
-    return answer
+    services: Any = SimpleNamespace(replicas=replicas)
+    nobody: Any = None
+    return DelayedProduce(_Produce(services, nobody, nobody, 9, 0, 0), topics or [], waiting_for)
 
 
 @pytest.mark.parametrize(("one", "two"), [("one", "two"), (ONE, TWO)])
@@ -39,13 +39,13 @@ def test_only_what_is_not_committed_is_told_whatever_its_topic(one: str | bytes,
     # one-0 is late; two-0 was waited for too and is there by now; two-1 is nobody's, one-1 never waited.
     waiting = [(partition("one", ONE, 0, 5), 6), (partition("two", TWO, 0, 7), 7)]
     gone = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    answer = answer_waiting_for(waiting, gone)
     refused = (1, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1, -1, -1, [], None, None)
     outcomes: Outcomes = [(one, [done(0), done(1)]), (two, [done(0), refused])]
+    produce = delayed(waiting, gone, outcomes)
     late = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-    for why, code in ((lambda topic, index: late, late.code), (answer._why_lost, gone.code)):
+    for why, code in ((lambda topic, index: late, late.code), (produce._why_lost, gone.code)):
         told = (0, int(code), *done(0)[2:])
-        assert answer._told_uncommitted(outcomes, why) == [
+        assert produce._outcomes(why) == [
             (one, [told, done(1)]),
             (two, [done(0), refused]),
         ]
@@ -54,16 +54,16 @@ def test_only_what_is_not_committed_is_told_whatever_its_topic(one: str | bytes,
 def test_a_late_answer_that_cannot_be_given_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     timers: list[Callable[[], None]] = []
     closed: list[Exception] = []
-    answer = ProduceAnswer()
-    answer._services = SimpleNamespace(  # type: ignore[assignment]
+    services: Any = SimpleNamespace(
         loop=SimpleNamespace(call_later=lambda delay, call: timers.append(call)),
     )
-    answer._connection = SimpleNamespace(name="1.2.3.4:5", fail=closed.append)  # type: ignore[assignment]
-    answer._request = SimpleNamespace(timeout_ms=5)  # type: ignore[assignment]
+    connection: Any = SimpleNamespace(name="1.2.3.4:5", fail=closed.append)
+    request: Any = SimpleNamespace(timeout_ms=5)
     # Its log has no high watermark to look at: an error that nobody thought of.
-    waits = SimpleNamespace(log=None, when_committed=lambda offset, call: None)
-    answer._waiting_for = [(waits, 1)]  # type: ignore[list-item]
-    deferred = answer._answer_when_committed([("one", [(0, 0, 5, -1, 0, [], None, None)])])
+    waits: Any = SimpleNamespace(log=None, when_committed=lambda offset, call: None)
+    outcomes: Outcomes = [("one", [(0, 0, 5, -1, 0, [], None, None)])]
+    produce = DelayedProduce(_Produce(services, connection, request, 9, 0, 0), outcomes, [(waits, 1)])
+    deferred = produce.start()
     timers[0]()
     assert not deferred.done
     assert [type(error) for error in closed] == [AttributeError]
@@ -71,11 +71,12 @@ def test_a_late_answer_that_cannot_be_given_closes_the_connection(caplog: pytest
 
 
 def test_what_is_committed_is_told_as_it_was() -> None:
-    answer = answer_waiting_for([(partition("one", ONE, 0, 6), 6)], KafkaError(ErrorCode.NONE))
     outcomes: Outcomes = [("one", [done(0)])]
-    assert answer._told_uncommitted(outcomes, answer._why_lost) is outcomes
+    produce = delayed([(partition("one", ONE, 0, 6), 6)], KafkaError(ErrorCode.NONE), outcomes)
+    assert produce._outcomes(produce._why_lost) is outcomes
 
 
 def test_a_topic_that_is_gone_is_unknown_by_its_name() -> None:
-    answer = answer_waiting_for([], KafkaError(ErrorCode.UNKNOWN_TOPIC_ID))
-    assert answer._why_lost(ONE, 0).code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert delayed([], KafkaError(ErrorCode.UNKNOWN_TOPIC_ID))._why_lost(ONE, 0).code == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
