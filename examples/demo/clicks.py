@@ -1,8 +1,8 @@
 """The demo with Spark: sample clicks into a topic, the clickstream pipeline over it, its results live on one screen.
 
 Three processes: this one writes the clicks, reads the results and draws; the broker; and Spark with its Java
-(ottla.examples.demo.spark). The results are read as any consumer would read them (read_committed), so what is on the screen is
-what the pipeline has committed.
+(ottla.examples.demo.spark). The results are read as any consumer would read them (read_committed), so what is on the
+screen is what the pipeline has committed. `ClickBoard` and the lines made of it are pure; the demo owns one.
 """
 
 from __future__ import annotations
@@ -37,10 +37,6 @@ from ottla.examples.demo.parts import (
     stop_at_signals,
 )
 
-# ----------------------------------------
-# What the demo with Spark shows: clicks going in, micro-batches, results coming out. Pure; the demo owns one.
-
-
 BAR_WIDTH = 30
 MAX_SESSIONS = 20
 MIN_PAGES, MAX_PAGES = 4, 8
@@ -54,6 +50,43 @@ PHASES = {
     "queries": "starting the pipeline's queries",
     "running": "waiting for the first micro-batch",
 }
+CLICKS, PER_MINUTE, SESSIONS = "clicks", "clicks.per_minute", "clicks.sessions"
+_AFTERWARDS = "Spark and the broker are stopped and their data removed"
+# Pages and how often they are looked at.
+PAGES = {
+    "/": 30,
+    "/letters": 22,
+    "/diaries": 14,
+    "/search": 12,
+    "/stories/the-metamorphosis": 9,
+    "/stories/the-burrow": 6,
+    "/prague": 4,
+    "/about": 3,
+}
+NAMES = (
+    "franz",
+    "ottla",
+    "milena",
+    "max",
+    "felice",
+    "hermann",
+    "julie",
+    "grete",
+    "josef",
+    "karl",
+    "robert",
+    "elli",
+)
+VISITORS = 120
+MIN_CLICKS, MAX_CLICKS = 2, 30
+PARTITIONS = 2
+TICK_S = 0.05
+STOP_TIMEOUT_S = 15.0
+CATCH_UP_S = 60.0
+# A busy machine takes its time to start Spark; beyond this it is not going to.
+START_TIMEOUT_S = 600.0
+MAX_LINE_BYTES = 1 << 20
+TOPIC_SETTINGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(8 << 20), "retention.ms": "3600000"}
 
 
 class Minutes:
@@ -125,9 +158,6 @@ class ClickBoard:
         else:
             self.sessions_seen += 1
             self.sessions.appendleft(row)
-
-
-CLICKS, PER_MINUTE, SESSIONS = "clicks", "clicks.per_minute", "clicks.sessions"
 
 
 def lines(board: ClickBoard, now: float, height: int) -> list[Line]:
@@ -238,9 +268,6 @@ def progress_line(board: ClickBoard, elapsed_s: float) -> str:
     )
 
 
-_AFTERWARDS = "Spark and the broker are stopped and their data removed"
-
-
 def summary(board: ClickBoard) -> str:
     """The last word."""
     counted = board.minutes.counted
@@ -256,39 +283,6 @@ def _verdict(missing: int) -> str:
     if missing == 0:
         return "each of them once"
     return f"{missing:,} not yet counted" if missing > 0 else f"{-missing:,} too many"
-
-
-# ----------------------------------------
-# Sample clicks: visitors come to a small site, look at some pages, and leave. Pure but for the dice it is given.
-
-
-# Pages and how often they are looked at.
-PAGES = {
-    "/": 30,
-    "/letters": 22,
-    "/diaries": 14,
-    "/search": 12,
-    "/stories/the-metamorphosis": 9,
-    "/stories/the-burrow": 6,
-    "/prague": 4,
-    "/about": 3,
-}
-NAMES = (
-    "franz",
-    "ottla",
-    "milena",
-    "max",
-    "felice",
-    "hermann",
-    "julie",
-    "grete",
-    "josef",
-    "karl",
-    "robert",
-    "elli",
-)
-VISITORS = 120
-MIN_CLICKS, MAX_CLICKS = 2, 30
 
 
 class Visitors:
@@ -318,16 +312,6 @@ class Visitors:
             .replace("+00:00", "Z")
         )
         return user.encode(), json.dumps({"user": user, "page": page, "at": at}).encode()
-
-
-PARTITIONS = 2
-TICK_S = 0.05
-STOP_TIMEOUT_S = 15.0
-CATCH_UP_S = 60.0
-# A busy machine takes its time to start Spark; beyond this it is not going to.
-START_TIMEOUT_S = 600.0
-MAX_LINE_BYTES = 1 << 20
-TOPIC_SETTINGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(8 << 20), "retention.ms": "3600000"}
 
 
 class Spark:

@@ -1,4 +1,7 @@
-"""The demo of the broker alone: letters written by one client and read by another, live, on one screen."""
+"""The demo of the broker alone: letters written by one client and read by another, live, on one screen.
+
+`Board` and the lines made of it are pure; the demo owns one.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,23 @@ if TYPE_CHECKING:
     from ottla.client.consumer.fetch import ConsumerRecord
 
 
-# ----------------------------------------
-# What the demo shows: counters, and the few lines made of them. Pure; the demo owns one of each.
-
-
 BAR_WIDTH = 24
 LATENCIES = 2000
+TOPIC = "letters"
+PARTITIONS = 3
+TICK_S = 0.02
+CATCH_UP_S = 5.0
+# The demo may run all day: the topic keeps the last few megabytes.
+TOPIC_SETTINGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(8 << 20), "retention.ms": "600000"}
+_WRITERS = ("Franz", "Ottla", "Milena", "Max", "Felice", "Hermann", "Julie", "Grete")
+_PHRASES = (
+    "the house in the Alchimistengasse is quiet at night",
+    "the doctor says the country air does me good",
+    "I have read your letter three times already",
+    "the train from Zürau was late again",
+    "send me the catalogue, if it is not too much trouble",
+    "we planted potatoes on Sunday",
+)
 
 
 class Board:
@@ -141,24 +155,6 @@ def _size(size_bytes: float) -> str:
             return f"{size_bytes:,.0f} {unit}"
         size_bytes /= 1000
     return f"{size_bytes:,.1f} GB"
-
-
-TOPIC = "letters"
-PARTITIONS = 3
-TICK_S = 0.02
-CATCH_UP_S = 5.0
-# The demo may run all day: the topic keeps the last few megabytes.
-TOPIC_SETTINGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(8 << 20), "retention.ms": "600000"}
-
-_WRITERS = ("Franz", "Ottla", "Milena", "Max", "Felice", "Hermann", "Julie", "Grete")
-_PHRASES = (
-    "the house in the Alchimistengasse is quiet at night",
-    "the doctor says the country air does me good",
-    "I have read your letter three times already",
-    "the train from Zürau was late again",
-    "send me the catalogue, if it is not too much trouble",
-    "we planted potatoes on Sunday",
-)
 
 
 async def demo(directory: Path, rate: int, seconds: float | None) -> tuple[str, bool]:

@@ -1,7 +1,12 @@
-"""A demo's terminal: a screen that is redrawn, or a line a second where there is no terminal.
+"""What the demos share: the screen, the broker's process, the producer, and how a demo ends.
 
-The screen is the terminal's alternate one, so that what stood there before comes back, and a resize spoils nothing.
-Colours are bold and dim only, none with NO_COLOR or on a dumb terminal. Owned by the demo's event loop.
+- The screen is the terminal's alternate one, so that what stood there before comes back, and a resize spoils nothing.
+  Where there is no terminal it is a line a second.
+- The broker is a process as `ottla serve` runs it, in a directory of its own, on a free port. However the demo ends,
+  the broker does: it is stopped, or it sees the end of its standard input and stops by itself.
+- A demo ends at a signal in order, at a second one at once.
+
+Owned by the demo's event loop.
 """
 
 from __future__ import annotations
@@ -27,6 +32,12 @@ ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 HOME, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m"}
 _PLAIN = "\x1b[0m"
+Progress = Callable[[float], str]
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+ABANDON_S = 0.2
+TICK_S = 0.02
+WINDOW_S = 2.0
 
 
 class Line(NamedTuple):
@@ -47,7 +58,6 @@ def say(message: str) -> None:
 
 # What is to be seen now, in so many columns and rows; and the same as one line (none: nothing new).
 Frame = Callable[[float, int, int], Sequence[Line]]
-Progress = Callable[[float], str]
 
 
 def coloured() -> bool:
@@ -116,16 +126,6 @@ async def pause(event: asyncio.Event, seconds: float) -> None:
     """Sleep, but wake at once for the event."""
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
-
-
-# ----------------------------------------
-# The broker of a demo: a process as `ottla serve` runs it, in a directory of its own, on a free port.
-#
-# However the demo ends, the broker does: it is stopped, or it sees the end of its standard input and stops by itself.
-
-
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 15.0
 
 
 class Broker:
@@ -207,13 +207,6 @@ async def create_topics(
             raise result
 
 
-# ----------------------------------------
-# How a demo ends: at a signal in order, at a second one at once.
-
-
-ABANDON_S = 0.2
-
-
 def stop_at_signals(stop: asyncio.Event) -> None:
     """The first signal ends the running task in order; a second does not wait for what is still under way."""
     whole = asyncio.current_task()
@@ -231,14 +224,6 @@ async def abandon(tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in pending:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=ABANDON_S)
-
-
-# ----------------------------------------
-# The producer of a demo: records at an even pace, and what became of them on the demo's board.
-
-
-TICK_S = 0.02
-WINDOW_S = 2.0
 
 
 class Meter:

@@ -1,7 +1,7 @@
 """The Spark of a demo, a process of its own: starts a session and the pipeline, and tells how it goes.
 
-`python -m ottla.examples.demo.spark ADDRESS DIRECTORY`. Every line it writes is a JSON object: `{"phase": ...}` while it
-starts, `{"queries": [...]}` as it runs. It stops at the end of its standard input, so that it never outlives the
+`python -m ottla.examples.demo.spark ADDRESS DIRECTORY`. Every line it writes is a JSON object: `{"phase": ...}` while
+it starts, `{"queries": [...]}` as it runs. It stops at the end of its standard input, so that it never outlives the
 demo, however that ends; its Java sees its own end of input when this process is gone.
 """
 

@@ -1,4 +1,8 @@
-"""`ottla topic`: list, describe, create, alter, trim and delete topics. Owned by the process that runs one command."""
+"""`ottla topic`: list, describe, create, alter, trim and delete topics.
+
+`trim` deletes the records below an offset (DeleteRecords): it prints what would go, and only --execute deletes it.
+Owned by the process that runs one command.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,19 @@ if TYPE_CHECKING:
     from ottla.model.errors import KafkaError
 
 
-# ----------------------------------------
-# `ottla topic trim`: forget the records below an offset (DeleteRecords).
-#
-# What would go is shown first; only --execute lets it go. Owned by the process that runs one command.
-
-
 _COLUMNS = ("topic", "partition", "begin", "end", "new_begin", "records")
+_TOPIC_COLUMNS = ("topic", "topic_id", "partitions", "replication_factor", "configs")
+_PARTITION_COLUMNS = (
+    "topic",
+    "partition",
+    "leader",
+    "leader_epoch",
+    "replicas",
+    "isr",
+    "offline",
+    "begin",
+    "end",
+)
 
 
 def trim(args: argparse.Namespace) -> int:
@@ -75,20 +85,6 @@ def trim(args: argparse.Namespace) -> int:
 
 def _partition_offsets(client: Admin, partitions: list[TopicPartition], which: int) -> Offsets:
     return {tp: found.offset for tp, found in client.list_offsets(dict.fromkeys(partitions, which)).items()}
-
-
-_TOPIC_COLUMNS = ("topic", "topic_id", "partitions", "replication_factor", "configs")
-_PARTITION_COLUMNS = (
-    "topic",
-    "partition",
-    "leader",
-    "leader_epoch",
-    "replicas",
-    "isr",
-    "offline",
-    "begin",
-    "end",
-)
 
 
 def _list(args: argparse.Namespace) -> int:

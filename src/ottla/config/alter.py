@@ -1,7 +1,9 @@
-"""Changes to the settings of a resource: what an operation makes of a value, and whether that is allowed.
+"""Changes to the settings of a resource: what an operation makes of a value, and whether the result is allowed.
 
-Pure functions, which the controller calls before it writes records; a broker has checked a change of its own
-with ottla.config.alter before. Refusals are KafkaError with Kafka's code and sentence (KIP-133, KIP-339).
+`apply_operation` and `check_resource` are Kafka's ConfigurationControlManager: the controller calls them before it
+writes records (KIP-133, KIP-339). `check_broker_change` is DynamicBrokerConfig's validation: the broker that gets the
+request calls it first (as Kafka's ConfigAdminManager does), and `applicable` when it applies the metadata log
+(KIP-226). Pure functions. Refusals are KafkaError with Kafka's code and sentence.
 """
 
 from __future__ import annotations
@@ -44,6 +46,15 @@ _MATCH_PARAMETERS = frozenset(
         "client_source_address",
         "client_source_port",
     }
+)
+# These have a cluster-wide meaning even when they are set for one listener.
+_CLUSTER_LISTENER_KEYS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
+# Pools that may at most double or halve at once.
+_POOLS = (
+    "num.io.threads",
+    "num.replica.fetchers",
+    "num.recovery.threads.per.data.dir",
+    "background.threads",
 )
 
 
@@ -248,24 +259,6 @@ def _without_nulls(settings: Mapping[str, str | None], kind: str) -> dict[str, s
 def _require(good: bool, message: str) -> None:
     if not good:
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-
-
-# ----------------------------------------
-# Which settings of a broker may change while it runs, and whether a change would be accepted.
-#
-# Pure functions, called by the broker that gets the request (as Kafka's ConfigAdminManager is) and by whoever
-# applies the metadata log. Refusals are KafkaError with Kafka's code and sentence.
-
-
-# These have a cluster-wide meaning even when they are set for one listener.
-_CLUSTER_LISTENER_KEYS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
-# Pools that may at most double or halve at once.
-_POOLS = (
-    "num.io.threads",
-    "num.replica.fetchers",
-    "num.recovery.threads.per.data.dir",
-    "background.threads",
-)
 
 
 def check_broker_change(config: BrokerConfig, settings: Mapping[str, str], *, per_broker: bool) -> None:

@@ -1,7 +1,7 @@
-"""What DescribeConfigs tells of a resource: value, source, synonyms, type, for every key, as Kafka tells it.
+"""What DescribeConfigs answers for a resource: value, source, synonyms, type, for every key, as Kafka answers it.
 
-Pure functions over a BrokerConfig and a resource's own settings. Entries are sorted by name. Passwords, and
-keys nobody knows the type of, never show a value.
+Pure functions over a BrokerConfig and a resource's own settings. Entries are sorted by name. Passwords, and keys of
+unknown type, never show a value. Synonyms are the keys that say the same in other units or for one listener (KIP-226).
 """
 
 from __future__ import annotations
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
     from ottla.config.broker import BrokerConfig
     from ottla.config.types import ConfigKey
-
-
-# ----------------------------------------
-# Keys that say the same thing in other units or for one listener (KIP-226). Pure.
 
 
 _ROLL = ("log.roll.ms", "log.roll.hours")

@@ -1,7 +1,9 @@
-"""What the user said, before any of it is believed: server.properties, then KAFKA_*, then -X; the last wins.
+"""What the user set, before it is checked: server.properties, then KAFKA_* variables, then -X; the last wins.
 
-Every setting remembers where it came from, so that a mistake can be answered with one line that says which
-file, variable or option to mend. Built once at start, by the command line or a test.
+Every setting remembers where it came from, so that a mistake can be answered with one line that names the file,
+variable or option to mend. Variables are mapped to keys as the Apache Docker image maps them: KAFKA_LOG_DIRS is
+log.dirs, two underscores are one, three a dash; those meant for the JVM, for the image's own scripts or for clients are
+ignored. Built once at start, by the command line or a test; the environment is a parameter.
 """
 
 from __future__ import annotations
@@ -19,13 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ottla.config.types import ConfigKey
-
-
-# ----------------------------------------
-# KAFKA_* variables, mapped to keys as the Apache Docker image maps them.
-#
-# KAFKA_LOG_DIRS is log.dirs; two underscores stand for one, three for a dash. Variables meant for the JVM, for
-# the image's own scripts or for clients are nobody's keys. Pure: the environment is a parameter.
 
 
 PREFIX = "KAFKA_"
@@ -84,6 +79,37 @@ _CLIENTS = frozenset(
     }
 )
 IGNORED = _JVM | _SCRIPTS | _CLIENTS
+LISTENER_PREFIX = "listener.name."
+# These are set for one SASL mechanism of a listener: listener.name.<listener>.<mechanism>.<key>.
+MECHANISM_KEYS = (
+    "sasl.jaas.config",
+    "sasl.login.callback.handler.class",
+    "sasl.login.class",
+    "sasl.server.callback.handler.class",
+    "connections.max.reauth.ms",
+)
+# Read by the authorizer and other plugins rather than by the broker, so Kafka's own table does not have them.
+PLUGIN_KEYS = frozenset({"allow.everyone.if.no.acl.found", "super.users"})
+PLUGIN_PREFIXES = ("config.providers.", "rlmm.config.", "rsm.config.")
+_ZOOKEEPER = "ZooKeeper is gone since Kafka 4.0"
+_OLD_FORMATS = "there is only one message format since Kafka 4.0"
+REMOVED_KEYS = {
+    "broker.id.generation.enable": _ZOOKEEPER,
+    "control.plane.listener.name": _ZOOKEEPER,
+    "delegation.token.master.key": "it is delegation.token.secret.key since Kafka 4.0",
+    "inter.broker.protocol.version": "features took its place in Kafka 4.0",
+    "log.message.downconversion.enable": _OLD_FORMATS,
+    "log.message.format.version": _OLD_FORMATS,
+    "log.message.timestamp.difference.max.ms": "log.message.timestamp.before.max.ms took its place",
+    "offsets.commit.required.acks": "commits always wait for all replicas since Kafka 4.0",
+    "password.encoder.secret": _ZOOKEEPER,
+    "reserved.broker.max.id": _ZOOKEEPER,
+    "zookeeper.connect": _ZOOKEEPER,
+    "zookeeper.connection.timeout.ms": _ZOOKEEPER,
+    "zookeeper.session.timeout.ms": _ZOOKEEPER,
+}
+# Somebody's KAFKA_SOMETHING may have nothing to do with a broker; one this close to a key is meant for it.
+TYPO_CLOSENESS = 0.85
 
 
 def key_of(variable: str) -> str:
@@ -104,40 +130,6 @@ def implied_listeners(environ: Mapping[str, str]) -> str | None:
     if not advertised or "KAFKA_LISTENERS" in environ or environ.get("KAFKA_PROCESS_ROLES") == "controller":
         return None
     return re.sub(r"://[^:]*:", "://0.0.0.0:", advertised)
-
-
-LISTENER_PREFIX = "listener.name."
-# These are set for one SASL mechanism of a listener: listener.name.<listener>.<mechanism>.<key>.
-MECHANISM_KEYS = (
-    "sasl.jaas.config",
-    "sasl.login.callback.handler.class",
-    "sasl.login.class",
-    "sasl.server.callback.handler.class",
-    "connections.max.reauth.ms",
-)
-# Read by the authorizer and other plugins rather than by the broker, so Kafka's own table does not have them.
-PLUGIN_KEYS = frozenset({"allow.everyone.if.no.acl.found", "super.users"})
-PLUGIN_PREFIXES = ("config.providers.", "rlmm.config.", "rsm.config.")
-
-_ZOOKEEPER = "ZooKeeper is gone since Kafka 4.0"
-_OLD_FORMATS = "there is only one message format since Kafka 4.0"
-REMOVED_KEYS = {
-    "broker.id.generation.enable": _ZOOKEEPER,
-    "control.plane.listener.name": _ZOOKEEPER,
-    "delegation.token.master.key": "it is delegation.token.secret.key since Kafka 4.0",
-    "inter.broker.protocol.version": "features took its place in Kafka 4.0",
-    "log.message.downconversion.enable": _OLD_FORMATS,
-    "log.message.format.version": _OLD_FORMATS,
-    "log.message.timestamp.difference.max.ms": "log.message.timestamp.before.max.ms took its place",
-    "offsets.commit.required.acks": "commits always wait for all replicas since Kafka 4.0",
-    "password.encoder.secret": _ZOOKEEPER,
-    "reserved.broker.max.id": _ZOOKEEPER,
-    "zookeeper.connect": _ZOOKEEPER,
-    "zookeeper.connection.timeout.ms": _ZOOKEEPER,
-    "zookeeper.session.timeout.ms": _ZOOKEEPER,
-}
-# Somebody's KAFKA_SOMETHING may have nothing to do with a broker; one this close to a key is meant for it.
-TYPO_CLOSENESS = 0.85
 
 
 class Setting:

@@ -1,7 +1,8 @@
-"""`ottla log dump`: what is in the files of a log, in the manner of kafka-dump-log.
+"""`ottla log`: what is in the files of a log (dump), and how large the logs of brokers are (dirs).
 
-The lines are those of Kafka's tool, so that eyes and scripts that know them can go on; `-o json` prints one JSON
-object a line instead. Only reads. Exit code 1 if something in a file is wrong.
+`dump` prints the lines of kafka-dump-log, so that scripts that know them can go on; `-o json` prints one JSON object
+a line instead. It only reads, and exits with 1 if something in a file is wrong. `dirs` asks the brokers
+(DescribeLogDirs), so it works from anywhere. Owned by the process that runs one command.
 """
 
 from __future__ import annotations
@@ -34,16 +35,11 @@ if TYPE_CHECKING:
     from ottla.client.blocking import Admin
 
 
-# ----------------------------------------
-# `ottla log dirs`: what lies in the log directories of brokers, and how much of it.
-#
-# Asks the brokers (DescribeLogDirs), so it tells of any cluster, from anywhere. Owned by the process that runs one
-# command.
-
-
 _DIRECTORY_COLUMNS = ("broker", "directory", "state", "partitions", "size", "total", "free")
 _TOPIC_COLUMNS = ("topic", "partitions", "replicas", "size")
 _PARTITION_COLUMNS = ("topic", "partition", "broker", "directory", "size", "lag", "future")
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+DECODERS = ("StringDecoder", "IntegerDecoder", "LongDecoder", "DefaultDecoder")
 
 
 def _dirs(args: argparse.Namespace) -> int:
@@ -159,10 +155,6 @@ DIRS = Command(
     run=_dirs,
     details="Sizes are those of the log segments; the indexes beside them are not counted, as in kafka-log-dirs.",
 )
-
-
-BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
-DECODERS = ("StringDecoder", "IntegerDecoder", "LongDecoder", "DefaultDecoder")
 
 
 def _dump(args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
-"""`ottla pipeline`: start, watch and stop data pipelines on Spark.
+"""`ottla pipeline`: create, start, watch and stop data pipelines on Spark.
 
 Only `new` and `run` know about pipelines' files; the other commands read what runs left in the state directory, and
-so need neither Spark nor a broker.
+so need neither Spark nor a broker. `new` writes a starter file that runs as it is, or a copy of one of the examples.
 """
 
 from __future__ import annotations
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ottla.spark.pipeline.state import Home
-
-
-# ----------------------------------------
-# `ottla pipeline new`: a starter file that runs as it is, or a copy of one of the pipelines that ship.
 
 
 _TEMPLATE = '''\

@@ -2,6 +2,11 @@
 
 An Arrow UDF costs one pass over Arrow buffers and no pandas. Runs in Spark's Python workers; the functions it
 calls are pickled into the task with the codec that owns them.
+
+Values as the serializers of a schema registry write them (Confluent's wire format: a zero byte, the schema's id in
+four bytes, the payload) are recognised, not read: no JSON text and no Protobuf message begins with a zero, and an
+Avro record that does rarely fits. Only what did not parse is looked at, so a value that parses is never taken for
+one.
 """
 
 from __future__ import annotations
@@ -18,6 +23,14 @@ MAX_ERROR = 300
 
 Decode = Callable[[bytes], dict[str, Any]]
 Encode = Callable[[dict[str, Any]], bytes]
+MAGIC = 0
+FRAME_BYTES = 5
+MAX_ID = 2**31 - 1
+_WHAT = "begins like a Confluent-framed value (magic byte 0, schema id "
+_ADVICE = (
+    "): a topic is read as plain json, avro or protobuf, without a schema registry; read it with format='raw' and "
+    f"decode substring(value, {FRAME_BYTES + 1}), or have it written without the registry's serializer"
+)
 
 
 def decode_column(value: Column, columns: StructType, make: Callable[[], Decode]) -> Column:
@@ -143,24 +156,6 @@ def _array(data: list[dict[str, Any] | None], errors: list[str | None], kind: pa
                 data[number] = None
                 errors[number] = " ".join(str(error).split())[:MAX_ERROR]
         return pa.array(data, kind)
-
-
-# ----------------------------------------
-# Values as the serializers of a schema registry write them (Confluent's wire format): recognised, not read.
-#
-# Such a value is a zero byte, the schema's id in four bytes, and then the payload. No codec here reads that: no JSON
-# text and no Protobuf message begins with a zero, and an Avro record that does rarely fits. Only what did not parse is
-# looked at, so a value that parses is never taken for one.
-
-
-MAGIC = 0
-FRAME_BYTES = 5
-MAX_ID = 2**31 - 1
-_WHAT = "begins like a Confluent-framed value (magic byte 0, schema id "
-_ADVICE = (
-    "): a topic is read as plain json, avro or protobuf, without a schema registry; read it with format='raw' and "
-    f"decode substring(value, {FRAME_BYTES + 1}), or have it written without the registry's serializer"
-)
 
 
 def framed(value: bytes) -> str | None:
