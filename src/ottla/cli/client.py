@@ -6,11 +6,11 @@ Owned by the process that runs one command.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ottla.cli.args import BOOTSTRAP, CliError, UsageError, argument, bootstrap_servers, nearest, pairs
 from ottla.cli.profile import profile_file
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator

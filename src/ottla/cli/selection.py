@@ -5,10 +5,10 @@ Owned by the process that runs one command.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.cli.args import CliError, UsageError, nearest
 from ottla.cli.output import say
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     import argparse

@@ -6,12 +6,12 @@ Owned by the process that runs one command.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, pairs, switch
 from ottla.cli.client import CLUSTER, admin, described, report
 from ottla.cli.output import counted, emit, emit_json, say
 from ottla.cli.selection import topic_partitions
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     Offsets = dict[TopicPartition, int]
     from collections.abc import Mapping
-    from typing import Any
 
     from ottla.client.admin.types import ConfigEntry, TopicDescription
     from ottla.model.errors import KafkaError

@@ -9,6 +9,7 @@ request calls it first (as Kafka's ConfigAdminManager does), and `applicable` wh
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING, Any
 
 from ottla.config.definitions import (
     BROKER_KEYS,
@@ -26,11 +27,8 @@ from ottla.config.settings import LISTENER_PREFIX
 from ottla.config.types import ResourceType, Type, parse_value, to_text
 from ottla.model.errors import ErrorCode, KafkaError
 
-TYPE_CHECKING = False
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
 
     from ottla.config.broker import BrokerConfig
 

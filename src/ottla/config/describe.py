@@ -6,6 +6,8 @@ unknown type, never show a value. Synonyms are the keys that say the same in oth
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ottla.config.definitions import (
     BROKER_KEYS,
     BROKER_QUOTA_KEYS,
@@ -16,11 +18,8 @@ from ottla.config.definitions import (
 from ottla.config.settings import LISTENER_PREFIX, MECHANISM_KEYS, base_key
 from ottla.config.types import Source, Type, parse_value, to_text
 
-TYPE_CHECKING = False
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
     from ottla.config.broker import BrokerConfig
     from ottla.config.types import ConfigKey

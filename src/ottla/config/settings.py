@@ -9,12 +9,11 @@ ignored. Built once at start, by the command line or a test; the environment is 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from ottla.config.definitions import BROKER_KEYS, nearest_key, parse_value
 from ottla.config.errors import ConfigError
 from ottla.config.properties import MAX_PROPERTIES_BYTES, VARIABLE, parse_properties
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -7,10 +7,11 @@ as set in the static configuration, which is what DescribeConfigs shows. Pure.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.config.definitions import BROKER_KEYS
 from ottla.config.listeners import MAX_PORT, listener_name_of, split_endpoint
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

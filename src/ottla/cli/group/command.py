@@ -5,17 +5,16 @@ Owned by the process that runs one command.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, switch
 from ottla.cli.client import CLUSTER, admin, line, report
 from ottla.cli.output import complain, emit, emit_json, say
 from ottla.cli.selection import by_topic, chosen, require_groups, topic_partitions, with_guess, words
 
-TYPE_CHECKING = False
-
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
     from ottla.client.admin.types import GroupDescription, MemberDescription
     from ottla.client.blocking import Admin

@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ottla.cli.args import BOOTSTRAP, OUTPUT, CliError, Command, UsageError, argument, switch, unknown
 from ottla.cli.output import counted, emit, emit_json, say
 from ottla.examples.pipelines import PIPELINES, source_of
 
-TYPE_CHECKING = False
-
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
 
     from ottla.spark.pipeline.state import Home
 

@@ -14,13 +14,12 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ottla.cli.args import EXIT_INTERRUPTED, CliError, UsageError, bootstrap_servers, pairs
 from ottla.cli.client import explained
 from ottla.cli.output import say
 from ottla.model.install import install
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     import argparse

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ottla.cli.output import ABSENT, counted
 from ottla.spark.pipeline.state import RUNNING
 
-TYPE_CHECKING = False
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from ottla.spark.pipeline.state import Run
 

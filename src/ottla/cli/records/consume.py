@@ -7,14 +7,13 @@ command.
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from ottla.cli.args import CliError, Command, UsageError, argument, switch
 from ottla.cli.client import CLUSTER, explained, settings
 from ottla.cli.output import say
 from ottla.cli.records.format import ENCODINGS, RAW, compile_filter
 from ottla.cli.selection import parse_moment_ms
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     import argparse

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ottla.cli.args import EXIT_OK, EXIT_SIGNALLED, UsageError
 from ottla.cli.client import explained, line, settings
@@ -18,8 +19,6 @@ from ottla.cli.records.format import compile_filter
 from ottla.client.errors import Wakeup
 from ottla.client.group.events import RebalanceListener
 from ottla.model.errors import KafkaError
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     import argparse

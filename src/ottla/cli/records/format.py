@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import operator
 import re
+from typing import TYPE_CHECKING, Any
 
 from ottla.cli.args import UsageError
 from ottla.cli.selection import parse_moment_ms
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     Printer = Callable[[ConsumerRecord], bytes]
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     Keep = Callable[[ConsumerRecord], bool]
     Field = Callable[[ConsumerRecord], Any]
