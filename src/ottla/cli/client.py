@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ottla.client.config import ClientConfig
     from ottla.model.errors import KafkaError
 
+# How a command that prints records polls.
+POLL_MS = 1000.0
+MAX_POLL_RECORDS = 5000
+
 PROPERTY = argument(
     "-X",
     "--property",
@@ -28,8 +32,6 @@ PROPERTY = argument(
     metavar="KEY=VALUE",
     help="a setting of the client, e.g. linger.ms=50 (may be given many times)",
 )
-
-
 COMMAND_CONFIG = argument(
     "--command-config",
     metavar="FILE",

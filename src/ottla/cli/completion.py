@@ -71,7 +71,7 @@ def script(shell: str) -> str:
     """The completion script of a shell."""
     import shtab
 
-    made: str = shtab.complete(whole_parser(), shell, preamble=_functions())
+    made: str = shtab.complete(whole_parser(), shell, preamble=_functions()[shell])
     if shell == "bash":
         return f"{made}\n{_BASH_END}"
     # Of arguments that take many words shtab completes the first in zsh: `*:` is for all of them.

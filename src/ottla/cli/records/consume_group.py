@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ottla.cli.args import EXIT_OK, EXIT_SIGNALLED, UsageError
-from ottla.cli.client import explained, line, settings
+from ottla.cli.client import MAX_POLL_RECORDS, POLL_MS, explained, line, settings
 from ottla.cli.output import say
 from ottla.cli.records.format import compile_filter
 from ottla.client.errors import Wakeup
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ottla.client.consumer.core import Records
     from ottla.model.ids import TopicPartition
 
-_POLL_MS = 1000.0
-_MAX_POLL_RECORDS = 5000
 _COMMIT_INTERVAL_S = 1.0
 _INTERRUPTED_COMMIT_MS = 3000.0
 
@@ -84,9 +82,9 @@ class GroupReader(RebalanceListener):
     def run(self) -> None:
         self._subscribe()
         while self._left != 0 and not self._is_interrupted and not self._is_done():
-            limit = _MAX_POLL_RECORDS if self._left is None else min(self._left, _MAX_POLL_RECORDS)
+            limit = MAX_POLL_RECORDS if self._left is None else min(self._left, MAX_POLL_RECORDS)
             try:
-                self._write(self._consumer.poll(_POLL_MS, limit))
+                self._write(self._consumer.poll(POLL_MS, limit))
             except Wakeup:
                 break
             if time.monotonic() >= self._next_commit_s:
