@@ -70,7 +70,7 @@ TOPIC_SETTINGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(8 << 20
 
 
 class Minutes:
-    """Views a minute and page, as the pipeline has last told them."""
+    """Views a minute and page, as the pipeline wrote them last."""
 
     def __init__(self) -> None:
         self._views: dict[tuple[str, str], int] = {}
@@ -319,7 +319,7 @@ class Spark:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, address: str) -> None:
-        """Begin to start it: it tells itself how far it is."""
+        """Begin to start it: it reports how far it is."""
         with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -335,7 +335,7 @@ class Spark:
             )
 
     async def follow(self, board: ClickBoard) -> None:
-        """Take in what it tells; returns never, unless it ends by itself: that is an error."""
+        """Take in what it reports. Returns never; raises if the process ends by itself."""
         assert self._process is not None
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():

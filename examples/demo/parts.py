@@ -133,7 +133,7 @@ class Broker:
         self.address = line.rpartition(" listening on ")[2].split()[0].rstrip(",")
 
     async def exited(self) -> None:
-        """Returns never, unless the broker ends by itself: that is an error."""
+        """Returns never; raises if the broker ends by itself."""
         assert self._process is not None
         code = await self._process.wait()
         raise DemoError(f"the broker ended by itself with exit code {code}: {last_line(self._log)}")

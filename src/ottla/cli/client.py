@@ -69,7 +69,7 @@ def settings(
 
 
 def _from_file(file: str, kind: type[ClientConfig]) -> dict[str, object]:
-    """The settings in a file that is for Kafka's tools too: what this client has no use for is told, or left alone."""
+    """The settings in a file that is for Kafka's tools too: what this client has no use for is reported, or ignored."""
     from dataclasses import fields
     from pathlib import Path
 
@@ -115,9 +115,9 @@ def explained(args: argparse.Namespace | None = None) -> Iterator[None]:
 def line(error: KafkaError, args: argparse.Namespace | None = None) -> str:
     """A broker's error in one line: its words, its code unless they name it, and what may have been meant."""
     words = (error.message or error.code.name).replace("\n", " ")
-    told = words if error.code.name in words else f"{words} ({error.code.name})"
+    text = words if error.code.name in words else f"{words} ({error.code.name})"
     guess = _meant_key(words) or (None if args is None else _meant_topic(error, words, args))
-    return told if guess is None else f"{told}; did you mean {guess!r}?"
+    return text if guess is None else f"{text}; did you mean {guess!r}?"
 
 
 def _meant_key(words: str) -> str | None:
@@ -148,7 +148,7 @@ def _meant_topic(error: KafkaError, words: str, args: argparse.Namespace) -> str
                 unknown[1], [topic.name for topic in client.list_topics() if not topic.is_internal]
             )
     except KafkaError:
-        return None  # the error that is told already is the one that counts
+        return None  # the error that was reported already is the one that counts
 
 
 @contextmanager

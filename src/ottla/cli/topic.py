@@ -218,15 +218,19 @@ def _alter(args: argparse.Namespace) -> int:
     with admin(args) as client:
         if args.partitions is not None:
             grown = client.create_partitions(dict.fromkeys(args.topic, args.partitions))
-            errors += _tell(grown, f"has {counted(args.partitions, 'partition')} now")
+            errors += _report_each(grown, f"has {counted(args.partitions, 'partition')} now")
         if changes:
             resources = [ConfigResource(ResourceType.TOPIC, name) for name in args.topic]
             changed = client.incremental_alter_configs(dict.fromkeys(resources, changes))
-            errors += _tell({each.name: error for each, error in changed.items()}, described(changes), ": ")
+            errors += _report_each(
+                {each.name: error for each, error in changed.items()}, described(changes), ": "
+            )
     return report(errors, args)
 
 
-def _tell(results: Mapping[str, KafkaError | None], what: str, between: str = " ") -> list[KafkaError | None]:
+def _report_each(
+    results: Mapping[str, KafkaError | None], what: str, between: str = " "
+) -> list[KafkaError | None]:
     """Say of each topic that it was done; the errors of the others."""
     for name, error in results.items():
         if error is None:

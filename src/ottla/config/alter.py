@@ -311,7 +311,7 @@ def _changed(config: BrokerConfig, settings: Mapping[str, str], *, per_broker: b
 
 
 def _check_reconfiguration(before: BrokerConfig, after: BrokerConfig) -> None:
-    """What the parts of a running broker would refuse; Kafka tells the client no more than this."""
+    """What the parts of a running broker would refuse; Kafka answers a client with no more than this."""
     _check_listeners(after)
     for name in (*_POOLS, "log.cleaner.threads"):
         problem = _pool_problem(name, before[name], after[name])
@@ -391,7 +391,7 @@ def _is_per_broker(name: str) -> bool:
 
 def _check_type(name: str, text: str) -> None:
     key = BROKER_KEYS.get(_listener_base(name) or name) or BROKER_QUOTA_KEYS.get(name)
-    # A read-only key under a listener's prefix is a plugin's own affair, as are keys nobody knows.
+    # A read-only key under a listener's prefix is the plugin's to check, as are unknown keys.
     if key is not None and not key.read_only:
         parse_value(key, text)
 

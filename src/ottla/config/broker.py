@@ -255,7 +255,7 @@ class BrokerConfig:
         return _describe.broker_synonyms(self, name, synonyms_of(name))
 
     def describe(self, names: Iterable[str] | None = None) -> list[Described]:
-        """This broker, as DescribeConfigs tells it."""
+        """This broker, as DescribeConfigs answers."""
         return _describe.describe_broker(self, names)
 
     def _protocols(self) -> dict[str, str]:

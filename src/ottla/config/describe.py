@@ -97,7 +97,7 @@ class Described:
 
 
 def describe_broker(config: BrokerConfig, names: Iterable[str] | None = None) -> list[Described]:
-    """A broker: every key it knows, and whatever else it was told."""
+    """A broker: every key it knows, and whatever else was set."""
     shown = {name for name, key in BROKER_KEYS.items() if not key.internal} | config.originals.keys()
     return [_broker_entry(config, name, per_broker=True) for name in _wanted(shown, names)]
 

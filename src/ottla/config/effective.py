@@ -238,7 +238,7 @@ def without_effect(names: Iterable[str]) -> list[str]:
 
 
 def check_protection(config: BrokerConfig, origin: Callable[[str], str] | None = None) -> None:
-    """ConfigError if the node was told to keep anybody out, which it cannot do yet: it would serve everybody.
+    """ConfigError if the node is configured to keep anybody out, which it cannot do yet: it would serve everybody.
 
     `origin` says where a key was set, for the person who has to look there.
     """

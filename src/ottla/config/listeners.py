@@ -1,4 +1,4 @@
-"""Listeners: where the node listens, what it tells clients, and how each is secured.
+"""Listeners: where the node listens, what it advertises to clients, and how each is secured.
 
 Pure parsing of `listeners`, `advertised.listeners` and `listener.security.protocol.map`.
 """

@@ -124,7 +124,7 @@ def settings_of(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
 
 
 def implied_listeners(environ: Mapping[str, str]) -> str | None:
-    """The image listens on all interfaces where it is told only what to advertise."""
+    """The image listens on all interfaces where only the advertised listeners are set."""
     advertised = environ.get("KAFKA_ADVERTISED_LISTENERS")
     if not advertised or "KAFKA_LISTENERS" in environ or environ.get("KAFKA_PROCESS_ROLES") == "controller":
         return None
@@ -195,7 +195,7 @@ class Settings:
             self.by_key[name] = Setting(text, setting.origin)
 
     def read_file(self, file: Path) -> None:
-        """A server.properties. It may be another release's, or have a plugin's keys: what nobody knows is told only."""
+        """A server.properties. It may be another release's, or have a plugin's keys: unknown keys are reported only."""
         if file.stat().st_size > MAX_PROPERTIES_BYTES:
             raise ConfigError(
                 f"{file}: larger than {MAX_PROPERTIES_BYTES} bytes, so hardly a configuration file"
@@ -213,7 +213,7 @@ class Settings:
             raise error if error.key else ConfigError(f"{file}: {error}") from None
 
     def read_environment(self, environ: Mapping[str, str]) -> None:
-        """KAFKA_* variables; one that is no key is told, with the key it may have been meant for."""
+        """KAFKA_* variables; one that is no key is reported, with the key that was probably meant."""
         for name, value, variable in settings_of(environ):
             origin = f"environment variable {variable}"
             is_close = nearest_key(name, BROKER_KEYS, TYPO_CLOSENESS) is not None
@@ -236,7 +236,7 @@ class Settings:
     def put(self, name: str, text: str, origin: str, *, is_typed: bool = True) -> None:
         """Take one setting, after checking that its key exists and its value is one, or will be.
 
-        A key nobody knows is a mistake where somebody has just typed it; elsewhere, as in Kafka, it is told and kept.
+        An unknown key is a mistake where somebody has just typed it; elsewhere, as in Kafka, it is reported and kept.
         """
         if not is_known(name):
             error = unknown_key(name, origin)
@@ -258,7 +258,7 @@ class Settings:
 
 
 def check_value(name: str, text: str, origin: str, shown: str | None = None) -> None:
-    """One clear line if the value is none for this key; what a plugin's key may be is the plugin's affair."""
+    """One clear line if the value is none for this key; a plugin's values are the plugin's to check."""
     key = base_key(name)
     if key is None:
         return
@@ -304,7 +304,7 @@ def unknown_key(name: str, origin: str) -> ConfigError:
 
 
 def in_users_words(error: ConfigError, name: str, text: str, origin: str) -> ConfigError:
-    """The same mistake, said to the person who can mend it."""
+    """The same error, worded for the person who set the value."""
     key = base_key(name)
     shown = "[hidden]" if key is not None and key.sensitive else text
     expected = f"expected {error.reason}" if error.reason else str(error)

@@ -61,10 +61,10 @@ def memory_mb(cgroup_limit: Path = CGROUP_LIMIT) -> int:
     """What this machine has, or this container may take."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
-        told = cgroup_limit.read_text().strip()
+        limit = cgroup_limit.read_text().strip()
     except OSError:  # not Linux, or no container
-        told = "max"
-    return (machine if told == "max" else min(machine, int(told))) >> 20
+        limit = "max"
+    return (machine if limit == "max" else min(machine, int(limit))) >> 20
 
 
 class SparkMissing(RuntimeError):
@@ -201,10 +201,10 @@ def is_local(master: str) -> bool:
 
 def threads_of(master: str) -> int:
     """How many tasks a local master runs at once: local, local[2], local[*], local[2,3]."""
-    told = re.match(r"local\[(\*|\d+)", master)
-    if told is None:
+    cores = re.match(r"local\[(\*|\d+)", master)
+    if cores is None:
         return 1
-    return max(int(told[1]), 1) if told[1] != "*" else os.cpu_count() or 1
+    return max(int(cores[1]), 1) if cores[1] != "*" else os.cpu_count() or 1
 
 
 def default_log_file(app_name: str) -> Path:

@@ -245,11 +245,11 @@ def _delete_offsets(client: Admin, args: argparse.Namespace) -> int:
             results = {tp: by_name.get(tp.topic) for tp in wanted}
         else:
             results = client.delete_group_offsets(group.group_id, wanted)
-        code |= _tell_deleted(group.group_id, results)
+        code |= _report_deleted(group.group_id, results)
     return code
 
 
-def _tell_deleted(group_id: str, results: Mapping[TopicPartition, KafkaError | None]) -> int:
+def _report_deleted(group_id: str, results: Mapping[TopicPartition, KafkaError | None]) -> int:
     """Whose offsets are gone, and whose are still there and why; the exit code."""
     deleted = [tp for tp, error in results.items() if error is None]
     if deleted:

@@ -221,10 +221,10 @@ def _report_log(
     file: Path, args: argparse.Namespace, left: int, trouble: str | None, gaps: list[tuple[int, int]]
 ) -> bool:
     if left > 0:
-        _tell(f"Found {left} invalid bytes at the end of {file.name}", args)
+        _note(f"Found {left} invalid bytes at the end of {file.name}", args)
     if trouble:
         say(f"{file}: {trouble}")
-    # A segment begins anywhere, and compaction leaves gaps: Kafka's tool tells of them, but they are no damage.
+    # A segment begins anywhere, and compaction leaves gaps: Kafka's tool reports them, but they are no damage.
     pairs = [f"  {before} is followed by {after}" for before, after in gaps]
     if pairs:
         say("\n".join([f"Non-consecutive offsets in {file.absolute()}", *pairs]))
@@ -269,7 +269,7 @@ def _dump_offset_index(file: Path, args: argparse.Namespace) -> bool:
 
     _number(file.stem, file)
     if file.stat().st_size < OFFSET_ENTRY.size:
-        _tell(f"{file} is empty.", args)
+        _note(f"{file} is empty.", args)
         return False
     if args.index_sanity_check:
         return _sanity(file, OFFSET_ENTRY.size, args)
@@ -320,11 +320,11 @@ def _sanity(file: Path, entry_size: int, args: argparse.Namespace) -> bool:
     if problem:
         say(f"{file}: {problem}; a broker would rebuild it")
         return True
-    _tell(f"{file} passed sanity check.", args)
+    _note(f"{file} passed sanity check.", args)
     return False
 
 
-def _tell(message: str, args: argparse.Namespace) -> None:
+def _note(message: str, args: argparse.Namespace) -> None:
     """A line of kafka-dump-log's that is no data: between lines of JSON it would be in the way."""
     say(message) if args.output == "json" else print(message)
 

@@ -211,14 +211,14 @@ def stop_process(home: Home, pid: int, timeout_s: float, *, force: bool) -> None
                 )
             _signal(pid, signal.SIGKILL)
             force, deadline = False, deadline + timeout_s
-        time.sleep(_POLL_S)  # its lock on a file is all that tells of another process's end
+        time.sleep(_POLL_S)  # another process's end shows only by its lock on a file
 
 
 def _signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        return  # it ended by itself meanwhile; the lock tells
+        return  # it ended by itself meanwhile, as the lock shows
 
 
 _NEW_DETAILS = "Templates:\n\n" + "\n".join(f"  {name:<12} {what}" for name, what in PIPELINES.items())

@@ -192,7 +192,7 @@ def _detached(spec: Spec, home: Home) -> int:
         found = _current(home, process.pid)
         if found is not None and found.state != STARTING:
             break
-        time.sleep(0.1)  # the runner tells its state in a file
+        time.sleep(0.1)  # the runner writes its state to a file
     ended = _outcome(home, process, spec)
     if ended.problems or process.poll() not in (None, 0):
         return _report(ended, spec)
@@ -220,7 +220,7 @@ def _watched(spec: Spec, home: Home) -> int:
         interrupted = True
         _stop(process, spec)
     ended = _outcome(home, process, spec)
-    _last_word(ended, home)
+    _print_summary(ended, home)
     if ended.problems or ended.state not in ("stopped", "finished"):
         return _report(ended, spec)
     return EXIT_INTERRUPTED if interrupted else 0
@@ -276,7 +276,7 @@ def _report(ended: Run, spec: Spec) -> int:
     return 1
 
 
-def _last_word(ended: Run, home: Home) -> None:
+def _print_summary(ended: Run, home: Home) -> None:
     from ottla.cli.pipeline.screen import elapsed, plain_lines
 
     took_ms = (ended.ended_ms or ended.started_ms) - ended.started_ms
@@ -311,7 +311,7 @@ class _Lines:
     def __init__(self) -> None:
         self._next = 0.0
         self._state = ""
-        self._told_created = False
+        self._said_created = False
 
     def show(self, found: Run, progress: Mapping[str, Any]) -> None:
         from ottla.cli.pipeline.screen import created_line, plain_lines
@@ -319,8 +319,8 @@ class _Lines:
         if found.state != self._state:
             self._state = found.state
             say(f"{found.name}: {found.state} (log {found.log})")
-        if found.created and not self._told_created:
-            self._told_created = True
+        if found.created and not self._said_created:
+            self._said_created = True
             say(f"{found.name}: {created_line(found)}")
         now = time.monotonic()
         if now >= self._next and progress.get("streams"):

@@ -54,25 +54,25 @@ class GroupReader(RebalanceListener):
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         self._was_assigned = True
-        self._tell("assigned", partitions)
+        self._say_rebalanced("assigned", partitions)
         if self._args.exit and partitions:
             self._ends.update(self._consumer.end_offsets(partitions))
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
         self._try_commit()
         self._forget(partitions)
-        self._tell("revoked", partitions)
+        self._say_rebalanced("revoked", partitions)
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
         self._forget(partitions)
-        self._tell("lost", partitions)
+        self._say_rebalanced("lost", partitions)
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         for tp in partitions:
             self._written.pop(tp, None)
             self._ends.pop(tp, None)
 
-    def _tell(self, what: str, partitions: list[TopicPartition]) -> None:
+    def _say_rebalanced(self, what: str, partitions: list[TopicPartition]) -> None:
         if not self._args.quiet:
             names = ", ".join(f"{tp.topic} [{tp.partition}]" for tp in partitions) or "nothing"
             say(f"% Group {self._args.group} rebalanced: {what} {names}")
@@ -183,15 +183,14 @@ def run(args: argparse.Namespace, printer: Printer) -> int:
 
 
 @contextmanager
-def _on_signals(told: Callable[[int, object], None]) -> Iterator[None]:
+def _on_signals(interrupt: Callable[[int, object], None]) -> Iterator[None]:
     """A member that only vanished would hold its partitions until its session has expired."""
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     before = {number: signal.getsignal(number) for number in numbers}
     for number, handler in before.items():
-        if (
-            handler is not signal.SIG_IGN or number is signal.SIGINT
-        ):  # under nohup a command outlives its terminal
-            signal.signal(number, told)
+        # Under nohup a command outlives its terminal.
+        if handler is not signal.SIG_IGN or number is signal.SIGINT:
+            signal.signal(number, interrupt)
     try:
         yield
     finally:

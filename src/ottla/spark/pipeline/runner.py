@@ -118,7 +118,7 @@ class Supervised:
             self.query.stop()
 
     def look(self, now: float, say: Callable[[str], None]) -> str | None:
-        """Take in what is new; why the query is over, if it failed for good: this is told once."""
+        """Take in what is new; why the query is over, if it failed for good: this is reported once."""
         if self._is_over:
             return None
         if self._restart_at is not None:
@@ -137,17 +137,17 @@ class Supervised:
         return None if error is None else self._failed(error, now, say)
 
     def _failed(self, error: BaseException, now: float, say: Callable[[str], None]) -> str | None:
-        told = sentence(error)
+        reason = sentence(error)
         # The whole of what Spark says is for its log; people read the sentence.
         print(f"{self.figures.name} failed:\n{error}", file=sys.stderr, flush=True)
         delay = self._delay(str(error))
         if delay is None:
             self._is_over = True
-            self.figures.state, self.figures.problem = "failed", told
-            return f"{self.figures.name}: {told}"
+            self.figures.state, self.figures.problem = "failed", reason
+            return f"{self.figures.name}: {reason}"
         self.figures.state = "restarting"
         self._restart_at = now + delay
-        say(f"{self.figures.name}: failed, starts again in {delay:g} s: {told}")
+        say(f"{self.figures.name}: failed, starts again in {delay:g} s: {reason}")
         return None
 
     def _delay(self, text: str) -> float | None:
@@ -167,9 +167,9 @@ def sentence(error: BaseException | Any) -> str:
         if RAISED in line:
             return _clean(line.split(RAISED, 1)[1])
     for mark in ("Error: ", "Exception: "):
-        told = [line for line in lines if mark in line and not line.startswith("Caused by")]
-        if told and ": " in told[-1]:
-            return _clean(told[-1].strip())
+        found = [line for line in lines if mark in line and not line.startswith("Caused by")]
+        if found and ": " in found[-1]:
+            return _clean(found[-1].strip())
     return _clean(first_line(error))
 
 
@@ -370,7 +370,7 @@ class Runner:
     def run(self) -> int:
         """Until it ends, is stopped or fails; the exit code."""
         with self._home.locked():
-            self._tell(state.STARTING)
+            self._write_state(state.STARTING)
             self._home.write_progress({})
             signal.signal(signal.SIGTERM, self._asked)
             signal.signal(signal.SIGINT, self._asked)
@@ -382,13 +382,13 @@ class Runner:
                 problems = [str(problem) for problem in error.problems]
             except SparkFailed as error:
                 problems = [f"Spark did not start: {_spark_said(self._spec.spark_log) or error}"]
-            except Exception as error:  # noqa: BLE001 - whatever ends a run is told to whoever watches it
+            except Exception as error:  # noqa: BLE001 - whatever ends a run is reported to whoever watches it
                 self._log_stack()
                 problems = [f"{type(error).__name__}: {first_line(error)}"]
             ended = state.FAILED if problems else state.STOPPED if self._stop.is_set() else state.FINISHED
             for problem in problems:
                 self._log.say(f"failed: {problem}")
-            self._tell(ended, problems=tuple(problems), ended_ms=_now_ms())
+            self._write_state(ended, problems=tuple(problems), ended_ms=_now_ms())
             return 1 if problems else 0
 
     def _with_spark(self) -> list[str]:
@@ -421,7 +421,7 @@ class Runner:
                 Supervised(query, Figures(self._short(one.name)), one.start)
                 for one, query in zip(plans, started, strict=True)
             ]
-            self._tell(state.RUNNING)
+            self._write_state(state.RUNNING)
             for one, query in zip(self._queries, started, strict=True):
                 self._log.say(f"{one.figures.name}: query {query.id}")
             return self._watch()
@@ -456,19 +456,19 @@ class Runner:
     def _end(self) -> None:
         """Stop what still runs; a batch that is cut short is replayed from the checkpoint by the next run."""
         if not all(one.is_done for one in self._queries):
-            self._tell(state.STOPPING)
+            self._write_state(state.STOPPING)
         for one in self._queries:
             one.stop()
 
     def _look(self, now: float) -> None:
-        """New figures of all queries; what ended one of them for good, if something did, is told at once."""
+        """New figures of all queries; what ended one of them for good, if something did, is reported at once."""
         found = [one.look(now, self._log.say) for one in self._queries]
         new = [problem for problem in found if problem is not None and problem not in self._problems]
         if new:
             self._problems += new
             for problem in new:
                 self._log.say(f"failed for good: {problem}")
-            self._tell(self._run.state, problems=tuple(self._problems))
+            self._write_state(self._run.state, problems=tuple(self._problems))
 
     def _publish(self, lags: LagWatch) -> None:
         for one in self._queries:
@@ -489,7 +489,7 @@ class Runner:
     def _short(self, query: str | None) -> str:
         return (query or "").removeprefix(f"{self._spec.name}.")
 
-    def _tell(self, new: str, **more: Any) -> None:
+    def _write_state(self, new: str, **more: Any) -> None:
         self._run = replace(self._run, state=new, **more)
         self._log.say(new)
         self._home.write_run(self._run)
@@ -498,7 +498,7 @@ class Runner:
         self._stop.set()
         if self._nothing_begun:
             # Java, which PySpark started, ends when its standard input does: with this process.
-            self._tell(state.STOPPED, ended_ms=_now_ms())
+            self._write_state(state.STOPPED, ended_ms=_now_ms())
             os._exit(0)
 
     def _until_unwatched(self) -> None:
@@ -525,8 +525,8 @@ def _spark_said(path: str) -> str | None:
         lines = Path(path).read_text(errors="replace").splitlines()
     except OSError:
         return None
-    told = [line.strip() for line in lines if re.search(r"(Exception|Error)\b.*?: |^Error", line)]
-    return re.sub(r'^Exception in thread "[^"]*" ', "", told[0]) if told else None
+    found = [line.strip() for line in lines if re.search(r"(Exception|Error)\b.*?: |^Error", line)]
+    return re.sub(r'^Exception in thread "[^"]*" ', "", found[0]) if found else None
 
 
 def _stop_spark(spark: SparkSession) -> None:

@@ -90,7 +90,7 @@ def plan(
     available_now: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> list[Plan]:
-    """All queries, built and checked, none of them started; PipelineError tells of every stream that Spark refuses."""
+    """All queries, built and checked, none of them started; PipelineError names every stream that Spark refuses."""
     context = Context(pipeline, spark, bootstrap, options or {})
     plans: list[Plan] = []
     problems: list[Problem] = []

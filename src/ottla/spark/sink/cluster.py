@@ -189,7 +189,7 @@ def _chunks(
             raise
 
 
-# Our transaction under the decision's id is not ours any more, or is none any more. Looking again tells.
+# Our transaction under the decision's id is not ours any more, or is none any more: look again.
 _LOST = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -217,7 +217,7 @@ def read_decision(client: InlineClient, prefix: str, *, require_stable: bool) ->
 
 
 class SinkCluster:
-    """See the module."""
+    """Does what the steps of a commit ask for, for one commit or abort."""
 
     def __init__(self, options: SinkOptions, prefix: str, client: InlineClient) -> None:
         self._options = options

@@ -82,7 +82,7 @@ def _one(held: list[Any]) -> Any:
 
 
 class RowEncoder:
-    """See the module. `partition_count(topic)` says how many partitions a topic has, or raises."""
+    """Rows into record batches, by partition. `partition_count(topic)` gives the number of partitions, or raises."""
 
     def __init__(
         self,

@@ -71,31 +71,29 @@ def _arrow_udf(function: Callable[[Any], Any], returned: StructType, given: Colu
 def as_rows(values: pa.Array) -> list[Any]:
     """An Arrow column as Python values, maps as dicts (PyArrow gives lists of pairs)."""
     rows: list[Any] = values.to_pylist()
-    mend = _mender(values.type)
-    return rows if mend is None else [mend(row) for row in rows]
+    fix = _fix_of(values.type)
+    return rows if fix is None else [fix(row) for row in rows]
 
 
-def _mender(kind: Any) -> Callable[[Any], Any] | None:
+def _fix_of(kind: Any) -> Callable[[Any], Any] | None:
     """What makes dicts of the maps inside values of a type; None where there are none."""
     import pyarrow as pa
 
     if pa.types.is_map(kind):
-        inner = _mender(kind.item_type) or _as_it_is
+        inner = _fix_of(kind.item_type) or _as_it_is
         return _unless_null(lambda pairs: {key: inner(item) for key, item in pairs})
     if pa.types.is_list(kind):
-        item = _mender(kind.value_type)
+        item = _fix_of(kind.value_type)
         return None if item is None else _unless_null(lambda items: [item(one) for one in items])
     if pa.types.is_struct(kind):
-        menders = {field.name: mend for field in kind if (mend := _mender(field.type)) is not None}
-        if menders:
-            return _unless_null(
-                lambda row: {**row, **{name: mend(row[name]) for name, mend in menders.items()}}
-            )
+        fixes = {field.name: fix for field in kind if (fix := _fix_of(field.type)) is not None}
+        if fixes:
+            return _unless_null(lambda row: {**row, **{name: fix(row[name]) for name, fix in fixes.items()}})
     return None
 
 
-def _unless_null(mend: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else mend(value)
+def _unless_null(fix: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else fix(value)
 
 
 def _as_it_is(value: Any) -> Any:
