@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.cli.args import BOOTSTRAP, OUTPUT, CliError, Command, UsageError, argument, switch, unknown
 from ottla.cli.output import counted, emit, emit_json, say
-from ottla.examples.pipelines import PIPELINES, source_of
+from ottla.examples import PIPELINES, source_of
 
 if TYPE_CHECKING:
     import argparse
