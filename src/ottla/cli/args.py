@@ -57,14 +57,6 @@ class Argument:
     def is_option(self) -> bool:
         return self.flags[0].startswith("-")
 
-    @property
-    def takes_value(self) -> bool:
-        return self.kwargs.get("action", "store") in ("store", "append", "extend")
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        return tuple(str(choice) for choice in self.kwargs.get("choices") or ())
-
 
 def argument(*flags: str, help: str, complete: str = "", **kwargs: Any) -> Argument:
     """Declare an argument: names as argparse takes them, `complete` one of "", "file", "dir",

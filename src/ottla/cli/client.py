@@ -6,11 +6,11 @@ Owned by the process that runs one command.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ottla.cli.args import BOOTSTRAP, CliError, UsageError, argument, bootstrap_servers, nearest, pairs
 from ottla.cli.profile import profile_file
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ottla.client.config import ClientConfig
     from ottla.model.errors import KafkaError
 
+# How a command that prints records polls.
+POLL_MS = 1000.0
+MAX_POLL_RECORDS = 5000
+
 PROPERTY = argument(
     "-X",
     "--property",
@@ -28,8 +32,6 @@ PROPERTY = argument(
     metavar="KEY=VALUE",
     help="a setting of the client, e.g. linger.ms=50 (may be given many times)",
 )
-
-
 COMMAND_CONFIG = argument(
     "--command-config",
     metavar="FILE",
@@ -67,7 +69,7 @@ def settings(
 
 
 def _from_file(file: str, kind: type[ClientConfig]) -> dict[str, object]:
-    """The settings in a file that is for Kafka's tools too: what this client has no use for is told, or left alone."""
+    """The settings in a file that is for Kafka's tools too: what this client has no use for is reported, or ignored."""
     from dataclasses import fields
     from pathlib import Path
 
@@ -113,9 +115,9 @@ def explained(args: argparse.Namespace | None = None) -> Iterator[None]:
 def line(error: KafkaError, args: argparse.Namespace | None = None) -> str:
     """A broker's error in one line: its words, its code unless they name it, and what may have been meant."""
     words = (error.message or error.code.name).replace("\n", " ")
-    told = words if error.code.name in words else f"{words} ({error.code.name})"
+    text = words if error.code.name in words else f"{words} ({error.code.name})"
     guess = _meant_key(words) or (None if args is None else _meant_topic(error, words, args))
-    return told if guess is None else f"{told}; did you mean {guess!r}?"
+    return text if guess is None else f"{text}; did you mean {guess!r}?"
 
 
 def _meant_key(words: str) -> str | None:
@@ -146,7 +148,7 @@ def _meant_topic(error: KafkaError, words: str, args: argparse.Namespace) -> str
                 unknown[1], [topic.name for topic in client.list_topics() if not topic.is_internal]
             )
     except KafkaError:
-        return None  # the error that is told already is the one that counts
+        return None  # the error that was reported already is the one that counts
 
 
 @contextmanager

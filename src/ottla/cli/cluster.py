@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ottla.cli.args import OUTPUT, Command
 from ottla.cli.client import CLUSTER, admin
 from ottla.cli.output import counted, emit, emit_json
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
-    from typing import Any
 
     from ottla.client.admin.types import FeatureDescription, QuorumDescription, TopicDescription
     from ottla.client.blocking import Admin

@@ -5,15 +5,15 @@ Owned by the process that runs one command.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, nearest, pairs, switch
 from ottla.cli.client import CLUSTER, admin, described, report
 from ottla.cli.output import emit, emit_json, say
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-    from typing import Any
 
     from ottla.client.admin.types import ConfigChange, ConfigEntry, ConfigResource
     from ottla.client.blocking import Admin

@@ -50,33 +50,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
-# ----------------------------------------
-# `ottla --version`: what a bug report needs in one line. Imported only when asked for.
-
-
-def version_line() -> str:
-    """Version, Python, record kernel (compiled or its Python twin), event loop."""
-    import platform
-
-    return (
-        f"ottla {__version__} (Python {platform.python_version()}, record kernel: {_kernel()}, "
-        f"event loop: {_event_loop()}, {platform.system()} {platform.machine()})"
-    )
-
-
-def _kernel() -> str:
-    from ottla.records.kernel import KERNEL
-
-    return str(KERNEL)
-
-
-def _event_loop() -> str:
-    import importlib.util
-
-    return "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
-
-
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("ottla.cli.serve", "run a broker (and its controller) on a data directory"),
     "demo": (
@@ -223,6 +196,28 @@ def _report(error: Exception) -> int:
 def _os_error(error: OSError) -> str:
     what = error.strerror or str(error)
     return f"{error.filename}: {what}" if error.filename else what
+
+
+def version_line() -> str:
+    """Version, Python, record kernel (compiled or its Python twin), event loop."""
+    import platform
+
+    return (
+        f"ottla {__version__} (Python {platform.python_version()}, record kernel: {_kernel()}, "
+        f"event loop: {_event_loop()}, {platform.system()} {platform.machine()})"
+    )
+
+
+def _kernel() -> str:
+    from ottla.records.kernel import KERNEL
+
+    return str(KERNEL)
+
+
+def _event_loop() -> str:
+    import importlib.util
+
+    return "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
 
 
 if __name__ == "__main__":

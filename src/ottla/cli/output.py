@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING, TextIO
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import TextIO
+    from collections.abc import Collection, Mapping, Sequence
 
 BOLD, RED = "1", "31"
 ABSENT = "-"
@@ -83,16 +82,20 @@ def emit_json(document: object) -> None:
 
 
 def table(
-    rows: Sequence[Mapping[str, object]], columns: Sequence[str], terminal_width: int | None = None
+    rows: Sequence[Mapping[str, object]],
+    columns: Sequence[str],
+    terminal_width: int | None = None,
+    figures: Collection[str] = (),
 ) -> str:
     """Columns aligned, numbers to the right, headings in capitals; headings alone if there are no rows.
 
-    Where the width is bounded the widest texts are cut, so that no line is broken in two.
+    Where the width is bounded the widest texts are cut, so that no line is broken in two. `figures` are columns whose
+    numbers are texts already.
     """
     headings = [column.upper().replace("_", " ") for column in columns]
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    numeric = [_is_numeric([row.get(column) for row in rows]) for column in columns]
+    numeric = [column in figures or _is_numeric([row.get(column) for row in rows]) for column in columns]
     if terminal_width is not None:
         least = [
             width if right else min(width, max(len(heading), NARROWEST))

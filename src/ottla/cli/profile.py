@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, pairs, unknown
 from ottla.cli.output import emit, say
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 

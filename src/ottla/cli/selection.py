@@ -1,14 +1,14 @@
-"""Topics and partitions as a command line names them: `orders`, `orders:0,3`.
+"""What a command line selects: topics and partitions (`orders`, `orders:0,3`), groups, points in time, durations.
 
 Owned by the process that runs one command.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.cli.args import CliError, UsageError, nearest
 from ottla.cli.output import say
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     import argparse
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ottla.client.blocking import Admin
     from ottla.model.errors import KafkaError
     from ottla.model.ids import TopicPartition
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_topic(word: str) -> tuple[str, list[int] | None]:
@@ -98,13 +99,6 @@ def with_guess(client: Admin, name: str, error: KafkaError) -> KafkaError:
         return error
     guess = nearest(name, [group.group_id for group in client.list_groups()])
     return KafkaError(error.code, f"{error.message}; did you mean {guess!r}?") if guess else error
-
-
-# ----------------------------------------
-# Points in time and durations as a command line gives them. Pure.
-
-
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_datetime_ms(text: str) -> int:

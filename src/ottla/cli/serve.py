@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ottla.cli.args import Command, UsageError, argument
 from ottla.cli.output import say
 from ottla.config.errors import ConfigError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence

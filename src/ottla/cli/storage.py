@@ -1,7 +1,9 @@
-"""`ottla storage`: format data directories before a node starts, or say what is in them.
+"""`ottla storage`: format data directories before a node starts, or print what is in them, as kafka-storage does.
 
-`ottla serve` formats an empty directory by itself; this is for those who want to choose the cluster id, the
-release, the voters or the first users, and to look before they leap. Nothing here touches a directory in use.
+`ottla serve` formats an empty directory by itself; `format` is for those who choose the cluster id, the release and
+features, the voters that the quorum begins with (KIP-853) or the first users (KIP-900). Nothing is written before
+everything has been checked, and no directory in use is touched. `version-mapping` and `feature-dependencies` print
+kafka-storage's lines; `-o json` prints the same as one document.
 """
 
 from __future__ import annotations
@@ -22,13 +24,7 @@ if TYPE_CHECKING:
     from ottla.metadata.records import UserScramCredentialRecord
     from ottla.metadata.registrations import Endpoint
     from ottla.raft.voters import VoterSet
-
-
-# ----------------------------------------
-# `ottla storage format`: make empty directories a node's own, with the choices kafka-storage gives.
-#
-# Which cluster, which release and features, which voters the quorum begins with (KIP-853), which users the cluster
-# knows from the start (KIP-900). Nothing is written before everything has been checked.
+_COLUMNS = ("directory", "state", "cluster_id", "node_id", "release", "quorum", "partitions", "clean_stop")
 
 
 def _format(args: argparse.Namespace) -> None:
@@ -235,12 +231,6 @@ FORMAT = Command(
 )
 
 
-# ----------------------------------------
-# `ottla storage version-mapping` and `feature-dependencies`: what a release brings, and what a level needs.
-#
-# The lines are those of kafka-storage; `-o json` gives the same as one document.
-
-
 def _version_mapping(args: argparse.Namespace) -> None:
     from ottla.metadata import features
 
@@ -329,9 +319,6 @@ def _info(args: argparse.Namespace) -> None:
     rows = [describe_directory(path) for path in paths]
     emit(rows, _COLUMNS, args.output)
     _warn_of_disagreement(rows)
-
-
-_COLUMNS = ("directory", "state", "cluster_id", "node_id", "release", "quorum", "partitions", "clean_stop")
 
 
 def describe_directory(path: Path) -> dict[str, Any]:

@@ -1,13 +1,17 @@
-"""`ottla topic`: list, describe, create, alter, trim and delete topics. Owned by the process that runs one command."""
+"""`ottla topic`: list, describe, create, alter, trim and delete topics.
+
+`trim` deletes the records below an offset (DeleteRecords): it prints what would go, and only --execute deletes it.
+Owned by the process that runs one command.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, pairs, switch
 from ottla.cli.client import CLUSTER, admin, described, report
 from ottla.cli.output import counted, emit, emit_json, say
 from ottla.cli.selection import topic_partitions
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     import argparse
@@ -17,19 +21,24 @@ if TYPE_CHECKING:
 
     Offsets = dict[TopicPartition, int]
     from collections.abc import Mapping
-    from typing import Any
 
     from ottla.client.admin.types import ConfigEntry, TopicDescription
     from ottla.model.errors import KafkaError
 
 
-# ----------------------------------------
-# `ottla topic trim`: forget the records below an offset (DeleteRecords).
-#
-# What would go is shown first; only --execute lets it go. Owned by the process that runs one command.
-
-
 _COLUMNS = ("topic", "partition", "begin", "end", "new_begin", "records")
+_TOPIC_COLUMNS = ("topic", "topic_id", "partitions", "replication_factor", "configs")
+_PARTITION_COLUMNS = (
+    "topic",
+    "partition",
+    "leader",
+    "leader_epoch",
+    "replicas",
+    "isr",
+    "offline",
+    "begin",
+    "end",
+)
 
 
 def trim(args: argparse.Namespace) -> int:
@@ -75,20 +84,6 @@ def trim(args: argparse.Namespace) -> int:
 
 def _partition_offsets(client: Admin, partitions: list[TopicPartition], which: int) -> Offsets:
     return {tp: found.offset for tp, found in client.list_offsets(dict.fromkeys(partitions, which)).items()}
-
-
-_TOPIC_COLUMNS = ("topic", "topic_id", "partitions", "replication_factor", "configs")
-_PARTITION_COLUMNS = (
-    "topic",
-    "partition",
-    "leader",
-    "leader_epoch",
-    "replicas",
-    "isr",
-    "offline",
-    "begin",
-    "end",
-)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -223,15 +218,19 @@ def _alter(args: argparse.Namespace) -> int:
     with admin(args) as client:
         if args.partitions is not None:
             grown = client.create_partitions(dict.fromkeys(args.topic, args.partitions))
-            errors += _tell(grown, f"has {counted(args.partitions, 'partition')} now")
+            errors += _report_each(grown, f"has {counted(args.partitions, 'partition')} now")
         if changes:
             resources = [ConfigResource(ResourceType.TOPIC, name) for name in args.topic]
             changed = client.incremental_alter_configs(dict.fromkeys(resources, changes))
-            errors += _tell({each.name: error for each, error in changed.items()}, described(changes), ": ")
+            errors += _report_each(
+                {each.name: error for each, error in changed.items()}, described(changes), ": "
+            )
     return report(errors, args)
 
 
-def _tell(results: Mapping[str, KafkaError | None], what: str, between: str = " ") -> list[KafkaError | None]:
+def _report_each(
+    results: Mapping[str, KafkaError | None], what: str, between: str = " "
+) -> list[KafkaError | None]:
     """Say of each topic that it was done; the errors of the others."""
     for name, error in results.items():
         if error is None:

@@ -6,13 +6,13 @@ Owned by the process that runs one command.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, switch
 from ottla.cli.client import CLUSTER, admin, report
 from ottla.cli.output import counted, emit, emit_json, say
 from ottla.cli.selection import by_topic, parse_duration_ms, topic_partitions, words
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 

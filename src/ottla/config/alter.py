@@ -1,12 +1,15 @@
-"""Changes to the settings of a resource: what an operation makes of a value, and whether that is allowed.
+"""Changes to the settings of a resource: what an operation makes of a value, and whether the result is allowed.
 
-Pure functions, which the controller calls before it writes records; a broker has checked a change of its own
-with ottla.config.alter before. Refusals are KafkaError with Kafka's code and sentence (KIP-133, KIP-339).
+`apply_operation` and `check_resource` are Kafka's ConfigurationControlManager: the controller calls them before it
+writes records (KIP-133, KIP-339). `check_broker_change` is DynamicBrokerConfig's validation: the broker that gets the
+request calls it first (as Kafka's ConfigAdminManager does), and `applicable` when it applies the metadata log
+(KIP-226). Pure functions. Refusals are KafkaError with Kafka's code and sentence.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING, Any
 
 from ottla.config.definitions import (
     BROKER_KEYS,
@@ -24,11 +27,8 @@ from ottla.config.settings import LISTENER_PREFIX
 from ottla.config.types import ResourceType, Type, parse_value, to_text
 from ottla.model.errors import ErrorCode, KafkaError
 
-TYPE_CHECKING = False
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
 
     from ottla.config.broker import BrokerConfig
 
@@ -44,6 +44,15 @@ _MATCH_PARAMETERS = frozenset(
         "client_source_address",
         "client_source_port",
     }
+)
+# These have a cluster-wide meaning even when they are set for one listener.
+_CLUSTER_LISTENER_KEYS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
+# Pools that may at most double or halve at once.
+_POOLS = (
+    "num.io.threads",
+    "num.replica.fetchers",
+    "num.recovery.threads.per.data.dir",
+    "background.threads",
 )
 
 
@@ -250,24 +259,6 @@ def _require(good: bool, message: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-# ----------------------------------------
-# Which settings of a broker may change while it runs, and whether a change would be accepted.
-#
-# Pure functions, called by the broker that gets the request (as Kafka's ConfigAdminManager is) and by whoever
-# applies the metadata log. Refusals are KafkaError with Kafka's code and sentence.
-
-
-# These have a cluster-wide meaning even when they are set for one listener.
-_CLUSTER_LISTENER_KEYS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
-# Pools that may at most double or halve at once.
-_POOLS = (
-    "num.io.threads",
-    "num.replica.fetchers",
-    "num.recovery.threads.per.data.dir",
-    "background.threads",
-)
-
-
 def check_broker_change(config: BrokerConfig, settings: Mapping[str, str], *, per_broker: bool) -> None:
     """Would these be good dynamic settings of this broker (or, not per broker, of all)? KafkaError if not."""
     try:
@@ -320,7 +311,7 @@ def _changed(config: BrokerConfig, settings: Mapping[str, str], *, per_broker: b
 
 
 def _check_reconfiguration(before: BrokerConfig, after: BrokerConfig) -> None:
-    """What the parts of a running broker would refuse; Kafka tells the client no more than this."""
+    """What the parts of a running broker would refuse; Kafka answers a client with no more than this."""
     _check_listeners(after)
     for name in (*_POOLS, "log.cleaner.threads"):
         problem = _pool_problem(name, before[name], after[name])
@@ -400,7 +391,7 @@ def _is_per_broker(name: str) -> bool:
 
 def _check_type(name: str, text: str) -> None:
     key = BROKER_KEYS.get(_listener_base(name) or name) or BROKER_QUOTA_KEYS.get(name)
-    # A read-only key under a listener's prefix is a plugin's own affair, as are keys nobody knows.
+    # A read-only key under a listener's prefix is the plugin's to check, as are unknown keys.
     if key is not None and not key.read_only:
         parse_value(key, text)
 

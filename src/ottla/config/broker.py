@@ -7,6 +7,8 @@ changes; a dynamic change is a new one from `with_dynamic`. Owned by the node, r
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ottla.config import describe as _describe
 from ottla.config.definitions import BROKER_KEYS, TOPIC_KEYS, Source, parse_value
 from ottla.config.describe import synonyms_of
@@ -16,10 +18,8 @@ from ottla.config.rules import check_rules
 from ottla.config.settings import LISTENER_PREFIX, Settings, base_key, in_users_words
 from ottla.config.standalone import fill_in
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any
 
     from ottla.config.describe import Described, Synonym
     from ottla.config.types import Value
@@ -255,7 +255,7 @@ class BrokerConfig:
         return _describe.broker_synonyms(self, name, synonyms_of(name))
 
     def describe(self, names: Iterable[str] | None = None) -> list[Described]:
-        """This broker, as DescribeConfigs tells it."""
+        """This broker, as DescribeConfigs answers."""
         return _describe.describe_broker(self, names)
 
     def _protocols(self) -> dict[str, str]:

@@ -5,6 +5,8 @@ The tables are in ottla.config.keys, a file for each family. Immutable, built on
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.config.errors import ConfigError
 from ottla.config.keys.groups import CLIENT_METRICS, GROUP, GROUPS, SHARE, TRANSACTIONS
 from ottla.config.keys.log import CLEANER, LOG, REMOTE, REPLICATION, TOPIC
@@ -12,7 +14,6 @@ from ottla.config.keys.security import SASL, SSL
 from ottla.config.keys.server import BROKER_QUOTAS, NETWORK, QUORUM, QUOTAS
 from ottla.config.types import ConfigKey, ResourceType, Scope, Source, Type, parse_value, to_text
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 

@@ -1,10 +1,12 @@
-"""What DescribeConfigs tells of a resource: value, source, synonyms, type, for every key, as Kafka tells it.
+"""What DescribeConfigs answers for a resource: value, source, synonyms, type, for every key, as Kafka answers it.
 
-Pure functions over a BrokerConfig and a resource's own settings. Entries are sorted by name. Passwords, and
-keys nobody knows the type of, never show a value.
+Pure functions over a BrokerConfig and a resource's own settings. Entries are sorted by name. Passwords, and keys of
+unknown type, never show a value. Synonyms are the keys that say the same in other units or for one listener (KIP-226).
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from ottla.config.definitions import (
     BROKER_KEYS,
@@ -16,18 +18,11 @@ from ottla.config.definitions import (
 from ottla.config.settings import LISTENER_PREFIX, MECHANISM_KEYS, base_key
 from ottla.config.types import Source, Type, parse_value, to_text
 
-TYPE_CHECKING = False
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
     from ottla.config.broker import BrokerConfig
     from ottla.config.types import ConfigKey
-
-
-# ----------------------------------------
-# Keys that say the same thing in other units or for one listener (KIP-226). Pure.
 
 
 _ROLL = ("log.roll.ms", "log.roll.hours")
@@ -102,7 +97,7 @@ class Described:
 
 
 def describe_broker(config: BrokerConfig, names: Iterable[str] | None = None) -> list[Described]:
-    """A broker: every key it knows, and whatever else it was told."""
+    """A broker: every key it knows, and whatever else was set."""
     shown = {name for name, key in BROKER_KEYS.items() if not key.internal} | config.originals.keys()
     return [_broker_entry(config, name, per_broker=True) for name in _wanted(shown, names)]
 

@@ -1,14 +1,19 @@
-"""Which broker keys do something here. The others are known, checked and shown, and a node that is given one
-says once at start that it has no effect yet, unless it asks for protection: then the node does not start.
+"""Which broker keys have an effect.
+
+The others are known, checked and shown. A node that is given one says once at start that it has no effect yet; if it
+asks for protection, the node does not start.
 
 A key is added here by the change that makes it work.
 """
 
 from __future__ import annotations
 
-from ottla.config.errors import ConfigError
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
+from ottla.config.errors import ConfigError
+from ottla.config.settings import base_key, is_known
+from ottla.config.types import parse_value
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -228,24 +233,22 @@ SERVED_PROTOCOLS = ("PLAINTEXT",)
 
 
 def without_effect(names: Iterable[str]) -> list[str]:
-    """Those among the keys somebody set that do nothing yet; what nobody knows was told of before."""
-    from ottla.config.settings import is_known
-
+    """Those among the keys somebody set that do nothing yet; an unknown key has been reported before."""
     return sorted(name for name in names if is_known(name) and not _has_effect(name))
 
 
 def check_protection(config: BrokerConfig, origin: Callable[[str], str] | None = None) -> None:
-    """ConfigError if the node was told to keep anybody out, which it cannot do yet: it would serve everybody.
+    """ConfigError if the node is configured to keep anybody out, which it cannot do yet: it would serve everybody.
 
     `origin` says where a key was set, for the person who has to look there.
     """
     asked = [name for name, text in sorted(config.static.items()) if _asks_for_protection(name, text.strip())]
-    told = [f"{name} ({origin(name)})" if origin is not None else name for name in asked]
-    told += [f"listener {name} ({protocol})" for name, protocol in unserved_listeners(config)]
-    if told:
+    named = [f"{name} ({origin(name)})" if origin is not None else name for name in asked]
+    named += [f"listener {name} ({protocol})" for name, protocol in unserved_listeners(config)]
+    if named:
         raise ConfigError(
             "there is no authentication, authorization or encryption yet, and this node was told to protect its "
-            f"data: {', '.join(told)}; take that out to serve everybody who reaches its listeners, or stay with "
+            f"data: {', '.join(named)}; take that out to serve everybody who reaches its listeners, or stay with "
             "Apache Kafka"
         )
 
@@ -260,9 +263,6 @@ def unserved_listeners(config: BrokerConfig) -> list[tuple[str, str]]:
 
 
 def _asks_for_protection(name: str, text: str) -> bool:
-    from ottla.config.settings import base_key
-    from ottla.config.types import parse_value
-
     key = base_key(name)
     base = name if key is None else key.name
     if base not in _PROTECTING and not base.startswith(_PROTECTING_PREFIXES):
@@ -273,8 +273,6 @@ def _asks_for_protection(name: str, text: str) -> bool:
 
 
 def _has_effect(name: str) -> bool:
-    from ottla.config.settings import base_key
-
     if name.startswith("config.providers."):
         return True
     key = base_key(name)

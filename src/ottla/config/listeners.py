@@ -1,4 +1,4 @@
-"""Listeners: where the node listens, what it tells clients, and how each is secured.
+"""Listeners: where the node listens, what it advertises to clients, and how each is secured.
 
 Pure parsing of `listeners`, `advertised.listeners` and `listener.security.protocol.map`.
 """
@@ -6,11 +6,11 @@ Pure parsing of `listeners`, `advertised.listeners` and `listener.security.proto
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from ottla.config.errors import ConfigError
 from ottla.config.types import SECURITY_PROTOCOLS
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 

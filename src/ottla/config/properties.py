@@ -7,10 +7,10 @@ after the key, escapes (\\t \\n \\f \\r \\uXXXX and any other character as itsel
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from ottla.config.errors import ConfigError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

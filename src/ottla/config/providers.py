@@ -14,11 +14,11 @@ from __future__ import annotations
 import os.path
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ottla.config.errors import ConfigError
 from ottla.config.properties import MAX_PROPERTIES_BYTES, VARIABLE, parse_properties
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 

@@ -5,9 +5,10 @@ Pure checks over a BrokerConfig. Each raises ConfigError with Kafka's sentence a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.config.errors import ConfigError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
 

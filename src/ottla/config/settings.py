@@ -1,31 +1,25 @@
-"""What the user said, before any of it is believed: server.properties, then KAFKA_*, then -X; the last wins.
+"""What the user set, before it is checked: server.properties, then KAFKA_* variables, then -X; the last wins.
 
-Every setting remembers where it came from, so that a mistake can be answered with one line that says which
-file, variable or option to mend. Built once at start, by the command line or a test.
+Every setting remembers where it came from, so that a mistake can be answered with one line that names the file,
+variable or option to mend. Variables are mapped to keys as the Apache Docker image maps them: KAFKA_LOG_DIRS is
+log.dirs, two underscores are one, three a dash; those meant for the JVM, for the image's own scripts or for clients are
+ignored. Built once at start, by the command line or a test; the environment is a parameter.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from ottla.config.definitions import BROKER_KEYS, nearest_key, parse_value
 from ottla.config.errors import ConfigError
 from ottla.config.properties import MAX_PROPERTIES_BYTES, VARIABLE, parse_properties
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from ottla.config.types import ConfigKey
-
-
-# ----------------------------------------
-# KAFKA_* variables, mapped to keys as the Apache Docker image maps them.
-#
-# KAFKA_LOG_DIRS is log.dirs; two underscores stand for one, three for a dash. Variables meant for the JVM, for
-# the image's own scripts or for clients are nobody's keys. Pure: the environment is a parameter.
 
 
 PREFIX = "KAFKA_"
@@ -84,28 +78,6 @@ _CLIENTS = frozenset(
     }
 )
 IGNORED = _JVM | _SCRIPTS | _CLIENTS
-
-
-def key_of(variable: str) -> str:
-    """The key a KAFKA_* variable stands for."""
-    dotted = variable[len(PREFIX) :].lower().replace("_", ".")
-    return dotted.replace("...", "-").replace("..", "_")
-
-
-def settings_of(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Key, value and variable for every KAFKA_* variable that is a setting."""
-    for name in sorted(name for name in environ if name.startswith(PREFIX) and name not in IGNORED):
-        yield key_of(name), environ[name], name
-
-
-def implied_listeners(environ: Mapping[str, str]) -> str | None:
-    """The image listens on all interfaces where it is told only what to advertise."""
-    advertised = environ.get("KAFKA_ADVERTISED_LISTENERS")
-    if not advertised or "KAFKA_LISTENERS" in environ or environ.get("KAFKA_PROCESS_ROLES") == "controller":
-        return None
-    return re.sub(r"://[^:]*:", "://0.0.0.0:", advertised)
-
-
 LISTENER_PREFIX = "listener.name."
 # These are set for one SASL mechanism of a listener: listener.name.<listener>.<mechanism>.<key>.
 MECHANISM_KEYS = (
@@ -118,7 +90,6 @@ MECHANISM_KEYS = (
 # Read by the authorizer and other plugins rather than by the broker, so Kafka's own table does not have them.
 PLUGIN_KEYS = frozenset({"allow.everyone.if.no.acl.found", "super.users"})
 PLUGIN_PREFIXES = ("config.providers.", "rlmm.config.", "rsm.config.")
-
 _ZOOKEEPER = "ZooKeeper is gone since Kafka 4.0"
 _OLD_FORMATS = "there is only one message format since Kafka 4.0"
 REMOVED_KEYS = {
@@ -138,6 +109,26 @@ REMOVED_KEYS = {
 }
 # Somebody's KAFKA_SOMETHING may have nothing to do with a broker; one this close to a key is meant for it.
 TYPO_CLOSENESS = 0.85
+
+
+def key_of(variable: str) -> str:
+    """The key a KAFKA_* variable stands for."""
+    dotted = variable[len(PREFIX) :].lower().replace("_", ".")
+    return dotted.replace("...", "-").replace("..", "_")
+
+
+def settings_of(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Key, value and variable for every KAFKA_* variable that is a setting."""
+    for name in sorted(name for name in environ if name.startswith(PREFIX) and name not in IGNORED):
+        yield key_of(name), environ[name], name
+
+
+def implied_listeners(environ: Mapping[str, str]) -> str | None:
+    """The image listens on all interfaces where only the advertised listeners are set."""
+    advertised = environ.get("KAFKA_ADVERTISED_LISTENERS")
+    if not advertised or "KAFKA_LISTENERS" in environ or environ.get("KAFKA_PROCESS_ROLES") == "controller":
+        return None
+    return re.sub(r"://[^:]*:", "://0.0.0.0:", advertised)
 
 
 class Setting:
@@ -204,7 +195,7 @@ class Settings:
             self.by_key[name] = Setting(text, setting.origin)
 
     def read_file(self, file: Path) -> None:
-        """A server.properties. It may be another release's, or have a plugin's keys: what nobody knows is told only."""
+        """A server.properties. It may be another release's, or have a plugin's keys: unknown keys are reported only."""
         if file.stat().st_size > MAX_PROPERTIES_BYTES:
             raise ConfigError(
                 f"{file}: larger than {MAX_PROPERTIES_BYTES} bytes, so hardly a configuration file"
@@ -222,7 +213,7 @@ class Settings:
             raise error if error.key else ConfigError(f"{file}: {error}") from None
 
     def read_environment(self, environ: Mapping[str, str]) -> None:
-        """KAFKA_* variables; one that is no key is told, with the key it may have been meant for."""
+        """KAFKA_* variables; one that is no key is reported, with the key that was probably meant."""
         for name, value, variable in settings_of(environ):
             origin = f"environment variable {variable}"
             is_close = nearest_key(name, BROKER_KEYS, TYPO_CLOSENESS) is not None
@@ -245,7 +236,7 @@ class Settings:
     def put(self, name: str, text: str, origin: str, *, is_typed: bool = True) -> None:
         """Take one setting, after checking that its key exists and its value is one, or will be.
 
-        A key nobody knows is a mistake where somebody has just typed it; elsewhere, as in Kafka, it is told and kept.
+        An unknown key is a mistake where somebody has just typed it; elsewhere, as in Kafka, it is reported and kept.
         """
         if not is_known(name):
             error = unknown_key(name, origin)
@@ -267,7 +258,7 @@ class Settings:
 
 
 def check_value(name: str, text: str, origin: str, shown: str | None = None) -> None:
-    """One clear line if the value is none for this key; what a plugin's key may be is the plugin's affair."""
+    """One clear line if the value is none for this key; a plugin's values are the plugin's to check."""
     key = base_key(name)
     if key is None:
         return
@@ -313,7 +304,7 @@ def unknown_key(name: str, origin: str) -> ConfigError:
 
 
 def in_users_words(error: ConfigError, name: str, text: str, origin: str) -> ConfigError:
-    """The same mistake, said to the person who can mend it."""
+    """The same error, worded for the person who set the value."""
     key = base_key(name)
     shown = "[hidden]" if key is not None and key.sensitive else text
     expected = f"expected {error.reason}" if error.reason else str(error)

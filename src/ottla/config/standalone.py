@@ -1,4 +1,4 @@
-"""What a node that was told little has to be: a cluster of one.
+"""What a node with few settings is: a cluster of one.
 
 Kafka asks for roles, ids, a controller listener and a quorum, and its defaults of three replicas would leave
 the internal topics of a single node without a home. Here the missing settings are filled in; they then count
@@ -7,10 +7,11 @@ as set in the static configuration, which is what DescribeConfigs shows. Pure.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.config.definitions import BROKER_KEYS
 from ottla.config.listeners import MAX_PORT, listener_name_of, split_endpoint
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -31,7 +32,7 @@ ALONE = {
 }
 
 # Kafka's three seconds are there so that the members of a service, started one after the other, are rebalanced once.
-# Who tries things out on a node that was told nothing waits for them each time.
+# Somebody who tries things out on a node without settings waits for them each time.
 UNTOLD = {"group.initial.rebalance.delay.ms": "0"}
 
 
@@ -77,11 +78,11 @@ def _fill_listeners(given: Mapping[str, str], added: dict[str, str], roles: list
 
 
 def _fill_inter_broker(given: Mapping[str, str], added: dict[str, str]) -> None:
-    """A node that was not told its roles has no peers: whichever listener it has will do."""
-    told = {"process.roles", "inter.broker.listener.name", "security.inter.broker.protocol"}
+    """A node whose roles are not set has no peers: whichever listener it has will do."""
+    decided = {"process.roles", "inter.broker.listener.name", "security.inter.broker.protocol"}
     names = [listener_name_of(entry) for entry in _words(given.get("listeners", ""))]
     names = [name for name in names if name not in _words(given.get("controller.listener.names", CONTROLLER))]
-    if names and "PLAINTEXT" not in names and not told & given.keys():
+    if names and "PLAINTEXT" not in names and not decided & given.keys():
         added["inter.broker.listener.name"] = names[0]
 
 

@@ -1,17 +1,17 @@
-"""What a configuration key is: its type, its default, who may change it while the broker runs.
+"""Kafka's ConfigDef: what a key is, what its values have to look like, text to typed value and back.
 
-Plain slotted classes, because some four hundred of them are made whenever `ottla` starts.
-Immutable once the tables are built; shared by everything in the process.
+Plain slotted classes, because some four hundred keys are made whenever `ottla` starts. Immutable once the tables are
+built; shared by everything in the process. Errors are ConfigError with the message that Kafka gives a client: clients
+see them in the answers to AlterConfigs and CreateTopics.
 """
 
 from __future__ import annotations
 
 import re
 from enum import Enum, IntEnum
+from typing import TYPE_CHECKING
 
 from ottla.config.errors import ConfigError
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     Value = bool | int | float | str | tuple[str, ...] | None
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 DOUBLE_MAX = 1.7976931348623157e308
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Type(IntEnum):
@@ -36,6 +37,18 @@ class Type(IntEnum):
     LIST = 7
     CLASS = 8
     PASSWORD = 9
+
+
+# As the tables of keys write them.
+BOOLEAN = Type.BOOLEAN
+STRING = Type.STRING
+INT = Type.INT
+SHORT = Type.SHORT
+LONG = Type.LONG
+DOUBLE = Type.DOUBLE
+LIST = Type.LIST
+CLASS = Type.CLASS
+PASSWORD = Type.PASSWORD
 
 
 class Source(IntEnum):
@@ -69,6 +82,10 @@ class Scope(Enum):
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
     CLUSTER_WIDE = "cluster-wide"
+
+
+PER_BROKER = Scope.PER_BROKER
+CLUSTER_WIDE = Scope.CLUSTER_WIDE
 
 
 class ConfigKey:
@@ -122,21 +139,13 @@ class ConfigKey:
 key = ConfigKey
 
 
-# ----------------------------------------
-# What a value has to look like beyond its type: ranges, choices, lists, addresses.
-#
-# A check is called with the parsed value and returns None, or what is wrong with it as Kafka words it: clients
-# see these sentences in the answers to AlterConfigs and CreateTopics. `whole` marks the few sentences that name
-# the key themselves instead of following "Invalid value ... for configuration ...:".
-#
-# Pure and shared; made once, when the tables are imported.
-
-
-SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-
-
 class Check:
-    """A named test of a value; `allowed` says in a few words what passes it."""
+    """What a value has to look like beyond its type (ConfigDef.Validator).
+
+    `problem` takes the parsed value and returns None, or what is wrong with it as Kafka words it; `allowed` says in a
+    few words what passes. `whole` marks the few sentences that name the key themselves instead of following "Invalid
+    value ... for configuration ...:".
+    """
 
     __slots__ = ("_problem", "allowed", "deduplicate", "whole")
 
@@ -306,12 +315,6 @@ AUTO_OFFSET_RESET = Check(_auto_offset_reset, "earliest, latest, or by_duration:
 def _number(value: Value) -> float:
     assert isinstance(value, int | float)
     return value
-
-
-# ----------------------------------------
-# Text to typed value and back, exactly as Kafka's ConfigDef does it.
-#
-# Pure functions. Errors are ConfigError whose message is the one Kafka gives a client.
 
 
 # Compiled at first use: importing this has to be quick.

@@ -1,7 +1,13 @@
-"""Clients for Spark's processes: one a process for each set of settings, kept between tasks.
+"""Clients for Spark's processes: one a process for each set of settings, kept between tasks; and the options `kafka.*`.
 
 Spark reuses its Python workers and forks them: a client is found again by its settings and belongs to the process
 that made it. A client left by the parent of a fork is forgotten without touching its connections.
+
+Spark's connector hands all `kafka.*` options to the Java client, which ignores what it does not know. Here a name that
+no client of Kafka knows is an error with the nearest one that is known; what the Java client knows and Ottla's has no
+use for (metrics reporters, buffers, assignors) is ignored and named in the log; what would silently weaken a connection
+(SASL, a keystore in Java's own format) is refused. The names of all other options are here, too, for jobs hand the same
+ones to their reads and to their writes: each ignores, whatever its value, what only the other one has.
 """
 
 import atexit
@@ -16,18 +22,6 @@ from typing import Any
 from ottla.client.config import ClientConfig
 from ottla.client.errors import ConfigError
 from ottla.client.inline import InlineClient
-
-# ----------------------------------------
-# The options `kafka.*`: which of them a client of ours uses, which mean nothing here, and which are refused. Pure.
-#
-# Spark's connector hands all of them to the Java client, which ignores what it does not know. Here a name that no
-# client of Kafka knows is an error with the nearest one that is known, what the Java client knows and Ottla's has no use
-# for (metrics reporters, buffers, assignors) is passed over and named in the log, and what would silently weaken
-# a connection (SASL, a keystore in Java's own format) is refused.
-#
-# The names of all other options are here, too, for jobs hand the same ones to their reads and to their writes: each
-# passes over, whatever its value, what only the other one has.
-
 
 PREFIX = "kafka."
 BOOTSTRAP = "bootstrap.servers"
@@ -69,15 +63,8 @@ SINK_NAMES = (
 # For Spark itself.
 SPARK_NAMES = ("checkpointLocation", "path", "queryName")
 _SPELLING = {name.lower(): name for name in (*SOURCE_NAMES, *SOURCE_NO_MEANING, *SINK_NAMES, *SPARK_NAMES)}
-
-
-class OptionError(ValueError):
-    """An option that cannot be meant, named as the user writes it."""
-
-
 # What ClientConfig has, by Kafka's names.
 CLIENT_KEYS = frozenset(field.name.replace("_", ".") for field in fields(ClientConfig))
-
 # TLS: PEM files, by the Java client's names and by librdkafka's.
 TLS_KEYS = {
     "ssl.truststore.location": "ca",
@@ -89,7 +76,6 @@ TLS_KEYS = {
     "ssl.endpoint.identification.algorithm": "names",
 }
 _TLS_TYPES = ("ssl.truststore.type", "ssl.keystore.type")
-
 # Settings of Java's consumers and producers that mean nothing to a client that reads ranges and writes batches.
 _JAVA_ONLY = """
     acks auto.commit.interval.ms auto.include.jmx.reporter auto.offset.reset batch.size buffer.memory check.crcs
@@ -108,6 +94,12 @@ _JAVA_ONLY = """
     value.deserializer value.serializer
 """
 _NO_MEANING = frozenset(_JAVA_ONLY.split())
+CLIENT_ID = "ottla-spark"
+MAX_CLIENTS = 8
+
+
+class OptionError(ValueError):
+    """An option that cannot be meant, named as the user writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +200,6 @@ def _tls(given: Mapping[str, str]) -> Tls | None:
     check_names = bool(files.pop("names", "https"))
     return Tls(**files, check_names=check_names)
 
-
-CLIENT_ID = "ottla-spark"
-MAX_CLIENTS = 8
 
 _Key = tuple[int, tuple[tuple[str, str], ...], Tls | None]
 _clients: dict[_Key, InlineClient] = {}

@@ -68,7 +68,7 @@ def _save(save: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _format_of(writer: Any) -> str | None:
-    """Classic writers keep what they were told in Java, those of Spark Connect in themselves."""
+    """Classic writers keep their settings in Java, those of Spark Connect in themselves."""
     found: str | None = writer._jwrite.source() if hasattr(writer, "_jwrite") else writer._write.source
     return found
 
@@ -92,11 +92,11 @@ def _start(start: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,
         **options: Any,
     ) -> Any:
-        told = _told(self)
-        mode = outputMode or told["mode"]
-        if is_ours(format or told["format"]) and str(mode).lower() == "update":
+        given = _settings_of(self)
+        mode = outputMode or given["mode"]
+        if is_ours(format or given["format"]) and str(mode).lower() == "update":
             settings = {
-                **told["options"],
+                **given["options"],
                 **{name: value for name, value in options.items() if value is not None},
             }
             self.foreachBatch(UpdateWriter(settings))
@@ -107,8 +107,8 @@ def _start(start: Callable[..., Any]) -> Callable[..., Any]:
     return starts
 
 
-def _told(writer: Any) -> dict[str, Any]:
-    """What a streaming writer was told; Java keeps it to itself."""
+def _settings_of(writer: Any) -> dict[str, Any]:
+    """The settings of a streaming writer, which cannot be read back from Java."""
     found: dict[str, Any] = writer.__dict__.setdefault(
         "_ottla_told", {"format": None, "mode": None, "options": {}}
     )
@@ -119,33 +119,33 @@ def _noting(method: Callable[..., Any], note: Callable[..., None]) -> Callable[.
     @functools.wraps(method)
     def noted(self: Any, *values: Any, **named: Any) -> Any:
         made = method(self, *values, **named)
-        note(_told(self), *values, **named)
+        note(_settings_of(self), *values, **named)
         return made
 
     return noted
 
 
-def _note_format(told: dict[str, Any], source: str) -> None:
-    told["format"] = source
+def _note_format(given: dict[str, Any], source: str) -> None:
+    given["format"] = source
 
 
-def _note_mode(told: dict[str, Any], outputMode: str) -> None:
-    told["mode"] = outputMode
+def _note_mode(given: dict[str, Any], outputMode: str) -> None:
+    given["mode"] = outputMode
 
 
-def _note_option(told: dict[str, Any], key: str, value: Any) -> None:
+def _note_option(given: dict[str, Any], key: str, value: Any) -> None:
     if value is not None:
-        told["options"][key] = value
+        given["options"][key] = value
 
 
-def _note_options(told: dict[str, Any], **options: Any) -> None:
+def _note_options(given: dict[str, Any], **options: Any) -> None:
     for name, value in options.items():
-        _note_option(told, name, value)
+        _note_option(given, name, value)
 
 
-def _note_other_sink(told: dict[str, Any], *_: Any, **__: Any) -> None:
+def _note_other_sink(given: dict[str, Any], *_: Any, **__: Any) -> None:
     """foreach and foreachBatch are sinks of their own, whatever the format was before."""
-    told["format"] = None
+    given["format"] = None
 
 
 class UpdateWriter:

@@ -4,7 +4,7 @@ Spark's launcher gives every JVM `--add-modules=jdk.incubator.vector`. A runtime
 no such module and refuses to start; Spark itself does without it (it is for faster linear algebra). For such a
 runtime a small JAVA_HOME is made in the user's cache directory, whose `bin/java` drops this one argument.
 
-Rules: a Java is believed when it has run and told its version, never by its path alone. Owned by whoever starts
+Rules: a Java counts when it has run and printed its version, never by its path alone. Owned by whoever starts
 a session; nothing here touches the environment of the process, the caller does.
 """
 
@@ -110,12 +110,12 @@ def _probe(executable: Path) -> _Probed | None:
 def _version_told(executable: Path, options: list[str]) -> int | None:
     command = [str(executable), *options, "-XshowSettings:properties", "-version"]
     try:
-        told = subprocess.run(
+        printed = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return parse_version(told.stderr.decode("utf-8", "replace")) if told.returncode == 0 else None
+    return parse_version(printed.stderr.decode("utf-8", "replace")) if printed.returncode == 0 else None
 
 
 def parse_version(settings: str) -> int | None:

@@ -6,6 +6,9 @@ What each setting is for and what it was measured to save is in docs/spark-tunin
 - Settings that are only right on one machine (loopback addresses, as many shuffle partitions as cores, the local
   checkpoint files) are made for `local` masters alone.
 - A session that runs already is given back as Spark does it: only what can change at run time changes.
+- Rows go to Python in Arrow batches. Spark ends one at a number of rows or of bytes, and measures the bytes after every
+  row, which takes a third of the JVM's time for a write; the largest number of bytes means "do not measure". Then only
+  the rows bound a batch, so there are as many as fit this machine if each were Kafka's largest default message.
 
 Owned by the driver's process. Java is started here, by PySpark, and ends with the process however that ends.
 """
@@ -26,14 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# ----------------------------------------
-# How many rows a local session sends to Python at once, and the memory that they may take.
-#
-# Rows go to Python in Arrow batches. Spark ends one at a number of rows or of bytes, and measures the bytes after every
-# row, which takes a third of the JVM's time for a write; the largest number of bytes means "do not measure". Then only
-# the rows bound a batch, so there are as many as fit this machine if each were Kafka's largest default message.
-
-
 UNMEASURED_BYTES = 2**31 - 1
 # More are no faster; with fewer, what Python does for each batch shows: 500 take a tenth longer.
 MAX_ROWS = 1000
@@ -41,6 +36,14 @@ MIN_ROWS = 100
 # A row of 1 MB takes two of Java's direct memory while its batch grows, and one of the Python worker that it goes to.
 MB_A_LARGE_ROW = 3
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+# The first Java that warns of what Spark's libraries do (JEP 472, JEP 498), and that knows the options against it.
+WARNING_JAVA = 24
+MAX_NAME_CHARS = 60
+# For a session of minutes, given as spark.driver.extraJavaOptions: without the optimising compiler, Java takes half the
+# CPU until the first micro-batches are through. A session that stays wants that compiler.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
 def rows_a_batch(memory_mb: int, tasks: int) -> int:
@@ -58,20 +61,10 @@ def memory_mb(cgroup_limit: Path = CGROUP_LIMIT) -> int:
     """What this machine has, or this container may take."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
-        told = cgroup_limit.read_text().strip()
+        limit = cgroup_limit.read_text().strip()
     except OSError:  # not Linux, or no container
-        told = "max"
-    return (machine if told == "max" else min(machine, int(told))) >> 20
-
-
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-# The first Java that warns of what Spark's libraries do (JEP 472, JEP 498), and that knows the options against it.
-WARNING_JAVA = 24
-MAX_NAME_CHARS = 60
-# For a session of minutes, given as spark.driver.extraJavaOptions: without the optimising compiler, Java takes half the
-# CPU until the first micro-batches are through. A session that stays wants that compiler.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+        limit = "max"
+    return (machine if limit == "max" else min(machine, int(limit))) >> 20
 
 
 class SparkMissing(RuntimeError):
@@ -208,10 +201,10 @@ def is_local(master: str) -> bool:
 
 def threads_of(master: str) -> int:
     """How many tasks a local master runs at once: local, local[2], local[*], local[2,3]."""
-    told = re.match(r"local\[(\*|\d+)", master)
-    if told is None:
+    cores = re.match(r"local\[(\*|\d+)", master)
+    if cores is None:
         return 1
-    return max(int(told[1]), 1) if told[1] != "*" else os.cpu_count() or 1
+    return max(int(cores[1]), 1) if cores[1] != "*" else os.cpu_count() or 1
 
 
 def default_log_file(app_name: str) -> Path:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from ottla.cli.main import main
-from ottla.examples import samples
-from ottla.examples.pipelines import PIPELINES, source_of
+from ottla.examples import PIPELINES, samples, source_of
 
 pytest.importorskip("pyspark")
 

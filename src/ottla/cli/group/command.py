@@ -5,17 +5,16 @@ Owned by the process that runs one command.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, switch
 from ottla.cli.client import CLUSTER, admin, line, report
 from ottla.cli.output import complain, emit, emit_json, say
 from ottla.cli.selection import by_topic, chosen, require_groups, topic_partitions, with_guess, words
 
-TYPE_CHECKING = False
-
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
     from ottla.client.admin.types import GroupDescription, MemberDescription
     from ottla.client.blocking import Admin
@@ -246,11 +245,11 @@ def _delete_offsets(client: Admin, args: argparse.Namespace) -> int:
             results = {tp: by_name.get(tp.topic) for tp in wanted}
         else:
             results = client.delete_group_offsets(group.group_id, wanted)
-        code |= _tell_deleted(group.group_id, results)
+        code |= _report_deleted(group.group_id, results)
     return code
 
 
-def _tell_deleted(group_id: str, results: Mapping[TopicPartition, KafkaError | None]) -> int:
+def _report_deleted(group_id: str, results: Mapping[TopicPartition, KafkaError | None]) -> int:
     """Whose offsets are gone, and whose are still there and why; the exit code."""
     deleted = [tp for tp, error in results.items() if error is None]
     if deleted:

@@ -6,16 +6,13 @@ Owned by the process that runs one command.
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.admin.types import SHARE
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
-    from typing import Any
 
     from ottla.client.admin.types import GroupDescription, MemberDescription
     from ottla.client.blocking import Admin, Consumer

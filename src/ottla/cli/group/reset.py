@@ -7,13 +7,12 @@ out. Owned by the process that runs one command.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from ottla.cli.args import CliError, UsageError
 from ottla.cli.client import admin, report
 from ottla.cli.output import counted, emit, say
 from ottla.cli.selection import chosen, parse_datetime_ms, parse_duration_ms, require_groups, topic_partitions
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     import argparse

@@ -1,7 +1,8 @@
-"""`ottla log dump`: what is in the files of a log, in the manner of kafka-dump-log.
+"""`ottla log`: what is in the files of a log (dump), and how large the logs of brokers are (dirs).
 
-The lines are those of Kafka's tool, so that eyes and scripts that know them can go on; `-o json` prints one JSON
-object a line instead. Only reads. Exit code 1 if something in a file is wrong.
+`dump` prints the lines of kafka-dump-log, so that scripts that know them can go on; `-o json` prints one JSON object
+a line instead. It only reads, and exits with 1 if something in a file is wrong. `dirs` asks the brokers
+(DescribeLogDirs), so it works from anywhere. Owned by the process that runs one command.
 """
 
 from __future__ import annotations
@@ -34,16 +35,11 @@ if TYPE_CHECKING:
     from ottla.client.blocking import Admin
 
 
-# ----------------------------------------
-# `ottla log dirs`: what lies in the log directories of brokers, and how much of it.
-#
-# Asks the brokers (DescribeLogDirs), so it tells of any cluster, from anywhere. Owned by the process that runs one
-# command.
-
-
 _DIRECTORY_COLUMNS = ("broker", "directory", "state", "partitions", "size", "total", "free")
 _TOPIC_COLUMNS = ("topic", "partitions", "replicas", "size")
 _PARTITION_COLUMNS = ("topic", "partition", "broker", "directory", "size", "lag", "future")
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+DECODERS = ("StringDecoder", "IntegerDecoder", "LongDecoder", "DefaultDecoder")
 
 
 def _dirs(args: argparse.Namespace) -> int:
@@ -161,10 +157,6 @@ DIRS = Command(
 )
 
 
-BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
-DECODERS = ("StringDecoder", "IntegerDecoder", "LongDecoder", "DefaultDecoder")
-
-
 def _dump(args: argparse.Namespace) -> int:
     files = [Path(name) for name in args.paths]
     files += [Path(name.strip()) for name in (args.files or "").split(",") if name.strip()]
@@ -229,10 +221,10 @@ def _report_log(
     file: Path, args: argparse.Namespace, left: int, trouble: str | None, gaps: list[tuple[int, int]]
 ) -> bool:
     if left > 0:
-        _tell(f"Found {left} invalid bytes at the end of {file.name}", args)
+        _note(f"Found {left} invalid bytes at the end of {file.name}", args)
     if trouble:
         say(f"{file}: {trouble}")
-    # A segment begins anywhere, and compaction leaves gaps: Kafka's tool tells of them, but they are no damage.
+    # A segment begins anywhere, and compaction leaves gaps: Kafka's tool reports them, but they are no damage.
     pairs = [f"  {before} is followed by {after}" for before, after in gaps]
     if pairs:
         say("\n".join([f"Non-consecutive offsets in {file.absolute()}", *pairs]))
@@ -277,7 +269,7 @@ def _dump_offset_index(file: Path, args: argparse.Namespace) -> bool:
 
     _number(file.stem, file)
     if file.stat().st_size < OFFSET_ENTRY.size:
-        _tell(f"{file} is empty.", args)
+        _note(f"{file} is empty.", args)
         return False
     if args.index_sanity_check:
         return _sanity(file, OFFSET_ENTRY.size, args)
@@ -328,11 +320,11 @@ def _sanity(file: Path, entry_size: int, args: argparse.Namespace) -> bool:
     if problem:
         say(f"{file}: {problem}; a broker would rebuild it")
         return True
-    _tell(f"{file} passed sanity check.", args)
+    _note(f"{file} passed sanity check.", args)
     return False
 
 
-def _tell(message: str, args: argparse.Namespace) -> None:
+def _note(message: str, args: argparse.Namespace) -> None:
     """A line of kafka-dump-log's that is no data: between lines of JSON it would be in the way."""
     say(message) if args.output == "json" else print(message)
 

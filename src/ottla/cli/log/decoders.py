@@ -1,7 +1,9 @@
 """What the records of Kafka's own topics mean: the cluster's metadata, committed offsets, transactions, share state.
 
 A decoder takes a record and returns key and payload as text; a record it cannot read becomes a sentence, as in
-kafka-dump-log, because one damaged record is no reason not to see the others.
+kafka-dump-log, because one damaged record is no reason not to see the others. `to_json` gives a message the names and
+shapes of Kafka's own converters: fields in camel case and in the order of the wire, ids and bytes as base64, tagged
+fields only where they are not the default.
 """
 
 from __future__ import annotations
@@ -21,13 +23,7 @@ if TYPE_CHECKING:
     from ottla.records.types import Record
 
     Decoder = Callable[[Record], tuple[str | None, str | None]]
-
-
-# ----------------------------------------
-# Messages as JSON, with the names and shapes Kafka's own converters give them.
-#
-# Fields in camel case and in the order of the wire, ids and bytes as base64, tagged fields only where they say
-# something. Used by the commands that show what is in a log.
+_SHORT = struct.Struct(">h")
 
 
 def to_json(message: Any, version: int) -> dict[str, Any]:
@@ -64,9 +60,6 @@ def camel_case(name: str) -> str:
 def compact(document: object) -> str:
     """JSON on one line without blanks, as Kafka's tools print it."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
-
-
-_SHORT = struct.Struct(">h")
 
 
 def plain(key_class: str, value_class: str) -> Decoder:

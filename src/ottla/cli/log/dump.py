@@ -1,6 +1,7 @@
-"""Printing the batches and records of a log file: the lines of kafka-dump-log, or one JSON object a batch.
+"""The lines of kafka-dump-log (DumpLogSegments): batches and records, or one JSON object a batch; indexes, snapshots.
 
-Reads the file through a map and never writes. Owned by the process that runs `ottla log dump`.
+Logs are read through a map, indexes and snapshots byte by byte rather than with the classes a broker uses, so that what
+is wrong with them can be said. Nothing is written. Owned by the process that runs `ottla log dump`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,17 @@ if TYPE_CHECKING:
 
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _SHORT = struct.Struct(">h")
+_CONTROL_MESSAGES = {
+    ControlType.LEADER_CHANGE: ("LeaderChange:", "LeaderChangeMessage"),
+    ControlType.SNAPSHOT_HEADER: ("SnapshotHeader", "SnapshotHeaderRecord"),
+    ControlType.SNAPSHOT_FOOTER: ("SnapshotFooter", "SnapshotFooterRecord"),
+    ControlType.KRAFT_VERSION: ("KRaftVersion", "KRaftVersionRecord"),
+    ControlType.KRAFT_VOTERS: ("KRaftVoters", "VotersRecord"),
+}
+OFFSET_ENTRY = struct.Struct(">ii")
+TIME_ENTRY = struct.Struct(">qi")
+TXN_ENTRY = struct.Struct(">hqqqq")
+_UINT32 = 0xFFFFFFFF
 
 
 def mapped(path: Path) -> memoryview:
@@ -192,15 +204,6 @@ def control_text(record: Record) -> str:
     return f" controlType: {kind.name}({number})"
 
 
-_CONTROL_MESSAGES = {
-    ControlType.LEADER_CHANGE: ("LeaderChange:", "LeaderChangeMessage"),
-    ControlType.SNAPSHOT_HEADER: ("SnapshotHeader", "SnapshotHeaderRecord"),
-    ControlType.SNAPSHOT_FOOTER: ("SnapshotFooter", "SnapshotFooterRecord"),
-    ControlType.KRAFT_VERSION: ("KRaftVersion", "KRaftVersionRecord"),
-    ControlType.KRAFT_VOTERS: ("KRaftVoters", "VotersRecord"),
-}
-
-
 def _control_json(name: str, raw: bytes) -> str:
     """Control messages carry their version in their first field."""
     from ottla.wire.codec import decode
@@ -214,18 +217,6 @@ def _control_json(name: str, raw: bytes) -> str:
 
 def _java(value: bool) -> str:
     return "true" if value else "false"
-
-
-# ----------------------------------------
-# Printing and checking the files beside a log: offset index, time index, transaction index, producer snapshot.
-#
-# Reads them byte by byte rather than with the classes a broker uses, so that it can say what is wrong with them.
-
-
-OFFSET_ENTRY = struct.Struct(">ii")
-TIME_ENTRY = struct.Struct(">qi")
-TXN_ENTRY = struct.Struct(">hqqqq")
-_UINT32 = 0xFFFFFFFF
 
 
 def base_offset_of(path: Path) -> int:

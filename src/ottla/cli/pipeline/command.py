@@ -1,7 +1,7 @@
-"""`ottla pipeline`: start, watch and stop data pipelines on Spark.
+"""`ottla pipeline`: create, start, watch and stop data pipelines on Spark.
 
 Only `new` and `run` know about pipelines' files; the other commands read what runs left in the state directory, and
-so need neither Spark nor a broker.
+so need neither Spark nor a broker. `new` writes a starter file that runs as it is, or a copy of one of the examples.
 """
 
 from __future__ import annotations
@@ -9,22 +9,16 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ottla.cli.args import BOOTSTRAP, OUTPUT, CliError, Command, UsageError, argument, switch, unknown
 from ottla.cli.output import counted, emit, emit_json, say
-from ottla.examples.pipelines import PIPELINES, source_of
-
-TYPE_CHECKING = False
+from ottla.examples import PIPELINES, source_of
 
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
 
     from ottla.spark.pipeline.state import Home
-
-
-# ----------------------------------------
-# `ottla pipeline new`: a starter file that runs as it is, or a copy of one of the pipelines that ship.
 
 
 _TEMPLATE = '''\
@@ -217,14 +211,14 @@ def stop_process(home: Home, pid: int, timeout_s: float, *, force: bool) -> None
                 )
             _signal(pid, signal.SIGKILL)
             force, deadline = False, deadline + timeout_s
-        time.sleep(_POLL_S)  # its lock on a file is all that tells of another process's end
+        time.sleep(_POLL_S)  # another process's end shows only by its lock on a file
 
 
 def _signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        return  # it ended by itself meanwhile; the lock tells
+        return  # it ended by itself meanwhile, as the lock shows
 
 
 _NEW_DETAILS = "Templates:\n\n" + "\n".join(f"  {name:<12} {what}" for name, what in PIPELINES.items())

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 import subprocess
 import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ottla.cli.args import EXIT_INTERRUPTED, CliError, UsageError, bootstrap_servers, pairs
 from ottla.cli.client import explained
 from ottla.cli.output import say
 from ottla.model.install import install
 
-TYPE_CHECKING = False
-
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from ottla.spark.pipeline.load import Pipeline
     from ottla.spark.pipeline.runner import Spec
@@ -194,7 +192,7 @@ def _detached(spec: Spec, home: Home) -> int:
         found = _current(home, process.pid)
         if found is not None and found.state != STARTING:
             break
-        time.sleep(0.1)  # the runner tells its state in a file
+        time.sleep(0.1)  # the runner writes its state to a file
     ended = _outcome(home, process, spec)
     if ended.problems or process.poll() not in (None, 0):
         return _report(ended, spec)
@@ -214,13 +212,15 @@ def _watched(spec: Spec, home: Home) -> int:
     try:
         with _view() as show:
             while process.poll() is None:
-                show(home, process.pid)
+                found = _current(home, process.pid)
+                if found is not None:
+                    show(found, home.progress())
                 time.sleep(REDRAW_S)  # between two pictures
     except KeyboardInterrupt:
         interrupted = True
         _stop(process, spec)
     ended = _outcome(home, process, spec)
-    _last_word(ended, home)
+    _print_summary(ended, home)
     if ended.problems or ended.state not in ("stopped", "finished"):
         return _report(ended, spec)
     return EXIT_INTERRUPTED if interrupted else 0
@@ -245,7 +245,7 @@ def _outcome(home: Home, process: subprocess.Popen[bytes], spec: Spec) -> Run:
 
     found = _current(home, process.pid)
     if found is None:
-        told = _tail(spec.log) or _tail(spec.spark_log) or f"it ended with code {process.poll()}"
+        reason = _tail(spec.log) or _tail(spec.spark_log) or f"it ended with code {process.poll()}"
         return Run(
             spec.name,
             spec.file,
@@ -253,7 +253,7 @@ def _outcome(home: Home, process: subprocess.Popen[bytes], spec: Spec) -> Run:
             spec.remote or spec.master or "",
             FAILED,
             process.pid,
-            problems=(told,),
+            problems=(reason,),
         )
     if found.state == DIED:
         return replace(found, problems=(f"the process ended unexpectedly (code {process.poll()})",))
@@ -276,7 +276,7 @@ def _report(ended: Run, spec: Spec) -> int:
     return 1
 
 
-def _last_word(ended: Run, home: Home) -> None:
+def _print_summary(ended: Run, home: Home) -> None:
     from ottla.cli.pipeline.screen import elapsed, plain_lines
 
     took_ms = (ended.ended_ms or ended.started_ms) - ended.started_ms
@@ -286,64 +286,44 @@ def _last_word(ended: Run, home: Home) -> None:
 
 
 @contextlib.contextmanager
-def _view() -> Iterator[_Show]:
-    """A redrawn table on a terminal, plain lines elsewhere."""
-    show = _Table() if sys.stderr.isatty() else _Lines()
-    try:
-        yield show
-    finally:
-        show.close()
+def _view() -> Iterator[Callable[[Run, Mapping[str, Any]], None]]:
+    """What shows a run, about twice a second: a table that is redrawn on a terminal, plain lines elsewhere."""
+    if not sys.stderr.isatty() or not _is_installed("rich"):
+        yield _Lines().show
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    from ottla.cli.pipeline.screen import screen
+
+    console = Console(stderr=True, highlight=False)
+    with Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
+        yield lambda found, progress: live.update(screen(found, progress, _now_ms()), refresh=True)
 
 
-class _Show:
-    """Shows a run; asked about twice a second."""
-
-    def __call__(self, home: Home, pid: int) -> None:
-        found = _current(home, pid)
-        if found is not None:
-            self.draw(found, home.progress())
-
-    def draw(self, found: Run, progress: dict[str, object]) -> None:
-        raise AssertionError("one of the two below")
-
-    def close(self) -> None:
-        """Leave the terminal as it is."""
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
-class _Table(_Show):
-    def __init__(self) -> None:
-        self._height = 0
+class _Lines:
+    """A line when the state changes, and now and then one for each stream."""
 
-    def draw(self, found: Run, progress: dict[str, object]) -> None:
-        from ottla.cli.pipeline.screen import screen
-
-        lines = screen(found, progress, time.time_ns() // 1_000_000, shutil.get_terminal_size().columns)
-        self._write(lines)
-
-    def _write(self, lines: Sequence[str]) -> None:
-        up = f"\x1b[{self._height}F" if self._height else ""
-        sys.stderr.write(up + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
-        sys.stderr.flush()
-        self._height = len(lines)
-
-
-class _Lines(_Show):
     def __init__(self) -> None:
         self._next = 0.0
         self._state = ""
-        self._told_created = False
+        self._said_created = False
 
-    def draw(self, found: Run, progress: dict[str, object]) -> None:
+    def show(self, found: Run, progress: Mapping[str, Any]) -> None:
         from ottla.cli.pipeline.screen import created_line, plain_lines
 
         if found.state != self._state:
             self._state = found.state
             say(f"{found.name}: {found.state} (log {found.log})")
-        if found.created and not self._told_created:
-            self._told_created = True
+        if found.created and not self._said_created:
+            self._said_created = True
             say(f"{found.name}: {created_line(found)}")
         now = time.monotonic()
         if now >= self._next and progress.get("streams"):
             self._next = now + PLAIN_EVERY_S
-            for line in plain_lines(progress, (time.time_ns() // 1_000_000 - found.started_ms) / 1000):
+            for line in plain_lines(progress, (_now_ms() - found.started_ms) / 1000):
                 say(line)

@@ -1,15 +1,16 @@
-"""How a pipeline's figures look: a table on a terminal, lines elsewhere. Pure."""
+"""How a pipeline's figures look: a table that is redrawn on a terminal (rich), lines elsewhere. Pure."""
 
 from __future__ import annotations
 
-from ottla.cli.output import ABSENT, counted
-from ottla.spark.pipeline.state import RUNNING
+from typing import TYPE_CHECKING, Any, Literal
 
-TYPE_CHECKING = False
+from ottla.cli.output import ABSENT, counted, table
+from ottla.spark.pipeline.state import RUNNING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+
+    from rich.console import RenderableType
 
     from ottla.spark.pipeline.state import Run
 
@@ -53,18 +54,53 @@ def rows(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def screen(run: Run, progress: Mapping[str, Any], now_ms: int, width: int) -> list[str]:
+def screen(run: Run, progress: Mapping[str, Any], now_ms: int) -> RenderableType:
     """What a terminal shows while a pipeline runs."""
-    shown = [
-        f"{run.name}: {run.state} for {elapsed(now_ms - run.started_ms)} on {run.spark}, brokers {run.bootstrap}",
-        *_notices(run, progress),
-        "",
-        *_figures(progress),
-        "",
-        f"log {run.log}",
-        "Ctrl-C stops it cleanly; the next run goes on from here.",
+    from rich.console import Group
+    from rich.text import Text
+
+    lasted = elapsed(now_ms - run.started_ms)
+    lines = [
+        Text(f"{run.name}: {run.state} for {lasted} on {run.spark}, brokers {run.bootstrap}", "bold"),
+        *([Text(created_line(run))] if run.created else []),
+        *(
+            Text(f"problem: {problem}", "red")
+            for problem in (*run.problems, *_brokers_problem(run, progress))
+        ),
+        Text(),
     ]
-    return [line[: max(width - 1, 1)] for line in shown]
+    end = [
+        Text(),
+        Text(f"log {run.log}", "dim"),
+        Text("Ctrl-C stops it cleanly; the next run goes on from here.", "dim"),
+    ]
+    for line in (*lines, *end):
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines, _drawn(rows(progress)), *end)
+
+
+def _drawn(found: list[dict[str, Any]]) -> RenderableType:
+    """The figures: what is bad in red, streams that do not run in yellow."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not found:
+        return Text("no figures yet", "dim")
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for number, column in enumerate(COLUMNS):
+        justify: Literal["left", "right"] = "left" if number < WORDS else "right"
+        drawn.add_column(column.upper().replace("_", " "), justify=justify, no_wrap=True)
+    for row in found:
+        styles = {
+            "state": "green" if row["state"] == RUNNING else "yellow",
+            "bad": "" if row["bad"] in (None, "0") else "red",
+        }
+        drawn.add_row(*(Text(_cell(row[column]), styles.get(column, "")) for column in COLUMNS))
+    return drawn
+
+
+def _cell(value: str | None) -> str:
+    return ABSENT if value is None else value
 
 
 def status_lines(run: Run, progress: Mapping[str, Any]) -> list[str]:
@@ -81,16 +117,8 @@ def status_lines(run: Run, progress: Mapping[str, Any]) -> list[str]:
         *[f"  problem      {problem}" for problem in run.problems],
         *[f"  problem      {problem}" for problem in _brokers_problem(run, progress)],
     ]
-    return [*lines, "", *_figures(progress)] if progress.get("streams") else lines
-
-
-def _notices(run: Run, progress: Mapping[str, Any]) -> list[str]:
-    """What a run has to say beside its figures."""
-    created = [created_line(run)] if run.created else []
-    return [
-        *created,
-        *(f"problem: {problem}" for problem in (*run.problems, *_brokers_problem(run, progress))),
-    ]
+    found = rows(progress)
+    return [*lines, "", *table(found, COLUMNS, figures=COLUMNS[WORDS:]).split("\n")] if found else lines
 
 
 def created_line(run: Run) -> str:
@@ -106,25 +134,6 @@ def _brokers_problem(run: Run, progress: Mapping[str, Any]) -> list[str]:
         if problem and run.state == RUNNING
         else []
     )
-
-
-def _figures(progress: Mapping[str, Any]) -> list[str]:
-    found = rows(progress)
-    return aligned(found) if found else ["no figures yet"]
-
-
-def aligned(found: list[dict[str, Any]]) -> list[str]:
-    """A table whose figures, which are text with commas by now, stand to the right."""
-    cells = [[column.upper().replace("_", " ") for column in COLUMNS]]
-    cells += [[ABSENT if row[column] is None else str(row[column]) for column in COLUMNS] for row in found]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(
-            text.ljust(width) if number < WORDS else text.rjust(width)
-            for number, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    ]
 
 
 def plain_lines(progress: Mapping[str, Any], elapsed_s: float) -> list[str]:

@@ -7,14 +7,13 @@ command.
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from ottla.cli.args import CliError, Command, UsageError, argument, switch
-from ottla.cli.client import CLUSTER, explained, settings
+from ottla.cli.client import CLUSTER, MAX_POLL_RECORDS, POLL_MS, explained, settings
 from ottla.cli.output import say
 from ottla.cli.records.format import ENCODINGS, RAW, compile_filter
 from ottla.cli.selection import parse_moment_ms
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     import argparse
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from ottla.client.blocking import Consumer
     from ottla.client.consumer.core import Records
     from ottla.model.ids import TopicPartition
-
-_POLL_MS = 1000.0
-_MAX_POLL_RECORDS = 5000
 
 
 class Range:
@@ -123,13 +119,13 @@ class _Reader:
     def run(self) -> None:
         self.prepare()
         while self._consumer.assignment() and self._left != 0:
-            records = self._consumer.poll(_POLL_MS, self._batch())
+            records = self._consumer.poll(POLL_MS, self._batch())
             self._write(records)
             if self._ends:
                 self._stop_where_done()
 
     def _batch(self) -> int:
-        return _MAX_POLL_RECORDS if self._left is None else min(self._left, _MAX_POLL_RECORDS)
+        return MAX_POLL_RECORDS if self._left is None else min(self._left, MAX_POLL_RECORDS)
 
     def _write(self, records: Records) -> None:
         for tp, batch in records.items():

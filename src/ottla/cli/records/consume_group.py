@@ -10,16 +10,15 @@ import signal
 import sys
 import time
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ottla.cli.args import EXIT_OK, EXIT_SIGNALLED, UsageError
-from ottla.cli.client import explained, line, settings
+from ottla.cli.client import MAX_POLL_RECORDS, POLL_MS, explained, line, settings
 from ottla.cli.output import say
 from ottla.cli.records.format import compile_filter
 from ottla.client.errors import Wakeup
 from ottla.client.group.events import RebalanceListener
 from ottla.model.errors import KafkaError
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     import argparse
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from ottla.client.consumer.core import Records
     from ottla.model.ids import TopicPartition
 
-_POLL_MS = 1000.0
-_MAX_POLL_RECORDS = 5000
 _COMMIT_INTERVAL_S = 1.0
 _INTERRUPTED_COMMIT_MS = 3000.0
 
@@ -57,25 +54,25 @@ class GroupReader(RebalanceListener):
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         self._was_assigned = True
-        self._tell("assigned", partitions)
+        self._say_rebalanced("assigned", partitions)
         if self._args.exit and partitions:
             self._ends.update(self._consumer.end_offsets(partitions))
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
         self._try_commit()
         self._forget(partitions)
-        self._tell("revoked", partitions)
+        self._say_rebalanced("revoked", partitions)
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
         self._forget(partitions)
-        self._tell("lost", partitions)
+        self._say_rebalanced("lost", partitions)
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         for tp in partitions:
             self._written.pop(tp, None)
             self._ends.pop(tp, None)
 
-    def _tell(self, what: str, partitions: list[TopicPartition]) -> None:
+    def _say_rebalanced(self, what: str, partitions: list[TopicPartition]) -> None:
         if not self._args.quiet:
             names = ", ".join(f"{tp.topic} [{tp.partition}]" for tp in partitions) or "nothing"
             say(f"% Group {self._args.group} rebalanced: {what} {names}")
@@ -85,9 +82,9 @@ class GroupReader(RebalanceListener):
     def run(self) -> None:
         self._subscribe()
         while self._left != 0 and not self._is_interrupted and not self._is_done():
-            limit = _MAX_POLL_RECORDS if self._left is None else min(self._left, _MAX_POLL_RECORDS)
+            limit = MAX_POLL_RECORDS if self._left is None else min(self._left, MAX_POLL_RECORDS)
             try:
-                self._write(self._consumer.poll(_POLL_MS, limit))
+                self._write(self._consumer.poll(POLL_MS, limit))
             except Wakeup:
                 break
             if time.monotonic() >= self._next_commit_s:
@@ -186,15 +183,14 @@ def run(args: argparse.Namespace, printer: Printer) -> int:
 
 
 @contextmanager
-def _on_signals(told: Callable[[int, object], None]) -> Iterator[None]:
+def _on_signals(interrupt: Callable[[int, object], None]) -> Iterator[None]:
     """A member that only vanished would hold its partitions until its session has expired."""
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     before = {number: signal.getsignal(number) for number in numbers}
     for number, handler in before.items():
-        if (
-            handler is not signal.SIG_IGN or number is signal.SIGINT
-        ):  # under nohup a command outlives its terminal
-            signal.signal(number, told)
+        # Under nohup a command outlives its terminal.
+        if handler is not signal.SIG_IGN or number is signal.SIGINT:
+            signal.signal(number, interrupt)
     try:
         yield
     finally:

@@ -1,14 +1,19 @@
-"""How `ottla consume` prints a record: kcat's format strings and its JSON envelope. Pure."""
+"""How `ottla consume` prints a record (kcat's format strings and JSON envelope), and which it prints (--filter). Pure.
+
+A filter is a field, an operator and a value. Fields are key, value, value.a.b (a field of a JSON document, also
+key.a.b), header.NAME, partition, offset and timestamp. Operators are = != < <= > >=, and ~ !~ for a regular
+expression that is found somewhere in the text. What is not there (a null, a header that the record does not have, a
+value that is not JSON) fits no operator but != and !~.
+"""
 
 from __future__ import annotations
 
 import operator
 import re
+from typing import TYPE_CHECKING, Any
 
 from ottla.cli.args import UsageError
 from ottla.cli.selection import parse_moment_ms
-
-TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +22,6 @@ if TYPE_CHECKING:
 
     Printer = Callable[[ConsumerRecord], bytes]
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     Keep = Callable[[ConsumerRecord], bool]
     Field = Callable[[ConsumerRecord], Any]
@@ -26,6 +30,10 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _HEX_DIGITS = "0123456789abcdefABCDEF"
 RAW = "raw"
 ENCODINGS = (RAW, "hex", "base64")
+_FORM = re.compile(r"\s*([A-Za-z_][^\s=!<>~]*)\s*(!=|!~|<=|>=|=|~|<|>)\s?(.*)", re.DOTALL)
+_COMPARE = {"=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_NUMBERS = ("partition", "offset")
+_HELP = "key, value, value.FIELD, header.NAME, partition, offset or timestamp, then = != ~ !~ < <= > or >="
 
 
 def encode(data: bytes, encoding: str) -> bytes:
@@ -151,20 +159,6 @@ def json_envelope(record: ConsumerRecord) -> bytes:
 def _text(data: bytes | None) -> str | None:
     """What is not UTF-8 shows as replacement characters: JSON has no bytes."""
     return None if data is None else data.decode(errors="replace")
-
-
-# ----------------------------------------
-# Which records `ottla consume --filter` prints: a field of the record, an operator, a value. Pure.
-#
-# Fields are key, value, value.a.b (a field of a JSON document, also key.a.b), header.NAME, partition, offset and
-# timestamp. Operators are = != < <= > >=, and ~ !~ for a regular expression that is found somewhere in the text. What
-# is not there (a null, a header that the record does not have, a value that is not JSON) fits no operator but != and !~.
-
-
-_FORM = re.compile(r"\s*([A-Za-z_][^\s=!<>~]*)\s*(!=|!~|<=|>=|=|~|<|>)\s?(.*)", re.DOTALL)
-_COMPARE = {"=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-_NUMBERS = ("partition", "offset")
-_HELP = "key, value, value.FIELD, header.NAME, partition, offset or timestamp, then = != ~ !~ < <= > or >="
 
 
 def compile_filter(words: Sequence[str]) -> Keep | None:

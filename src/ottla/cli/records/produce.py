@@ -6,18 +6,16 @@ Owned by the process that runs one command.
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, BinaryIO
 
 from ottla.cli.args import CliError, Command, UsageError, argument, switch
 from ottla.cli.client import CLUSTER, explained, line, settings
 from ottla.cli.output import counted, say
 from ottla.cli.records.format import ENCODINGS, RAW, decode
 
-TYPE_CHECKING = False
-
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
-    from typing import BinaryIO
 
     from ottla.client.blocking import Producer
     from ottla.client.producer.accumulator import Delivery

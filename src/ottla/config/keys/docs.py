@@ -1,12 +1,13 @@
-"""A sentence about each key, for DescribeConfigs and the command line. Loaded only when somebody asks."""
+"""A sentence about each key, for DescribeConfigs and the command line.
+
+Beside the tables of keys, not in them: with the sentences a key takes five lines, and a table can no longer be read as
+one. Loaded only when somebody asks. Where a topic's key and a broker's have the same name they say the same.
+"""
 
 from __future__ import annotations
 
-# ----------------------------------------
-# What the keys of a broker do: the node itself, its network, its logs, replication and transactions.
-
-
-_BROKER = {
+_DOCS = {
+    # What the keys of a broker do: the node itself, its network, its logs, replication and transactions.
     "broker.heartbeat.interval.ms": "How often a broker tells the controller that it is alive.",
     "broker.id": "The same as node.id.",
     "broker.rack": "The rack or zone this broker is in.",
@@ -172,14 +173,7 @@ _BROKER = {
     "telemetry.max.bytes": "The most metrics a client may push at once, after compression.",
     "log.initial.task.delay.ms": "Wait after start before the log's background work begins, for tests.",
     "producer.id.expiration.check.interval.ms": "How often idle producers are looked for, for tests.",
-}
-
-
-# ----------------------------------------
-# What the keys of a broker do: groups, security, tiered storage.
-
-
-_BROKER_MORE = {
+    # What the keys of a broker do: groups, security, tiered storage.
     "group.consumer.assignment.interval.ms": "Shortest time between two assignments of a consumer group.",
     "group.consumer.assignors": "Server-side assignors of consumer groups, the first the default.",
     "group.consumer.heartbeat.interval.ms": "Heartbeat interval given to consumer group members.",
@@ -357,19 +351,8 @@ _BROKER_MORE = {
     "remote.log.storage.manager.class.path": "Where that class is.",
     "remote.log.storage.manager.impl.prefix": "Prefix of that class's own settings.",
     "remote.log.storage.system.enable": "Tiered storage on or off for this broker.",
-}
-
-
-# ----------------------------------------
-# What the keys of topics, groups, client metrics subscriptions and running brokers do.
-
-
-_RESOURCES = {
+    # What the keys of topics, groups, client metrics subscriptions and running brokers do.
     "cleanup.policy": "What happens to old segments: delete, compact, both, or neither.",
-    "compression.gzip.level": "Level used where the broker compresses with gzip.",
-    "compression.lz4.level": "Level used where the broker compresses with lz4.",
-    "compression.type": "The codec batches are stored with; `producer` keeps the producer's.",
-    "compression.zstd.level": "Level used where the broker compresses with zstd.",
     "delete.retention.ms": "How long a compacted topic keeps the markers of deleted keys.",
     "file.delete.delay.ms": "Wait before the files of a deleted segment are removed.",
     "flush.messages": "Write to disk after this many messages.",
@@ -386,7 +369,6 @@ _RESOURCES = {
     "message.timestamp.type": "Whose time records carry: CreateTime or LogAppendTime.",
     "min.cleanable.dirty.ratio": "Share of the log that must be dirty before it is cleaned.",
     "min.compaction.lag.ms": "A record is not compacted before this time.",
-    "min.insync.replicas": "In-sync replicas a write with acks=all needs.",
     "preallocate": "Create segment files at full size.",
     "remote.log.copy.disable": "Copy no more segments away.",
     "remote.log.delete.on.disable": "Delete remote data when tiered storage is turned off.",
@@ -397,7 +379,6 @@ _RESOURCES = {
     "segment.index.bytes": "The largest index file.",
     "segment.jitter.ms": "Start a new segment at most this much earlier, by chance.",
     "segment.ms": "Start a new segment after this time.",
-    "unclean.leader.election.enable": "Let a replica that is not in sync lead when no other can, and lose data.",
     "internal.segment.bytes": "Segment size below the limit of segment.bytes, for tests.",
     "consumer.assignment.interval.ms": "Shortest time between two assignments.",
     "consumer.heartbeat.interval.ms": "Heartbeat interval given to members.",
@@ -423,10 +404,6 @@ _RESOURCES = {
     "follower.replication.throttled.rate": "Bytes each second throttled replicas fetch.",
     "replica.alter.log.dirs.io.max.bytes.per.second": "Bytes each second moved between directories.",
 }
-
-
-# Where a topic's key and a broker's have the same name they say the same.
-_DOCS = _RESOURCES | _BROKER_MORE | _BROKER
 
 
 def documentation_of(name: str) -> str | None:

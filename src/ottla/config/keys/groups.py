@@ -1,12 +1,17 @@
-"""Consumer and streams groups: the group coordinator, sessions, committed offsets."""
+"""Keys of the coordinators: groups, share groups, transactions; the keys of a group, and of client metrics."""
 
 from ottla.config.types import (
     ANY_LIST,
     AUTO_OFFSET_RESET,
+    BOOLEAN,
+    CLUSTER_WIDE,
+    INT,
     INT_MAX,
+    LIST,
+    LONG,
     NON_EMPTY_LIST,
-    Scope,
-    Type,
+    SHORT,
+    STRING,
     any_case,
     at_least,
     between,
@@ -15,13 +20,7 @@ from ottla.config.types import (
     one_of,
 )
 
-STRING = Type.STRING
-INT = Type.INT
-SHORT = Type.SHORT
-LONG = Type.LONG
-LIST = Type.LIST
-CLUSTER_WIDE = Scope.CLUSTER_WIDE
-
+# Consumer and streams groups: the group coordinator, sessions, committed offsets.
 GROUPS = (
     key("group.consumer.assignment.interval.ms", INT, 1000, at_least(0), CLUSTER_WIDE),
     key("group.consumer.assignors", LIST, ("uniform", "range"), NON_EMPTY_LIST),
@@ -80,10 +79,7 @@ GROUPS = (
 )
 
 
-# ----------------------------------------
 # Share groups (KIP-932) and the coordinator that keeps their state.
-
-
 SHARE = (
     key("group.share.assignment.interval.ms", INT, 1000, at_least(0), CLUSTER_WIDE),
     key("group.share.assignors", LIST, ("simple",), NON_EMPTY_LIST),
@@ -130,12 +126,7 @@ SHARE = (
 )
 
 
-# ----------------------------------------
 # Transactions and idempotent producers: the coordinator, its log, expiry of ids.
-
-
-BOOLEAN = Type.BOOLEAN
-
 TRANSACTIONS = (
     key("add.partitions.to.txn.retry.backoff.max.ms", INT, 100, at_least(0)),
     key("add.partitions.to.txn.retry.backoff.ms", INT, 20, at_least(1)),
@@ -155,10 +146,7 @@ TRANSACTIONS = (
 )
 
 
-# ----------------------------------------
 # A group's keys (KIP-848, KIP-932, KIP-1071), and the broker's key that gives each its default.
-
-
 GROUP = (
     key(
         "consumer.assignment.interval.ms",
@@ -218,10 +206,7 @@ GROUP = (
 )
 
 
-# ----------------------------------------
 # A client metrics subscription (KIP-714).
-
-
 CLIENT_METRICS = (
     key("interval.ms", INT, 300_000),
     key("match", LIST, (), ANY_LIST),

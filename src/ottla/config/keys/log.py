@@ -1,16 +1,23 @@
-"""The log: directories, segments, retention, flushing, compression, creation of topics."""
+"""Keys of the data: logs, compaction, replicas, tiered storage; and the keys of a topic."""
 
 from ottla.config.types import (
     ANY_LIST_OR_NONE,
+    BOOLEAN,
+    CLASS,
+    CLUSTER_WIDE,
+    DOUBLE,
     DOUBLE_MAX,
     GZIP_LEVEL,
+    INT,
+    LIST,
+    LONG,
     LONG_MAX,
     NON_EMPTY_LIST,
     NON_EMPTY_LIST_OR_NONE,
     NON_EMPTY_STRING,
+    PER_BROKER,
+    STRING,
     THROTTLED_REPLICAS,
-    Scope,
-    Type,
     at_least,
     between,
     key,
@@ -18,15 +25,7 @@ from ottla.config.types import (
     one_of,
 )
 
-BOOLEAN = Type.BOOLEAN
-STRING = Type.STRING
-INT = Type.INT
-LONG = Type.LONG
-LIST = Type.LIST
-CLASS = Type.CLASS
-CLUSTER_WIDE = Scope.CLUSTER_WIDE
-PER_BROKER = Scope.PER_BROKER
-
+# Logs: directories, segments, retention, flushing, compression, creation of topics.
 LOG = (
     key("alter.config.policy.class.name", CLASS, None),
     key("auto.create.topics.enable", BOOLEAN, True),
@@ -82,12 +81,7 @@ LOG = (
 )
 
 
-# ----------------------------------------
 # Compaction: the log cleaner and what it may keep or drop.
-
-
-DOUBLE = Type.DOUBLE
-
 CLEANER = (
     key("log.cleaner.backoff.ms", LONG, 15000, at_least(0), CLUSTER_WIDE),
     key("log.cleaner.dedupe.buffer.size", LONG, 1 << 27, None, CLUSTER_WIDE),
@@ -103,10 +97,7 @@ CLEANER = (
 )
 
 
-# ----------------------------------------
 # Replicas: how they fetch, when they count as in sync, who may lead.
-
-
 REPLICATION = (
     key("auto.leader.rebalance.enable", BOOLEAN, True),
     key("default.replication.factor", INT, 1),
@@ -132,10 +123,7 @@ REPLICATION = (
 )
 
 
-# ----------------------------------------
 # Tiered storage (KIP-405). Known so that a configuration with it can be read; not served yet.
-
-
 REMOTE = (
     key("follower.fetch.last.tiered.offset.enable", BOOLEAN, False, None, CLUSTER_WIDE),
     key("log.local.retention.bytes", LONG, -2, at_least(-2), CLUSTER_WIDE),
@@ -177,10 +165,7 @@ REMOTE = (
 )
 
 
-# ----------------------------------------
 # A topic's keys, and the broker's key that gives each its default.
-
-
 TOPIC = (
     key("cleanup.policy", LIST, ("delete",), list_of("compact", "delete"), synonym="log.cleanup.policy"),
     key("compression.gzip.level", INT, -1, GZIP_LEVEL, synonym="compression.gzip.level"),

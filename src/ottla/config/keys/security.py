@@ -1,14 +1,24 @@
-"""TLS: key stores, trust stores, protocols."""
+"""Keys of security: TLS and SASL."""
 
-from ottla.config.types import ANY_LIST, Scope, Type, any_case, between, key, one_of
+from ottla.config.types import (
+    ANY_LIST,
+    BOOLEAN,
+    CLASS,
+    DOUBLE,
+    INT,
+    LIST,
+    LONG,
+    PASSWORD,
+    PER_BROKER,
+    SHORT,
+    STRING,
+    any_case,
+    between,
+    key,
+    one_of,
+)
 
-BOOLEAN = Type.BOOLEAN
-STRING = Type.STRING
-LIST = Type.LIST
-CLASS = Type.CLASS
-PASSWORD = Type.PASSWORD
-PER_BROKER = Scope.PER_BROKER
-
+# TLS: key stores, trust stores, protocols.
 SSL = (
     key("ssl.allow.dn.changes", BOOLEAN, False),
     key("ssl.allow.san.changes", BOOLEAN, False),
@@ -36,15 +46,7 @@ SSL = (
 )
 
 
-# ----------------------------------------
 # SASL: mechanisms, Kerberos, logins, OAuth.
-
-
-INT = Type.INT
-SHORT = Type.SHORT
-LONG = Type.LONG
-DOUBLE = Type.DOUBLE
-
 SASL = (
     key("connections.max.reauth.ms", LONG, 0),
     key("sasl.client.callback.handler.class", CLASS, None),

@@ -1,29 +1,31 @@
-"""The node and the controller quorum: ids, roles, heartbeats, the metadata log."""
+"""Keys of the node itself: the controller quorum, listeners and sockets, quotas, delegation tokens, metrics."""
 
 from ottla.config.types import (
     ANY_LIST,
     ANY_LIST_OR_NONE,
+    BOOLEAN,
     BOOTSTRAP_SERVERS,
+    CLASS,
+    CLUSTER_WIDE,
+    INT,
     INT_MAX,
+    LIST,
+    LONG,
     LONG_MAX,
     NON_EMPTY_LIST,
     NON_EMPTY_LIST_OR_NONE,
+    PASSWORD,
+    PER_BROKER,
     SECURITY_PROTOCOLS,
+    STRING,
     VOTERS,
-    Scope,
-    Type,
     at_least,
     key,
     list_of,
     one_of,
 )
 
-BOOLEAN = Type.BOOLEAN
-STRING = Type.STRING
-INT = Type.INT
-LONG = Type.LONG
-LIST = Type.LIST
-
+# The node and the controller quorum: ids, roles, heartbeats, the metadata log.
 QUORUM = (
     key("broker.heartbeat.interval.ms", INT, 2000),
     key("broker.id", INT, -1),
@@ -65,14 +67,7 @@ QUORUM = (
 )
 
 
-# ----------------------------------------
 # Listeners, sockets, connections and the queues behind them.
-
-
-CLASS = Type.CLASS
-CLUSTER_WIDE = Scope.CLUSTER_WIDE
-PER_BROKER = Scope.PER_BROKER
-
 NETWORK = (
     key("advertised.listeners", LIST, None, NON_EMPTY_LIST_OR_NONE),
     key("authorizer.class.name", STRING, ""),
@@ -120,12 +115,7 @@ NETWORK = (
 )
 
 
-# ----------------------------------------
 # Quotas, delegation tokens and metrics.
-
-
-PASSWORD = Type.PASSWORD
-
 QUOTAS = (
     key("alter.log.dirs.replication.quota.window.num", INT, 11, at_least(1)),
     key("alter.log.dirs.replication.quota.window.size.seconds", INT, 1, at_least(1)),
@@ -150,10 +140,7 @@ QUOTAS = (
 )
 
 
-# ----------------------------------------
 # Rates a broker keeps to while it moves replicas: set only while it runs (KIP-73, KIP-113).
-
-
 BROKER_QUOTAS = (
     key("leader.replication.throttled.rate", LONG, LONG_MAX, at_least(0), CLUSTER_WIDE),
     key("follower.replication.throttled.rate", LONG, LONG_MAX, at_least(0), CLUSTER_WIDE),

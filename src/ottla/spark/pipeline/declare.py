@@ -1,9 +1,9 @@
-"""What a pipeline file says: topics and tables as data, and the decorators that make streams of functions.
+"""What a pipeline file declares: topics and tables as data, and the decorators that make streams of functions.
 
 Rules: nothing here needs Spark, reads a file or talks to a broker. Text that must be parsed (a schema) is kept
 as it was written and parsed by the check, which knows the function and the parameter to name. A declaration
 registers itself with whoever is loading a file (`collecting`); without one it is a plain object, so a pipeline
-file can be imported by a test like any module.
+file can be imported by a test like any module. What is wrong with a file is a `Problem` that names the place.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ MODES = ("append", "update", "complete")
 ON_ERROR = ("fail", "skip")
 TOMBSTONES = ("skip", "keep")
 META_COLUMN = "_meta"
+AVAILABLE_NOW = "available now"
+_INTERVAL = re.compile(r"\d+(\.\d+)?\s*(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?|days?)")
+_SHORT = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 
 
 @dataclass(frozen=True)
@@ -309,10 +312,6 @@ def parameters(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
 
 
-# ----------------------------------------
-# What is wrong with a pipeline, said so that a person finds the place: the file, the function, the parameter.
-
-
 class Problem(NamedTuple):
     """One thing that is wrong: `where` names file, line, function and parameter as far as they are known."""
 
@@ -347,15 +346,6 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 def listed(names: Iterable[str]) -> str:
     """`a, b, c`, or `none`."""
     return ", ".join(names) or "none"
-
-
-# ----------------------------------------
-# When a stream runs its next micro-batch: the words of a file as Spark's trigger. Pure.
-
-
-AVAILABLE_NOW = "available now"
-_INTERVAL = re.compile(r"\d+(\.\d+)?\s*(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?|days?)")
-_SHORT = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 
 
 def parse_trigger(text: str | None) -> dict[str, Any]:

@@ -1,8 +1,17 @@
-"""Inputs as DataFrames: a topic's records decoded, what does not parse set aside, tables read as they stand.
+"""Records as DataFrames and back: inputs decoded, what does not parse set aside, results encoded.
 
-Runs in the driver while a plan is built. Rules: a value that does not parse never ends a query unless the input
-says so and there is no dead-letter topic; how many there were is counted in the query's metrics (`observe`),
-which is also where Spark's optimizer stops moving filters about, so that a value is parsed once.
+Runs in the driver while a plan is built, so a wrong column is named before the query starts. Rules:
+
+- A value that does not parse never ends a query unless the input says so and there is no dead-letter topic; how many
+  there were is counted in the query's metrics (`observe`), which is also where Spark's optimizer stops moving filters
+  about, so that a value is parsed once.
+- Dead letters are the records that do not parse, as they came, with the headers `ottla.error.reason`, `.stream`,
+  `.topic`, `.partition` and `.offset`. One query a stream reads its inputs again and keeps only what does not parse; it
+  has a checkpoint and transactions of its own, so dead letters are exactly once too, and a record can be lost to
+  neither query.
+- A result's key is taken from its column, the rest is encoded as the value. A row that cannot be encoded (an Avro or
+  Protobuf schema that it does not fit) goes to the dead-letter topic in the same query, and so in the same
+  transactions, as the rows that can.
 """
 
 from __future__ import annotations
@@ -35,6 +44,12 @@ if TYPE_CHECKING:
 PARSED = "_ottla_parsed"
 METRICS_IN = "ottla_in"
 METRICS_OUT = "ottla_out"
+_AGE = "_ottla_age"
+PREFIX = "ottla.error."
+SUFFIX = ".dead_letter"
+ENCODED = "_ottla_encoded"
+RAW_COLUMNS = ("key", "value", "headers", "topic", "partition")
+HEADERS = "array<struct<key:string,value:binary>>"
 
 
 @dataclass
@@ -167,9 +182,6 @@ def _columns(good: DataFrame, values: Codec, topic: Topic) -> list[Column]:
     return list(fields.values())
 
 
-_AGE = "_ottla_age"
-
-
 def _newest(rows: DataFrame, topic: Topic) -> DataFrame:
     """A compacted topic as the table that it is: the newest value of each key, none where that is a tombstone."""
     from pyspark.sql import functions as F
@@ -190,18 +202,6 @@ def _names(values: Codec) -> list[str]:
 def _declared(values: Codec) -> list[Any]:
     assert values.columns is not None
     return list(values.columns.fields)
-
-
-# ----------------------------------------
-# Dead letters: records that do not parse, as they came, with headers that say why and where they were.
-#
-# Headers: `ottla.error.reason`, `.stream`, `.topic`, `.partition`, `.offset`. One query a stream reads its inputs
-# again and keeps only what does not parse; it has a checkpoint and transactions of its own, so dead letters are
-# exactly once too, and a record can be lost to neither query.
-
-
-PREFIX = "ottla.error."
-SUFFIX = ".dead_letter"
 
 
 def letters(context: Context, stream: Stream) -> DataFrame | None:
@@ -266,18 +266,6 @@ def headers_with(headers: Column, *more: Column) -> Column:
     return F.concat(F.coalesce(headers, empty), F.array(*more))
 
 
-# ----------------------------------------
-# Results as records: the key taken from its column, the rest encoded as the value.
-#
-# Runs in the driver while a plan is built, so a wrong column is named before the query starts. A row that cannot
-# be encoded (an Avro or Protobuf schema that it does not fit) goes to the dead-letter topic in the same query, and
-# so in the same transactions, as the rows that can.
-
-
-ENCODED = "_ottla_encoded"
-RAW_COLUMNS = ("key", "value", "headers", "topic", "partition")
-
-
 def check_columns(pipeline: Pipeline, stream: Stream, result: DataFrame) -> None:
     """What only the plan can tell: whether the columns that `out` names are there, and fit."""
     problems = [pipeline.problem(stream, "out", what) for what in _refused(pipeline, stream, result.schema)]
@@ -340,9 +328,6 @@ def encode(pipeline: Pipeline, stream: Stream, result: DataFrame) -> DataFrame:
         value = F.col(ENCODED)["value"].alias("value")
         return shaped.select("key", value, *(["headers"] if sink.headers else []))
     return _with_failures(shaped, pipeline, stream)
-
-
-HEADERS = "array<struct<key:string,value:binary>>"
 
 
 def _with_failures(shaped: DataFrame, pipeline: Pipeline, stream: Stream) -> DataFrame:

@@ -1,7 +1,9 @@
 """A pipeline file read and checked, without Spark: what is wrong is said before anything is started.
 
 The file is run as a module of its own name, kept in `sys.modules` (classes need it) but pickled by value, since
-executors do not have the file.
+executors do not have the file. `load` makes a `Pipeline`, immutable: its streams with their inputs, and where each of
+them stands in the file. `check` finds what can be found without Spark and brokers, among it streams that feed
+themselves through their topics; `running` starts it.
 """
 
 from __future__ import annotations
@@ -45,12 +47,17 @@ from ottla.spark.pipeline.declare import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-
-# ----------------------------------------
-# A loaded pipeline: its streams with their inputs, where each of them stands in the file.
-#
-# Immutable; made by `load`, checked by `check`, started by `running`.
+Edges = Mapping[str, frozenset[str]]
+LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+LEGAL_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+SOURCES = (Topic, Parquet, Delta, Iceberg, View)
+SINKS = (Topic, Parquet, Delta, Iceberg)
+START = ("earliest", "latest")
+Report = Callable[[str, str], Problem]
+MODULE_PREFIX = "ottla_pipeline_"
+MAX_FILE_BYTES = 4_000_000
+_UNEXPECTED = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+_MISSING = re.compile(r"(\w+)\(\) missing \d+ required .*argument")
 
 
 @dataclass(frozen=True)
@@ -133,13 +140,6 @@ def line_of(function: Callable[..., Any]) -> int | None:
     return None if code is None else int(code.co_firstlineno)
 
 
-# ----------------------------------------
-# Which stream feeds which, through their topics; a pipeline that feeds itself would never end. Pure.
-
-
-Edges = Mapping[str, frozenset[str]]
-
-
 def find_cycle(edges: Edges) -> list[str] | None:
     """One way round (first and last are the same), or None. Names in order, so that the answer is always the same."""
     done: set[str] = set()
@@ -165,19 +165,6 @@ def _walk(start: str, edges: Edges, done: set[str]) -> list[str] | None:
             path.append(following)
             waiting.append(iter(sorted(edges.get(following, ()))))
     return None
-
-
-# ----------------------------------------
-# What can be checked of a pipeline without Spark and without brokers. Pure: a pipeline in, problems out.
-
-
-LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-LEGAL_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-SOURCES = (Topic, Parquet, Delta, Iceberg, View)
-SINKS = (Topic, Parquet, Delta, Iceberg)
-START = ("earliest", "latest")
-
-Report = Callable[[str, str], Problem]
 
 
 def check(pipeline: Pipeline) -> list[Problem]:
@@ -368,12 +355,6 @@ def _cycles(pipeline: Pipeline) -> Iterator[Problem]:
 
 def _choice(value: object, known: tuple[str, ...]) -> str:
     return f"{value!r} is none of {', '.join(known)}{did_you_mean(str(value), known)}"
-
-
-MODULE_PREFIX = "ottla_pipeline_"
-MAX_FILE_BYTES = 4_000_000
-_UNEXPECTED = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
-_MISSING = re.compile(r"(\w+)\(\) missing \d+ required .*argument")
 
 
 def load(path: str | Path) -> Pipeline:

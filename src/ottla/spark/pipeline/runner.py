@@ -3,7 +3,15 @@
 It is a process of its own, in a session of its own, whether somebody watches or not: so Ctrl-C in a terminal
 reaches the one who watches, who asks this one to stop, instead of killing Spark's workers in the middle of a
 batch. Its standard output and error are the Spark log. SIGTERM, SIGINT, or the end of standard input (the watcher
-is gone) stop the queries cleanly. Everything else is told through the pipeline's directory (state).
+is gone) stop the queries cleanly. Everything else is reported through the pipeline's directory (state).
+
+A query that fails (a worker that did not come up, a broker that was away for too long, a machine out of memory) is
+started again from its checkpoint, after a while and not for ever: the count begins anew only when a micro-batch has
+been finished in between. What would fail again the same way (a value that does not parse where that is to stop the
+stream, data that is lost) is not tried again.
+
+How far queries are behind, in records and in seconds since the first record not yet read, is asked in a thread of its
+own: brokers that are away are waited for there. While they do not answer there is no figure, and `problem` says why.
 """
 
 from __future__ import annotations
@@ -39,16 +47,7 @@ if TYPE_CHECKING:
     from ottla.client.inline import InlineClient
 
 
-# ----------------------------------------
-# One query of a run, kept going: what ends it by accident ends it for a moment only.
-#
-# A worker that did not come up, a broker that was away for too long, a machine out of memory: the query is started
-# again from its checkpoint, after a while, and not for ever: the count begins anew only when a micro-batch has been
-# finished in between. What would fail again the same way (a value that does not parse where that is to stop the
-# stream, data that is lost) is not tried again. Owned by the runner.
-
-
-DELAYS_S = (1.0, 5.0, 20.0)
+RESTART_DELAYS_S = (1.0, 5.0, 20.0)
 RAISED = "[USER_RAISED_EXCEPTION] "
 # What fails the same way however often it is tried: the code, the options and the checkpoint do not fit together.
 LASTING = (
@@ -73,6 +72,21 @@ LASTING = (
     "TRANSFORM_WITH_STATE_USER_FUNCTION_ERROR",
     "sources in the checkpoint offsets",  # a source more or less than before
 )
+# Timestamps are read for so many of the partitions that are behind: the oldest is among the furthest, mostly.
+MAX_TIMESTAMPS = 16
+LAG_TIMEOUT_MS = 2_000.0
+LAG_FETCH_BYTES = 1
+LAG_INTERVAL_S = 2.0
+Offsets = Mapping[str, Mapping[str, int]]
+Lag = tuple[int | None, float | None]
+UNKNOWN_LAG: Lag = (None, None)
+log = logging.getLogger(__name__)
+TICK_S = 0.5
+LOG_EVERY_S = 10.0
+LAST_LAG_TIMEOUT_S = 2.0
+STOP_TIMEOUT_S = 30.0
+# Progress is read every half second: as many micro-batches as there can be until then are kept.
+RECENT = "50"
 
 
 class Supervised:
@@ -104,7 +118,7 @@ class Supervised:
             self.query.stop()
 
     def look(self, now: float, say: Callable[[str], None]) -> str | None:
-        """Take in what is new; why the query is over, if it failed for good: this is told once."""
+        """Take in what is new; why the query is over, if it failed for good: this is reported once."""
         if self._is_over:
             return None
         if self._restart_at is not None:
@@ -123,17 +137,17 @@ class Supervised:
         return None if error is None else self._failed(error, now, say)
 
     def _failed(self, error: BaseException, now: float, say: Callable[[str], None]) -> str | None:
-        told = sentence(error)
+        reason = sentence(error)
         # The whole of what Spark says is for its log; people read the sentence.
         print(f"{self.figures.name} failed:\n{error}", file=sys.stderr, flush=True)
         delay = self._delay(str(error))
         if delay is None:
             self._is_over = True
-            self.figures.state, self.figures.problem = "failed", told
-            return f"{self.figures.name}: {told}"
+            self.figures.state, self.figures.problem = "failed", reason
+            return f"{self.figures.name}: {reason}"
         self.figures.state = "restarting"
         self._restart_at = now + delay
-        say(f"{self.figures.name}: failed, starts again in {delay:g} s: {told}")
+        say(f"{self.figures.name}: failed, starts again in {delay:g} s: {reason}")
         return None
 
     def _delay(self, text: str) -> float | None:
@@ -143,7 +157,7 @@ class Supervised:
             self._failures = 0
         self._failed_at_batch = self.figures.batch_id
         self._failures += 1
-        return DELAYS_S[self._failures - 1] if self._failures <= len(DELAYS_S) else None
+        return RESTART_DELAYS_S[self._failures - 1] if self._failures <= len(RESTART_DELAYS_S) else None
 
 
 def sentence(error: BaseException | Any) -> str:
@@ -153,9 +167,9 @@ def sentence(error: BaseException | Any) -> str:
         if RAISED in line:
             return _clean(line.split(RAISED, 1)[1])
     for mark in ("Error: ", "Exception: "):
-        told = [line for line in lines if mark in line and not line.startswith("Caused by")]
-        if told and ": " in told[-1]:
-            return _clean(told[-1].strip())
+        found = [line for line in lines if mark in line and not line.startswith("Caused by")]
+        if found and ": " in found[-1]:
+            return _clean(found[-1].strip())
     return _clean(first_line(error))
 
 
@@ -163,30 +177,10 @@ def _clean(text: str) -> str:
     return text.split(" SQLSTATE:")[0].split(" == DataFrame ==")[0].strip()
 
 
-# ----------------------------------------
-# How far queries are behind their topics: in records, and in seconds since the first record not yet read.
-#
-# Asked in a thread of its own, neither by a query nor by whoever shows the figures: brokers that are away are waited for
-# there. While they do not answer there is no figure, and `problem` says why.
-
-
-# Timestamps are read for so many of the partitions that are behind: the oldest is among the furthest, mostly.
-MAX_TIMESTAMPS = 16
-TIMEOUT_MS = 2_000.0
-MAX_FETCH_BYTES = 1
-
-INTERVAL_S = 2.0
-
-Offsets = Mapping[str, Mapping[str, int]]
-Lag = tuple[int | None, float | None]
-UNKNOWN: Lag = (None, None)
-log = logging.getLogger(__name__)
-
-
 class LagWatch:
     """Asks for the lags of all queries again and again, in a thread."""
 
-    def __init__(self, lags: Lags, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, lags: Lags, interval_s: float = LAG_INTERVAL_S) -> None:
         self._lags = lags
         self._interval_s = interval_s
         self._changed = threading.Condition()
@@ -205,7 +199,7 @@ class LagWatch:
         """What was found out last, records and seconds; from now on it is asked for these offsets."""
         with self._changed:
             self._wanted[name] = offsets
-            return self._found.get(name, UNKNOWN)
+            return self._found.get(name, UNKNOWN_LAG)
 
     def refresh(self, timeout_s: float) -> None:
         """Wait, not for ever, until everything that is wanted by now has been asked for."""
@@ -261,7 +255,7 @@ class Lags:
             for partition, at in there.items()
         }
         if not places:
-            return UNKNOWN
+            return UNKNOWN_LAG
         try:
             found = self._ask(places, now_ms)
         except (KafkaError, OSError) as error:
@@ -273,13 +267,15 @@ class Lags:
             self.problem = None
             return found
         self.close()
-        return UNKNOWN
+        return UNKNOWN_LAG
 
     def _ask(self, places: Mapping[TopicPartition, int], now_ms: int) -> tuple[int, float]:
         from ottla.client.offsets import LATEST
 
         client = self._connected()
-        found = client.list_offsets(dict.fromkeys(places, LATEST), read_committed=True, timeout_ms=TIMEOUT_MS)
+        found = client.list_offsets(
+            dict.fromkeys(places, LATEST), read_committed=True, timeout_ms=LAG_TIMEOUT_MS
+        )
         behind = {tp: found[tp].offset - at for tp, at in places.items() if found[tp].offset > at}
         stamps = [
             stamp
@@ -302,20 +298,12 @@ def _first_timestamp(client: InlineClient, tp: TopicPartition, start: int, end: 
     from ottla.client.consumer.inline import RawFetcher
     from ottla.records.batch import iter_batches
 
-    fetcher = RawFetcher(client, tp, start, end, max_bytes=MAX_FETCH_BYTES, timeout_ms=TIMEOUT_MS)
+    fetcher = RawFetcher(client, tp, start, end, max_bytes=LAG_FETCH_BYTES, timeout_ms=LAG_TIMEOUT_MS)
     for chunk in fetcher:
         for batch in iter_batches(chunk.data):
             if batch.last_offset >= start and not batch.is_control:
                 return int(batch.max_timestamp if batch.base_timestamp < 0 else batch.base_timestamp)
     return None
-
-
-TICK_S = 0.5
-LOG_EVERY_S = 10.0
-LAST_LAG_TIMEOUT_S = 2.0
-STOP_TIMEOUT_S = 30.0
-# Progress is read every half second: as many micro-batches as there can be until then are kept.
-RECENT = "50"
 
 
 @dataclass(frozen=True)
@@ -382,7 +370,7 @@ class Runner:
     def run(self) -> int:
         """Until it ends, is stopped or fails; the exit code."""
         with self._home.locked():
-            self._tell(state.STARTING)
+            self._write_state(state.STARTING)
             self._home.write_progress({})
             signal.signal(signal.SIGTERM, self._asked)
             signal.signal(signal.SIGINT, self._asked)
@@ -394,13 +382,13 @@ class Runner:
                 problems = [str(problem) for problem in error.problems]
             except SparkFailed as error:
                 problems = [f"Spark did not start: {_spark_said(self._spec.spark_log) or error}"]
-            except Exception as error:  # noqa: BLE001 - whatever ends a run is told to whoever watches it
+            except Exception as error:  # noqa: BLE001 - whatever ends a run is reported to whoever watches it
                 self._log_stack()
                 problems = [f"{type(error).__name__}: {first_line(error)}"]
             ended = state.FAILED if problems else state.STOPPED if self._stop.is_set() else state.FINISHED
             for problem in problems:
                 self._log.say(f"failed: {problem}")
-            self._tell(ended, problems=tuple(problems), ended_ms=_now_ms())
+            self._write_state(ended, problems=tuple(problems), ended_ms=_now_ms())
             return 1 if problems else 0
 
     def _with_spark(self) -> list[str]:
@@ -433,7 +421,7 @@ class Runner:
                 Supervised(query, Figures(self._short(one.name)), one.start)
                 for one, query in zip(plans, started, strict=True)
             ]
-            self._tell(state.RUNNING)
+            self._write_state(state.RUNNING)
             for one, query in zip(self._queries, started, strict=True):
                 self._log.say(f"{one.figures.name}: query {query.id}")
             return self._watch()
@@ -468,19 +456,19 @@ class Runner:
     def _end(self) -> None:
         """Stop what still runs; a batch that is cut short is replayed from the checkpoint by the next run."""
         if not all(one.is_done for one in self._queries):
-            self._tell(state.STOPPING)
+            self._write_state(state.STOPPING)
         for one in self._queries:
             one.stop()
 
     def _look(self, now: float) -> None:
-        """New figures of all queries; what ended one of them for good, if something did, is told at once."""
+        """New figures of all queries; what ended one of them for good, if something did, is reported at once."""
         found = [one.look(now, self._log.say) for one in self._queries]
         new = [problem for problem in found if problem is not None and problem not in self._problems]
         if new:
             self._problems += new
             for problem in new:
                 self._log.say(f"failed for good: {problem}")
-            self._tell(self._run.state, problems=tuple(self._problems))
+            self._write_state(self._run.state, problems=tuple(self._problems))
 
     def _publish(self, lags: LagWatch) -> None:
         for one in self._queries:
@@ -501,7 +489,7 @@ class Runner:
     def _short(self, query: str | None) -> str:
         return (query or "").removeprefix(f"{self._spec.name}.")
 
-    def _tell(self, new: str, **more: Any) -> None:
+    def _write_state(self, new: str, **more: Any) -> None:
         self._run = replace(self._run, state=new, **more)
         self._log.say(new)
         self._home.write_run(self._run)
@@ -510,7 +498,7 @@ class Runner:
         self._stop.set()
         if self._nothing_begun:
             # Java, which PySpark started, ends when its standard input does: with this process.
-            self._tell(state.STOPPED, ended_ms=_now_ms())
+            self._write_state(state.STOPPED, ended_ms=_now_ms())
             os._exit(0)
 
     def _until_unwatched(self) -> None:
@@ -537,8 +525,8 @@ def _spark_said(path: str) -> str | None:
         lines = Path(path).read_text(errors="replace").splitlines()
     except OSError:
         return None
-    told = [line.strip() for line in lines if re.search(r"(Exception|Error)\b.*?: |^Error", line)]
-    return re.sub(r'^Exception in thread "[^"]*" ', "", told[0]) if told else None
+    found = [line.strip() for line in lines if re.search(r"(Exception|Error)\b.*?: |^Error", line)]
+    return re.sub(r'^Exception in thread "[^"]*" ', "", found[0]) if found else None
 
 
 def _stop_spark(spark: SparkSession) -> None:

@@ -2,6 +2,10 @@
 
 Each stream is one query with its own checkpoint (`<checkpoints>/<stream>`), named `<pipeline>.<stream>`, its
 progress shown under the group of the same name; a stream with a dead-letter topic has a second query for it.
+
+What a query reports after each micro-batch becomes `Figures`. Rows in are records read, rows out are rows of the
+result; both come from metrics that the plans observe, since Spark's own count of rows written is unknown for most
+sinks.
 """
 
 from __future__ import annotations
@@ -51,6 +55,7 @@ SOURCE_TIMEOUT_S = 15.0
 START_ATTEMPTS = 3
 NOT_UP = "Python worker failed to connect back"
 _COMING_UP = ("Initializing", "Getting offsets")
+WINDOW_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def plan(
     available_now: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> list[Plan]:
-    """All queries, built and checked, none of them started; PipelineError tells of every stream that Spark refuses."""
+    """All queries, built and checked, none of them started; PipelineError names every stream that Spark refuses."""
     context = Context(pipeline, spark, bootstrap, options or {})
     plans: list[Plan] = []
     problems: list[Problem] = []
@@ -236,16 +241,6 @@ def first_line(error: BaseException) -> str:
     """The sentence of a Spark error without the plan and the stack that follow it."""
     text = str(error).strip().split("\nJVM stacktrace")[0]
     return text.split("\n", 1)[0].removesuffix(";").strip()
-
-
-# ----------------------------------------
-# What a streaming query reports after each micro-batch, made into the few figures that people ask for. Pure.
-#
-# Rows in are records read, rows out are rows of the result; both come from metrics that the plans observe, since
-# Spark's own count of rows written is unknown for most sinks.
-
-
-WINDOW_S = 5.0
 
 
 class Rate:

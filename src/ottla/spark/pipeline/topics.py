@@ -1,7 +1,7 @@
 """The topics of a pipeline: asked from the brokers before Spark starts, created when Spark has found nothing wrong.
 
-What is missing and may not be created is told at once. What may be is created only when every plan has been checked: a
-misspelt column leaves no topics behind.
+What is missing and may not be created is reported at once. What may be is created only when every plan has been
+checked: a misspelt column leaves no topics behind.
 """
 
 from __future__ import annotations

@@ -2,6 +2,12 @@
 
 One for a commit or an abort, in a driver-side process; its client is the process's own and outlives it. Requests
 are tried again until kafka.default.api.timeout.ms; what is then still not known is left to the next try of the batch.
+
+What became of a transaction that its coordinator has forgotten is read from the log, and aborted rows are written
+again. They stay in the log until the partition's retention or compaction removes them. A decision says between which
+offsets its rows lie and under which producer id and epoch each task attempt wrote them; an epoch has had one
+transaction, so these are its rows and nobody else's. Batches are copied as they are, compressed or not: only the
+producer, the sequence and the checksum change.
 """
 
 import logging
@@ -57,15 +63,6 @@ from ottla.spark.sink.commit import (
 from ottla.spark.sink.options import SinkOptions
 from ottla.wire.messages.producers import InitProducerIdRequest
 from ottla.wire.messages.transactions import EndTxnRequest
-
-# ----------------------------------------
-# What the log says of transactions that their coordinator has forgotten, and writing aborted rows again.
-#
-# The rows of an aborted transaction stay in the log until the partition's retention or compaction removes them. A
-# decision says between which offsets its rows lie and under which producer id and epoch each task attempt wrote
-# them; an epoch has had one transaction, so these are its rows and nobody else's. Batches are copied as they are,
-# compressed or not: only the producer, the sequence and the checksum change. Runs in the driver-side process.
-
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +189,7 @@ def _chunks(
             raise
 
 
-# Our transaction under the decision's id is not ours any more, or is none any more. Looking again tells.
+# Our transaction under the decision's id is not ours any more, or is none any more: look again.
 _LOST = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -220,7 +217,7 @@ def read_decision(client: InlineClient, prefix: str, *, require_stable: bool) ->
 
 
 class SinkCluster:
-    """See the module."""
+    """Does what the steps of a commit ask for, for one commit or abort."""
 
     def __init__(self, options: SinkOptions, prefix: str, client: InlineClient) -> None:
         self._options = options

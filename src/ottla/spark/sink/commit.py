@@ -11,6 +11,11 @@ Each task attempt has written its rows in a transaction of its own and left it o
   4. asks the log what became of a transaction that the coordinator no longer lets us end. If it was aborted, its
      rows are written again, and the decision without it is written in that same transaction: one or neither.
 
+The decision is kept in committed offsets of the sink's group: the offset is the batch id, the metadata carries the
+decision in pieces, because a broker takes 4,096 bytes a partition (offset.metadata.max.bytes). Each decision has a
+number one above the one before it; the highest number is in force, so that pieces of older decisions, which stay where
+the newer one had no piece, do no harm. The driver side writes and reads it, tasks read it.
+
 The steps are generators: they yield what is to be done and are sent what came of it, so that the same code runs
 on a cluster (ottla.spark.sink.cluster) and under a simulation that stops it between any two steps. `Fenced` and
 other errors are thrown into them. Owned by one driver-side call at a time; `Driver` may live on between calls.
@@ -25,21 +30,13 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ottla.model.ids import TopicPartition
 
-# ----------------------------------------
-# The decision of a micro-batch: which task attempts' transactions belong to it, and where their rows lie.
-#
-# It is what makes the sink exactly once, so it is small, checked and written by one transaction: committed offsets
-# of the sink's group, whose offset is the batch id and whose metadata carries the decision in pieces, because a
-# broker takes 4,096 bytes a partition (offset.metadata.max.bytes). Each decision has a number one above the one
-# before it; the highest number is in force, so that pieces of older decisions, which stay where the newer one had
-# no piece, do no harm. Pure; written and read by the sink's driver side, read by its tasks.
-
-
 FORMAT = 1
 PIECE_CHARS = 4_000
 # Far more than any cluster's partitions hold; what a reader unpacks before it trusts anything.
 MAX_DECISION_BYTES = 16 * 1024 * 1024
 _MARK = "ottla-sink"
+# Another driver, or the abort of this very batch, may take over in between: whoever lost looks again.
+TAKE_OVERS = 5
 
 
 class DecisionError(Exception):
@@ -283,10 +280,6 @@ def _sums(read: Callable[[], int], count: int) -> Iterator[int]:
         number = read()
         total += number >> 1 if number & 1 == 0 else -((number + 1) >> 1)
         yield total
-
-
-# Another driver, or the abort of this very batch, may take over in between: whoever lost looks again.
-TAKE_OVERS = 5
 
 
 class Fenced(Exception):

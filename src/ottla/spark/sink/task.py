@@ -3,6 +3,10 @@
 Runs in Spark's Python workers on executors, which are reused: the client is the process's own (connection.py). What
 an attempt wrote is known to the driver by its message alone; one that fails aborts its transaction, one that is
 killed leaves it to the driver's commit, to the next attempt of that name, or to the transaction's timeout.
+
+Rows become record batches in the record kernel, from Arrow's buffers, never one by one. Those with a key go by murmur2,
+as every Kafka client sends them; those without all go to one partition for a while ("sticky"), the next chunk to the
+next one.
 """
 
 import logging
@@ -34,14 +38,6 @@ from ottla.spark.connection import forget, shared_client
 from ottla.spark.sink.cluster import read_decision
 from ottla.spark.sink.commit import Entry, Span
 from ottla.spark.sink.options import SinkOptions
-
-# ----------------------------------------
-# Rows into record batches: which partition each row goes to, and the batches it becomes part of. No I/O.
-#
-# Works on Arrow's buffers in the record kernel, never on single rows. The keyed go by murmur2, as every Kafka client
-# sends them; those without a key all go to one partition for a while ("sticky"), the next chunk to the next one.
-# Owned by one task attempt.
-
 
 # Rows are gathered up to this before they are split by partition: many partitions would get tiny batches otherwise.
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -86,7 +82,7 @@ def _one(held: list[Any]) -> Any:
 
 
 class RowEncoder:
-    """See the module. `partition_count(topic)` says how many partitions a topic has, or raises."""
+    """Rows into record batches, by partition. `partition_count(topic)` gives the number of partitions, or raises."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 Spark makes a writer when a write is planned, another for each commit or abort, and pickles it to the tasks: it holds
 options only. How a batch becomes visible exactly once is in ottla.spark.sink.commit; what a task does in
-ottla.spark.sink.task; docs/spark-sink.md tells it as a whole.
+ottla.spark.sink.task; docs/spark-sink.md describes the whole.
 """
 
 import logging

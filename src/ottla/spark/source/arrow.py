@@ -30,7 +30,7 @@ SCHEMA_WITH_HEADERS = pa.schema([*_FIELDS, ("headers", pa.list_(pa.field("elemen
 
 
 def ddl(with_headers: bool) -> str:
-    """The schema as Spark is told."""
+    """The schema in Spark's DDL."""
     return f"{COLUMNS}, {HEADERS}" if with_headers else COLUMNS
 
 

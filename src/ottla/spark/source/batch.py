@@ -1,6 +1,9 @@
 """`spark.read.format("ottla")`: a fixed range of each partition, settled when the read is planned.
 
-The driver plans (partitions), tasks read; the reader itself travels between them and holds options only.
+The driver plans (partitions), tasks read; the reader itself travels between them and holds options only. A task fetches
+raw batches of one range and gives Spark their records as Arrow columns. Nothing is done for each record in Python:
+fetched bytes go through the record kernel, which copies keys and values into columns, and the columns' buffers into
+RecordBatches. The client is the process's own, kept from task to task.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,13 +29,6 @@ from ottla.spark.source.plan import (
     narrowed,
     split,
 )
-
-# ----------------------------------------
-# What a task does: fetch raw batches of one range, and hand Spark their records as Arrow columns.
-#
-# Nothing is done for each record in Python: fetched bytes go through the record kernel, which copies keys and values into
-# columns, and the columns' buffers into RecordBatches. The client is the process's own, kept from task to task.
-
 
 # A RecordBatch is handed over when it has so many rows or bytes: large enough that its fixed costs do not
 # show, small enough to stay in the processor's caches and to let Spark work while the next one is made. Measured with

@@ -235,18 +235,14 @@ def _check_same(given: Mapping[TopicPartition, int], there: set[TopicPartition],
         )
 
 
-# ----------------------------------------
-# What a user did wrong, or a broker refused, as one line: Spark passes on all that its Python processes say.
-#
-# A process that Spark starts to plan a read or a write tells Spark of an exception and ends. By default that is the whole
-# traceback, inside of Spark's own words; PySpark leaves it away where SPARK_HIDE_TRACEBACK is set, which it reads when
-# the exception has reached it. So it is set here, for errors whose words say all, in the process that ends with them.
-# Errors that nobody foresaw keep their tracebacks.
-
-
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """Around (or as a decorator of) what Spark calls in a process of its own; elsewhere it changes nothing."""
+    """Around (or as a decorator of) what Spark calls in a process of its own: errors whose words say all are one line.
+
+    Such a process passes an exception on to Spark and ends. By default that is the whole traceback, inside of Spark's
+    own words; PySpark leaves it away where SPARK_HIDE_TRACEBACK is set, which it reads when the exception has reached
+    it. So it is set here, in the process that ends. Errors that nobody foresaw keep their tracebacks.
+    """
     try:
         yield
     except (OptionError, KafkaError, DataLossError):

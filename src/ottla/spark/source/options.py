@@ -3,6 +3,10 @@
 Names and meanings are those of Spark's Kafka connector. Spark hands option names over in lower case, whatever the
 user wrote: errors name them as the documentation does. `source_options` checks what reading in batches and in streams
 share; `for_batch` and `for_stream` add what only one of them may have.
+
+`subscribePattern` is a Java regular expression in Spark's connector; `java_pattern` makes it Python's. What is only
+spelt differently is translated. What Python does not have, or takes for something else, is refused: a pattern never
+reads other topics than Spark's connector does.
 """
 
 import hashlib
@@ -37,14 +41,6 @@ from ottla.spark.source.plan import (
     parse_partitions,
 )
 
-# ----------------------------------------
-# Java's regular expressions for topics' names, as Python's: `subscribePattern` is Java's in Spark's connector. Pure.
-#
-# Both agree on nearly all that is written for topics (`orders\..*`, `a|b`, `^x`, classes, groups, quantifiers). What is
-# only spelt differently is translated. What Python has no words for, or would silently take for something else, is
-# refused: a pattern never reads other topics than Spark's connector does.
-
-
 # Names of topics are made of ASCII letters, digits and . _ -, so that is all that Java's classes have to tell apart.
 _LETTERS, _DIGITS, _PUNCTUATION = "a-zA-Z", "0-9", r"!-/:-@\[-`{-~"
 _CLASSES = {
@@ -71,6 +67,42 @@ _ESCAPE = re.compile(
 _GROUP = re.compile(
     r"\(\?(?:(?P<kept>:|=|!|>|<=|<!)|<(?P<name>[a-zA-Z]\w*)>|(?P<flags>[a-zA-Z-]*)(?P<end>[:)]))"
 )
+USED_KAFKA_KEYS = (
+    "group.id",
+    "isolation.level",
+    "fetch.max.bytes",
+    "max.partition.fetch.bytes",
+    "check.crcs",
+)
+REFUSED_KAFKA_KEYS = {
+    "auto.offset.reset": "say with startingOffsets where a query begins",
+    "enable.auto.commit": "Spark keeps the offsets, and ottla.group publishes them",
+    "key.deserializer": "keys are binary columns; cast or decode them with DataFrame operations",
+    "value.deserializer": "values are binary columns; cast or decode them with DataFrame operations",
+    "interceptor.classes": "there is no Java here to run them",
+}
+DEFAULT_GROUP_PREFIX = "ottla-spark"
+DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
+NO_GROUP = "none"
+MAX_GROUP_TOPICS_LENGTH = 120
+# One answer's worth of a partition. Larger ones save round trips, smaller ones memory.
+DEFAULT_FETCH_BYTES = 4 * 1024 * 1024
+_OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+_TIMES_EXAMPLE = '{"topicA":{"0":1000,"1":1000},"topicB":{"0":2000}}'
+_WHAT_IS_READ = frozenset(
+    name.lower()
+    for name in (*STRATEGIES, "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+)
+_UNITS_MS = {
+    "": 1,
+    "us": 0.001,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 
 
 class PatternError(ValueError):
@@ -159,31 +191,6 @@ def _translated_group(found: re.Match[str], is_first: bool) -> str:
     if not is_first:
         raise PatternError(f"{found[0]!r} has to stand first, or around a part: (?{flags}:...)")
     return f"(?{flags})" if flags else ""
-
-
-USED_KAFKA_KEYS = (
-    "group.id",
-    "isolation.level",
-    "fetch.max.bytes",
-    "max.partition.fetch.bytes",
-    "check.crcs",
-)
-REFUSED_KAFKA_KEYS = {
-    "auto.offset.reset": "say with startingOffsets where a query begins",
-    "enable.auto.commit": "Spark keeps the offsets, and ottla.group publishes them",
-    "key.deserializer": "keys are binary columns; cast or decode them with DataFrame operations",
-    "value.deserializer": "values are binary columns; cast or decode them with DataFrame operations",
-    "interceptor.classes": "there is no Java here to run them",
-}
-
-DEFAULT_GROUP_PREFIX = "ottla-spark"
-DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
-NO_GROUP = "none"
-MAX_GROUP_TOPICS_LENGTH = 120
-# One answer's worth of a partition. Larger ones save round trips, smaller ones memory.
-DEFAULT_FETCH_BYTES = 4 * 1024 * 1024
-_OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
-_TIMES_EXAMPLE = '{"topicA":{"0":1000,"1":1000},"topicB":{"0":2000}}'
 
 
 T = TypeVar("T")
@@ -411,12 +418,6 @@ def _group(given: Mapping[str, str], subscription: Subscription) -> str | None:
     return f"{prefix}-{'+'.join(topics)[:MAX_GROUP_TOPICS_LENGTH]}-{digest}"
 
 
-_WHAT_IS_READ = frozenset(
-    name.lower()
-    for name in (*STRATEGIES, "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
-)
-
-
 def _number(name: str, value: str) -> int:
     try:
         return int(value.strip())
@@ -431,18 +432,6 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     if value < 1:
         raise OptionError(f"the option {name} must be positive, not {value}")
     return value
-
-
-_UNITS_MS = {
-    "": 1,
-    "us": 0.001,
-    "ms": 1,
-    "s": 1000,
-    "m": 60_000,
-    "min": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-}
 
 
 def _duration(given: Mapping[str, str], name: str, default_ms: int) -> int:

@@ -1,7 +1,15 @@
-"""How much a micro-batch reads, and how ranges of offsets become tasks: the arithmetic of Spark's Kafka connector.
+"""Where a read begins and ends, how much a micro-batch reads, and in which tasks: as Spark's Kafka connector does it.
 
-Pure: offsets in, offsets out. A partition that is in `end` and not in `start` is new; `earliest` says where it begins.
-Owned by nobody; the readers call it in the driver.
+Pure: offsets in, offsets out; the readers call it in the driver.
+
+- An offset is `{"topic": {"0": 123, ...}}` with sorted keys: Spark compares offsets as JSON text, and a checkpoint
+  that `format("kafka")` wrote can be continued. In `startingOffsets` and `endingOffsets` -2 means the earliest, -1
+  the latest.
+- A partition that is in `end` and not in `start` is new; `earliest` says where it begins.
+- Filters on topic, partition, offset and timestamp make a read smaller. `narrowed` says what to read and which
+  filters Spark still has to apply itself: an unknown one, and a lower bound on the timestamp, which only says where
+  to begin. An upper bound on the timestamp saves nothing: producers set timestamps, and an early one may follow a
+  late one.
 """
 
 import json
@@ -13,17 +21,18 @@ from typing import Any, NamedTuple
 
 from ottla.model.ids import TopicPartition
 
-# ----------------------------------------
-# Offsets as Spark's Kafka connector writes them, and where a read begins and ends. Pure.
-#
-# An offset is `{"topic": {"0": 123, ...}}` with sorted keys: Spark compares offsets as JSON text, and a checkpoint that
-# `format("kafka")` wrote can go on here. In `startingOffsets` and `endingOffsets` -2 means the earliest, -1 the latest.
-
-
 LATEST = -1
 EARLIEST = -2
 
 Offsets = dict[TopicPartition, int]
+MAX_OFFSET = (1 << 63) - 1
+# A task costs Spark and Python some ten milliseconds, whatever it reads: with more ranges than FEW_TASKS, small ones
+# go together, up to BUNDLE_OFFSETS.
+FEW_TASKS = 16
+BUNDLE_OFFSETS = 131_072
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# These columns are never null.
+_PLACE = ("topic", "partition", "offset", "timestamp", "timestampType")
 
 
 class OffsetRange(NamedTuple):
@@ -119,13 +128,6 @@ def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
 def named(partitions: Iterable[TopicPartition]) -> str:
     """`a-0, a-1`: how errors name partitions."""
     return ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(partitions))
-
-
-MAX_OFFSET = (1 << 63) - 1
-# A task costs Spark and Python some ten milliseconds, whatever it reads: with more ranges than FEW_TASKS, small ones
-# go together, up to BUNDLE_OFFSETS.
-FEW_TASKS = 16
-BUNDLE_OFFSETS = 131_072
 
 
 def rows_between(
@@ -285,19 +287,6 @@ class Delay:
             return True
         self._last_ms = now_ms
         return False
-
-
-# ----------------------------------------
-# Filters on where a record lies (topic, partition, offset, timestamp), turned into less to read. Pure.
-#
-# `narrowed` says what to read and which filters Spark still has to apply itself: an unknown one, and a lower bound on the
-# timestamp, which only tells where to begin. An upper bound on the timestamp saves nothing: producers set timestamps, and
-# an early one may follow a late one.
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# These columns are never null.
-_PLACE = ("topic", "partition", "offset", "timestamp", "timestampType")
 
 
 @dataclass(frozen=True, slots=True)

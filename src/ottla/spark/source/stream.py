@@ -1,8 +1,10 @@
 """`spark.readStream.format("ottla")`: micro-batches of offsets, planned in the driver, read by tasks.
 
-Spark asks latestOffset(start, limit) before each micro-batch: all that lies below `start` has been processed, so that
-is what the group is told (ottla.spark.source.stream). Offsets that do not change mean no batch. An exception ends the query:
-brokers that are away are waited for. One source-runner process a query owns a reader; the copies in tasks only read.
+Spark asks latestOffset(start, limit) before each micro-batch: everything below `start` has been processed. That is what
+is committed for the query's group, and no more, so that every Kafka tool shows its lag. A commit that fails never fails
+the query: it is logged once, and tried again after a while. Offsets that do not change mean no batch. An exception ends
+the query: brokers that are away are waited for. One source-runner process a query owns a reader; the copies in tasks
+only read.
 """
 
 import logging
@@ -47,13 +49,6 @@ from ottla.spark.source.plan import (
     rows_between,
     to_json,
 )
-
-# ----------------------------------------
-# A query's progress as a consumer group, so that every Kafka tool shows its lag.
-#
-# What lies below the start of a micro-batch has been processed: that is what is committed, and no more. Publishing
-# never fails a query: an error is logged once, and tried again after a while. Owned by a stream's source runner.
-
 
 # A coordinator that does not answer must not hold the query up for long, or often.
 COMMIT_TIMEOUT_MS = 5_000.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console, RenderableType
 
 from ottla.cli.main import main
 from ottla.spark.pipeline.state import FAILED, FINISHED, RUNNING, Home, Run
@@ -272,14 +274,24 @@ def test_run_refuses_a_second_one(
     assert f"clicks runs already, as process {stand_in.pid};" in capsys.readouterr().err
 
 
+def _drawn(shown: RenderableType, width: int) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=width).print(shown)
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
 def test_the_screen_fits_the_terminal_and_says_what_it_shows() -> None:
     from ottla.cli.pipeline.screen import elapsed, plain_lines, screen, size
 
     progress = {"streams": [STREAM]}
-    lines = screen(RUN, progress, RUN.started_ms + 125_000, 100)
+    lines = _drawn(screen(RUN, progress, RUN.started_ms + 125_000), 140)
     assert lines[0] == "clicks: finished for 2 min 05 s on local[2], brokers b:9092"
-    assert max(map(len, lines)) < 100
-    assert screen(RUN, {}, RUN.started_ms, 80)[2] == "no figures yet"
+    assert lines[2].split()[:4] == ["STREAM", "STATE", "BATCH", "ROWS"]
+    assert "1,234,567" in lines[3]
+    narrow = _drawn(screen(RUN, progress, RUN.started_ms + 125_000), 40)
+    assert len(narrow) == len(lines), "nothing is broken in two"
+    assert max(map(len, narrow)) <= 40
+    assert _drawn(screen(RUN, {}, RUN.started_ms), 80)[2] == "no figures yet"
     (line,) = plain_lines(progress, 61)
     assert line == (
         "    61 s  per_minute: batch 12, 1,234,567 in (1,000/s), 89 out (1/s), 2 bad, lag 1,500 (2.5 s), "
@@ -297,8 +309,8 @@ def test_what_has_not_begun_has_no_line_and_brokers_that_are_away_are_told() -> 
     progress = {"streams": [STREAM], "brokers_problem": "connection refused"}
     told = "the brokers at b:9092 do not answer: connection refused"
     assert f"  problem      {told}" in status_lines(running, progress)
-    assert f"problem: {told}" in screen(running, progress, RUN.started_ms, 100)
-    assert "created 2 topics: a, b" in screen(running, progress, RUN.started_ms, 100)
+    assert f"problem: {told}" in _drawn(screen(running, progress, RUN.started_ms), 100)
+    assert "created 2 topics: a, b" in _drawn(screen(running, progress, RUN.started_ms), 100)
     assert told not in "".join(status_lines(RUN, progress)), "of a run that is over nobody asks"
 
 

@@ -1,11 +1,14 @@
 """The demo with Spark: its screen, its sample clicks, and what it makes of the lines that Spark's process tells."""
 
+import io
 import json
 import random
 
 import pytest
+from rich.console import Console
 
-from ottla.examples.demo.clicks import PAGES, ClickBoard, Minutes, Visitors, lines, progress_line, summary
+from ottla.examples.demo.clicks import ClickBoard, Minutes, Visitors, progress_line, screen, summary
+from ottla.examples.samples import PAGES
 
 QUERIES = [
     {"name": "clickstream.per_minute", "batch": 12, "batch_ms": 230, "read": 900},
@@ -13,8 +16,14 @@ QUERIES = [
 ]
 
 
-def _text(board: ClickBoard, height: int = 24) -> str:
-    return "\n".join(line.text for line in lines(board, 10.0, height))
+def _lines(board: ClickBoard, height: int = 40) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=80, height=height).print(screen(board, 10.0, height))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def _text(board: ClickBoard, height: int = 40) -> str:
+    return "\n".join(_lines(board, height))
 
 
 def _count(board: ClickBoard, minute: str, page: str, views: int) -> None:
@@ -55,9 +64,9 @@ def test_the_newest_minute_is_shown_with_its_last_figures() -> None:
     assert "560 counted, each once   behind 300   (Spark 4.3.0, Java 25)" in shown
     assert "per_minute: batch 12 in 230 ms   sessions: batch 9 in 1,230 ms" in shown
     assert "Views this minute, by page, 12:01:00" in shown
-    first, second = (line for line in shown.splitlines() if "###" in line)
-    assert first.split() == ["/", "#" * 30, "40"]
-    assert second.split() == ["/letters", "#" * 15, "20"]
+    first, second = (line.split() for line in shown.splitlines() if "━" in line)
+    assert first == ["/", "━" * 30, "40"]
+    assert second == ["/letters", "━" * 15, "20"]
 
 
 def test_sessions_come_newest_first() -> None:
@@ -74,17 +83,20 @@ def test_sessions_come_newest_first() -> None:
 @pytest.mark.parametrize("height", [24, 30, 40, 60])
 def test_it_fits_the_terminal_and_keeps_its_place(height: int) -> None:
     board = _running()
-    empty = len(lines(board, 1.0, height))
     for page in PAGES:
         _count(board, "01", page, 5)
     for number in range(30):
         session = {"user": f"franz-{number}", "start": "2026-01-01T12:00:01Z", "end": "2026-01-01T12:00:31Z"}
         board.result("clicks.sessions", json.dumps({**session, "clicks": number}).encode())
-    assert len(lines(board, 1.0, height)) == empty <= height - 1
+    lines = _lines(board, height)
+    assert len(lines) == height
+    assert lines[-1] == "  Ctrl-C ends it; nothing is kept."
+    assert sum("━" in line for line in lines) == min(len(PAGES), 5 if height < 28 else 8)
+    assert "franz-29" in "".join(lines)
+    assert "franz-28" in "".join(lines)
     board.trouble = "the broker is gone"
     assert "trouble  the broker is gone" in _text(board, height)
-    assert len(lines(board, 1.0, height)) == empty
-    assert max(len(line.text) for line in lines(board, 1.0, height)) < 80
+    assert len(_lines(board, height)) == height
 
 
 def test_a_line_for_each_step_and_then_for_the_figures() -> None:

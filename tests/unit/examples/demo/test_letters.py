@@ -1,5 +1,6 @@
 """The demo of the broker alone: what its screen says, and that it leaves nothing behind."""
 
+import io
 import os
 import signal
 import subprocess
@@ -8,16 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.interop.process import wait_until
 
 import ottla
 from ottla.cli import demo as demo_command
-from ottla.examples.demo.letters import Board, Meter, lines, progress_line, summary
-from ottla.examples.demo.parts import Line, coloured, own_command, painted
+from ottla.examples.demo.letters import Board, progress_line, screen, summary
+from ottla.examples.demo.parts import Meter, has_screen, own_command
 
 
-def _text(shown: list[Line]) -> str:
-    return "\n".join(line.text for line in shown)
+def _text(board: Board, width: int = 100, console: Console | None = None) -> str:
+    out = io.StringIO()
+    console = console or Console(width=width)
+    console.file = out
+    console.print(screen(board, 1.0))
+    return out.getvalue()
 
 
 def _board() -> Board:
@@ -34,34 +40,37 @@ def _board() -> Board:
 
 
 def test_the_screen_tells_where_and_how_far() -> None:
-    shown = _text(lines(_board(), 1.0))
+    shown = _text(_board())
     assert "broker    127.0.0.1:1234, up in 0.30 s" in shown
     assert "1,500 sent" in shown
     assert "acknowledged 1,490" in shown
     assert "behind 20" in shown
     assert "p50 51 ms, p99 100 ms" in shown
-    assert "[########################] 1,000" in shown
-    assert "[############            ] 500" in shown
+    assert f"p0        {'━' * 24} 1,000" in shown
+    assert f"p1        {'━' * 12}{' ' * 12} 500" in shown
     assert "ottla consume -b 127.0.0.1:1234 -t letters" in shown
 
 
 def test_no_line_is_wider_than_the_terminal() -> None:
-    assert max(map(len, painted(lines(_board(), 1.0), 60, colours=False))) == 59
+    lines = _text(_board(), 60).splitlines()
+    assert max(map(len, lines)) == 60
+    assert len(lines) == len(_text(_board()).splitlines()), (
+        "a line that is too long is cut, not broken in two"
+    )
 
 
-def test_colours_are_put_around_what_is_cut() -> None:
-    assert painted([Line("abcdef", "bold"), Line("abc"), Line("", "dim")], 5, colours=True) == [
-        "\x1b[1mabcd\x1b[0m",
-        "abc",
-        "",
-    ]
-    assert painted([Line("abcdef", "bold")], 5, colours=False) == ["abcd"]
+def test_there_are_colours_unless_they_are_not_wanted() -> None:
+    terminal = Console(force_terminal=True, color_system="standard")
+    plain = Console(force_terminal=True, color_system="standard", no_color=True)
+    assert f"\x1b[32m{'━' * 24}" in _text(_board(), console=terminal)
+    assert "\x1b[32m" not in _text(_board(), console=plain)
+    assert "\x1b" not in _text(_board())
 
 
 def test_trouble_is_shown() -> None:
     board = _board()
     board.failed, board.trouble = 3, "the broker is gone"
-    shown = _text(lines(board, 1.0))
+    shown = _text(board)
     assert "failed 3" in shown
     assert "trouble   the broker is gone" in shown
     assert "10 unread, 3 failed" in summary(board)
@@ -89,22 +98,21 @@ def test_a_line_and_a_last_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "colours"),
+    ("term", "is_terminal", "missing", "drawn"),
     [
-        ({"TERM": "xterm"}, True),
-        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
-        ({"TERM": "dumb"}, False),
-        ({}, False),
+        ("xterm", True, "", True),
+        ("xterm", False, "", False),
+        ("dumb", True, "", False),
+        ("xterm", True, "rich", False),
     ],
 )
-def test_colours_where_they_are_wanted(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], colours: bool
+def test_a_screen_where_it_can_be_drawn(
+    monkeypatch: pytest.MonkeyPatch, term: str, is_terminal: bool, missing: str, drawn: bool
 ) -> None:
-    for name in ("TERM", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    assert coloured() is colours
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else object())
+    assert has_screen() is drawn
 
 
 def test_the_command_is_shown_as_it_can_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

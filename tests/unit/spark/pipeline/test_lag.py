@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ottla.spark.pipeline.runner import UNKNOWN, Lag, Lags, LagWatch, Offsets
+from ottla.spark.pipeline.runner import UNKNOWN_LAG, Lag, Lags, LagWatch, Offsets
 
 
 class Brokers(Lags):
@@ -26,9 +26,9 @@ class Brokers(Lags):
 def test_nobody_waits_for_brokers_that_do_not_answer() -> None:
     brokers = Brokers()
     watch = LagWatch(brokers, interval_s=60)
-    assert watch.want("copy", {"t": {"0": 7}}) == UNKNOWN
+    assert watch.want("copy", {"t": {"0": 7}}) == UNKNOWN_LAG
     watch.refresh(0.01)
-    assert watch.want("copy", {"t": {"0": 7}}) == UNKNOWN
+    assert watch.want("copy", {"t": {"0": 7}}) == UNKNOWN_LAG
     brokers.may_answer.set()
     watch.refresh(60)
     assert watch.want("copy", {"t": {"0": 9}}) == (7, 1.5)
@@ -40,9 +40,9 @@ def test_nobody_waits_for_brokers_that_do_not_answer() -> None:
 
 def test_why_there_is_no_lag_is_said_until_there_is_one() -> None:
     lags = Lags("127.0.0.1:1", {"kafka.bootstrap.timeout.ms": "0"})
-    assert lags.of({}, 0) == UNKNOWN
+    assert lags.of({}, 0) == UNKNOWN_LAG
     assert lags.problem is None
-    assert lags.of({"t": {"0": 1}}, 0) == UNKNOWN
+    assert lags.of({"t": {"0": 1}}, 0) == UNKNOWN_LAG
     assert lags.problem is not None
     lags._ask = lambda places, now_ms: (3, 0.5)  # type: ignore[method-assign]
     assert lags.of({"t": {"0": 1}}, 0) == (3, 0.5)
@@ -56,5 +56,5 @@ def test_an_error_that_nobody_thought_of_is_a_problem_like_any_other() -> None:
         raise ZeroDivisionError("oops")
 
     lags._ask = ask  # type: ignore[method-assign]
-    assert lags.of({"t": {"0": 1}}, 0) == UNKNOWN
+    assert lags.of({"t": {"0": 1}}, 0) == UNKNOWN_LAG
     assert lags.problem == "ZeroDivisionError: oops"

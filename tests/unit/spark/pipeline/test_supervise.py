@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.spark.pipeline.declare import PipelineError, Problem
-from ottla.spark.pipeline.runner import DELAYS_S, Supervised, sentence
+from ottla.spark.pipeline.runner import RESTART_DELAYS_S, Supervised, sentence
 from ottla.spark.pipeline.running import Figures
 
 NOT_UP = RuntimeError(
@@ -71,10 +71,10 @@ def test_an_accident_is_survived_after_a_while() -> None:
 
 def test_the_same_accident_without_progress_ends_it() -> None:
     world, now = World(), 0.0
-    for _ in DELAYS_S:
+    for _ in RESTART_DELAYS_S:
         world.query.fail(NOT_UP)
         assert world.look(now) is None
-        now += max(DELAYS_S)
+        now += max(RESTART_DELAYS_S)
         assert world.look(now) is None
     world.query.fail(NOT_UP)
     assert world.look(now) == "copy: " + sentence(NOT_UP)
@@ -83,13 +83,13 @@ def test_the_same_accident_without_progress_ends_it() -> None:
 
 def test_a_finished_batch_begins_the_count_anew() -> None:
     world, now = World(), 0.0
-    for batch in range(3 * len(DELAYS_S)):
+    for batch in range(3 * len(RESTART_DELAYS_S)):
         world.query.finish_batch(batch)
         world.query.fail(NOT_UP)
         assert world.look(now) is None
-        now += DELAYS_S[0]
+        now += RESTART_DELAYS_S[0]
         assert world.look(now) is None
-    assert world.one.figures.batch_id == 3 * len(DELAYS_S) - 1
+    assert world.one.figures.batch_id == 3 * len(RESTART_DELAYS_S) - 1
 
 
 @pytest.mark.parametrize(
@@ -153,5 +153,5 @@ def test_one_that_spark_does_not_take_again_has_failed_for_good() -> None:
         raise PipelineError(Problem("p.py:3", "Spark refuses it: AnalysisException"))
 
     world.one._restart = refuse
-    assert world.look(DELAYS_S[0]) == "copy: p.py:3: Spark refuses it: AnalysisException"
+    assert world.look(RESTART_DELAYS_S[0]) == "copy: p.py:3: Spark refuses it: AnalysisException"
     assert world.one.is_done

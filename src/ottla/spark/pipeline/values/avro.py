@@ -1,6 +1,8 @@
 """Avro values: the plain binary encoding of a record, by the package `fastavro`, with no jar.
 
 Spark's from_avro needs a jar that is not in its wheel; an Arrow UDF around fastavro's compiled reader needs none.
+Schemas are mapped to Spark columns and back as Spark's own Avro support does it, except that a union of several types
+is refused instead of becoming a struct of numbered members.
 """
 
 from __future__ import annotations
@@ -19,13 +21,6 @@ from ottla.spark.pipeline.values.rows import Decode, Encode, decode_column, enco
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructType
-
-
-# ----------------------------------------
-# Avro schemas: read from text or a file, and told as Spark columns; and Spark columns as an Avro schema. Pure.
-#
-# The mapping is that of Spark's own Avro support, except that a union of several types is refused instead of
-# becoming a struct of numbered members.
 
 
 MAX_SCHEMA_BYTES = 4_000_000

@@ -1,4 +1,4 @@
-"""JSON values by a Spark schema: Spark's own parser in the JVM, and an exact account of what it refused.
+"""JSON values by a Spark schema: Spark's own parser in the JVM, and what exactly it refused; and plain text.
 
 Spark says only that a record is corrupt; `explain` walks the few values that are and names the field.
 A field that the schema calls NOT NULL has to be there, which Spark's parser does not ask.
@@ -206,10 +206,6 @@ def _join(path: str, name: str) -> str:
 def _shortened(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= MAX_SHOWN else flat[: MAX_SHOWN - 3] + "..."
-
-
-# ----------------------------------------
-# Values that are text: one column, `value`.
 
 
 class TextCodec:

@@ -1,4 +1,10 @@
-"""Protobuf values: messages by a descriptor, through the package `protobuf` in an Arrow UDF."""
+"""Protobuf values: messages by a descriptor, through the package `protobuf` in an Arrow UDF.
+
+A descriptor comes from a descriptor set, a .proto file or a generated class, and becomes Spark columns: uint32 is
+bigint and uint64 decimal(20,0), since Spark has no unsigned types; an enum is its name; Timestamp is timestamp; the
+wrappers are columns that may be null. A field without presence is its default where it was not sent, one with
+presence is null.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +28,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Read = Callable[[Any], dict[str, Any]]
+MAX_DESCRIPTOR_BYTES = 16_000_000
+PROTOC_TIMEOUT_S = 60
+TIMESTAMP = "google.protobuf.Timestamp"
+WRAPPERS = frozenset(
+    f"google.protobuf.{kind}Value"
+    for kind in ("Bool", "Int32", "UInt32", "Int64", "UInt64", "Float", "Double", "String", "Bytes")
+)
 
 
 def protobuf_codec(schema: Any, message: str | None, base_dir: Path) -> ProtobufCodec:
@@ -119,9 +133,6 @@ def decoder(descriptors: bytes, message: str) -> Decode:
         return read(found)
 
     return decode
-
-
-Read = Callable[[Any], dict[str, Any]]
 
 
 def _reader(descriptor: Any) -> Read:
@@ -243,25 +254,6 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
             raise ValueError(f"{value!r} is no {field.enum_type.full_name}")
         return found.number
     return int(value) if isinstance(value, Decimal) else value
-
-
-# ----------------------------------------
-# Protobuf messages by their descriptors: found in a descriptor set, a .proto file or a generated class, and
-#
-# told as Spark columns.
-#
-# The mapping: uint32 is bigint and uint64 decimal(20,0), since Spark has no unsigned types; an enum is its name;
-# Timestamp is timestamp; the wrappers are columns that may be null. A field without presence is its default where
-# it was not sent, one with presence is null.
-
-
-MAX_DESCRIPTOR_BYTES = 16_000_000
-PROTOC_TIMEOUT_S = 60
-TIMESTAMP = "google.protobuf.Timestamp"
-WRAPPERS = frozenset(
-    f"google.protobuf.{kind}Value"
-    for kind in ("Bool", "Int32", "UInt32", "Int64", "UInt64", "Float", "Double", "String", "Bytes")
-)
 
 
 def read_descriptors(schema: Any, message: str | None, base_dir: Path) -> tuple[bytes, str]:

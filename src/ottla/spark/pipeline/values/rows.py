@@ -2,6 +2,11 @@
 
 An Arrow UDF costs one pass over Arrow buffers and no pandas. Runs in Spark's Python workers; the functions it
 calls are pickled into the task with the codec that owns them.
+
+Values as the serializers of a schema registry write them (Confluent's wire format: a zero byte, the schema's id in
+four bytes, the payload) are recognised, not read: no JSON text and no Protobuf message begins with a zero, and an
+Avro record that does rarely fits. Only what did not parse is looked at, so a value that parses is never taken for
+one.
 """
 
 from __future__ import annotations
@@ -18,6 +23,14 @@ MAX_ERROR = 300
 
 Decode = Callable[[bytes], dict[str, Any]]
 Encode = Callable[[dict[str, Any]], bytes]
+MAGIC = 0
+FRAME_BYTES = 5
+MAX_ID = 2**31 - 1
+_WHAT = "begins like a Confluent-framed value (magic byte 0, schema id "
+_ADVICE = (
+    "): a topic is read as plain json, avro or protobuf, without a schema registry; read it with format='raw' and "
+    f"decode substring(value, {FRAME_BYTES + 1}), or have it written without the registry's serializer"
+)
 
 
 def decode_column(value: Column, columns: StructType, make: Callable[[], Decode]) -> Column:
@@ -58,31 +71,29 @@ def _arrow_udf(function: Callable[[Any], Any], returned: StructType, given: Colu
 def as_rows(values: pa.Array) -> list[Any]:
     """An Arrow column as Python values, maps as dicts (PyArrow gives lists of pairs)."""
     rows: list[Any] = values.to_pylist()
-    mend = _mender(values.type)
-    return rows if mend is None else [mend(row) for row in rows]
+    fix = _fix_of(values.type)
+    return rows if fix is None else [fix(row) for row in rows]
 
 
-def _mender(kind: Any) -> Callable[[Any], Any] | None:
+def _fix_of(kind: Any) -> Callable[[Any], Any] | None:
     """What makes dicts of the maps inside values of a type; None where there are none."""
     import pyarrow as pa
 
     if pa.types.is_map(kind):
-        inner = _mender(kind.item_type) or _as_it_is
+        inner = _fix_of(kind.item_type) or _as_it_is
         return _unless_null(lambda pairs: {key: inner(item) for key, item in pairs})
     if pa.types.is_list(kind):
-        item = _mender(kind.value_type)
+        item = _fix_of(kind.value_type)
         return None if item is None else _unless_null(lambda items: [item(one) for one in items])
     if pa.types.is_struct(kind):
-        menders = {field.name: mend for field in kind if (mend := _mender(field.type)) is not None}
-        if menders:
-            return _unless_null(
-                lambda row: {**row, **{name: mend(row[name]) for name, mend in menders.items()}}
-            )
+        fixes = {field.name: fix for field in kind if (fix := _fix_of(field.type)) is not None}
+        if fixes:
+            return _unless_null(lambda row: {**row, **{name: fix(row[name]) for name, fix in fixes.items()}})
     return None
 
 
-def _unless_null(mend: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else mend(value)
+def _unless_null(fix: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else fix(value)
 
 
 def _as_it_is(value: Any) -> Any:
@@ -143,24 +154,6 @@ def _array(data: list[dict[str, Any] | None], errors: list[str | None], kind: pa
                 data[number] = None
                 errors[number] = " ".join(str(error).split())[:MAX_ERROR]
         return pa.array(data, kind)
-
-
-# ----------------------------------------
-# Values as the serializers of a schema registry write them (Confluent's wire format): recognised, not read.
-#
-# Such a value is a zero byte, the schema's id in four bytes, and then the payload. No codec here reads that: no JSON
-# text and no Protobuf message begins with a zero, and an Avro record that does rarely fits. Only what did not parse is
-# looked at, so a value that parses is never taken for one.
-
-
-MAGIC = 0
-FRAME_BYTES = 5
-MAX_ID = 2**31 - 1
-_WHAT = "begins like a Confluent-framed value (magic byte 0, schema id "
-_ADVICE = (
-    "): a topic is read as plain json, avro or protobuf, without a schema registry; read it with format='raw' and "
-    f"decode substring(value, {FRAME_BYTES + 1}), or have it written without the registry's serializer"
-)
 
 
 def framed(value: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""Sample events for the pipelines that ship: little worlds out of a seed, always the same for the same seed.
+"""Sample events for the example pipelines, made from a seed: the same seed always gives the same events.
 
     python -m ottla.examples.samples clickstream -b localhost:9092
 
@@ -93,10 +93,10 @@ def _shopping(dice: random.Random, homes: dict[str, str]) -> list[tuple[str, flo
 
 
 def changes(count: int, seed: int = 3, start_ms: int = START_MS) -> Iterator[Sample]:
-    """A table's life as Debezium tells it: with and without the schema envelope, and some of it twice."""
+    """A table's changes as Debezium writes them: with and without the schema envelope, and some of it twice."""
     dice = random.Random(seed)
     table: dict[int, dict[str, Any]] = {}
-    told: list[Sample] = []
+    sent: list[Sample] = []
     for number in range(count):
         now_ms = start_ms + number * 1000
         key = dice.randint(1, max(count // 8, 2))
@@ -111,10 +111,10 @@ def changes(count: int, seed: int = 3, start_ms: int = START_MS) -> Iterator[Sam
             after = table[key] = _customer(dice, key, now_ms)
             events = [_change(dice, "u" if before else "c", key, before, after, number, now_ms)]
         yield from events
-        told += events
+        sent += events
         if dice.random() < 0.05:
             # Everything since some point, once more and in order: that is how Debezium repeats itself.
-            yield from told[-dice.randint(1, 6) :]
+            yield from sent[-dice.randint(1, 6) :]
 
 
 def _customer(dice: random.Random, key: int, now_ms: int) -> dict[str, Any]:
@@ -221,12 +221,12 @@ def order_payments(count: int, seed: int = 6, start_ms: int = START_MS) -> Itera
     dice = random.Random(seed + 1)
     paid = []
     for order in orders(count, seed, start_ms):
-        told = json.loads(order.value or b"")
+        ordered = json.loads(order.value or b"")
         what = dice.random()
         after_ms = dice.randint(60, 120) * MINUTE_MS if what < 0.1 else dice.randint(0, 59 * MINUTE_MS)
         if what < 0.8:
-            amount = told["total"] if what < 0.7 else told["total"] - 1
-            paid.append((order.timestamp_ms + after_ms, told["order_id"], round(amount, 2)))
+            amount = ordered["total"] if what < 0.7 else ordered["total"] - 1
+            paid.append((order.timestamp_ms + after_ms, ordered["order_id"], round(amount, 2)))
     for at_ms, order_id, amount in sorted(paid):
         yield _sample(order_id, {"order_id": order_id, "paid": amount, "at": iso(at_ms)}, at_ms)
 

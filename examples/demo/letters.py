@@ -1,18 +1,20 @@
-"""The demo of the broker alone: letters written by one client and read by another, live, on one screen."""
+"""The demo of the broker alone: letters written by one client and read by another, live, on one screen.
+
+`Board` and what is drawn of it are pure; the demo owns one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.examples.demo.parts import (
     Broker,
-    Line,
     Meter,
     abandon,
     create_topics,
@@ -26,15 +28,29 @@ from ottla.examples.demo.parts import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
     from ottla.client.consumer.fetch import ConsumerRecord
-
-
-# ----------------------------------------
-# What the demo shows: counters, and the few lines made of them. Pure; the demo owns one of each.
 
 
 BAR_WIDTH = 24
 LATENCIES = 2000
+TOPIC = "letters"
+PARTITIONS = 3
+TICK_S = 0.02
+CATCH_UP_S = 5.0
+# The demo may run all day: the topic keeps the last few megabytes.
+TOPIC_SETTINGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(8 << 20), "retention.ms": "600000"}
+_WRITERS = ("Franz", "Ottla", "Milena", "Max", "Felice", "Hermann", "Julie", "Grete")
+_PHRASES = (
+    "the house in the Alchimistengasse is quiet at night",
+    "the doctor says the country air does me good",
+    "I have read your letter three times already",
+    "the train from Zürau was late again",
+    "send me the catalogue, if it is not too much trouble",
+    "we planted potatoes on Sunday",
+)
 
 
 class Board:
@@ -71,25 +87,34 @@ class Board:
         return max(self.sent.total - self.read.total, 0)
 
 
-def lines(board: Board, now: float) -> list[Line]:
-    """The screen."""
+def screen(board: Board, now: float) -> RenderableType:
+    """What the terminal shows."""
+    from rich.console import Group
+    from rich.text import Text
+
     sent_rate, sent_bytes = board.sent.rates(now)
     read_rate, _ = board.read.rates(now)
-    title = "Ottla: a Kafka broker in Python, and a producer and a consumer at work on it"
-    shown = [
-        "",
-        f"  broker    {board.broker}",
-        f"  topic     {board.topic}, {len(board.ends)} partitions",
-        f"  producer  {board.sent.total:>10,} sent   {sent_rate:>7,.0f}/s  {_size(sent_bytes)}/s   "
-        f"acknowledged {board.acknowledged:,}" + (f"   failed {board.failed:,}" if board.failed else ""),
-        f"  consumer  {board.read.total:>10,} read   {read_rate:>7,.0f}/s  behind {board.lag:,}   "
-        f"latency p50 {board.latency_ms(0.5):.0f} ms, p99 {board.latency_ms(0.99):.0f} ms",
+    lines = [
+        Text("Ottla: a Kafka broker in Python, and a producer and a consumer at work on it", "bold"),
+        Text(),
+        Text(f"  broker    {board.broker}"),
+        Text(f"  topic     {board.topic}, {len(board.ends)} partitions"),
+        Text(
+            f"  producer  {board.sent.total:>10,} sent   {sent_rate:>7,.0f}/s  {sent_bytes / 1000:,.0f} kB/s   "
+            f"acknowledged {board.acknowledged:,}" + (f"   failed {board.failed:,}" if board.failed else "")
+        ),
+        Text(
+            f"  consumer  {board.read.total:>10,} read   {read_rate:>7,.0f}/s  behind {board.lag:,}   "
+            f"latency p50 {board.latency_ms(0.5):.0f} ms, p99 {board.latency_ms(0.99):.0f} ms"
+        ),
         *_partitions(board.ends, board.positions),
-        f"  last      {board.last}",
+        Text(f"  last      {board.last}"),
+        *([Text(f"  trouble   {board.trouble}", "bold red")] if board.trouble else []),
+        *(Text(hint, "dim") for hint in _hints(board)),
     ]
-    if board.trouble:
-        shown.append(f"  trouble   {board.trouble}")
-    return [Line(title, "bold"), *map(Line, shown), *[Line(hint, "dim") for hint in _hints(board)]]
+    for line in lines:
+        line.no_wrap = True
+    return Group(*lines)
 
 
 def _hints(board: Board) -> list[str]:
@@ -102,16 +127,20 @@ def _hints(board: Board) -> list[str]:
     return ["", *(look if board.address else []), "  Ctrl-C ends it; nothing is kept."]
 
 
-def _partitions(ends: Sequence[int], positions: Sequence[int]) -> list[str]:
+def _partitions(ends: Sequence[int], positions: Sequence[int]) -> Iterator[Text]:
     """How far each partition has grown, and how far it has been read."""
+    from rich.text import Text
+
     most = max(max(ends, default=0), 1)
-    rows = []
     for number, (end, position) in enumerate(zip(ends, positions, strict=True)):
         full = round(BAR_WIDTH * end / most)
         read = min(round(BAR_WIDTH * position / most), full)
-        bar = "#" * read + "-" * (full - read)
-        rows.append(f"  p{number:<8} [{bar:<{BAR_WIDTH}}] {end:,}")
-    return rows
+        yield Text.assemble(
+            f"  p{number:<8} ",
+            ("━" * read, "green"),
+            ("━" * (full - read), "yellow"),
+            f"{'':{BAR_WIDTH - full}} {end:,}",
+        )
 
 
 def progress_line(board: Board, elapsed_s: float) -> str:
@@ -133,32 +162,6 @@ def summary(board: Board) -> str:
         f"{board.acknowledged:,} records acknowledged, {board.read.total:,} read back, {verdict}; "
         "the broker is stopped and its data removed"
     )
-
-
-def _size(size_bytes: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if size_bytes < 1000:
-            return f"{size_bytes:,.0f} {unit}"
-        size_bytes /= 1000
-    return f"{size_bytes:,.1f} GB"
-
-
-TOPIC = "letters"
-PARTITIONS = 3
-TICK_S = 0.02
-CATCH_UP_S = 5.0
-# The demo may run all day: the topic keeps the last few megabytes.
-TOPIC_SETTINGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(8 << 20), "retention.ms": "600000"}
-
-_WRITERS = ("Franz", "Ottla", "Milena", "Max", "Felice", "Hermann", "Julie", "Grete")
-_PHRASES = (
-    "the house in the Alchimistengasse is quiet at night",
-    "the doctor says the country air does me good",
-    "I have read your letter three times already",
-    "the train from Zürau was late again",
-    "send me the catalogue, if it is not too much trouble",
-    "we planted potatoes on Sunday",
-)
 
 
 async def demo(directory: Path, rate: int, seconds: float | None) -> tuple[str, bool]:
@@ -268,4 +271,4 @@ async def _watch_ends(board: Board, address: str, done: asyncio.Event) -> None:
 
 
 async def _show(board: Board, done: asyncio.Event) -> None:
-    await show(lambda now, *_: lines(board, now), lambda elapsed_s: progress_line(board, elapsed_s), done)
+    await show(lambda now, _: screen(board, now), lambda elapsed_s: progress_line(board, elapsed_s), done)

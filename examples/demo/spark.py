@@ -1,7 +1,7 @@
-"""The Spark of a demo, a process of its own: starts a session and the pipeline, and tells how it goes.
+"""The Spark of a demo, a process of its own: starts a session and the pipeline, and reports its progress.
 
-`python -m ottla.examples.demo.spark ADDRESS DIRECTORY`. Every line it writes is a JSON object: `{"phase": ...}` while it
-starts, `{"queries": [...]}` as it runs. It stops at the end of its standard input, so that it never outlives the
+`python -m ottla.examples.demo.spark ADDRESS DIRECTORY`. Every line it writes is a JSON object: `{"phase": ...}` while
+it starts, `{"queries": [...]}` as it runs. It stops at the end of its standard input, so that it never outlives the
 demo, however that ends; its Java sees its own end of input when this process is gone.
 """
 
@@ -31,19 +31,19 @@ MAX_SOCKET_DIR_CHARS = 60
 def main(address: str, directory: Path, out: TextIO) -> int:
     """Run until the input ends."""
 
-    def tell(**news: Any) -> None:
+    def report(**news: Any) -> None:
         print(json.dumps(news), file=out, flush=True)
 
     over = threading.Event()
     threading.Thread(target=_watch_input, args=(over,), daemon=True).start()
-    tell(phase="java")
+    report(phase="java")
     spark = _session(directory)
     try:
-        tell(phase="queries", version=spark.version, java=_java_version(spark))
+        report(phase="queries", version=spark.version, java=_java_version(spark))
         queries = _start(spark, address, directory)
-        tell(phase="running")
+        report(phase="running")
         while not over.wait(POLL_S):
-            tell(queries=[_report(query) for query in queries])
+            report(queries=[_report(query) for query in queries])
         for query in queries:
             query.stop()
     finally:

@@ -1,10 +1,13 @@
-"""Six pipelines that ship: each file stands alone, to be run as it is or copied out and changed.
+"""Six pipelines that ship with Ottla, each in a file that stands alone: run it as it is, or copy it and change it.
 
     ottla pipeline run ottla.examples.clickstream
     ottla pipeline new mine --template clickstream
 
-Rules: a file imports `ottla.spark`, PySpark and the standard library only, so that a copy of it runs anywhere.
-It is written as its reader would write it, without annotations on the functions that Spark calls.
+`samples` makes events for them, `demo` is what `ottla demo` runs. The files are in `examples/` at the top of the
+repository; the package `ottla.examples` is a link to it.
+
+Rules: a pipeline's file imports `ottla.spark`, PySpark and the standard library only, so that a copy of it runs
+anywhere. It is written as its reader would write it, without annotations on the functions that Spark calls.
 """
 
 from __future__ import annotations
@@ -24,4 +27,4 @@ PIPELINES = {
 def source_of(name: str) -> str:
     """The text of a pipeline's file."""
     assert name in PIPELINES, name
-    return Path(__file__).with_name(f"{name}.py").read_text("utf-8")
+    return (Path(__file__).parent / f"{name}.py").read_text("utf-8")

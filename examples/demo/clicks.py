@@ -1,8 +1,8 @@
 """The demo with Spark: sample clicks into a topic, the clickstream pipeline over it, its results live on one screen.
 
 Three processes: this one writes the clicks, reads the results and draws; the broker; and Spark with its Java
-(ottla.examples.demo.spark). The results are read as any consumer would read them (read_committed), so what is on the screen is
-what the pipeline has committed.
+(ottla.examples.demo.spark). The results are read as any consumer would read them (read_committed), so what is on the
+screen is what the pipeline has committed. `ClickBoard` and what is drawn of it are pure; the demo owns one.
 """
 
 from __future__ import annotations
@@ -15,38 +15,39 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.examples.demo.parts import (
     Broker,
     DemoError,
-    Line,
     Meter,
     abandon,
     create_topics,
     environment,
     has_screen,
+    last_line,
     own_command,
     produce,
     say,
     show,
     stop_at_signals,
 )
+from ottla.examples.samples import PAGES, USERS, iso
 
-# ----------------------------------------
-# What the demo with Spark shows: clicks going in, micro-batches, results coming out. Pure; the demo owns one.
-
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
 
 BAR_WIDTH = 30
 MAX_SESSIONS = 20
-MIN_PAGES, MAX_PAGES = 4, 8
+MIN_PAGES, MAX_PAGES = 5, 8
 NAME_WIDTH = 28
-# So many lines are there always; the pages and the sessions share the rest.
-FIXED_LINES = 15
+# From so many rows on there is room for all pages.
+TALL = 28
+HINTS = 5
 
 PHASES = {
     "": "waiting for the broker",
@@ -54,10 +55,22 @@ PHASES = {
     "queries": "starting the pipeline's queries",
     "running": "waiting for the first micro-batch",
 }
+CLICKS, PER_MINUTE, SESSIONS = "clicks", "clicks.per_minute", "clicks.sessions"
+_AFTERWARDS = "Spark and the broker are stopped and their data removed"
+VISITORS = 120
+MIN_CLICKS, MAX_CLICKS = 2, 30
+PARTITIONS = 2
+TICK_S = 0.05
+STOP_TIMEOUT_S = 15.0
+CATCH_UP_S = 60.0
+# A busy machine takes its time to start Spark; beyond this it is not going to.
+START_TIMEOUT_S = 600.0
+MAX_LINE_BYTES = 1 << 20
+TOPIC_SETTINGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(8 << 20), "retention.ms": "3600000"}
 
 
 class Minutes:
-    """Views a minute and page, as the pipeline has last told them."""
+    """Views a minute and page, as the pipeline wrote them last."""
 
     def __init__(self) -> None:
         self._views: dict[tuple[str, str], int] = {}
@@ -127,82 +140,97 @@ class ClickBoard:
             self.sessions.appendleft(row)
 
 
-CLICKS, PER_MINUTE, SESSIONS = "clicks", "clicks.per_minute", "clicks.sessions"
+def screen(board: ClickBoard, now: float, height: int) -> RenderableType:
+    """What the terminal shows in so many rows: the pages and the sessions have what the rest leaves."""
+    from rich.console import Group
+    from rich.layout import Layout
+    from rich.text import Text
 
-
-def lines(board: ClickBoard, now: float, height: int) -> list[Line]:
-    """The screen, in so many rows."""
     rate, _ = board.sent.rates(now)
     failed = f"   failed {board.failed:,}" if board.failed else ""
-    room = max(height - 1 - FIXED_LINES - bool(board.trouble), 6)
-    pages = min(MAX_PAGES, max(MIN_PAGES, room - 3))
-    return [
-        Line("Ottla: clicks go into a topic, Spark counts them, results come out of topics", "bold"),
-        Line(""),
-        Line(f"  broker   {board.broker}"),
-        Line(f"  clicks   {board.acknowledged:>9,} in topic {CLICKS}   {rate:,.0f}/s{failed}"),
+    head = [
+        Text("Ottla: clicks go into a topic, Spark counts them, results come out of topics", "bold"),
+        Text(),
+        Text(f"  broker   {board.broker}"),
+        Text(f"  clicks   {board.acknowledged:>9,} in topic {CLICKS}   {rate:,.0f}/s{failed}"),
         *_spark(board, now),
-        *([Line(f"  trouble  {board.trouble}", "bold")] if board.trouble else []),
-        Line(""),
-        *_pages(board, pages),
-        Line(""),
-        *_sessions(board, max(room - pages, 2)),
-        Line(""),
-        *_hints(board),
+        *([Text(f"  trouble  {board.trouble}", "bold red")] if board.trouble else []),
+        Text(),
     ]
+    for line in head:
+        line.no_wrap = True
+    room = MAX_PAGES if height >= TALL else MIN_PAGES
+    layout = Layout()
+    layout.split_column(
+        Layout(Group(*head), size=len(head)),
+        Layout(_pages(board, room), size=room + 2),
+        Layout(_sessions(board)),
+        Layout(Group(*_hints(board)), size=HINTS),
+    )
+    return layout
 
 
-def _spark(board: ClickBoard, now: float) -> Iterator[Line]:
+def _spark(board: ClickBoard, now: float) -> Iterator[Text]:
+    from rich.text import Text
+
     if not board.has_begun:
         waited = f" ... {now - board.spark_began:.0f} s" if board.phase else ""
-        yield Line(f"  spark    {PHASES[board.phase]}{waited}", "bold")
-        yield Line(
-            f"           {board.spark}" if board.spark else "           (this takes some seconds)", "dim"
-        )
+        yield Text(f"  spark    {PHASES[board.phase]}{waited}", "bold yellow")
+        yield Text(f"           {board.spark or '(this takes some seconds)'}", "dim")
         return
     counted = board.minutes.counted
-    yield Line(f"  spark    {counted:>9,} counted, each once   behind {board.lag:,}   ({board.spark})")
-    yield Line("           " + "   ".join(map(_query, board.queries)), "dim")
+    yield Text(f"  spark    {counted:>9,} counted, each once   behind {board.lag:,}   ({board.spark})")
+    yield Text("           " + "   ".join(map(_query, board.queries)), "dim")
 
 
 def _query(query: Mapping[str, Any]) -> str:
+    name = query["name"].rpartition(".")[2]
     if "batch" not in query:
-        return f"{_short(query['name'])} starting"
-    return f"{_short(query['name'])}: batch {query['batch']:,} in {query['batch_ms']:,} ms"
+        return f"{name} starting"
+    return f"{name}: batch {query['batch']:,} in {query['batch_ms']:,} ms"
 
 
-def _short(name: str) -> str:
-    return name.rpartition(".")[2]
+def _pages(board: ClickBoard, room: int) -> RenderableType:
+    from rich.progress_bar import ProgressBar
 
-
-def _pages(board: ClickBoard, room: int) -> Iterator[Line]:
     minute, pages = board.minutes.latest()
     clock = f", {_clock(minute)}" if minute else ""
-    yield Line(f"  Views this minute, by page{clock}   (topic {PER_MINUTE})", "bold")
     most = max((views for _, views in pages), default=1)
-    if not pages:
-        yield Line("  none yet", "dim")
-        room -= 1
-    for page, views in pages[:room]:
-        bar = "#" * max(round(BAR_WIDTH * views / most), 1)
-        yield Line(f"  {page[:NAME_WIDTH]:<{NAME_WIDTH}} {bar:<{BAR_WIDTH}} {views:>7,}")
-    yield from [Line("")] * (room - len(pages))
+    rows = [
+        (
+            page,
+            ProgressBar(most, views, BAR_WIDTH, complete_style="cyan", finished_style="cyan"),
+            f"{views:>7,}",
+        )
+        for page, views in pages[:room]
+    ]
+    return _table(f"  Views this minute, by page{clock}   (topic {PER_MINUTE})", rows)
 
 
-def _sessions(board: ClickBoard, room: int) -> Iterator[Line]:
-    yield Line(f"  Sessions that have ended: {board.sessions_seen:,}   (topic {SESSIONS})", "bold")
-    shown = list(board.sessions)[:room]
-    if not shown:
-        yield Line("  none yet", "dim")
-        room -= 1
-    for session in shown:
-        yield Line(_session(session))
-    yield from [Line("")] * (room - len(shown))
+def _sessions(board: ClickBoard) -> RenderableType:
+    rows = [
+        (
+            session["user"],
+            f"{_clock(session['start'])} to {_clock(session['end'])}",
+            f"{session['clicks']:>4} clicks",
+        )
+        for session in board.sessions
+    ]
+    return _table(f"  Sessions that have ended: {board.sessions_seen:,}   (topic {SESSIONS})", rows)
 
 
-def _session(session: Mapping[str, Any]) -> str:
-    start, end = _clock(session["start"]), _clock(session["end"])
-    return f"  {session['user'][:NAME_WIDTH]:<{NAME_WIDTH}} {start} to {end}  {session['clicks']:>3} clicks"
+def _table(title: str, rows: Iterable[Iterable[RenderableType]]) -> RenderableType:
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(width=NAME_WIDTH, no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    shown = Padding(table, (0, 0, 0, 2)) if table.row_count else Text("  none yet", "dim")
+    return Group(Text(title, "bold"), shown)
 
 
 def _clock(timestamp: str) -> str:
@@ -210,17 +238,20 @@ def _clock(timestamp: str) -> str:
     return timestamp[11:19]
 
 
-def _hints(board: ClickBoard) -> Iterator[Line]:
+def _hints(board: ClickBoard) -> Iterator[Text]:
+    from rich.text import Text
+
+    yield Text()
     if board.stopped:
         return
     if board.stopping:
-        yield Line("  Counting the last clicks ... (Ctrl-C again: at once)", "bold")
+        yield Text("  Counting the last clicks ... (Ctrl-C again: at once)", "bold")
         return
     if board.address:
-        yield Line("  Look at it from another terminal:", "dim")
-        yield Line(f"    {board.command} consume -b {board.address} -t {PER_MINUTE} -o -5 -e", "dim")
-        yield Line(f"    {board.command} group lag -b {board.address} clickstream.per_minute", "dim")
-    yield Line("  Ctrl-C ends it; nothing is kept.", "dim")
+        yield Text("  Look at it from another terminal:", "dim")
+        yield Text(f"    {board.command} consume -b {board.address} -t {PER_MINUTE} -o -5 -e", "dim")
+        yield Text(f"    {board.command} group lag -b {board.address} clickstream.per_minute", "dim")
+    yield Text("  Ctrl-C ends it; nothing is kept.", "dim")
 
 
 def progress_line(board: ClickBoard, elapsed_s: float) -> str:
@@ -238,9 +269,6 @@ def progress_line(board: ClickBoard, elapsed_s: float) -> str:
     )
 
 
-_AFTERWARDS = "Spark and the broker are stopped and their data removed"
-
-
 def summary(board: ClickBoard) -> str:
     """The last word."""
     counted = board.minutes.counted
@@ -256,39 +284,6 @@ def _verdict(missing: int) -> str:
     if missing == 0:
         return "each of them once"
     return f"{missing:,} not yet counted" if missing > 0 else f"{-missing:,} too many"
-
-
-# ----------------------------------------
-# Sample clicks: visitors come to a small site, look at some pages, and leave. Pure but for the dice it is given.
-
-
-# Pages and how often they are looked at.
-PAGES = {
-    "/": 30,
-    "/letters": 22,
-    "/diaries": 14,
-    "/search": 12,
-    "/stories/the-metamorphosis": 9,
-    "/stories/the-burrow": 6,
-    "/prague": 4,
-    "/about": 3,
-}
-NAMES = (
-    "franz",
-    "ottla",
-    "milena",
-    "max",
-    "felice",
-    "hermann",
-    "julie",
-    "grete",
-    "josef",
-    "karl",
-    "robert",
-    "elli",
-)
-VISITORS = 120
-MIN_CLICKS, MAX_CLICKS = 2, 30
 
 
 class Visitors:
@@ -310,24 +305,9 @@ class Visitors:
         visitor[1] -= 1
         if visitor[1] <= 0:
             self._here[index] = self._another()
-        user = f"{NAMES[visitor[0] % len(NAMES)]}-{visitor[0]}"
+        user = f"{USERS[visitor[0] % len(USERS)]}-{visitor[0]}"
         page = self._dice.choices(tuple(PAGES), tuple(PAGES.values()))[0]
-        at = (
-            datetime.fromtimestamp(now_ms / 1000, UTC)
-            .isoformat(timespec="milliseconds")
-            .replace("+00:00", "Z")
-        )
-        return user.encode(), json.dumps({"user": user, "page": page, "at": at}).encode()
-
-
-PARTITIONS = 2
-TICK_S = 0.05
-STOP_TIMEOUT_S = 15.0
-CATCH_UP_S = 60.0
-# A busy machine takes its time to start Spark; beyond this it is not going to.
-START_TIMEOUT_S = 600.0
-MAX_LINE_BYTES = 1 << 20
-TOPIC_SETTINGS = {"retention.bytes": str(32 << 20), "segment.bytes": str(8 << 20), "retention.ms": "3600000"}
+        return user.encode(), json.dumps({"user": user, "page": page, "at": iso(now_ms)}).encode()
 
 
 class Spark:
@@ -335,11 +315,12 @@ class Spark:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._log = directory / "spark-driver.log"
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, address: str) -> None:
-        """Begin to start it: it tells itself how far it is."""
-        with (self._directory / "spark-driver.log").open("wb") as log:
+        """Begin to start it: it reports how far it is."""
+        with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "ottla.examples.demo.spark", address, str(self._directory)),
@@ -354,17 +335,13 @@ class Spark:
             )
 
     async def follow(self, board: ClickBoard) -> None:
-        """Take in what it tells; returns never, unless it ends by itself: that is an error."""
+        """Take in what it reports. Returns never; raises if the process ends by itself."""
         assert self._process is not None
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
             board.heard(json.loads(line), time.monotonic())
         code = await self._process.wait()
-        raise DemoError(f"Spark ended by itself with exit code {code}: {self._last_words()}")
-
-    def _last_words(self) -> str:
-        words = (self._directory / "spark-driver.log").read_text("utf-8", "replace").strip().splitlines()
-        return words[-1] if words else "it said nothing"
+        raise DemoError(f"Spark ended by itself with exit code {code}: {last_line(self._log)}")
 
     async def stop(self) -> None:
         """Ask it to stop, and insist if it does not; Java is in its group."""
@@ -490,7 +467,7 @@ async def _read_results(board: ClickBoard, address: str, done: asyncio.Event) ->
 
 async def _show(board: ClickBoard, done: asyncio.Event) -> None:
     await show(
-        lambda now, _, rows: lines(board, now, rows),
+        lambda now, height: screen(board, now, height),
         lambda elapsed_s: progress_line(board, elapsed_s),
         done,
     )

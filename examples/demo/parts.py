@@ -1,39 +1,45 @@
-"""A demo's terminal: a screen that is redrawn, or a line a second where there is no terminal.
+"""What the demos share: the screen, the broker's process, the producer, and how a demo ends.
 
-The screen is the terminal's alternate one, so that what stood there before comes back, and a resize spoils nothing.
-Colours are bold and dim only, none with NO_COLOR or on a dumb terminal. Owned by the demo's event loop.
+- The screen (rich) is the terminal's alternate one, so that what stood there before comes back, and a resize spoils
+  nothing. Where there is no terminal, or no rich, it is a line a second.
+- The broker is a process as `ottla serve` runs it, in a directory of its own, on a free port. However the demo ends,
+  the broker does: it is stopped, or it sees the end of its standard input and stops by itself.
+- A demo ends at a signal in order, at a second one at once.
+
+Owned by the demo's event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ottla.client.producer.accumulator import Delivery
+
+# What is to be seen now, in so many rows; and the same as one line (none: nothing new).
+Frame = Callable[[float, int], "RenderableType"]
+Progress = Callable[[float], str]
 
 FRAME_S = 0.2
 PROGRESS_S = 1.0
 
-ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-HOME, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-_STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m"}
-_PLAIN = "\x1b[0m"
-
-
-class Line(NamedTuple):
-    """One line of the screen, without a line break: bold, dim or plain."""
-
-    text: str
-    style: str = ""
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+ABANDON_S = 0.2
+TICK_S = 0.02
+WINDOW_S = 2.0
 
 
 class DemoError(Exception):
@@ -45,19 +51,10 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-# What is to be seen now, in so many columns and rows; and the same as one line (none: nothing new).
-Frame = Callable[[float, int, int], Sequence[Line]]
-Progress = Callable[[float], str]
-
-
-def coloured() -> bool:
-    """Whether this terminal wants more than plain text (no-color.org)."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
-
-
 def has_screen() -> bool:
-    """Whether there is a terminal that can be drawn on."""
-    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    """Whether there is a terminal that can be drawn on, and rich to draw with, which comes with Spark."""
+    is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return is_terminal and importlib.util.find_spec("rich") is not None
 
 
 def own_command() -> str:
@@ -68,40 +65,23 @@ def own_command() -> str:
     return os.path.relpath(called)
 
 
-def painted(lines: Iterable[Line], width: int, colours: bool) -> list[str]:
-    """Cut to the width, with the colours."""
-    return [_painted(line, width, colours) for line in lines]
-
-
-def _painted(line: Line, width: int, colours: bool) -> str:
-    text = line.text[: max(width - 1, 0)]
-    return f"{_STYLES[line.style]}{text}{_PLAIN}" if colours and line.style and text else text
-
-
 async def show(frame: Frame, progress: Progress, done: asyncio.Event) -> None:
-    """Until it is done; then what was last to be seen stays on the terminal."""
+    """Draw until it is done; then the last frame stays on the terminal."""
     if not has_screen():
         await _print_progress(progress, done)
         return
-    sys.stdout.write(ENTER)
-    try:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    # Without a thread of rich's own: frames are drawn between the other tasks of this loop, which owns what they show.
+    with Live(
+        console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+    ) as live:
         while not done.is_set():
-            _draw(frame)
+            live.update(frame(time.monotonic(), console.height), refresh=True)
             await pause(done, FRAME_S)
-    finally:
-        sys.stdout.write(LEAVE)
-        sys.stdout.flush()
-    size = shutil.get_terminal_size()
-    print("\n".join(painted(frame(time.monotonic(), *size), size.columns, coloured())))
-
-
-def _draw(frame: Frame) -> None:
-    size = shutil.get_terminal_size()
-    # One row less than there are: a line break in the last one would scroll.
-    lines = frame(time.monotonic(), *size)[: max(size.lines - 1, 1)]
-    shown = "".join(f"{line}{END_OF_LINE}\n" for line in painted(lines, size.columns, coloured()))
-    sys.stdout.write(HOME + shown + END_OF_SCREEN)
-    sys.stdout.flush()
+    console.print(frame(time.monotonic(), console.height))
 
 
 async def _print_progress(progress: Progress, done: asyncio.Event) -> None:
@@ -116,16 +96,6 @@ async def pause(event: asyncio.Event, seconds: float) -> None:
     """Sleep, but wake at once for the event."""
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
-
-
-# ----------------------------------------
-# The broker of a demo: a process as `ottla serve` runs it, in a directory of its own, on a free port.
-#
-# However the demo ends, the broker does: it is stopped, or it sees the end of its standard input and stops by itself.
-
-
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 15.0
 
 
 class Broker:
@@ -159,18 +129,14 @@ class Broker:
             raise DemoError(f"the broker has not started within {START_TIMEOUT_S:.0f} s") from None
         line = raw.decode("utf-8", "replace").strip()
         if " listening on " not in line:
-            raise DemoError(f"the broker did not start: {self._last_words()}")
+            raise DemoError(f"the broker did not start: {last_line(self._log)}")
         self.address = line.rpartition(" listening on ")[2].split()[0].rstrip(",")
 
-    def _last_words(self) -> str:
-        words = self._log.read_text("utf-8", "replace").strip().splitlines()
-        return words[-1] if words else "it said nothing"
-
     async def exited(self) -> None:
-        """Returns never, unless the broker ends by itself: that is an error."""
+        """Returns never; raises if the broker ends by itself."""
         assert self._process is not None
         code = await self._process.wait()
-        raise DemoError(f"the broker ended by itself with exit code {code}: {self._last_words()}")
+        raise DemoError(f"the broker ended by itself with exit code {code}: {last_line(self._log)}")
 
     async def stop(self) -> None:
         """Ask it to stop, and insist if it does not."""
@@ -184,6 +150,12 @@ class Broker:
             except TimeoutError:
                 process.kill()
                 await process.wait()
+
+
+def last_line(log: Path) -> str:
+    """Why a process ended, as far as its log says it."""
+    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
 
 
 def environment() -> dict[str, str]:
@@ -207,13 +179,6 @@ async def create_topics(
             raise result
 
 
-# ----------------------------------------
-# How a demo ends: at a signal in order, at a second one at once.
-
-
-ABANDON_S = 0.2
-
-
 def stop_at_signals(stop: asyncio.Event) -> None:
     """The first signal ends the running task in order; a second does not wait for what is still under way."""
     whole = asyncio.current_task()
@@ -231,14 +196,6 @@ async def abandon(tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in pending:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=ABANDON_S)
-
-
-# ----------------------------------------
-# The producer of a demo: records at an even pace, and what became of them on the demo's board.
-
-
-TICK_S = 0.02
-WINDOW_S = 2.0
 
 
 class Meter:
