@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ottla.client.errors import NoBrokersAvailable, NotABroker, TimedOut, UnsupportedVersion
-from ottla.client.metadata import TopicInfo, error_of
+from ottla.client.metadata import TopicInfo
 from ottla.client.network import STALE_METADATA, NetworkCore, timed_out_waiting
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import ZERO_UUID, TopicPartition, Uuid
 from ottla.net.peers import Node
 

@@ -24,8 +24,8 @@ from ottla.client.errors import (
     UnsupportedVersion,
     WrongAddress,
 )
-from ottla.client.metadata import ClusterMetadata, error_of
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.client.metadata import ClusterMetadata
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.net.connection import Authenticator, Connection, OnDone, State, lost
 from ottla.net.peers import MAIN, Backoff, Peer, Peers

@@ -5,9 +5,9 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from ottla.client.lookups import Question
-from ottla.client.metadata import ClusterMetadata, error_of
+from ottla.client.metadata import ClusterMetadata
 from ottla.client.network import NetworkCore
-from ottla.model.errors import ErrorCode
+from ottla.model.errors import ErrorCode, error_of
 from ottla.model.ids import ZERO_UUID, TopicPartition
 from ottla.wire.messages.groups import (
     OffsetCommitRequest,

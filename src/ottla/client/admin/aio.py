@@ -35,11 +35,11 @@ from ottla.client.admin.types import (
 from ottla.client.config import AdminConfig
 from ottla.client.errors import UnsupportedVersion
 from ottla.client.lookups import Question
-from ottla.client.metadata import error_of, partition_info
+from ottla.client.metadata import partition_info
 from ottla.client.network import ErrorOf, Target, To, transaction_coordinator
 from ottla.client.offsets import by_topic
 from ottla.client.transaction.messages import describe_error, describe_request, described
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.net.connection import API_VERSIONS_AT_MOST, SOFTWARE_NAME
 from ottla.net.peers import Node

@@ -20,7 +20,6 @@ from ottla.client.admin.types import (
 from ottla.client.base import AsyncClient
 from ottla.client.errors import UnsupportedVersion
 from ottla.client.group.protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
-from ottla.client.metadata import error_of
 from ottla.client.network import group_coordinator
 from ottla.client.offsets import (
     BY_NAME,
@@ -35,7 +34,7 @@ from ottla.client.offsets import (
     offset_fetch_for_version,
     offset_fetch_request,
 )
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.consumer_group import ConsumerGroupDescribeRequest
 from ottla.wire.messages.groups import (

@@ -16,17 +16,16 @@ from ottla.client.consumer.fetch import (
     FINAL_EPOCH,
     ConsumerRecord,
     Fetched,
-    FetchSession,
+    FetchSessionHandler,
     FetchSpec,
     build_fetch,
     complete_batches_end,
 )
 from ottla.client.errors import NoOffsetForPartition, UnsupportedVersion
 from ottla.client.lookups import LeaderFanout
-from ottla.client.metadata import error_of
 from ottla.client.network import STALE_METADATA, NetworkCore
 from ottla.client.offsets import EARLIEST, LATEST, epoch_end_question, list_offsets_question
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import NO_LEADER_EPOCH, TopicPartition, Uuid
 from ottla.net.peers import LONG_POLL, Node
 from ottla.wire.messages.fetch import FetchRequest
@@ -287,7 +286,7 @@ class ConsumerCore:
         self._fetched: deque[Fetched] = deque()
         self._buffered_bytes = 0
         self._errors: deque[KafkaError] = deque()
-        self._sessions: dict[int, FetchSession] = {}
+        self._sessions: dict[int, FetchSessionHandler] = {}
         self._fetching: set[int] = set()  # nodes with a fetch in flight
         self._node_not_before: dict[int, float] = {}
         self._node_failures: dict[int, int] = {}
@@ -534,7 +533,7 @@ class ConsumerCore:
         return None if leader is None else leader.node_id
 
     def _fetch(self, node_id: int, wanted: dict[TopicPartition, FetchSpec], now: float) -> None:
-        session = self._sessions.setdefault(node_id, FetchSession())
+        session = self._sessions.setdefault(node_id, FetchSessionHandler())
         asked = session.build(wanted)
         try:
             at_most = None if asked.by_id else FETCH_WITH_TOPIC_IDS - 1
@@ -571,7 +570,7 @@ class ConsumerCore:
         names: Mapping[Uuid, str] | None,
         now: float,
     ) -> None:
-        session = self._sessions.setdefault(node_id, FetchSession())
+        session = self._sessions.setdefault(node_id, FetchSessionHandler())
         code = error_of(response.error_code)
         if code is not None:
             session.failed(code)

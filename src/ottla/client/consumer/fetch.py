@@ -42,7 +42,7 @@ class SessionRequest(NamedTuple):
     by_id: bool
 
 
-class FetchSession:
+class FetchSessionHandler:
     """See the module."""
 
     def __init__(self) -> None:

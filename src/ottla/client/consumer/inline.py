@@ -23,10 +23,9 @@ from ottla.client.consumer.fetch import (
 from ottla.client.errors import ClientError, TimedOut, UnsupportedVersion
 from ottla.client.inline import InlineClient
 from ottla.client.lookups import GRACE_MS, PartitionWatch
-from ottla.client.metadata import error_of
 from ottla.client.network import STALE_METADATA, NetworkCore
 from ottla.client.offsets import EARLIEST, LATEST
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import ZERO_UUID, TopicPartition
 from ottla.net.peers import Node
 from ottla.records.batch import LOG_APPEND_TIME, iter_batches

@@ -25,10 +25,9 @@ from ottla.client.group.protocol import (
     encode_assignment,
     encode_subscription,
 )
-from ottla.client.metadata import error_of
 from ottla.client.network import Call, NetworkCore, group_coordinator
 from ottla.client.offsets import GroupMetadata
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.net.peers import JOIN
 from ottla.wire.messages.groups import (

@@ -224,7 +224,7 @@ def record_size(record: NewRecord) -> int:
     return size
 
 
-class Accumulator:
+class RecordAccumulator:
     """See the module."""
 
     def __init__(self, config: ProducerConfig, delivery_type: type[Delivery]) -> None:

@@ -17,7 +17,6 @@ from ottla.client.config import MAX_IN_FLIGHT_WITH_IDEMPOTENCE
 from ottla.client.errors import Closed, ConnectionLost, ProducerFenced, RecordTooLarge, TimedOut
 from ottla.client.inline import InlineClient
 from ottla.client.lookups import GRACE_MS, PartitionWatch
-from ottla.client.metadata import error_of
 from ottla.client.network import STALE_METADATA, Call, NetworkCore, transaction_coordinator
 from ottla.client.producer.sender import (
     PRODUCE_AT_MOST_V1,
@@ -33,7 +32,7 @@ from ottla.client.transaction.manager import (
     add_error,
     add_partitions_request,
 )
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import NO_OFFSET, ZERO_UUID, TopicPartition
 from ottla.net.peers import Node
 from ottla.records.batch import increment_sequence

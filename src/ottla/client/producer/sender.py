@@ -14,12 +14,18 @@ from typing import Any
 
 from ottla.client.config import ProducerConfig
 from ottla.client.errors import Closed, ConnectionLost, RecordTooLarge, TimedOut, UnsupportedVersion
-from ottla.client.metadata import TopicInfo, error_of
+from ottla.client.metadata import TopicInfo
 from ottla.client.network import STALE_METADATA, Call, NetworkCore, To
-from ottla.client.producer.accumulator import Accumulator, Delivery, NewRecord, ProducerBatch, record_size
+from ottla.client.producer.accumulator import (
+    Delivery,
+    NewRecord,
+    ProducerBatch,
+    RecordAccumulator,
+    record_size,
+)
 from ottla.client.producer.partitioner import CustomPartitioner, Partitioner, make_partitioner
-from ottla.client.transaction.manager import Transactions
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.client.transaction.manager import TransactionManager
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import (
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
@@ -303,11 +309,11 @@ class ProducerCore:
         self._codec = CODECS[config.compression_type]
         self._largest_record = min(config.max_request_size, config.buffer_memory) - HEADER_SIZE
         self._acks = config.required_acks
-        self.accumulator = Accumulator(config, delivery_type)
+        self.accumulator = RecordAccumulator(config, delivery_type)
         self._partitioner = self._make_partitioner(partitioner, network.random)
         is_transactional = config.transactional_id is not None
         self.identity = ProducerIdentity(transactional=is_transactional) if config.idempotent else None
-        self.transactions = Transactions(network, config, self) if is_transactional else None
+        self.transactions = TransactionManager(network, config, self) if is_transactional else None
         self._id_requested = False
         self.fatal: KafkaError | None = None
         self._in_order = config.max_in_flight_requests_per_connection == 1

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from ottla.client.admin.types import TransactionDescription
 from ottla.client.errors import ProducerFenced
 from ottla.client.inline import InlineClient
-from ottla.client.metadata import error_of
 from ottla.client.network import Target, To, group_coordinator, transaction_coordinator
 from ottla.client.offsets import (
     BY_NAME,
@@ -38,7 +37,7 @@ from ottla.client.transaction.manager import (
     txn_commit_request,
 )
 from ottla.client.transaction.messages import describe_error, describe_request, described
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.producers import InitProducerIdRequest
 from ottla.wire.messages.transactions import (

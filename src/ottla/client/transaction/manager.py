@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.client.config import ProducerConfig
 from ottla.client.errors import Closed, ProducerFenced, StateError, TransactionAbortable, TransactionAborted
-from ottla.client.metadata import error_of
 from ottla.client.network import Call, NetworkCore, group_coordinator, transaction_coordinator
 from ottla.client.offsets import GroupMetadata, OffsetAndMetadata, by_topic, offset_commit_error
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from ottla.wire.messages.producers import InitProducerIdRequest
 from ottla.wire.messages.transactions import (
@@ -58,7 +57,9 @@ class _Sent:
 class TransactionOffsets:
     """See the module."""
 
-    def __init__(self, transactions: "Transactions", network: NetworkCore, transactional_id: str) -> None:
+    def __init__(
+        self, transactions: "TransactionManager", network: NetworkCore, transactional_id: str
+    ) -> None:
         self._transactions = transactions
         self._network = network
         self._target = transaction_coordinator(transactional_id)
@@ -284,7 +285,7 @@ class Operation:
             self.is_done, self.error = True, error
 
 
-class Transactions:
+class TransactionManager:
     """See the module."""
 
     def __init__(self, network: NetworkCore, config: ProducerConfig, producer: "ProducerCore") -> None:

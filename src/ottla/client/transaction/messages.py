@@ -3,8 +3,7 @@
 from typing import Any
 
 from ottla.client.admin.types import TransactionDescription
-from ottla.client.metadata import error_of
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.transactions import DescribeTransactionsRequest
 

@@ -14,7 +14,6 @@ from ottla.client.consumer.fetch import AbortedTransactions
 from ottla.client.consumer.inline import OffsetOutOfRange, RawChunk, RawFetcher
 from ottla.client.errors import ProducerFenced
 from ottla.client.inline import InlineClient
-from ottla.client.metadata import error_of
 from ottla.client.network import Target, transaction_coordinator
 from ottla.client.offsets import EARLIEST
 from ottla.client.producer.inline import RawProducer
@@ -29,7 +28,7 @@ from ottla.client.transaction.by_id import (
     list_open,
 )
 from ottla.client.transaction.manager import END_TXN_AT_MOST_V1
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import ATTRIBUTES_OFFSET, BatchView, iter_batches
 from ottla.records.columns import stamp_batch

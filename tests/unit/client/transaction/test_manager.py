@@ -18,7 +18,7 @@ from ottla.client.network import NetworkCore
 from ottla.client.offsets import GroupMetadata, OffsetAndMetadata
 from ottla.client.producer.accumulator import Delivery
 from ottla.client.producer.sender import ProducerCore
-from ottla.client.transaction.manager import TRANSITIONS, Operation, State, Transactions
+from ottla.client.transaction.manager import TRANSITIONS, Operation, State, TransactionManager
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import BatchView
@@ -77,7 +77,7 @@ class Rig:
         self.cluster.handlers[ApiVersionsRequest] = api_versions
 
     @property
-    def txn(self) -> Transactions:
+    def txn(self) -> TransactionManager:
         assert self.producer.transactions is not None
         return self.producer.transactions
 
