@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.client.config import ClientConfig
 from ottla.client.errors import (
@@ -79,7 +79,7 @@ def transaction_coordinator(transactional_id: str) -> CoordinatorOf:
 
 
 # How a lookup is sent: the request, the function that finds its error, what to do with the outcome, the time.
-Ask = Callable[
+_SendLookup = Callable[
     [
         FindCoordinatorRequest,
         Callable[[Any], ErrorCode | None],
@@ -93,7 +93,7 @@ Ask = Callable[
 class Coordinators:
     """See the module."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: _SendLookup) -> None:
         self._ask = ask
         self._nodes: dict[CoordinatorOf, int] = {}
         self._asking: set[CoordinatorOf] = set()
@@ -238,6 +238,35 @@ class Call:
         if isinstance(error, ConnectionLost) and not self.retry_lost and self.sent:
             return False
         return error.code.retriable and now < self.deadline_ms
+
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Generic[R]):
+    """One question, whoever sends it: what is asked of whom, in which versions, and how the answer is read."""
+
+    request: Any
+    target: Target
+    read: Callable[[Any], R]  # raises the KafkaError of an answer that is a refusal
+    error_of: ErrorOf = top_level_error
+    at_most: int | None = None
+    adapt: Callable[[Any, int], Any] | None = None
+    retry_backoff_ms: float | None = None
+
+    def call(self, deadline_ms: float, on_done: OnDone) -> Call:
+        """The call that asks it; `on_done` gets the response as it is."""
+        return Call(
+            self.request,
+            self.target,
+            deadline_ms,
+            on_done,
+            self.error_of,
+            self.at_most,
+            adapt=self.adapt,
+            retry_backoff_ms=self.retry_backoff_ms,
+        )
 
 
 # Below this version an empty list of topics means all of them, and none cannot be asked for.

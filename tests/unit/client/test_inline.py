@@ -16,7 +16,7 @@ from ottla.client.config import ClientConfig
 from ottla.client.consumer.inline import RawFetcher, plain_sections
 from ottla.client.errors import Closed, ConfigError, NoBrokersAvailable, StateError, TimedOut
 from ottla.client.inline import InlineClient
-from ottla.client.network import NetworkCore
+from ottla.client.network import Ask, NetworkCore
 from ottla.client.offsets import EARLIEST, LATEST
 from ottla.client.producer.inline import RawProducer, Written
 from ottla.client.transaction.by_id import init_producer_id
@@ -98,8 +98,12 @@ def test_it_finds_the_cluster_and_answers(client: InlineClient) -> None:
 def test_several_requests_at_once_come_back_in_their_order(client: InlineClient, broker: StubBroker) -> None:
     names = [[], None]
     requests = [MetadataRequest(topics=topics) for topics in names]
-    known, everything, lost = client.request_all(
-        [(requests[0], 1), (requests[1], 1), (requests[0], 99)], timeout_ms=300
+
+    def ask(request: MetadataRequest, node_id: int) -> Ask[Any]:
+        return Ask(request, node_id, lambda response: response)
+
+    known, everything, lost = client.ask_all(
+        [ask(requests[0], 1), ask(requests[1], 1), ask(requests[0], 99)], timeout_ms=300
     )
     assert [len(answer.topics) for answer in (known, everything)] == [0, 1]
     assert isinstance(lost, TimedOut)

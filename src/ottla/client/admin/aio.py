@@ -33,12 +33,11 @@ from ottla.client.admin.types import (
     TransactionListing,
 )
 from ottla.client.config import AdminConfig
-from ottla.client.errors import UnsupportedVersion
 from ottla.client.lookups import Question
 from ottla.client.metadata import partition_info
 from ottla.client.network import ErrorOf, Target, To, transaction_coordinator
 from ottla.client.offsets import by_topic
-from ottla.client.transaction.messages import describe_error, describe_request, described
+from ottla.client.transaction import messages
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.net.connection import API_VERSIONS_AT_MOST, SOFTWARE_NAME
@@ -56,7 +55,7 @@ from ottla.wire.messages.configs import (
 from ottla.wire.messages.features import FeatureUpdateKey, UpdateFeaturesRequest
 from ottla.wire.messages.log_dirs import DescribeLogDirsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from ottla.wire.messages.producers import DescribeProducersRequest, InitProducerIdRequest
+from ottla.wire.messages.producers import DescribeProducersRequest
 from ottla.wire.messages.producers import TopicRequest as ProducersTopic
 from ottla.wire.messages.raft import (
     DescribeQuorumRequest,
@@ -76,7 +75,6 @@ from ottla.wire.messages.topics import (
     DeleteTopicsRequest,
 )
 from ottla.wire.messages.transactions import (
-    ListTransactionsRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
@@ -180,27 +178,17 @@ class TransactionAdmin(GroupAdmin):
         id_pattern: str | None = None,
     ) -> list[TransactionListing]:
         """Every transactional id of every coordinator that passes the filters; the pattern is the broker's (RE2)."""
-        request = ListTransactionsRequest(
-            state_filters=list(states),
-            producer_id_filters=list(producer_ids),
-            duration_filter=-1 if min_duration_ms is None else min_duration_ms,
-            transactional_id_pattern=id_pattern,
-        )
 
         async def ask(node: str) -> list[TransactionListing]:
-            response = await self.request(request, int(node), adapt=_filters_are_known)
-            code = error_of(response.error_code)
-            if code is not None:
-                raise KafkaError(code, f"broker {node}: transactions cannot be listed: {code.name}")
-            if response.unknown_state_filters:
-                unknown = ", ".join(response.unknown_state_filters)
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, f"the broker knows no transaction state {unknown}"
+            return await self.ask(
+                messages.list_transactions(
+                    int(node),
+                    states=states,
+                    producer_ids=producer_ids,
+                    min_duration_ms=min_duration_ms,
+                    id_pattern=id_pattern,
                 )
-            return [
-                TransactionListing(t.transactional_id, int(node), t.producer_id, t.transaction_state)
-                for t in response.transaction_states
-            ]
+            )
 
         answers = await self._each(map(str, self.core.metadata.nodes), ask)
         found: list[TransactionListing] = []
@@ -214,12 +202,9 @@ class TransactionAdmin(GroupAdmin):
         self, transactional_ids: Iterable[str]
     ) -> dict[str, TransactionDescription | KafkaError]:
         async def ask(transactional_id: str) -> TransactionDescription:
-            target = transaction_coordinator(transactional_id)
-            response = await self.request(describe_request(transactional_id), target, error_of=describe_error)
-            told = described(response, transactional_id, self.core.coordinators.known(target))
-            if isinstance(told, KafkaError):
-                raise told
-            return told
+            found = await self.ask(messages.describe_transaction(transactional_id))
+            node = self.core.coordinators.known(transaction_coordinator(transactional_id))
+            return found if node is None else found._replace(coordinator=node)
 
         return await self._each(transactional_ids, ask)
 
@@ -227,13 +212,7 @@ class TransactionAdmin(GroupAdmin):
         """Take transactional ids over: what is open is aborted, whoever has them is fenced."""
 
         async def ask(transactional_id: str) -> None:
-            request = InitProducerIdRequest(
-                transactional_id=transactional_id, transaction_timeout_ms=self.config.request_timeout_ms
-            )
-            response = await self.request(request, transaction_coordinator(transactional_id))
-            code = error_of(response.error_code)
-            if code is not None:
-                raise KafkaError(code, f"transactional id {transactional_id!r}: {code.name}")
+            await self.ask(messages.init_producer_id(transactional_id, self.config.request_timeout_ms))
 
         return await self._each(transactional_ids, ask)
 
@@ -331,14 +310,6 @@ class TransactionAdmin(GroupAdmin):
             failed = error_of(result.error_code)
             if failed is not None:
                 raise KafkaError(failed, f"{result.feature}: {result.error_message or failed.name}")
-
-
-def _filters_are_known(request: ListTransactionsRequest, version: int) -> ListTransactionsRequest:
-    if (request.transactional_id_pattern is not None and version < 2) or (
-        request.duration_filter >= 0 and version < 1
-    ):
-        raise UnsupportedVersion("this broker does not list transactions by duration or pattern")
-    return request
 
 
 # Up to this version topics are deleted by name, which every broker understands.

@@ -17,21 +17,15 @@ from ottla.client.config import MAX_IN_FLIGHT_WITH_IDEMPOTENCE
 from ottla.client.errors import Closed, ConnectionLost, ProducerFenced, RecordTooLarge, TimedOut
 from ottla.client.inline import InlineClient
 from ottla.client.lookups import GRACE_MS, PartitionWatch
-from ottla.client.network import STALE_METADATA, Call, NetworkCore, transaction_coordinator
+from ottla.client.network import STALE_METADATA, NetworkCore
 from ottla.client.producer.sender import (
     PRODUCE_AT_MOST_V1,
     PRODUCE_WITH_TOPIC_IDS,
     REQUEST_OVERHEAD_BYTES,
     explain,
 )
-from ottla.client.transaction.manager import (
-    ADD_PARTITIONS_AT_MOST,
-    CONCURRENT_BACKOFF_MS,
-    FENCED,
-    TRANSACTION_VERSION,
-    add_error,
-    add_partitions_request,
-)
+from ottla.client.transaction.manager import TransactionPartitions
+from ottla.client.transaction.messages import FENCED, TRANSACTION_VERSION, TxnHandle
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import NO_OFFSET, ZERO_UUID, TopicPartition
 from ottla.net.peers import Node
@@ -147,14 +141,20 @@ class BatchSender:
     ) -> None:
         self._network = network
         self._metadata = network.metadata
-        self._producer = (producer_id, producer_epoch)
         self._transactional_id = transactional_id
         self._max_request_bytes = max_request_bytes
         self._delivery_timeout_ms = delivery_timeout_ms
         is_v2 = network.feature_level(TRANSACTION_VERSION) >= 2
-        self._adds_partitions = transactional_id is not None and not is_v2
-        self._added: set[TopicPartition] = set()
-        self._adding: set[TopicPartition] = set()
+        self._membership: TransactionPartitions | None = None
+        if transactional_id is not None and not is_v2:
+            handle = TxnHandle(transactional_id, producer_id, producer_epoch)
+            self._membership = TransactionPartitions(
+                network,
+                lambda: handle,
+                timeout_ms=delivery_timeout_ms,
+                on_refused=self._not_added,
+                on_lost=self.fail,
+            )
         self.lanes: dict[TopicPartition, Lane] = {}
         self.error: KafkaError | None = None
         self.pending_bytes = 0
@@ -168,6 +168,8 @@ class BatchSender:
 
     def add(self, tp: TopicPartition, data: Buffer, records_count: int, now: float) -> None:
         self._lane(tp).add(data, records_count, now)
+        if self._membership is not None:
+            self._membership.uses(tp)
         self.pending_bytes += len(data)
         self.unsent_bytes += len(data)
 
@@ -197,7 +199,8 @@ class BatchSender:
             return
         try:
             self._expire(now)
-            self._add_partitions(now)
+            if self._membership is not None:
+                self._membership.step(now)
             for node_id, lanes in self._due_by_leader(now).items():
                 while self._network.ready(node_id, now) and (batches := self._drain(lanes, now)):
                     self._send(node_id, batches, now)
@@ -225,7 +228,7 @@ class BatchSender:
     def _due_by_leader(self, now: float) -> dict[int, list[Lane]]:
         due: dict[int, list[Lane]] = {}
         for lane in self.lanes.values():
-            if lane.next(now) is None or (self._adds_partitions and lane.tp not in self._added):
+            if lane.next(now) is None or not (self._membership is None or self._membership.may_send(lane.tp)):
                 continue
             leader = lane.watch.leader(now)
             if leader is not None:
@@ -251,7 +254,7 @@ class BatchSender:
     def _send(self, node_id: int, batches: list[Batch], now: float) -> None:
         by_id = all(batch.lane.watch.topic_id != ZERO_UUID for batch in batches)
         at_most = None if by_id else PRODUCE_WITH_TOPIC_IDS - 1
-        if self._adds_partitions:
+        if self._membership is not None:
             at_most = PRODUCE_AT_MOST_V1
         version = self._network.version_for(node_id, ProduceRequest, at_most)
         for batch in batches:
@@ -342,37 +345,9 @@ class BatchSender:
 
     # -- transactions of version 1 --------------------------------------------------------------------
 
-    def _add_partitions(self, now: float) -> None:
-        if not self._adds_partitions or self._adding:
-            return
-        adding = {lane.tp for lane in self.lanes.values() if lane.batches} - self._added
-        if not adding:
-            return
-        assert self._transactional_id is not None
-        transactional_id = self._transactional_id
-        self._adding = adding
-
-        def answered(response: Any, error: KafkaError | None, now: float) -> None:
-            self._adding = set()
-            code = None if response is None else add_error(response)
-            if code is not None:
-                words = f"transactional id {transactional_id!r}: partitions cannot be added: {code.name}"
-                error = ProducerFenced(words) if code in FENCED else KafkaError(code, words)
-            if error is not None:
-                self.fail(error)
-            else:
-                self._added |= adding
-
-        call = Call(
-            add_partitions_request(transactional_id, *self._producer, adding),
-            transaction_coordinator(transactional_id),
-            now + self._delivery_timeout_ms,
-            answered,
-            error_of=add_error,
-            at_most=ADD_PARTITIONS_AT_MOST,
-            retry_backoff_ms=CONCURRENT_BACKOFF_MS if not self._added else None,
-        )
-        self._network.call(call, now)
+    def _not_added(self, code: ErrorCode) -> None:
+        words = f"transactional id {self._transactional_id!r}: partitions cannot be added: {code.name}"
+        self.fail(ProducerFenced(words) if code in FENCED else KafkaError(code, words))
 
 
 MAX_REQUEST_BYTES = 1_048_576

@@ -15,7 +15,7 @@ from typing import Any
 from ottla.client.config import ProducerConfig
 from ottla.client.errors import Closed, ConnectionLost, RecordTooLarge, TimedOut, UnsupportedVersion
 from ottla.client.metadata import TopicInfo
-from ottla.client.network import STALE_METADATA, Call, NetworkCore, To
+from ottla.client.network import STALE_METADATA, NetworkCore
 from ottla.client.producer.accumulator import (
     Delivery,
     NewRecord,
@@ -25,6 +25,7 @@ from ottla.client.producer.accumulator import (
 )
 from ottla.client.producer.partitioner import CustomPartitioner, Partitioner, make_partitioner
 from ottla.client.transaction.manager import TransactionManager
+from ottla.client.transaction.messages import init_producer_id
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import (
     NO_OFFSET,
@@ -39,7 +40,6 @@ from ottla.net.peers import Node
 from ottla.records.batch import HEADER_SIZE, MAX_SEQUENCE, increment_sequence
 from ottla.records.compression import CODECS
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from ottla.wire.messages.producers import InitProducerIdRequest
 
 # ----------------------------------------
 # Who an idempotent producer is, and the sequence numbers it gives out (KIP-98, KIP-360, KIP-679).
@@ -657,9 +657,8 @@ class ProducerCore:
                 self.fatal = error
                 self.abort(error)
 
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
         deadline = now + self._config.delivery_timeout_ms
-        self._network.call(Call(request, To.ANY, deadline, answered), now)
+        self._network.call(init_producer_id(None).call(deadline, answered), now)
 
 
 def _partition_of(topic: TopicInfo, partition: int) -> TopicPartition:

@@ -14,7 +14,6 @@ from ottla.client.consumer.fetch import AbortedTransactions
 from ottla.client.consumer.inline import OffsetOutOfRange, RawChunk, RawFetcher
 from ottla.client.errors import ProducerFenced
 from ottla.client.inline import InlineClient
-from ottla.client.network import Target, transaction_coordinator
 from ottla.client.offsets import EARLIEST
 from ottla.client.producer.inline import RawProducer
 from ottla.client.transaction.by_id import (
@@ -23,12 +22,12 @@ from ottla.client.transaction.by_id import (
     add_offsets,
     committed,
     end_all,
+    end_and_go_on,
+    fence_all,
     init_producer_id,
-    is_v2,
     list_open,
 )
-from ottla.client.transaction.manager import END_TXN_AT_MOST_V1
-from ottla.model.errors import ErrorCode, KafkaError, error_of
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import ATTRIBUTES_OFFSET, BatchView, iter_batches
 from ottla.records.columns import stamp_batch
@@ -54,8 +53,6 @@ from ottla.spark.sink.commit import (
     to_offsets,
 )
 from ottla.spark.sink.options import SinkOptions
-from ottla.wire.messages.producers import InitProducerIdRequest
-from ottla.wire.messages.transactions import EndTxnRequest
 
 # ----------------------------------------
 # What the log says of transactions that their coordinator has forgotten, and writing aborted rows again.
@@ -302,20 +299,7 @@ class SinkCluster:
         return {tp: (offset, metadata) for tp, (offset, metadata) in offsets.items()}
 
     def _end_decision(self, identity: Identity) -> Identity:
-        request = EndTxnRequest(
-            transactional_id=self._decider,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            committed=True,
-        )
-        at_most = None if is_v2(self._client) else END_TXN_AT_MOST_V1
-        response = self._client.request(request, transaction_coordinator(self._decider), at_most=at_most)
-        code = error_of(response.error_code)
-        if code is not None:
-            raise KafkaError(code, f"transactional id {self._decider!r}: {code.name}")
-        if response.producer_id < 0:
-            return identity  # version 1: the epoch stays
-        return Identity(response.producer_id, response.producer_epoch)
+        return Identity(*end_and_go_on(self._client, self._handle(identity), commit=True))
 
     # -- the tasks' transactions -----------------------------------------------------------------------
 
@@ -339,16 +323,7 @@ class SinkCluster:
         if not left:
             return
         log.info("%s: %d transactions that nobody will commit are aborted", self._prefix, len(left))
-        timeout_ms = self._options.transaction_timeout_ms
-        asked: list[tuple[Any, Target]] = [
-            (
-                InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms),
-                transaction_coordinator(name),
-            )
-            for name in left
-        ]
-        for name, answer in zip(left, self._client.request_all(asked), strict=True):
-            error = answer if isinstance(answer, KafkaError) else error_of(answer.error_code)
+        for name, error in fence_all(self._client, left, self._options.transaction_timeout_ms).items():
             if error is not None:
                 log.warning("transactional id %r is left to its timeout: %s", name, error)
 
