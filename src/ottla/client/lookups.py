@@ -6,7 +6,7 @@ leader the metadata then names. A party of the network core for as long as it ha
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ottla.client.errors import NoBrokersAvailable, NotABroker, TimedOut, UnsupportedVersion
 from ottla.client.metadata import TopicInfo
@@ -39,7 +39,7 @@ class _Pending:
 
 
 class LeaderFanout:
-    """See the module. `on_result` is called once for each partition, unless it is cancelled."""
+    """See the module. `on_result` is called once for each partition."""
 
     def __init__(
         self,
@@ -61,10 +61,6 @@ class LeaderFanout:
     @property
     def is_done(self) -> bool:
         return not self._pending
-
-    def cancel(self, tp: TopicPartition) -> None:
-        """Nobody wants to know any more."""
-        self._pending.pop(tp, None)
 
     def step(self, now: float) -> None:
         if self._deadline_ms <= now:
@@ -346,3 +342,68 @@ class PartitionWatch:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"{self.tp}: the topic was deleted, and made anew under the same name",
             )
+
+
+class Places(Protocol):
+    """Where partitions are, for a sender or a fetcher."""
+
+    def leader(self, tp: TopicPartition, now: float) -> Node | None:
+        """The leader, or None if it is asked for and somebody has to wait; KafkaError if there is none to come."""
+        ...
+
+    def topic_id(self, tp: TopicPartition) -> Uuid: ...
+
+    def confirm(self, tp: TopicPartition) -> None:
+        """The leader has answered under this id."""
+        ...
+
+    def next_deadline(self) -> float: ...
+
+
+class KnownPlaces:
+    """The metadata as it is: a topic made anew is simply the topic of that name."""
+
+    def __init__(self, network: NetworkCore) -> None:
+        self._metadata = network.metadata
+
+    def leader(self, tp: TopicPartition, now: float) -> Node | None:
+        node = self._metadata.leader_of(tp)
+        if node is None:
+            self._metadata.want(tp.topic, now)
+            self._metadata.invalidate()
+        return node
+
+    def topic_id(self, tp: TopicPartition) -> Uuid:
+        return self._metadata.topic_id(tp.topic)
+
+    def confirm(self, tp: TopicPartition) -> None:
+        pass
+
+    def next_deadline(self) -> float:
+        return float("inf")
+
+
+class WatchedPlaces:
+    """A PartitionWatch for each partition: who writes by given numbers must not go on with another topic."""
+
+    def __init__(self, network: NetworkCore) -> None:
+        self._network = network
+        self._watches: dict[TopicPartition, PartitionWatch] = {}
+
+    def _watch(self, tp: TopicPartition) -> PartitionWatch:
+        watch = self._watches.get(tp)
+        if watch is None:
+            watch = self._watches[tp] = PartitionWatch(self._network, tp)
+        return watch
+
+    def leader(self, tp: TopicPartition, now: float) -> Node | None:
+        return self._watch(tp).leader(now)
+
+    def topic_id(self, tp: TopicPartition) -> Uuid:
+        return self._watch(tp).topic_id
+
+    def confirm(self, tp: TopicPartition) -> None:
+        self._watch(tp).confirm()
+
+    def next_deadline(self) -> float:
+        return min((watch.next_deadline() for watch in self._watches.values()), default=float("inf"))

@@ -53,17 +53,8 @@ def write(client: InlineClient, count: int, size_bytes: int = 100, tp: TopicPart
     producer_id, epoch = init_producer_id(client, None)
     with RawProducer(client, producer_id=producer_id, producer_epoch=epoch) as producer:
         for number in range(count):
-
-            def build(sequence: int, number: int = number) -> bytearray:
-                value = b"%d" % number * (1 + size_bytes // 4)
-                return build_batch(
-                    [(1000, None, value, ())],
-                    producer_id=producer_id,
-                    producer_epoch=epoch,
-                    base_sequence=sequence,
-                )
-
-            producer.send(tp, 1, build)
+            value = b"%d" % number * (1 + size_bytes // 4)
+            producer.send(tp, 1, build_batch([(1000, None, value, ())]))
         return producer.flush()[tp]
 
 
@@ -247,7 +238,7 @@ def test_a_fork_is_noticed(client: InlineClient, broker: StubBroker, monkeypatch
             call()
     producer = RawProducer(client, producer_id=1, producer_epoch=0)
     with pytest.raises(StateError, match=words):
-        producer.send(TP, 1, lambda base: b"")
+        producer.send(TP, 1, bytearray())
 
 
 # -- bytes ----------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from ottla.client.producer.accumulator import (
     RecordMetadata,
     record_size,
 )
+from ottla.client.producer.core import ProducerCore
 from ottla.client.producer.partitioner import CustomPartitioner
-from ottla.client.producer.sender import ProducerCore
 from ottla.client.transaction.manager import Operation, TransactionManager
 from ottla.client.transaction.manager import State as TxnState
 from ottla.model.ids import TopicPartition

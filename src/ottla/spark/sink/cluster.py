@@ -30,7 +30,6 @@ from ottla.client.transaction.by_id import (
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import ATTRIBUTES_OFFSET, BatchView, iter_batches
-from ottla.records.columns import stamp_batch
 from ottla.spark.sink.commit import (
     Committed,
     CopyRows,
@@ -165,10 +164,7 @@ def _send_again(producer: RawProducer, span: Span, batch: BatchView) -> None:
     _HEAD.pack_into(data, 0, 0, len(data) - 12, -1)
     (attributes,) = _ATTRIBUTES.unpack_from(data, ATTRIBUTES_OFFSET)
     _ATTRIBUTES.pack_into(data, ATTRIBUTES_OFFSET, attributes & ~_LOG_APPEND_TIME)
-    who = (producer.producer_id, producer.producer_epoch)
-    producer.send(
-        span.topic_partition, batch.records_count, lambda sequence: stamp_batch(data, *who, sequence)
-    )
+    producer.send(span.topic_partition, batch.records_count, data)
 
 
 def _chunks(
