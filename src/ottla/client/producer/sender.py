@@ -156,8 +156,11 @@ class Sender:
 
     def _due_by_leader(self, now: float) -> dict[int, list[TopicPartition]]:
         due: dict[int, list[TopicPartition]] = {}
+        identity = self.identity
         for tp, queue in self.accumulator.queues.items():
             if tp in self._muted or not self.accumulator.is_ready(queue, now):
+                continue
+            if identity is not None and not identity.may_send(queue[0]):
                 continue
             if self.membership is not None and not self.membership.may_send(tp):
                 continue
