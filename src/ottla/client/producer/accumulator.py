@@ -356,9 +356,10 @@ class RecordAccumulator:
         queues = self.queues
         return [len(queues.get(TopicPartition(topic, partition), ())) for partition in partitions]
 
-    def overdue(self, created_before_ms: float) -> list[ProducerBatch]:
+    def overdue(self, timeout_ms: float, now: float) -> list[ProducerBatch]:
         """Batches whose time for delivery has run out."""
-        return list(takewhile(lambda batch: batch.created_ms <= created_before_ms, self.incomplete))
+        # Added as in the sender's deadline: `now - timeout_ms` may be rounded to before the moment it woke us for.
+        return list(takewhile(lambda batch: batch.created_ms + timeout_ms <= now, self.incomplete))
 
 
 def _comes_before(queued: ProducerBatch, batch: ProducerBatch) -> bool:

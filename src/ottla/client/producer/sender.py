@@ -342,7 +342,7 @@ class Sender:
 
     def _expire(self, now: float) -> None:
         timeout_ms = self._settings.delivery_timeout_ms
-        for batch in self.accumulator.overdue(now - timeout_ms):
+        for batch in self.accumulator.overdue(timeout_ms, now):
             if batch.is_done:
                 continue
             self.accumulator.remove_queued(batch)
