@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from ottla.client.consumer.fetch import AbortedTransactions
-from ottla.client.consumer.inline import OffsetOutOfRange, RawChunk, RawFetcher
+from ottla.client.consumer.inline import CompletedFetch, OffsetOutOfRange, RawFetcher
 from ottla.client.errors import ProducerFenced
 from ottla.client.inline import InlineClient
 from ottla.client.offsets import EARLIEST
@@ -101,7 +101,7 @@ def examine(
 
 
 def _count(
-    chunk: RawChunk, span: Span, by_producer: dict[tuple[int, int], Entry], found: dict[Entry, _Found]
+    chunk: CompletedFetch, span: Span, by_producer: dict[tuple[int, int], Entry], found: dict[Entry, _Found]
 ) -> None:
     aborted = AbortedTransactions(chunk.aborted)
     for batch in iter_batches(chunk.data):
@@ -115,7 +115,7 @@ def _count(
             found[entry].aborted_rows += batch.records_count
 
 
-def _is_in(batch: BatchView, chunk: RawChunk, span: Span) -> bool:
+def _is_in(batch: BatchView, chunk: CompletedFetch, span: Span) -> bool:
     """Rows of the span, once each: an answer may begin with a batch that began before the offset asked for."""
     return not batch.is_control and chunk.fetch_offset <= batch.base_offset <= span.last_offset
 
@@ -169,7 +169,7 @@ def _send_again(producer: RawProducer, span: Span, batch: BatchView) -> None:
 
 def _chunks(
     client: InlineClient, span: Span, timeout_ms: float, *, read_committed: bool
-) -> Iterator[RawChunk]:
+) -> Iterator[CompletedFetch]:
     """The span's batches; none where the log does not reach any more, or the topic is gone."""
     tp = span.topic_partition
     try:
