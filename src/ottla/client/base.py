@@ -1,6 +1,7 @@
-"""What every asyncio client stands on: a network core with its driver, metadata, any request to any broker.
+"""What every client with a loop stands on: a network core with its driver, metadata, any request to any broker.
 
-Owned by the loop it was started in.
+An AsyncClient is owned by the loop it was started in. A blocking client (Blocking) is an asyncio twin whose loop runs
+in a thread of its own, and the lock between the two.
 """
 
 import asyncio
@@ -140,10 +141,6 @@ def settle(future: "asyncio.Future[Any]") -> Callable[[Any, KafkaError | None, f
             future.set_result(response)
 
     return done
-
-
-# ----------------------------------------
-# What the blocking clients share: their asyncio twin, its loop in a thread of its own, the lock between the two.
 
 
 T = TypeVar("T")

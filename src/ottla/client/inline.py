@@ -39,7 +39,7 @@ Adapt = Callable[[Any, int], Any]
 
 
 class InlineClient:
-    """See the module. A context manager: `with InlineClient(bootstrap_servers=...) as client`."""
+    """A client for one thread. A context manager: `with InlineClient(bootstrap_servers=...) as client`."""
 
     def __init__(
         self,

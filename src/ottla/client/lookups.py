@@ -1,8 +1,8 @@
-"""One question about many partitions: a request to each leader, asked again where the answer was no use.
+"""Looking things up in the cluster: the cluster itself, a topic, where partitions are, what their leaders say.
 
-Serves whatever goes by partition: offsets by timestamp, ends of leader epochs, deleting records. Each partition
-gets its own result or error; those with an error that passes are asked for again after the backoff, at the
-leader the metadata then names. A party of the network core for as long as it has work.
+A lookup is made when something is asked and belongs to whoever asks, for as long as it waits. What is asked, until
+when, and how the answers are read is the same for every driver and stands here; a driver turns the core until
+`is_settled`.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,7 +39,12 @@ class _Pending:
 
 
 class LeaderFanout:
-    """See the module. `on_result` is called once for each partition."""
+    """One question about many partitions: a request to each leader, asked again where the answer was no use.
+
+    Serves whatever goes by partition: offsets by timestamp, ends of leader epochs, deleting records. Each partition
+    gets its own result or error (`on_result` is called once for each); those with an error that passes are asked for
+    again after the backoff, at the leader the metadata then names. A party of the network core while it has work.
+    """
 
     def __init__(
         self,
@@ -164,19 +169,12 @@ class LeaderFanout:
             self._on_result(tp, value, error, now)
 
 
-# ----------------------------------------
-# Waiting until the leaders of partitions have answered a question. Owned by whoever asks, for as long as it waits.
-#
-# What is asked, until when, and how the answers are read is the same for every driver and stands here; a driver turns
-# the core until `is_settled`.
-
-
 # Calls and fanouts end by their own deadlines; whoever turns the core for them waits a little longer.
 GRACE_MS = 10_000.0
 
 
 class LeaderLookup:
-    """Made when the question is asked; `results` once `is_settled`, one for each partition."""
+    """The wait for the leaders of partitions; `results` once `is_settled`, one for each partition."""
 
     def __init__(
         self,
@@ -208,10 +206,6 @@ def all_found(results: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
     return results
 
 
-# ----------------------------------------
-# Waiting until the cluster has said what it knows of a topic. Owned by whoever asks, for as long as it waits.
-
-
 class FirstContact:
     """The wait for the first picture of the cluster; a `timeout_ms` of 0 means every address is tried once."""
 
@@ -239,7 +233,7 @@ class FirstContact:
 
 
 class TopicLookup:
-    """Made when the question is asked; `result` once `is_settled`, or when the time is up."""
+    """The wait until the cluster has said what it knows of a topic; `result` once `is_settled`, or when time is up."""
 
     def __init__(self, core: NetworkCore, name: str, now: float) -> None:
         self._core = core
@@ -276,20 +270,20 @@ def existing(info: TopicInfo) -> TopicInfo:
     raise KafkaError(error, f"topic {info.name!r}: {'does not exist' if missing else error.name}")
 
 
-# ----------------------------------------
-# Where a partition's leader is, and whether the partition is still the one it was.
-#
-# Whoever reads or writes by offsets or sequence numbers must not go on with a topic that was deleted, nor with one
-# made anew under the same name: its id tells, from the first answer that was given under it (what was known before may
-# be long out of date). A broker that has just started may not know a topic yet, so a topic counts as gone only after
-# a while. Owned by whoever reads or writes the partition.
+# -- where partitions are ---------------------------------------------------------------------------------
 
 
+# A broker that has just started may not know a topic yet: it counts as gone only after this.
 GONE_AFTER_MS = 5_000.0
 
 
 class PartitionWatch:
-    """See the module."""
+    """Where a partition's leader is, and whether the partition is still the one it was.
+
+    Whoever reads or writes by offsets or sequence numbers must not go on with a topic that was deleted, nor with one
+    made anew under the same name: its id tells, from the first answer that was given under it (what was known before
+    may be long out of date).
+    """
 
     def __init__(self, network: NetworkCore, tp: TopicPartition) -> None:
         self._network = network

@@ -36,12 +36,7 @@ from ottla.wire.messages.metadata import MetadataRequest
 __all__ = ["NetworkCore", "Party", "State", "timed_out_waiting"]
 
 
-# ----------------------------------------
-# Which broker coordinates a group or a transactional id: looked up when first needed, forgotten when it moved.
-#
-# A call may be for "the coordinator of group g" (CoordinatorOf); the network core asks here which node that is.
-# A lookup is one FindCoordinator, tried again while the broker says that it is not ready; what a broker refuses
-# for good fails the calls that wait for it. Owned by the network core.
+# -- coordinators -----------------------------------------------------------------------------------------
 
 
 # From this version on a request asks for several keys (KIP-699).
@@ -91,7 +86,11 @@ _SendLookup = Callable[
 
 
 class Coordinators:
-    """See the module."""
+    """Which broker coordinates a group or a transactional id: looked up when first needed, forgotten when it moved.
+
+    A lookup is one FindCoordinator, tried again while the broker says that it is not ready; what a broker refuses for
+    good fails the calls that wait for it. Owned by the network core.
+    """
 
     def __init__(self, ask: _SendLookup) -> None:
         self._ask = ask
@@ -157,11 +156,7 @@ def _node_id(response: Any) -> int:
     return int(response.coordinators[0].node_id if response.coordinators else response.node_id)
 
 
-# ----------------------------------------
-# A call: one request to whoever should answer it, tried again until its time is up.
-#
-# A call knows whom it is for (any broker, the controller, one node, a partition's leader, a coordinator), which
-# errors in the response are worth another try, and whom to tell the outcome. Routing is the network core's business.
+# -- calls ------------------------------------------------------------------------------------------------
 
 
 class To(Enum):
@@ -200,7 +195,11 @@ def top_level_error(response: Any) -> ErrorCode | None:
 
 @dataclass(slots=True)
 class Call:
-    """One request on its way through tries."""
+    """One request to whoever should answer it, tried again until its time is up.
+
+    It knows whom it is for (any broker, the controller, one node, a partition's leader, a coordinator), which errors in
+    the response are worth another try, and whom to tell the outcome. Routing is the network core's business.
+    """
 
     request: Any
     target: Target
@@ -284,7 +283,7 @@ class Party(Protocol):
 
 
 class NetworkCore:
-    """See the module."""
+    """Connections, metadata and calls of one client (what Kafka's NetworkClient and Metadata are together)."""
 
     def __init__(
         self,

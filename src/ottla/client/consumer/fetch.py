@@ -1,4 +1,4 @@
-"""Fetching, without I/O: requests within sessions to the brokers that have what is wanted, and what their answers bring.
+"""Fetching, without I/O: requests in sessions to the brokers that have what is wanted, and what their answers bring.
 
 The Fetcher knows offsets, not positions or ranges: whoever reads (ConsumerCore, a RangeRead) says what it wants of whom
 and hears what came of it. A partition's part of an answer is a CompletedFetch, whole batches as the broker has them;

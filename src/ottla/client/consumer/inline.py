@@ -32,7 +32,7 @@ from ottla.records.batch import LOG_APPEND_TIME, iter_batches
 from ottla.records.record import MAX_DECOMPRESSED_BYTES, record_section
 from ottla.records.types import Buffer
 
-__all__ = ["OffsetOutOfRange", "CompletedFetch", "PlainSection", "RawFetcher", "plain_sections"]
+__all__ = ["CompletedFetch", "OffsetOutOfRange", "PlainSection", "RawFetcher", "plain_sections"]
 
 
 # How long the broker holds a fetch at the end of what may be read.

@@ -44,19 +44,16 @@ if TYPE_CHECKING:
     from ottla.client.group.core import GroupCore
 
 
-# ----------------------------------------
-# What a classic group's leader does: run the assignor over everybody's subscription, and watch the topics after.
-#
-# The metadata of all the group's topics is needed first; later, when a topic has grown or gone, the leader has
-# the group rebalance. Made for one generation; owned by the classic member.
-
-
 # Topics nobody speaks of are forgotten by the metadata: those of the other members are spoken of so often.
 _LOOK_AGAIN_MS = 1_000.0
 
 
 class Leader:
-    """See the module. `skips`: a static leader came back and nothing has changed (KIP-814)."""
+    """What a classic group's leader does: run the assignor over everybody's subscription, and watch the topics after.
+
+    The metadata of all the group's topics is needed first; later, when a topic has grown or gone, the leader has the
+    group rebalance. Made for one generation. `skips`: a static leader came back and nothing has changed (KIP-814).
+    """
 
     def __init__(
         self, network: NetworkCore, assignor: Assignor, members: Sequence[Any], *, skips: bool
@@ -139,7 +136,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 class ClassicMember:
-    """See the module."""
+    """The state machine of one member, from join to leave."""
 
     def __init__(self, group: "GroupCore", network: NetworkCore, config: ConsumerConfig) -> None:
         self._group = group

@@ -37,7 +37,7 @@ _LOST = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 
 
 class ConsumerMember:
-    """See the module."""
+    """One member, from its first heartbeat to its last."""
 
     def __init__(self, group: "GroupCore", network: NetworkCore, config: ConsumerConfig) -> None:
         self._group = group

@@ -1,4 +1,4 @@
-"""The producer of records without I/O: `try_append` puts a record into its partition's open batch, the Sender does the rest.
+"""The producer of records without I/O: `try_append` puts a record into a batch, the Sender does the rest.
 
 Knows topics, partitioners and where a producer's identity comes from; owned by one driver (producer/aio.py).
 """

@@ -93,7 +93,7 @@ class RawProducer:
         )
 
     def send(self, tp: TopicPartition, records_count: int, data: bytearray) -> None:
-        """Queue one batch, whole but for its producer and number, which are written into it. Blocks while too much waits.
+        """Queue one batch, whole but for its producer and number, which are put into it. Blocks while too much waits.
 
         `data` belongs to the producer from here on. MESSAGE_TOO_LARGE if it is larger than a request may be.
         """

@@ -1,4 +1,4 @@
-"""Kafka's TransactionManager, without I/O: who a transactional producer is, what belongs to its transaction, how it ends.
+"""Kafka's TransactionManager, without I/O: who a producer is, what belongs to its transaction, how that ends.
 
     UNINITIALIZED -> INITIALIZING -> READY -> IN_TRANSACTION -> COMMITTING | ABORTING -> READY
 

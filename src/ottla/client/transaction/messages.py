@@ -1,10 +1,10 @@
 """What is said to coordinators about transactions, and how their answers are read.
 
-Each function builds an Ask: the request, whom it is for, which versions may carry it and how its answer is read, whoever
-sends it (TransactionManager, the admin client, ottla.client.transaction.by_id). Pure.
+Each function builds an Ask: the request, whom it is for, which versions may carry it and how its answer is read,
+whoever sends it (TransactionManager, the admin client, ottla.client.transaction.by_id). Pure.
 
-With version 2 of transactions (KIP-890) brokers add partitions and groups to a transaction by themselves, and every end
-of one raises the producer's epoch. A broker tells by the version of a request which of the two is meant: hence the caps.
+With version 2 of transactions (KIP-890) brokers add partitions and groups to a transaction by themselves, and every
+end of one raises the producer's epoch. A broker tells by the version of a request which is meant: hence the caps.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
