@@ -58,17 +58,14 @@ class Writer:
         return TxnHandle(self.transactional_id, self.producer_id, self.epoch)
 
     def send(self, tp: TopicPartition, values: list[bytes], compression: str = "none") -> None:
-        def build(base_sequence: int) -> bytearray:
-            return build_batch(
-                [(1000, None, value, ()) for value in values],
-                producer_id=self.producer_id,
-                producer_epoch=self.epoch,
-                base_sequence=base_sequence,
-                transactional=self.transactional_id is not None,
-                compression=CODECS[compression],
-            )
-
-        self.producer.send(tp, len(values), build)
+        batch = build_batch(
+            [(1000, None, value, ()) for value in values],
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            transactional=self.transactional_id is not None,
+            compression=CODECS[compression],
+        )
+        self.producer.send(tp, len(values), batch)
 
     def write(self, tp: TopicPartition, values: list[bytes]) -> Written:
         self.send(tp, values)

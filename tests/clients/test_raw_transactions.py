@@ -102,7 +102,7 @@ def test_init_fences_and_aborts_what_was_open(
         producer_epoch=handle.producer_epoch,
         transactional_id=handle.transactional_id,
     )
-    zombie.send(tp, 1, lambda base: _one(handle, base))
+    zombie.send(tp, 1, _one(handle))
     with pytest.raises(ProducerFenced, match=handle.transactional_id if _is_v1(driver) else f"{tp.topic}-0"):
         zombie.flush()
 
@@ -111,12 +111,11 @@ def _is_v1(client: InlineClient) -> bool:
     return client.core.feature_level("transaction.version") < 2
 
 
-def _one(handle: TxnHandle, base_sequence: int) -> bytearray:
+def _one(handle: TxnHandle) -> bytearray:
     return build_batch(
         [(1000, None, b"zombie", ())],
         producer_id=handle.producer_id,
         producer_epoch=handle.producer_epoch,
-        base_sequence=base_sequence,
         transactional=True,
     )
 
@@ -127,7 +126,7 @@ def test_a_transaction_past_its_timeout_is_over(driver: InlineClient, tp: TopicP
     producer = RawProducer(
         driver, producer_id=producer_id, producer_epoch=epoch, transactional_id=handle.transactional_id
     )
-    producer.send(tp, 1, lambda base: _one(handle, base))
+    producer.send(tp, 1, _one(handle))
     producer.flush()
     assert read(driver, tp, 0, 2) == []  # the reader waits until the last stable offset has moved on
     # Whose epoch the coordinator raised cannot tell more; where it was raised by the abort alone, it can.

@@ -1,6 +1,7 @@
-"""What every asyncio client stands on: a network core with its driver, metadata, any request to any broker.
+"""What every client with a loop stands on: a network core with its driver, metadata, any request to any broker.
 
-Owned by the loop it was started in.
+An AsyncClient is owned by the loop it was started in. A blocking client (Blocking) is an asyncio twin whose loop runs
+in a thread of its own, and the lock between the two.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from ottla.client.config import ClientConfig
 from ottla.client.errors import Closed
 from ottla.client.lookups import FirstContact, LeaderLookup, Question, TopicLookup, all_found
 from ottla.client.metadata import TopicInfo
-from ottla.client.network import Call, ErrorOf, NetworkCore, Target, To, top_level_error
+from ottla.client.network import Ask, ErrorOf, NetworkCore, R, Target, To, top_level_error
 from ottla.client.offsets import OffsetAndTimestamp, list_offsets_question
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
@@ -83,15 +84,21 @@ class AsyncClient:
         adapt: Callable[[Any, int], Any] | None = None,
     ) -> Any:
         """Send any request to whom it is for; retried while `error_of` finds an error that passes."""
+        return await self.ask(
+            Ask(request, to, lambda response: response, error_of=error_of, at_most=at_most, adapt=adapt),
+            timeout_ms,
+        )
+
+    async def ask(self, ask: Ask[R], timeout_ms: float | None = None) -> R:
+        """Put a question; its answer as `Ask.read` has it."""
         driver = self.driver
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         now = monotonic_ms()
         limit = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        call = Call(request, to, now + limit, settle(future), error_of=error_of, at_most=at_most, adapt=adapt)
         with driver.lock:
-            self.core.call(call, now)
+            self.core.call(ask.call(now + limit, settle(future)), now)
         driver.wake()
-        return await future
+        return ask.read(await future)
 
     async def topic(self, name: str, timeout_ms: float | None = None) -> TopicInfo:
         """What the cluster says of a topic; UNKNOWN_TOPIC_OR_PARTITION if it does not know it in time."""
@@ -134,10 +141,6 @@ def settle(future: "asyncio.Future[Any]") -> Callable[[Any, KafkaError | None, f
             future.set_result(response)
 
     return done
-
-
-# ----------------------------------------
-# What the blocking clients share: their asyncio twin, its loop in a thread of its own, the lock between the two.
 
 
 T = TypeVar("T")

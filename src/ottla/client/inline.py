@@ -26,10 +26,11 @@ from ottla.client.lookups import (
     existing,
 )
 from ottla.client.metadata import ClusterMetadata, TopicInfo
-from ottla.client.network import Call, ErrorOf, NetworkCore, Target, To, top_level_error
+from ottla.client.network import Ask, ErrorOf, NetworkCore, R, Target, To, top_level_error
 from ottla.client.offsets import OffsetAndTimestamp, list_offsets_question
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.net.connection import OnDone
 from ottla.net.selector import InlineDriver
 from ottla.net.transport import tls_context
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -38,7 +39,7 @@ Adapt = Callable[[Any, int], Any]
 
 
 class InlineClient:
-    """See the module. A context manager: `with InlineClient(bootstrap_servers=...) as client`."""
+    """A client for one thread. A context manager: `with InlineClient(bootstrap_servers=...) as client`."""
 
     def __init__(
         self,
@@ -124,37 +125,33 @@ class InlineClient:
         adapt: Adapt | None = None,
     ) -> Any:
         """Send any request to whom it is for; retried while `error_of` finds an error that passes."""
-        (answer,) = self.request_all(
-            [(request, to)], timeout_ms=timeout_ms, error_of=error_of, at_most=at_most, adapt=adapt
+        return self.ask(
+            Ask(request, to, lambda response: response, error_of=error_of, at_most=at_most, adapt=adapt),
+            timeout_ms,
         )
+
+    def ask(self, ask: Ask[R], timeout_ms: float | None = None) -> R:
+        """Put a question; its answer as `Ask.read` has it."""
+        (answer,) = self.ask_all([ask], timeout_ms)
         if isinstance(answer, KafkaError):
             raise answer
         return answer
 
-    def request_all(
-        self,
-        requests: Iterable[tuple[Any, Target]],
-        *,
-        timeout_ms: float | None = None,
-        error_of: ErrorOf = top_level_error,
-        at_most: int | None = None,
-        adapt: Adapt | None = None,
-    ) -> list[Any]:
-        """Several requests at once; the answers in their order, a KafkaError where there is none."""
+    def ask_all(self, asks: Iterable[Ask[R]], timeout_ms: float | None = None) -> list[R | KafkaError]:
+        """Several questions at once; the answers in their order, the KafkaError where one was refused or lost."""
         driver, now = self.driver, self.now_ms()
         limit = self._limit(timeout_ms)
+        questions = list(asks)
         outcomes: dict[int, Any] = {}
-        calls: list[Call] = []
-        for index, (request, to) in enumerate(requests):
-            call = Call(request, to, now + limit, _keep(outcomes, index), error_of, at_most, adapt=adapt)
-            calls.append(call)
+        calls = [ask.call(now + limit, _keep(outcomes, index)) for index, ask in enumerate(questions)]
+        for call in calls:
             self.core.call(call, now)
         try:
             driver.until(lambda: len(outcomes) == len(calls), limit + GRACE_MS)
         finally:
             for call in calls:
                 call.cancelled = True  # after an interrupt nobody wants the rest
-        return [outcomes[index] for index in range(len(calls))]
+        return [_read(ask, outcomes[index]) for index, ask in enumerate(questions)]
 
     def topic(self, name: str, timeout_ms: float | None = None) -> TopicInfo:
         """What the cluster says of a topic now; UNKNOWN_TOPIC_OR_PARTITION if it does not know it in time."""
@@ -197,10 +194,17 @@ class InlineClient:
         return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
 
-def _keep(outcomes: dict[int, Any], index: int) -> Callable[[Any, KafkaError | None, float], None]:
-    """The callback that puts an outcome where `request_all` looks for it."""
+def _keep(outcomes: dict[int, Any], index: int) -> OnDone:
+    """The callback that puts an outcome where `ask_all` looks for it."""
 
     def done(response: Any, error: KafkaError | None, now: float) -> None:
         outcomes[index] = response if error is None else error
 
     return done
+
+
+def _read(ask: Ask[Any], outcome: Any) -> Any:
+    try:
+        return outcome if isinstance(outcome, KafkaError) else ask.read(outcome)
+    except KafkaError as refusal:
+        return refusal

@@ -1,17 +1,17 @@
-"""One question about many partitions: a request to each leader, asked again where the answer was no use.
+"""Looking things up in the cluster: the cluster itself, a topic, where partitions are, what their leaders say.
 
-Serves whatever goes by partition: offsets by timestamp, ends of leader epochs, deleting records. Each partition
-gets its own result or error; those with an error that passes are asked for again after the backoff, at the
-leader the metadata then names. A party of the network core for as long as it has work.
+A lookup is made when something is asked and belongs to whoever asks, for as long as it waits. What is asked, until
+when, and how the answers are read is the same for every driver and stands here; a driver turns the core until
+`is_settled`.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ottla.client.errors import NoBrokersAvailable, NotABroker, TimedOut, UnsupportedVersion
-from ottla.client.metadata import TopicInfo, error_of
+from ottla.client.metadata import TopicInfo
 from ottla.client.network import STALE_METADATA, NetworkCore, timed_out_waiting
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import ZERO_UUID, TopicPartition, Uuid
 from ottla.net.peers import Node
 
@@ -39,7 +39,12 @@ class _Pending:
 
 
 class LeaderFanout:
-    """See the module. `on_result` is called once for each partition, unless it is cancelled."""
+    """One question about many partitions: a request to each leader, asked again where the answer was no use.
+
+    Serves whatever goes by partition: offsets by timestamp, ends of leader epochs, deleting records. Each partition
+    gets its own result or error (`on_result` is called once for each); those with an error that passes are asked for
+    again after the backoff, at the leader the metadata then names. A party of the network core while it has work.
+    """
 
     def __init__(
         self,
@@ -61,10 +66,6 @@ class LeaderFanout:
     @property
     def is_done(self) -> bool:
         return not self._pending
-
-    def cancel(self, tp: TopicPartition) -> None:
-        """Nobody wants to know any more."""
-        self._pending.pop(tp, None)
 
     def step(self, now: float) -> None:
         if self._deadline_ms <= now:
@@ -168,19 +169,12 @@ class LeaderFanout:
             self._on_result(tp, value, error, now)
 
 
-# ----------------------------------------
-# Waiting until the leaders of partitions have answered a question. Owned by whoever asks, for as long as it waits.
-#
-# What is asked, until when, and how the answers are read is the same for every driver and stands here; a driver turns
-# the core until `is_settled`.
-
-
 # Calls and fanouts end by their own deadlines; whoever turns the core for them waits a little longer.
 GRACE_MS = 10_000.0
 
 
 class LeaderLookup:
-    """Made when the question is asked; `results` once `is_settled`, one for each partition."""
+    """The wait for the leaders of partitions; `results` once `is_settled`, one for each partition."""
 
     def __init__(
         self,
@@ -212,10 +206,6 @@ def all_found(results: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
     return results
 
 
-# ----------------------------------------
-# Waiting until the cluster has said what it knows of a topic. Owned by whoever asks, for as long as it waits.
-
-
 class FirstContact:
     """The wait for the first picture of the cluster; a `timeout_ms` of 0 means every address is tried once."""
 
@@ -243,7 +233,7 @@ class FirstContact:
 
 
 class TopicLookup:
-    """Made when the question is asked; `result` once `is_settled`, or when the time is up."""
+    """The wait until the cluster has said what it knows of a topic; `result` once `is_settled`, or when time is up."""
 
     def __init__(self, core: NetworkCore, name: str, now: float) -> None:
         self._core = core
@@ -280,20 +270,20 @@ def existing(info: TopicInfo) -> TopicInfo:
     raise KafkaError(error, f"topic {info.name!r}: {'does not exist' if missing else error.name}")
 
 
-# ----------------------------------------
-# Where a partition's leader is, and whether the partition is still the one it was.
-#
-# Whoever reads or writes by offsets or sequence numbers must not go on with a topic that was deleted, nor with one
-# made anew under the same name: its id tells, from the first answer that was given under it (what was known before may
-# be long out of date). A broker that has just started may not know a topic yet, so a topic counts as gone only after
-# a while. Owned by whoever reads or writes the partition.
+# -- where partitions are ---------------------------------------------------------------------------------
 
 
+# A broker that has just started may not know a topic yet: it counts as gone only after this.
 GONE_AFTER_MS = 5_000.0
 
 
 class PartitionWatch:
-    """See the module."""
+    """Where a partition's leader is, and whether the partition is still the one it was.
+
+    Whoever reads or writes by offsets or sequence numbers must not go on with a topic that was deleted, nor with one
+    made anew under the same name: its id tells, from the first answer that was given under it (what was known before
+    may be long out of date).
+    """
 
     def __init__(self, network: NetworkCore, tp: TopicPartition) -> None:
         self._network = network
@@ -346,3 +336,68 @@ class PartitionWatch:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"{self.tp}: the topic was deleted, and made anew under the same name",
             )
+
+
+class Places(Protocol):
+    """Where partitions are, for a sender or a fetcher."""
+
+    def leader(self, tp: TopicPartition, now: float) -> Node | None:
+        """The leader, or None if it is asked for and somebody has to wait; KafkaError if there is none to come."""
+        ...
+
+    def topic_id(self, tp: TopicPartition) -> Uuid: ...
+
+    def confirm(self, tp: TopicPartition) -> None:
+        """The leader has answered under this id."""
+        ...
+
+    def next_deadline(self) -> float: ...
+
+
+class KnownPlaces:
+    """The metadata as it is: a topic made anew is simply the topic of that name."""
+
+    def __init__(self, network: NetworkCore) -> None:
+        self._metadata = network.metadata
+
+    def leader(self, tp: TopicPartition, now: float) -> Node | None:
+        node = self._metadata.leader_of(tp)
+        if node is None:
+            self._metadata.want(tp.topic, now)
+            self._metadata.invalidate()
+        return node
+
+    def topic_id(self, tp: TopicPartition) -> Uuid:
+        return self._metadata.topic_id(tp.topic)
+
+    def confirm(self, tp: TopicPartition) -> None:
+        pass
+
+    def next_deadline(self) -> float:
+        return float("inf")
+
+
+class WatchedPlaces:
+    """A PartitionWatch for each partition: who writes by given numbers must not go on with another topic."""
+
+    def __init__(self, network: NetworkCore) -> None:
+        self._network = network
+        self._watches: dict[TopicPartition, PartitionWatch] = {}
+
+    def _watch(self, tp: TopicPartition) -> PartitionWatch:
+        watch = self._watches.get(tp)
+        if watch is None:
+            watch = self._watches[tp] = PartitionWatch(self._network, tp)
+        return watch
+
+    def leader(self, tp: TopicPartition, now: float) -> Node | None:
+        return self._watch(tp).leader(now)
+
+    def topic_id(self, tp: TopicPartition) -> Uuid:
+        return self._watch(tp).topic_id
+
+    def confirm(self, tp: TopicPartition) -> None:
+        self._watch(tp).confirm()
+
+    def next_deadline(self) -> float:
+        return min((watch.next_deadline() for watch in self._watches.values()), default=float("inf"))

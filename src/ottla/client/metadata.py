@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ottla.client.config import ClientConfig
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, error_of
 from ottla.model.ids import NO_LEADER_EPOCH, ZERO_UUID, TopicPartition, Uuid
 from ottla.net.peers import Node
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -57,16 +57,6 @@ class TopicInfo:
         self.topic_partitions = tuple(TopicPartition(self.name, p) for p in range(len(self.partitions)))
 
 
-def error_of(code: int) -> ErrorCode | None:
-    """A response's error code, None for none; a code from a newer Kafka counts as the unknown one."""
-    if code == 0:
-        return None
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
 class ClusterMetadata:
     """The picture, what it covers, and its age."""
 
@@ -78,7 +68,6 @@ class ClusterMetadata:
         self.cluster_id: str | None = None
         self.controller_id = NO_LEADER
         self.version = 0  # counts updates, so that a waiter knows that one came after it asked
-        self.fatal: KafkaError | None = None
         self._wanted: dict[str, float] = {}  # topic -> when it was last asked for
         self._wanted_ids: set[Uuid] = set()  # topics known only by their id so far
         self._asks_ids = False
@@ -112,9 +101,6 @@ class ClusterMetadata:
     def covers_all(self) -> bool:
         """The picture holds every topic there is."""
         return self._wants_all and self._holds_all
-
-    def forget_id(self, topic_id: Uuid) -> None:
-        self._wanted_ids.discard(topic_id)
 
     def forget(self, topic: str) -> None:
         self._wanted.pop(topic, None)

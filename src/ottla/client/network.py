@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.client.config import ClientConfig
 from ottla.client.errors import (
@@ -24,8 +24,8 @@ from ottla.client.errors import (
     UnsupportedVersion,
     WrongAddress,
 )
-from ottla.client.metadata import ClusterMetadata, error_of
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.client.metadata import ClusterMetadata
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.net.connection import Authenticator, Connection, OnDone, State, lost
 from ottla.net.peers import MAIN, Backoff, Peer, Peers
@@ -36,12 +36,7 @@ from ottla.wire.messages.metadata import MetadataRequest
 __all__ = ["NetworkCore", "Party", "State", "timed_out_waiting"]
 
 
-# ----------------------------------------
-# Which broker coordinates a group or a transactional id: looked up when first needed, forgotten when it moved.
-#
-# A call may be for "the coordinator of group g" (CoordinatorOf); the network core asks here which node that is.
-# A lookup is one FindCoordinator, tried again while the broker says that it is not ready; what a broker refuses
-# for good fails the calls that wait for it. Owned by the network core.
+# -- coordinators -----------------------------------------------------------------------------------------
 
 
 # From this version on a request asks for several keys (KIP-699).
@@ -79,7 +74,7 @@ def transaction_coordinator(transactional_id: str) -> CoordinatorOf:
 
 
 # How a lookup is sent: the request, the function that finds its error, what to do with the outcome, the time.
-Ask = Callable[
+_SendLookup = Callable[
     [
         FindCoordinatorRequest,
         Callable[[Any], ErrorCode | None],
@@ -91,9 +86,13 @@ Ask = Callable[
 
 
 class Coordinators:
-    """See the module."""
+    """Which broker coordinates a group or a transactional id: looked up when first needed, forgotten when it moved.
 
-    def __init__(self, ask: Ask) -> None:
+    A lookup is one FindCoordinator, tried again while the broker says that it is not ready; what a broker refuses for
+    good fails the calls that wait for it. Owned by the network core.
+    """
+
+    def __init__(self, ask: _SendLookup) -> None:
         self._ask = ask
         self._nodes: dict[CoordinatorOf, int] = {}
         self._asking: set[CoordinatorOf] = set()
@@ -157,11 +156,7 @@ def _node_id(response: Any) -> int:
     return int(response.coordinators[0].node_id if response.coordinators else response.node_id)
 
 
-# ----------------------------------------
-# A call: one request to whoever should answer it, tried again until its time is up.
-#
-# A call knows whom it is for (any broker, the controller, one node, a partition's leader, a coordinator), which
-# errors in the response are worth another try, and whom to tell the outcome. Routing is the network core's business.
+# -- calls ------------------------------------------------------------------------------------------------
 
 
 class To(Enum):
@@ -200,7 +195,11 @@ def top_level_error(response: Any) -> ErrorCode | None:
 
 @dataclass(slots=True)
 class Call:
-    """One request on its way through tries."""
+    """One request to whoever should answer it, tried again until its time is up.
+
+    It knows whom it is for (any broker, the controller, one node, a partition's leader, a coordinator), which errors in
+    the response are worth another try, and whom to tell the outcome. Routing is the network core's business.
+    """
 
     request: Any
     target: Target
@@ -240,6 +239,35 @@ class Call:
         return error.code.retriable and now < self.deadline_ms
 
 
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Generic[R]):
+    """One question, whoever sends it: what is asked of whom, in which versions, and how the answer is read."""
+
+    request: Any
+    target: Target
+    read: Callable[[Any], R]  # raises the KafkaError of an answer that is a refusal
+    error_of: ErrorOf = top_level_error
+    at_most: int | None = None
+    adapt: Callable[[Any, int], Any] | None = None
+    retry_backoff_ms: float | None = None
+
+    def call(self, deadline_ms: float, on_done: OnDone) -> Call:
+        """The call that asks it; `on_done` gets the response as it is."""
+        return Call(
+            self.request,
+            self.target,
+            deadline_ms,
+            on_done,
+            self.error_of,
+            self.at_most,
+            adapt=self.adapt,
+            retry_backoff_ms=self.retry_backoff_ms,
+        )
+
+
 # Below this version an empty list of topics means all of them, and none cannot be asked for.
 _METADATA_WITH_NULL_TOPICS = 1
 # Routing a call may bring about others (the lookup of its coordinator): they go out in the same turn.
@@ -255,7 +283,7 @@ class Party(Protocol):
 
 
 class NetworkCore:
-    """See the module."""
+    """Connections, metadata and calls of one client (what Kafka's NetworkClient and Metadata are together)."""
 
     def __init__(
         self,

@@ -1,13 +1,18 @@
-"""Looking up offsets: by timestamp, at the ends of the log, and by leader epoch (KIP-79, KIP-320)."""
+"""Offsets on the wire: looked up by timestamp and by leader epoch (KIP-79, KIP-320), committed by groups and fetched.
+
+Requests for every version, and answers read into plain values. Topics go by name up to version 9 of OffsetCommit and
+OffsetFetch and by id from 10 on (KIP-848); one group is asked about up to version 7 of OffsetFetch, several from 8 on
+(KIP-709). Pure.
+"""
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from ottla.client.lookups import Question
-from ottla.client.metadata import ClusterMetadata, error_of
+from ottla.client.metadata import ClusterMetadata
 from ottla.client.network import NetworkCore
-from ottla.model.errors import ErrorCode
+from ottla.model.errors import ErrorCode, error_of
 from ottla.model.ids import ZERO_UUID, TopicPartition
 from ottla.wire.messages.groups import (
     OffsetCommitRequest,
@@ -125,11 +130,7 @@ def epoch_end_question(epochs: Mapping[TopicPartition, int], metadata: ClusterMe
     return Question(OffsetForLeaderEpochRequest, build, parse)
 
 
-# ----------------------------------------
-# Committed offsets on the wire: requests for every version, and answers read into plain values.
-#
-# Topics go by name up to version 9 of OffsetCommit and OffsetFetch and by id from 10 on (KIP-848); one group is
-# asked about up to version 7 of OffsetFetch, several from 8 on (KIP-709). Pure.
+# -- committed offsets ------------------------------------------------------------------------------------
 
 
 # The last version in which topics go by name.

@@ -209,3 +209,13 @@ class KafkaError(Exception):
 
     def __repr__(self) -> str:
         return f"KafkaError({self.code.name}, {self.message!r})"
+
+
+def error_of(code: int) -> ErrorCode | None:
+    """A response's error code, None for none; a code from a newer Kafka counts as the unknown one."""
+    if code == 0:
+        return None
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

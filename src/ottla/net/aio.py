@@ -55,7 +55,7 @@ class _Link(asyncio.Protocol):
 
 
 class Driver:
-    """See the module. Made and used inside a running loop; `close` leaves nothing behind."""
+    """Drives one core. Made and used inside a running loop; `close` leaves nothing behind."""
 
     def __init__(
         self,

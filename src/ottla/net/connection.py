@@ -5,6 +5,10 @@
 Rules: no socket, clock or await here; `now` is a parameter, in milliseconds of a clock that never goes back.
 Responses come in the order of the requests (Kafka promises that), so what is in flight is a queue. Owned by the
 network core, one per attempt to connect: a new attempt is a new object.
+
+A frame is a four-byte length and that many bytes; the length is checked before anything is kept for it. A driver that
+is handed bytes gives them to a FrameReader; one that reads its sockets itself asks a FrameFiller where to put them, and
+a large frame is then never copied.
 """
 
 from collections import deque
@@ -19,14 +23,6 @@ from ottla.wire.framing import API_VERSIONS, decode_response_header, request_fra
 from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.registry import response_class
-
-# ----------------------------------------
-# Bytes from a socket cut into frames, without copying more than once.
-#
-# A frame is a four-byte length and that many bytes. The length is checked before anything is kept for it. A driver
-# that is handed bytes gives them to a FrameReader; one that reads its sockets itself asks a FrameFiller where to
-# put them, and a large frame is then never copied.
-
 
 _SIZE_BYTES = 4
 # Frames that fit in here are read together with their neighbours and copied out; larger ones get their own buffer.
@@ -47,13 +43,13 @@ def checked_size(prefix: memoryview, max_frame_bytes: int) -> int:
     size = int.from_bytes(prefix, "big", signed=True)
     if not 0 <= size <= max_frame_bytes:
         first = bytes(prefix)
-        told = next((words for start, words in _OTHERS.items() if first.startswith(start)), None)
-        raise ProtocolError(told or f"a frame of {size} bytes was announced")
+        known = next((words for start, words in _OTHERS.items() if first.startswith(start)), None)
+        raise ProtocolError(known or f"a frame of {size} bytes was announced")
     return size
 
 
 class FrameReader:
-    """Owned by one connection; what `feed` returns are views that keep their bytes alive."""
+    """Bytes that were handed over, cut into frames; what `feed` returns are views that keep their bytes alive."""
 
     __slots__ = ("_chunks", "_have", "_need", "max_frame_bytes")
 
@@ -92,8 +88,8 @@ class FrameReader:
 
 
 class FrameFiller:
-    """Owned by one connection. `buffer` says where the next bytes go, `filled` how many came; the frames it
-    returns keep their bytes alive."""
+    """Bytes read into its own buffers, cut into frames: `buffer` says where the next bytes go, `filled` how many came;
+    the frames it returns keep their bytes alive."""
 
     __slots__ = ("_frame", "_have", "_scratch", "max_frame_bytes")
 
@@ -144,12 +140,9 @@ class FrameFiller:
             self._scratch[: self._have] = bytes(self._scratch[position : position + self._have])
 
 
-# ----------------------------------------
-# Which version of each request to use with one broker: the highest that both sides know (KIP-35).
-
-
 class ApiRanges:
-    """What one broker said it serves."""
+    """What one node said it serves: which version of each request to use with it, the highest that both sides know
+    (KIP-35)."""
 
     __slots__ = ("_ranges", "features", "features_epoch")
 
@@ -196,8 +189,8 @@ API_VERSIONS_AT_MOST = 4
 FIRST_CORRELATION_ID = 0x0D0A0D0A
 # No broker has more to say before it is ready; what comes as a length may be the first bytes of something else.
 MAX_FIRST_ANSWER_BYTES = 1 << 20
-# Only controllers are asked for their vote (KIP-595), and only brokers for Metadata.
-_VOTE, _METADATA = 52, 3
+# Only controllers are asked for their vote (KIP-595).
+_VOTE = 52
 
 # Called with (response, None, now) or (None, error, now).
 OnDone = Callable[[Any, KafkaError | None, float], None]
@@ -256,7 +249,9 @@ class Connection:
         request_timeout_ms: int,
         software_version: str,
         authenticator: Authenticator | None = None,
+        required: Any = MetadataRequest,
     ) -> None:
+        """`required` is the request that whoever answers must serve to be of use; brokers alone serve Metadata."""
         self.state = State.CONNECTING
         self.ranges = ApiRanges({})
         self.in_flight: deque[InFlight] = deque()
@@ -266,6 +261,7 @@ class Connection:
         self._request_timeout_ms = request_timeout_ms
         self._software_version = software_version
         self._authenticator = authenticator
+        self._required = required
         self._max_response_bytes = max_response_bytes
         self._frames = FrameReader(min(max_response_bytes, MAX_FIRST_ANSWER_BYTES))
         self._filler: FrameFiller | None = None  # for a driver that reads into our buffers
@@ -400,7 +396,7 @@ class Connection:
         if response.error_code:
             raise ProtocolError(f"ApiVersions was refused with error {response.error_code}")
         self.ranges = ApiRanges.from_response(response)
-        self._check_broker()
+        self._check_served()
         step = self._authenticator.begin(self.ranges) if self._authenticator else None
         if step is None:
             self._become(State.READY)
@@ -408,12 +404,12 @@ class Connection:
         self._become(State.AUTHENTICATING)
         self._say(step, now)
 
-    def _check_broker(self) -> None:
-        """Who does not say where topics are is none that a client can use."""
+    def _check_served(self) -> None:
+        """A node that does not serve what the connection was made for is at the wrong address."""
         try:
-            self.ranges.version_for(MetadataRequest)
+            self.ranges.version_for(self._required)
         except UnsupportedVersion as error:
-            if self.ranges.of(_VOTE) is not None and self.ranges.of(_METADATA) is None:
+            if self._required is MetadataRequest and self.ranges.of(_VOTE) is not None:
                 raise WrongAddress("this is the port of a controller: clients use that of a broker") from None
             raise WrongAddress(error.message or str(error)) from None
 

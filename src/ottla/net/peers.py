@@ -10,16 +10,13 @@ from typing import NamedTuple
 
 from ottla.net.connection import Connection, State
 
-# ----------------------------------------
-# How long to wait before trying again: exponential, with jitter from a generator the owner seeds (KIP-580).
-
-
 MULTIPLIER = 2.0
 JITTER = 0.2
 
 
 class Backoff:
-    """Waiting times that double from `initial_ms` to `max_ms`, each off by up to a fifth."""
+    """How long to wait before trying again (KIP-580): times that double from `initial_ms` to `max_ms`, each off by up
+    to a fifth, by chance from a generator the owner seeds."""
 
     __slots__ = ("_initial_ms", "_max_ms", "_random")
 

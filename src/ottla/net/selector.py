@@ -53,7 +53,7 @@ class Link:
 
 
 class InlineDriver:
-    """See the module."""
+    """Drives one core in its caller's thread, while the caller waits."""
 
     def __init__(self, core: Core, *, ssl_context: ssl.SSLContext | None = None) -> None:
         self.core = core

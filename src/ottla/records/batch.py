@@ -51,6 +51,7 @@ NO_LEADER_EPOCH: Final = -1
 _OFFSET: Final = struct.Struct(">q")
 _EPOCH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
+_PRODUCER: Final = struct.Struct(">qhi")
 _ATTRIBUTES: Final = struct.Struct(">h")
 _TIMESTAMP: Final = struct.Struct(">q")
 _SIZE_UP_TO_MAGIC: Final = MAGIC_OFFSET + 1
@@ -61,6 +62,11 @@ def increment_sequence(sequence: int, increment: int) -> int:
     """Sequence numbers wrap from 2^31 - 1 to 0."""
     total = sequence + increment
     return total - MAX_SEQUENCE - 1 if total > MAX_SEQUENCE else total
+
+
+def is_after(sequence: int, other: int) -> bool:
+    """Later in an order that wraps: less than half the circle ahead."""
+    return 0 < ((sequence - other) & MAX_SEQUENCE) <= MAX_SEQUENCE // 2
 
 
 class BatchView:
@@ -242,6 +248,13 @@ def set_offset_and_epoch(buf: bytearray | memoryview, pos: int, base_offset: int
     """What the leader writes into every batch it appends; the CRC does not cover these fields."""
     _OFFSET.pack_into(buf, pos, base_offset)
     _EPOCH.pack_into(buf, pos + LEADER_EPOCH_OFFSET, leader_epoch)
+
+
+def stamp_batch(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
+    """What is known when a batch is sent, who its producer is and its number, and the CRC over it all."""
+    _PRODUCER.pack_into(batch, PRODUCER_ID_OFFSET, producer_id, producer_epoch, base_sequence)
+    _CRC.pack_into(batch, CRC_OFFSET, compute_crc(batch, 0, len(batch)))
+    return batch
 
 
 def set_max_timestamp(buf: bytearray | memoryview, pos: int, timestamp_type: int, max_timestamp: int) -> None:

@@ -72,12 +72,10 @@ build_batch(section, count, timestamp, *, producer_id=-1, producer_epoch=-1, bas
 Owned by nobody at run time; a ColumnBuilder by the one reader that made it.
 """
 
-import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.records.batch import (
     BATCH_HEADER,
-    CRC_OFFSET,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -85,8 +83,7 @@ from ottla.records.batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
-    PRODUCER_ID_OFFSET,
-    compute_crc,
+    stamp_batch,
 )
 from ottla.records.column_types import BinColumn, Columns, HeaderColumn, HeaderColumns, RowColumns, RowSplit
 from ottla.records.compression import NONE, compress
@@ -124,8 +121,6 @@ __all__ = [
     "stamp_batch",
 ]
 
-_PRODUCER: Final = struct.Struct(">qhi")
-_CRC: Final = struct.Struct(">I")
 _NO_PARTITION: Final = b"\xff\xff\xff\xff"
 
 
@@ -206,13 +201,6 @@ def prepare_batch(
         count,
     )
     return out
-
-
-def stamp_batch(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
-    """What is known when the batch is sent, and the CRC over it all."""
-    _PRODUCER.pack_into(batch, PRODUCER_ID_OFFSET, producer_id, producer_epoch, base_sequence)
-    _CRC.pack_into(batch, CRC_OFFSET, compute_crc(batch, 0, len(batch)))
-    return batch
 
 
 def build_batch(

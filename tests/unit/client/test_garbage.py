@@ -5,7 +5,7 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.consumer.fetch import Fetched, complete_batches_end
+from ottla.client.consumer.fetch import CompletedFetch, FetchedRecords, complete_batches_end
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.net.connection import FIRST_CORRELATION_ID, Connection, State
@@ -71,7 +71,8 @@ def test_flipped_bytes_in_fetched_records(flips: list[tuple[int, int]], check_cr
         data[position] = value
     view = memoryview(bytes(data))
     end, _ = complete_batches_end(view)
-    fetched = Fetched(TopicPartition("t", 0), view, end, 0, aborted=[(1, 0)], check_crcs=check_crcs)
+    fetch = CompletedFetch(TopicPartition("t", 0), view[:end], ((1, 0),), 0, 0, -1, -1, -1, check_crcs)
+    fetched = FetchedRecords(fetch)
     taken, damage = 0, None
     try:
         while not fetched.is_empty and taken < 100:

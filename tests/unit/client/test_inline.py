@@ -16,7 +16,7 @@ from ottla.client.config import ClientConfig
 from ottla.client.consumer.inline import RawFetcher, plain_sections
 from ottla.client.errors import Closed, ConfigError, NoBrokersAvailable, StateError, TimedOut
 from ottla.client.inline import InlineClient
-from ottla.client.network import NetworkCore
+from ottla.client.network import Ask, NetworkCore
 from ottla.client.offsets import EARLIEST, LATEST
 from ottla.client.producer.inline import RawProducer, Written
 from ottla.client.transaction.by_id import init_producer_id
@@ -53,17 +53,8 @@ def write(client: InlineClient, count: int, size_bytes: int = 100, tp: TopicPart
     producer_id, epoch = init_producer_id(client, None)
     with RawProducer(client, producer_id=producer_id, producer_epoch=epoch) as producer:
         for number in range(count):
-
-            def build(sequence: int, number: int = number) -> bytearray:
-                value = b"%d" % number * (1 + size_bytes // 4)
-                return build_batch(
-                    [(1000, None, value, ())],
-                    producer_id=producer_id,
-                    producer_epoch=epoch,
-                    base_sequence=sequence,
-                )
-
-            producer.send(tp, 1, build)
+            value = b"%d" % number * (1 + size_bytes // 4)
+            producer.send(tp, 1, build_batch([(1000, None, value, ())]))
         return producer.flush()[tp]
 
 
@@ -98,8 +89,12 @@ def test_it_finds_the_cluster_and_answers(client: InlineClient) -> None:
 def test_several_requests_at_once_come_back_in_their_order(client: InlineClient, broker: StubBroker) -> None:
     names = [[], None]
     requests = [MetadataRequest(topics=topics) for topics in names]
-    known, everything, lost = client.request_all(
-        [(requests[0], 1), (requests[1], 1), (requests[0], 99)], timeout_ms=300
+
+    def ask(request: MetadataRequest, node_id: int) -> Ask[Any]:
+        return Ask(request, node_id, lambda response: response)
+
+    known, everything, lost = client.ask_all(
+        [ask(requests[0], 1), ask(requests[1], 1), ask(requests[0], 99)], timeout_ms=300
     )
     assert [len(answer.topics) for answer in (known, everything)] == [0, 1]
     assert isinstance(lost, TimedOut)
@@ -243,7 +238,7 @@ def test_a_fork_is_noticed(client: InlineClient, broker: StubBroker, monkeypatch
             call()
     producer = RawProducer(client, producer_id=1, producer_epoch=0)
     with pytest.raises(StateError, match=words):
-        producer.send(TP, 1, lambda base: b"")
+        producer.send(TP, 1, bytearray())
 
 
 # -- bytes ----------------------------------------------------------------------------------------------

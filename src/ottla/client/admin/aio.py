@@ -4,11 +4,10 @@ Operations on several things return a dict with, for each, its value or the Kafk
 of the whole operation is raised. `request` (from AsyncClient) sends anything else there is no method for.
 """
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ottla.client.admin.groups import GroupAdmin
+from ottla.client.admin import groups, transactions
 from ottla.client.admin.types import (
     CONFIG_TYPES,
     ActiveProducer,
@@ -19,31 +18,24 @@ from ottla.client.admin.types import (
     ConfigSource,
     ConfigSynonym,
     CreatedTopic,
-    FeatureDescription,
     LogDirDescription,
     NewTopic,
-    OpenTransaction,
     QuorumDescription,
     QuorumReplica,
     ReplicaInfo,
     ResourceType,
     TopicDescription,
     TopicListing,
-    TransactionDescription,
-    TransactionListing,
 )
+from ottla.client.base import AsyncClient
 from ottla.client.config import AdminConfig
-from ottla.client.errors import UnsupportedVersion
 from ottla.client.lookups import Question
-from ottla.client.metadata import error_of, partition_info
-from ottla.client.network import ErrorOf, Target, To, transaction_coordinator
+from ottla.client.metadata import partition_info
+from ottla.client.network import ErrorOf, Target, To
 from ottla.client.offsets import by_topic
-from ottla.client.transaction.messages import describe_error, describe_request, described
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition, Uuid
-from ottla.net.connection import API_VERSIONS_AT_MOST, SOFTWARE_NAME
 from ottla.net.peers import Node
-from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.cluster import DescribeClusterRequest
 from ottla.wire.messages.configs import (
     DescribeConfigsRequest,
@@ -53,11 +45,8 @@ from ottla.wire.messages.configs import (
     IncrementalAlterConfigsResource,
     ListConfigResourcesRequest,
 )
-from ottla.wire.messages.features import FeatureUpdateKey, UpdateFeaturesRequest
 from ottla.wire.messages.log_dirs import DescribeLogDirsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from ottla.wire.messages.producers import DescribeProducersRequest, InitProducerIdRequest
-from ottla.wire.messages.producers import TopicRequest as ProducersTopic
 from ottla.wire.messages.raft import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
@@ -75,271 +64,6 @@ from ottla.wire.messages.topics import (
     DeleteRecordsTopic,
     DeleteTopicsRequest,
 )
-from ottla.wire.messages.transactions import (
-    ListTransactionsRequest,
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
-
-# ----------------------------------------
-# Questions the admin client asks the leaders of partitions (see ottla.client.lookups).
-
-
-def delete_records_question(before: Mapping[TopicPartition, int], timeout_ms: int) -> Question:
-    """Forget what lies below offsets; results are the new beginnings."""
-
-    def build(partitions: list[TopicPartition]) -> DeleteRecordsRequest:
-        return DeleteRecordsRequest(
-            topics=[
-                DeleteRecordsTopic(
-                    name=topic,
-                    partitions=[
-                        DeleteRecordsPartition(partition_index=p, offset=before[TopicPartition(topic, p)])
-                        for p in numbers
-                    ],
-                )
-                for topic, numbers in by_topic(partitions)
-            ],
-            timeout_ms=timeout_ms,
-        )
-
-    def parse(response: Any) -> Iterable[tuple[TopicPartition, int, Any]]:
-        for topic in response.topics:
-            for p in topic.partitions:
-                yield TopicPartition(topic.name, p.partition_index), p.error_code, p.low_watermark
-
-    return Question(DeleteRecordsRequest, build, parse)
-
-
-def producers_question() -> Question:
-    """Which producers the leaders remember (KIP-664); results are lists of ActiveProducer."""
-
-    def build(wanted: list[TopicPartition]) -> DescribeProducersRequest:
-        topics = [
-            ProducersTopic(name=topic, partition_indexes=numbers) for topic, numbers in by_topic(wanted)
-        ]
-        return DescribeProducersRequest(topics=topics)
-
-    def parse(response: Any) -> Iterable[tuple[TopicPartition, int, Any]]:
-        for topic in response.topics:
-            for p in topic.partitions:
-                producers = [
-                    ActiveProducer(*(getattr(s, f) for f in ActiveProducer._fields))
-                    for s in p.active_producers
-                ]
-                yield TopicPartition(topic.name, p.partition_index), p.error_code, producers
-
-    return Question(DescribeProducersRequest, build, parse)
-
-
-def abort_question(transaction: OpenTransaction) -> Question:
-    """Write the abort marker of a transaction."""
-
-    def build(partitions: list[TopicPartition]) -> WriteTxnMarkersRequest:
-        marker = WritableTxnMarker(
-            producer_id=transaction.producer_id,
-            producer_epoch=transaction.producer_epoch,
-            transaction_result=False,
-            topics=[
-                WritableTxnMarkerTopic(name=topic, partition_indexes=numbers)
-                for topic, numbers in by_topic(partitions)
-            ],
-            # A transaction that hung before any end shows -1: no leader of the coordinator is older than 0.
-            coordinator_epoch=max(transaction.coordinator_epoch, 0),
-        )
-        return WriteTxnMarkersRequest(markers=[marker])
-
-    def parse(response: Any) -> Iterable[tuple[TopicPartition, int, Any]]:
-        for marker in response.markers:
-            for topic in marker.topics:
-                for p in topic.partitions:
-                    yield TopicPartition(topic.name, p.partition_index), p.error_code, None
-
-    return Question(WriteTxnMarkersRequest, build, parse)
-
-
-# ----------------------------------------
-# The admin client's calls for transactions (KIP-664) and for the cluster's features (KIP-584).
-
-
-# So many partitions are asked about at once, as kafka-transactions does.
-PARTITIONS_AT_ONCE = 500
-_UPGRADE, _SAFE_DOWNGRADE = 1, 2
-
-
-class TransactionAdmin(GroupAdmin):
-    """See the module."""
-
-    async def list_transactions(
-        self,
-        *,
-        states: Sequence[str] = (),
-        producer_ids: Sequence[int] = (),
-        min_duration_ms: int | None = None,
-        id_pattern: str | None = None,
-    ) -> list[TransactionListing]:
-        """Every transactional id of every coordinator that passes the filters; the pattern is the broker's (RE2)."""
-        request = ListTransactionsRequest(
-            state_filters=list(states),
-            producer_id_filters=list(producer_ids),
-            duration_filter=-1 if min_duration_ms is None else min_duration_ms,
-            transactional_id_pattern=id_pattern,
-        )
-
-        async def ask(node: str) -> list[TransactionListing]:
-            response = await self.request(request, int(node), adapt=_filters_are_known)
-            code = error_of(response.error_code)
-            if code is not None:
-                raise KafkaError(code, f"broker {node}: transactions cannot be listed: {code.name}")
-            if response.unknown_state_filters:
-                unknown = ", ".join(response.unknown_state_filters)
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, f"the broker knows no transaction state {unknown}"
-                )
-            return [
-                TransactionListing(t.transactional_id, int(node), t.producer_id, t.transaction_state)
-                for t in response.transaction_states
-            ]
-
-        answers = await self._each(map(str, self.core.metadata.nodes), ask)
-        found: list[TransactionListing] = []
-        for answer in answers.values():
-            if isinstance(answer, KafkaError):
-                raise answer
-            found += answer
-        return sorted(found)
-
-    async def describe_transactions(
-        self, transactional_ids: Iterable[str]
-    ) -> dict[str, TransactionDescription | KafkaError]:
-        async def ask(transactional_id: str) -> TransactionDescription:
-            target = transaction_coordinator(transactional_id)
-            response = await self.request(describe_request(transactional_id), target, error_of=describe_error)
-            told = described(response, transactional_id, self.core.coordinators.known(target))
-            if isinstance(told, KafkaError):
-                raise told
-            return told
-
-        return await self._each(transactional_ids, ask)
-
-    async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, KafkaError | None]:
-        """Take transactional ids over: what is open is aborted, whoever has them is fenced."""
-
-        async def ask(transactional_id: str) -> None:
-            request = InitProducerIdRequest(
-                transactional_id=transactional_id, transaction_timeout_ms=self.config.request_timeout_ms
-            )
-            response = await self.request(request, transaction_coordinator(transactional_id))
-            code = error_of(response.error_code)
-            if code is not None:
-                raise KafkaError(code, f"transactional id {transactional_id!r}: {code.name}")
-
-        return await self._each(transactional_ids, ask)
-
-    # -- hanging transactions -------------------------------------------------------------------------
-
-    async def open_transactions(self, partitions: Iterable[TopicPartition]) -> list[OpenTransaction]:
-        """Transactions that have begun and not ended, as the leaders of partitions see them."""
-        wanted = sorted(partitions)
-        found: list[OpenTransaction] = []
-        for start in range(0, len(wanted), PARTITIONS_AT_ONCE):
-            asked = wanted[start : start + PARTITIONS_AT_ONCE]
-            for tp, producers in (await self.ask_leaders(asked, producers_question())).items():
-                if isinstance(producers, KafkaError):
-                    raise producers
-                found += [
-                    OpenTransaction(
-                        tp,
-                        p.producer_id,
-                        p.producer_epoch,
-                        p.coordinator_epoch,
-                        p.current_txn_start_offset,
-                        p.last_timestamp,
-                    )
-                    for p in producers
-                    if p.current_txn_start_offset >= 0
-                ]
-        return sorted(found)
-
-    async def find_hanging_transactions(
-        self, partitions: Iterable[TopicPartition], *, min_age_ms: int
-    ) -> list[OpenTransaction]:
-        """Those among them, older than this, that no coordinator will ever end."""
-        now_ms = time.time_ns() // 1_000_000
-        old = [t for t in await self.open_transactions(partitions) if now_ms - t.last_timestamp > min_age_ms]
-        if not old:
-            return []
-        listed = await self.list_transactions(producer_ids=sorted({t.producer_id for t in old}))
-        ids = {listing.producer_id: listing.transactional_id for listing in listed}
-        described = await self.describe_transactions(ids.values())
-
-        def is_cared_for(transaction: OpenTransaction) -> bool:
-            state = described.get(ids.get(transaction.producer_id, ""))
-            return isinstance(state, TransactionDescription) and transaction.partition in state.partitions
-
-        for state in described.values():
-            if isinstance(state, KafkaError) and state.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                raise state
-        return [transaction for transaction in old if not is_cared_for(transaction)]
-
-    async def abort_open_transaction(self, transaction: OpenTransaction) -> None:
-        """Write the end of a transaction into one partition, past its coordinator: for hanging ones only."""
-        question = abort_question(transaction)
-        results = await self.ask_leaders([transaction.partition], question)
-        error = results[transaction.partition]
-        if isinstance(error, KafkaError):
-            raise error
-
-    # -- features -------------------------------------------------------------------------------------
-
-    async def describe_features(self) -> list[FeatureDescription]:
-        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version="admin")
-        response = await self.request(request, To.ANY, at_most=API_VERSIONS_AT_MOST)
-        code = error_of(response.error_code)
-        if code is not None:
-            raise KafkaError(code, f"the features cannot be described: {code.name}")
-        levels = {f.name: f.max_version_level for f in response.finalized_features}
-        return sorted(
-            FeatureDescription(f.name, f.min_version, f.max_version, levels.get(f.name, 0))
-            for f in response.supported_features
-        )
-
-    async def update_features(
-        self, levels: Mapping[str, int], *, validate_only: bool = False, allow_downgrade: bool = False
-    ) -> None:
-        """Raise (or lower, where that is allowed and safe) features of the cluster."""
-        now = {feature.name: feature.finalized for feature in await self.describe_features()}
-        lower = {name for name, level in levels.items() if allow_downgrade and level < now.get(name, 0)}
-        request = UpdateFeaturesRequest(
-            timeout_ms=self.config.request_timeout_ms,
-            feature_updates=[
-                FeatureUpdateKey(
-                    feature=name,
-                    max_version_level=level,
-                    upgrade_type=_SAFE_DOWNGRADE if name in lower else _UPGRADE,
-                )
-                for name, level in levels.items()
-            ],
-            validate_only=validate_only,
-        )
-        response = await self.request(request, To.CONTROLLER)
-        code = error_of(response.error_code)
-        if code is not None:
-            raise KafkaError(code, response.error_message or code.name)
-        for result in response.results:
-            failed = error_of(result.error_code)
-            if failed is not None:
-                raise KafkaError(failed, f"{result.feature}: {result.error_message or failed.name}")
-
-
-def _filters_are_known(request: ListTransactionsRequest, version: int) -> ListTransactionsRequest:
-    if (request.transactional_id_pattern is not None and version < 2) or (
-        request.duration_filter >= 0 and version < 1
-    ):
-        raise UnsupportedVersion("this broker does not list transactions by duration or pattern")
-    return request
-
 
 # Up to this version topics are deleted by name, which every broker understands.
 _DELETE_TOPICS_BY_NAME = 5
@@ -371,10 +95,34 @@ def explain(code: ErrorCode) -> str:
     return "does not exist" if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else code.name
 
 
-class AsyncAdmin(TransactionAdmin):
-    """See the module."""
+class AsyncAdmin(AsyncClient):
+    """Kafka's Admin: an AsyncClient with a method for each operation."""
 
     CONFIG = AdminConfig
+
+    # -- groups (ottla.client.admin.groups) -----------------------------------------------------------
+
+    list_groups = groups.list_groups
+    describe_groups = groups.describe_groups
+    delete_groups = groups.delete_groups
+    remove_members = groups.remove_members
+    list_group_offsets = groups.list_group_offsets
+    alter_group_offsets = groups.alter_group_offsets
+    delete_group_offsets = groups.delete_group_offsets
+    list_share_group_offsets = groups.list_share_group_offsets
+    alter_share_group_offsets = groups.alter_share_group_offsets
+    delete_share_group_offsets = groups.delete_share_group_offsets
+
+    # -- transactions and features (ottla.client.admin.transactions) ----------------------------------
+
+    list_transactions = transactions.list_transactions
+    describe_transactions = transactions.describe_transactions
+    fence_producers = transactions.fence_producers
+    open_transactions = transactions.open_transactions
+    find_hanging_transactions = transactions.find_hanging_transactions
+    abort_open_transaction = transactions.abort_open_transaction
+    describe_features = transactions.describe_features
+    update_features = transactions.update_features
 
     # -- topics ---------------------------------------------------------------------------------------
 
@@ -572,7 +320,33 @@ class AsyncAdmin(TransactionAdmin):
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ActiveProducer] | KafkaError]:
         """Which producers the leaders remember (KIP-664)."""
-        return await self.ask_leaders(partitions, producers_question())
+        return await self.ask_leaders(partitions, transactions.producers_question())
+
+
+def delete_records_question(before: Mapping[TopicPartition, int], timeout_ms: int) -> Question:
+    """Forget what lies below offsets; results are the new beginnings."""
+
+    def build(partitions: list[TopicPartition]) -> DeleteRecordsRequest:
+        return DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsTopic(
+                    name=topic,
+                    partitions=[
+                        DeleteRecordsPartition(partition_index=p, offset=before[TopicPartition(topic, p)])
+                        for p in numbers
+                    ],
+                )
+                for topic, numbers in by_topic(partitions)
+            ],
+            timeout_ms=timeout_ms,
+        )
+
+    def parse(response: Any) -> Iterable[tuple[TopicPartition, int, Any]]:
+        for topic in response.topics:
+            for p in topic.partitions:
+                yield TopicPartition(topic.name, p.partition_index), p.error_code, p.low_watermark
+
+    return Question(DeleteRecordsRequest, build, parse)
 
 
 def describe_resource(resource: ConfigResource) -> str:

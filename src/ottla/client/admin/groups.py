@@ -1,6 +1,7 @@
-"""The admin client's calls for groups of all kinds: list, describe, delete, and their offsets.
+"""The admin client's operations on groups of all kinds: list, describe, delete, and their offsets.
 
-What belongs to a group is asked of its coordinator, each group by itself, several at once.
+What belongs to a group is asked of its coordinator, each group by itself, several at once. Each operation is a function
+whose first parameter is the client that asks; AsyncAdmin has them as methods.
 """
 
 import asyncio
@@ -20,7 +21,6 @@ from ottla.client.admin.types import (
 from ottla.client.base import AsyncClient
 from ottla.client.errors import UnsupportedVersion
 from ottla.client.group.protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
-from ottla.client.metadata import error_of
 from ottla.client.network import group_coordinator
 from ottla.client.offsets import (
     BY_NAME,
@@ -35,7 +35,7 @@ from ottla.client.offsets import (
     offset_fetch_for_version,
     offset_fetch_request,
 )
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.consumer_group import ConsumerGroupDescribeRequest
 from ottla.wire.messages.groups import (
@@ -60,10 +60,6 @@ from ottla.wire.messages.share_group import (
     ShareGroupDescribeRequest,
 )
 from ottla.wire.messages.streams_group import StreamsGroupDescribeRequest
-
-# ----------------------------------------
-# Groups of the four kinds as their Describe answers have them, read into one shape. Pure.
-
 
 _MEMBER_TYPES = {0: CLASSIC, 1: CONSUMER}
 
@@ -201,270 +197,278 @@ def group_error(code: ErrorCode, group_id: str, message: str | None = None) -> K
     return KafkaError(code, f"group {group_id!r}: {words.get(code) or message or code.name}")
 
 
-class GroupAdmin(AsyncClient):
-    """See the module."""
+async def each(
+    keys: Iterable[str], ask: Callable[[str], Coroutine[Any, Any, T]]
+) -> dict[str, T | KafkaError]:
+    """Ask about each key, some at once; the value for one that failed is its error."""
+    gate = asyncio.Semaphore(AT_ONCE)
 
-    async def _each(
-        self, keys: Iterable[str], ask: Callable[[str], Coroutine[Any, Any, T]]
-    ) -> dict[str, T | KafkaError]:
-        """Ask about each key, some at once; the value for one that failed is its error."""
-        gate = asyncio.Semaphore(AT_ONCE)
-
-        async def one(key: str) -> T | KafkaError:
-            async with gate:
-                try:
-                    return await ask(key)
-                except KafkaError as error:
-                    return error
-
-        unique = list(dict.fromkeys(keys))
-        return dict(zip(unique, await asyncio.gather(*map(one, unique)), strict=True))
-
-    async def _ask_coordinator(
-        self,
-        group_id: str,
-        request: Any,
-        error: Callable[[Any], ErrorCode | None],
-        *,
-        at_most: int | None = None,
-        adapt: Callable[[Any, int], Any] | None = None,
-    ) -> Any:
-        target = group_coordinator(group_id)
-        return await self.request(request, target, error_of=error, at_most=at_most, adapt=adapt)
-
-    # -- groups ---------------------------------------------------------------------------------------
-
-    async def list_groups(
-        self, *, states: Sequence[str] = (), types: Sequence[str] = ()
-    ) -> list[GroupListing]:
-        """Every group of every coordinator, by state and type if wanted."""
-
-        async def ask(node: str) -> list[GroupListing]:
-            request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
-            response = await self.request(request, int(node), adapt=_filters_are_known)
-            code = error_of(response.error_code)
-            if code is not None:
-                raise KafkaError(code, f"broker {node}: the groups cannot be listed: {code.name}")
-            return [
-                GroupListing(g.group_id, g.group_type.lower(), g.group_state, g.protocol_type, int(node))
-                for g in response.groups
-            ]
-
-        answers = await self._each(map(str, self.core.metadata.nodes), ask)
-        found: dict[str, GroupListing] = {}
-        for answer in answers.values():
-            if isinstance(answer, KafkaError):
-                raise answer
-            for listing in answer:
-                found[listing.group_id] = listing
-                self.core.coordinators.learn(group_coordinator(listing.group_id), listing.coordinator)
-        return sorted(found.values())
-
-    async def describe_groups(
-        self, group_ids: Iterable[str], *, types: Mapping[str, str] | None = None
-    ) -> dict[str, GroupDescription | KafkaError]:
-        """Groups of any kind and their members; `types` saves trying, where a listing has told the type."""
-        known = types or {}
-        return await self._each(group_ids, lambda group: self._describe(group, known.get(group)))
-
-    async def _describe(self, group_id: str, group_type: str | None) -> GroupDescription:
-        error: KafkaError = group_error(ErrorCode.GROUP_ID_NOT_FOUND, group_id)
-        for kind in [group_type] if group_type else _ORDER:
+    async def one(key: str) -> T | KafkaError:
+        async with gate:
             try:
-                response = await self._ask_coordinator(
-                    group_id, describe_request(kind, group_id), lambda r: error_of(r.groups[0].error_code)
-                )
-            except UnsupportedVersion:
-                continue  # an older broker: it has no such groups
-            code = error_of(response.groups[0].error_code)
-            if code is None:
-                node = self.core.coordinators.known(group_coordinator(group_id))
-                found = described(kind, response.groups[0], -1 if node is None else node)
-                if found.state != "Dead":  # what brokers before 3.9 say of a group that is not there
-                    return found
-            elif code is not ErrorCode.GROUP_ID_NOT_FOUND:
-                raise group_error(code, group_id, response.groups[0].error_message)
-            else:
-                _, _, more = (response.groups[0].error_message or "").partition(" not found. ")
-                if more:  # why it is not: the coordinator could not read its records
-                    error = KafkaError(code, f"group {group_id!r} does not exist. {more}")
-        raise error
+                return await ask(key)
+            except KafkaError as error:
+                return error
 
-    async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
-        async def ask(group_id: str) -> None:
-            response = await self._ask_coordinator(
-                group_id,
-                DeleteGroupsRequest(groups_names=[group_id]),
-                lambda r: error_of(r.results[0].error_code),
-                at_most=DELETE_AT_MOST,
+    unique = list(dict.fromkeys(keys))
+    return dict(zip(unique, await asyncio.gather(*map(one, unique)), strict=True))
+
+
+async def ask_group_coordinator(
+    client: AsyncClient,
+    group_id: str,
+    request: Any,
+    error: Callable[[Any], ErrorCode | None],
+    *,
+    at_most: int | None = None,
+    adapt: Callable[[Any, int], Any] | None = None,
+) -> Any:
+    target = group_coordinator(group_id)
+    return await client.request(request, target, error_of=error, at_most=at_most, adapt=adapt)
+
+
+# -- groups ---------------------------------------------------------------------------------------
+
+
+async def list_groups(
+    client: AsyncClient, *, states: Sequence[str] = (), types: Sequence[str] = ()
+) -> list[GroupListing]:
+    """Every group of every coordinator, by state and type if wanted."""
+
+    async def ask(node: str) -> list[GroupListing]:
+        request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+        response = await client.request(request, int(node), adapt=_filters_are_known)
+        code = error_of(response.error_code)
+        if code is not None:
+            raise KafkaError(code, f"broker {node}: the groups cannot be listed: {code.name}")
+        return [
+            GroupListing(g.group_id, g.group_type.lower(), g.group_state, g.protocol_type, int(node))
+            for g in response.groups
+        ]
+
+    answers = await each(map(str, client.core.metadata.nodes), ask)
+    found: dict[str, GroupListing] = {}
+    for answer in answers.values():
+        if isinstance(answer, KafkaError):
+            raise answer
+        for listing in answer:
+            found[listing.group_id] = listing
+            client.core.coordinators.learn(group_coordinator(listing.group_id), listing.coordinator)
+    return sorted(found.values())
+
+
+async def describe_groups(
+    client: AsyncClient, group_ids: Iterable[str], *, types: Mapping[str, str] | None = None
+) -> dict[str, GroupDescription | KafkaError]:
+    """Groups of any kind and their members; `types` saves trying, where a listing has told the type."""
+    known = types or {}
+    return await each(group_ids, lambda group: _describe(client, group, known.get(group)))
+
+
+async def _describe(client: AsyncClient, group_id: str, group_type: str | None) -> GroupDescription:
+    error: KafkaError = group_error(ErrorCode.GROUP_ID_NOT_FOUND, group_id)
+    for kind in [group_type] if group_type else _ORDER:
+        try:
+            response = await ask_group_coordinator(
+                client, group_id, describe_request(kind, group_id), lambda r: error_of(r.groups[0].error_code)
             )
-            code = error_of(response.results[0].error_code)
-            if code is not None:
-                raise group_error(code, group_id)
+        except UnsupportedVersion:
+            continue  # an older broker: it has no such groups
+        code = error_of(response.groups[0].error_code)
+        if code is None:
+            node = client.core.coordinators.known(group_coordinator(group_id))
+            found = described(kind, response.groups[0], -1 if node is None else node)
+            if found.state != "Dead":  # what brokers before 3.9 say of a group that is not there
+                return found
+        elif code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise group_error(code, group_id, response.groups[0].error_message)
+        else:
+            _, _, more = (response.groups[0].error_message or "").partition(" not found. ")
+            if more:  # why it is not: the coordinator could not read its records
+                error = KafkaError(code, f"group {group_id!r} does not exist. {more}")
+    raise error
 
-        return await self._each(group_ids, ask)
 
-    async def remove_members(
-        self, group_id: str, *, member_ids: Sequence[str] = (), instance_ids: Sequence[str] = ()
-    ) -> None:
-        """Take members out of a classic or consumer group (KIP-345)."""
-        members = [MemberIdentity(member_id=member, reason="removed by an admin") for member in member_ids]
-        members += [MemberIdentity(member_id="", group_instance_id=instance) for instance in instance_ids]
-        response = await self._ask_coordinator(
-            group_id, LeaveGroupRequest(group_id=group_id, members=members), _top_error
-        )
-        codes = [error_of(response.error_code), *(error_of(m.error_code) for m in response.members)]
-        for code in codes:
-            if code is not None:
-                raise group_error(code, group_id)
-
-    # -- offsets --------------------------------------------------------------------------------------
-
-    async def list_group_offsets(
-        self,
-        group_id: str,
-        partitions: Iterable[TopicPartition] | None = None,
-        *,
-        require_stable: bool = False,
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What a group has committed: for these partitions, or all there is."""
-        wanted = None if partitions is None else list(partitions)
-        response = await self._ask_coordinator(
+async def delete_groups(client: AsyncClient, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
+    async def ask(group_id: str) -> None:
+        response = await ask_group_coordinator(
+            client,
             group_id,
-            offset_fetch_request(
-                GroupMetadata(group_id), wanted, self.core.metadata, require_stable=require_stable
-            ),
-            offset_fetch_error,
-            at_most=BY_NAME,
-            adapt=offset_fetch_for_version,
+            DeleteGroupsRequest(groups_names=[group_id]),
+            lambda r: error_of(r.results[0].error_code),
+            at_most=DELETE_AT_MOST,
         )
-        code = offset_fetch_error(response)
+        code = error_of(response.results[0].error_code)
         if code is not None:
             raise group_error(code, group_id)
-        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
-        for tp, value in fetched_offsets(response, self.core.metadata).items():
-            if isinstance(value, ErrorCode):
-                raise group_error(value, group_id, f"{tp}: {value.name}")
-            found[tp] = value
-        return found
 
-    async def alter_group_offsets(
-        self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
-    ) -> dict[TopicPartition, KafkaError | None]:
-        """Set what a group without members has committed; the group is made if there is none."""
-        if not offsets:
-            return {}
-        wanted = {TopicPartition(*tp): OffsetAndMetadata.of(value) for tp, value in offsets.items()}
-        request = offset_commit_request(wanted, GroupMetadata(group_id), self.core.metadata)
-        response = await self._ask_coordinator(
-            group_id, request, _passing(offset_commit_error), at_most=BY_NAME
-        )
-        return {
-            tp: None
-            if code is None
-            else group_error(code, group_id, f"{tp.topic}-{tp.partition}: {code.name}")
-            for tp, code in offset_commit_results(response, self.core.metadata).items()
-        }
+    return await each(group_ids, ask)
 
-    async def delete_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, KafkaError | None]:
-        """Forget what a group has committed for partitions nobody in it is subscribed to (KIP-496)."""
-        request = OffsetDeleteRequest(
-            group_id=group_id,
-            topics=[
-                OffsetDeleteRequestTopic(
-                    name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=p) for p in numbers]
+
+async def remove_members(
+    client: AsyncClient, group_id: str, *, member_ids: Sequence[str] = (), instance_ids: Sequence[str] = ()
+) -> None:
+    """Take members out of a classic or consumer group (KIP-345)."""
+    members = [MemberIdentity(member_id=member, reason="removed by an admin") for member in member_ids]
+    members += [MemberIdentity(member_id="", group_instance_id=instance) for instance in instance_ids]
+    response = await ask_group_coordinator(
+        client, group_id, LeaveGroupRequest(group_id=group_id, members=members), _top_error
+    )
+    codes = [error_of(response.error_code), *(error_of(m.error_code) for m in response.members)]
+    for code in codes:
+        if code is not None:
+            raise group_error(code, group_id)
+
+
+# -- offsets --------------------------------------------------------------------------------------
+
+
+async def list_group_offsets(
+    client: AsyncClient,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    require_stable: bool = False,
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """What a group has committed: for these partitions, or all there is."""
+    wanted = None if partitions is None else list(partitions)
+    response = await ask_group_coordinator(
+        client,
+        group_id,
+        offset_fetch_request(
+            GroupMetadata(group_id), wanted, client.core.metadata, require_stable=require_stable
+        ),
+        offset_fetch_error,
+        at_most=BY_NAME,
+        adapt=offset_fetch_for_version,
+    )
+    code = offset_fetch_error(response)
+    if code is not None:
+        raise group_error(code, group_id)
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    for tp, value in fetched_offsets(response, client.core.metadata).items():
+        if isinstance(value, ErrorCode):
+            raise group_error(value, group_id, f"{tp}: {value.name}")
+        found[tp] = value
+    return found
+
+
+async def alter_group_offsets(
+    client: AsyncClient, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+) -> dict[TopicPartition, KafkaError | None]:
+    """Set what a group without members has committed; the group is made if there is none."""
+    if not offsets:
+        return {}
+    wanted = {TopicPartition(*tp): OffsetAndMetadata.of(value) for tp, value in offsets.items()}
+    request = offset_commit_request(wanted, GroupMetadata(group_id), client.core.metadata)
+    response = await ask_group_coordinator(
+        client, group_id, request, _passing(offset_commit_error), at_most=BY_NAME
+    )
+    return {
+        tp: None if code is None else group_error(code, group_id, f"{tp.topic}-{tp.partition}: {code.name}")
+        for tp, code in offset_commit_results(response, client.core.metadata).items()
+    }
+
+
+async def delete_group_offsets(
+    client: AsyncClient, group_id: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, KafkaError | None]:
+    """Forget what a group has committed for partitions nobody in it is subscribed to (KIP-496)."""
+    request = OffsetDeleteRequest(
+        group_id=group_id,
+        topics=[
+            OffsetDeleteRequestTopic(
+                name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=p) for p in numbers]
+            )
+            for topic, numbers in by_topic(partitions)
+        ],
+    )
+    response = await ask_group_coordinator(client, group_id, request, _top_error)
+    code = error_of(response.error_code)
+    if code is not None:
+        raise group_error(code, group_id)
+    return {
+        TopicPartition(topic.name, p.partition_index): _partition_error(p, group_id, topic.name)
+        for topic in response.topics
+        for p in topic.partitions
+    }
+
+
+# -- share groups (KIP-932) -----------------------------------------------------------------------
+
+
+async def list_share_group_offsets(
+    client: AsyncClient, group_id: str, partitions: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, ShareOffset | KafkaError]:
+    """Where a share group starts in its partitions."""
+    topics = None
+    if partitions is not None:
+        topics = [
+            DescribeShareGroupOffsetsRequestTopic(topic_name=topic, partitions=numbers)
+            for topic, numbers in by_topic(partitions)
+        ]
+    group = DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=topics)
+    response = await ask_group_coordinator(
+        client,
+        group_id,
+        DescribeShareGroupOffsetsRequest(groups=[group]),
+        lambda r: error_of(r.groups[0].error_code),
+    )
+    answer = response.groups[0]
+    code = error_of(answer.error_code)
+    if code is not None:
+        raise group_error(code, group_id, answer.error_message)
+    return {
+        TopicPartition(topic.topic_name, p.partition_index): _partition_error(p, group_id, topic.topic_name)
+        or ShareOffset(_or_none(p.start_offset), p.leader_epoch, _or_none(p.lag))
+        for topic in answer.topics
+        for p in topic.partitions
+    }
+
+
+async def alter_share_group_offsets(
+    client: AsyncClient, group_id: str, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, KafkaError | None]:
+    """Set where a share group without members starts."""
+    topics = [
+        AlterShareGroupOffsetsRequestTopic(
+            topic_name=topic,
+            partitions=[
+                AlterShareGroupOffsetsRequestPartition(
+                    partition_index=p, start_offset=offsets[TopicPartition(topic, p)]
                 )
-                for topic, numbers in by_topic(partitions)
+                for p in numbers
             ],
         )
-        response = await self._ask_coordinator(group_id, request, _top_error)
-        code = error_of(response.error_code)
-        if code is not None:
-            raise group_error(code, group_id)
-        return {
-            TopicPartition(topic.name, p.partition_index): _partition_error(p, group_id, topic.name)
-            for topic in response.topics
-            for p in topic.partitions
-        }
+        for topic, numbers in by_topic(offsets)
+    ]
+    request = AlterShareGroupOffsetsRequest(group_id=group_id, topics=topics)
+    response = await ask_group_coordinator(client, group_id, request, _top_error)
+    code = error_of(response.error_code)
+    if code is not None:
+        raise group_error(code, group_id, response.error_message)
+    return {
+        TopicPartition(topic.topic_name, p.partition_index): _partition_error(p, group_id, topic.topic_name)
+        for topic in response.responses
+        for p in topic.partitions
+    }
 
-    # -- share groups (KIP-932) -----------------------------------------------------------------------
 
-    async def list_share_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, ShareOffset | KafkaError]:
-        """Where a share group starts in its partitions."""
-        topics = None
-        if partitions is not None:
-            topics = [
-                DescribeShareGroupOffsetsRequestTopic(topic_name=topic, partitions=numbers)
-                for topic, numbers in by_topic(partitions)
-            ]
-        group = DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=topics)
-        response = await self._ask_coordinator(
-            group_id,
-            DescribeShareGroupOffsetsRequest(groups=[group]),
-            lambda r: error_of(r.groups[0].error_code),
-        )
-        answer = response.groups[0]
-        code = error_of(answer.error_code)
-        if code is not None:
-            raise group_error(code, group_id, answer.error_message)
-        return {
-            TopicPartition(topic.topic_name, p.partition_index): _partition_error(
-                p, group_id, topic.topic_name
-            )
-            or ShareOffset(_or_none(p.start_offset), p.leader_epoch, _or_none(p.lag))
-            for topic in answer.topics
-            for p in topic.partitions
-        }
-
-    async def alter_share_group_offsets(
-        self, group_id: str, offsets: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, KafkaError | None]:
-        """Set where a share group without members starts."""
-        topics = [
-            AlterShareGroupOffsetsRequestTopic(
-                topic_name=topic,
-                partitions=[
-                    AlterShareGroupOffsetsRequestPartition(
-                        partition_index=p, start_offset=offsets[TopicPartition(topic, p)]
-                    )
-                    for p in numbers
-                ],
-            )
-            for topic, numbers in by_topic(offsets)
-        ]
-        request = AlterShareGroupOffsetsRequest(group_id=group_id, topics=topics)
-        response = await self._ask_coordinator(group_id, request, _top_error)
-        code = error_of(response.error_code)
-        if code is not None:
-            raise group_error(code, group_id, response.error_message)
-        return {
-            TopicPartition(topic.topic_name, p.partition_index): _partition_error(
-                p, group_id, topic.topic_name
-            )
-            for topic in response.responses
-            for p in topic.partitions
-        }
-
-    async def delete_share_group_offsets(
-        self, group_id: str, topics: Iterable[str]
-    ) -> dict[str, KafkaError | None]:
-        """Forget where a share group without members was in whole topics."""
-        request = DeleteShareGroupOffsetsRequest(
-            group_id=group_id,
-            topics=[DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in topics],
-        )
-        response = await self._ask_coordinator(group_id, request, _top_error)
-        code = error_of(response.error_code)
-        if code is not None:
-            raise group_error(code, group_id, response.error_message)
-        return {
-            topic.topic_name: _partition_error(topic, group_id, topic.topic_name)
-            for topic in response.responses
-        }
+async def delete_share_group_offsets(
+    client: AsyncClient, group_id: str, topics: Iterable[str]
+) -> dict[str, KafkaError | None]:
+    """Forget where a share group without members was in whole topics."""
+    request = DeleteShareGroupOffsetsRequest(
+        group_id=group_id,
+        topics=[DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in topics],
+    )
+    response = await ask_group_coordinator(client, group_id, request, _top_error)
+    code = error_of(response.error_code)
+    if code is not None:
+        raise group_error(code, group_id, response.error_message)
+    return {
+        topic.topic_name: _partition_error(topic, group_id, topic.topic_name) for topic in response.responses
+    }
 
 
 def _top_error(response: Any) -> ErrorCode | None:

@@ -80,10 +80,6 @@ class ConfigEntry:
     documentation: str | None = None
     synonyms: tuple[ConfigSynonym, ...] = ()
 
-    @property
-    def is_default(self) -> bool:
-        return self.source in (ConfigSource.DEFAULT_CONFIG, ConfigSource.STATIC_BROKER_CONFIG)
-
 
 class ConfigChange(NamedTuple):
     """One key to change."""
@@ -185,10 +181,6 @@ class ActiveProducer(NamedTuple):
     last_timestamp: int
     coordinator_epoch: int
     current_txn_start_offset: int
-
-
-# ----------------------------------------
-# What the admin client returns of groups, transactions and features: plain values, named as in Kafka.
 
 
 CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"

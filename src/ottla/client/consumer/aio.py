@@ -1,6 +1,7 @@
 """AsyncConsumer: the consumer for asyncio, alone or as a member of a group. See ottla.client.aio."""
 
 import asyncio
+import logging
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -19,6 +20,8 @@ from ottla.client.offsets import EARLIEST, LATEST, GroupMetadata, OffsetAndMetad
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.net.aio import monotonic_ms
+
+log = logging.getLogger(__name__)
 
 # How long close() waits for its last commit and for the group to hear of it, as in the Java client.
 CLOSE_TIMEOUT_MS = 30_000.0
@@ -264,7 +267,7 @@ class AsyncConsumer(AsyncClient):
             await self.commit(self.group.dirty(event.partitions))
         except KafkaError as error:
             # Whoever gets the partitions reads a little again: no reason to fail the poll.
-            self.group.last_commit_error = error
+            self.group.auto_commit_failed(error)
 
     def callback(self, event: Rebalance) -> Callable[[list[TopicPartition]], Awaitable[None] | None]:
         if event.change is Change.ASSIGNED:
@@ -406,7 +409,7 @@ class AsyncConsumer(AsyncClient):
                 await self.commit(group.dirty(), timeout_ms)
             await self.driver.until(lambda: group.commits.is_idle, deadline - monotonic_ms())
         except KafkaError as error:
-            group.last_commit_error = error
+            group.auto_commit_failed(error)
         with self._lock:
             group.member.leave(monotonic_ms(), deadline, gone, remain=remain)
         self._wake()
@@ -422,8 +425,7 @@ class AsyncConsumer(AsyncClient):
                     CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms, remain=not leave_group
                 )
         except TimedOut as error:
-            if self.group is not None:
-                self.group.last_commit_error = error
+            log.warning("the consumer is closed without having left its group: %s", error)
         finally:
             if self._driver is not None:
                 with self._driver.lock:

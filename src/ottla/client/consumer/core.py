@@ -8,42 +8,35 @@ long as what waits is less than fetch_max_bytes. A party of the network core; ow
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ottla.client.config import ConsumerConfig
 from ottla.client.consumer.fetch import (
-    FINAL_EPOCH,
+    CompletedFetch,
     ConsumerRecord,
-    Fetched,
-    FetchSession,
+    FetchedRecords,
+    Fetcher,
+    FetchSettings,
     FetchSpec,
-    build_fetch,
-    complete_batches_end,
 )
 from ottla.client.errors import NoOffsetForPartition, UnsupportedVersion
 from ottla.client.lookups import LeaderFanout
-from ottla.client.metadata import error_of
-from ottla.client.network import STALE_METADATA, NetworkCore
+from ottla.client.network import NetworkCore
 from ottla.client.offsets import EARLIEST, LATEST, epoch_end_question, list_offsets_question
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import NO_LEADER_EPOCH, TopicPartition, Uuid
-from ottla.net.peers import LONG_POLL, Node
-from ottla.wire.messages.fetch import FetchRequest
-
-# ----------------------------------------
-# Where a consumer stands in each of its partitions.
-#
-# `position` is the offset of the next record the application gets; `fetch_offset` runs ahead of it by what is
-# fetched and not yet taken. A partition whose position is not known has a `reset` to look up. Owned by the
-# consumer core.
-
+from ottla.model.ids import NO_LEADER_EPOCH, TopicPartition
+from ottla.net.peers import LONG_POLL
 
 RESET_TIMESTAMPS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class PartitionPosition:
-    """One assigned partition."""
+    """Where a consumer stands in one assigned partition.
+
+    `position` is the offset of the next record the application gets; `fetch_offset` runs ahead of it by what is
+    fetched and not yet taken. A partition whose position is not known has a `reset` to look up.
+    """
 
     __slots__ = (
         "attempts",
@@ -131,12 +124,6 @@ class PartitionPosition:
         return self.preferred_replica if self.preferred_until_ms > now else -1
 
 
-# ----------------------------------------
-# Finding a consumer's positions: what its group committed, else by timestamp; and checking them after a change
-#
-# of leader (KIP-320). Owned by the consumer core, which gives it its turns.
-
-
 # The group is about to take the partition from us, or has: the question answers itself.
 _NOT_OURS = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH}
@@ -144,7 +131,10 @@ _NOT_OURS = frozenset(
 
 
 class PositionFinder:
-    """See the module. Shares the positions with the consumer core, and tells it what went wrong."""
+    """Finds positions: what the group committed, else by timestamp; and checks them after a change of leader (KIP-320).
+
+    Shares the positions with the consumer core, which gives it its turns, and reports to it what went wrong.
+    """
 
     def __init__(
         self,
@@ -201,7 +191,7 @@ class PositionFinder:
         state.looking_up = False
         if error is not None:
             if error.code not in _NOT_OURS:
-                state.looking_up = True  # told once; a seek starts it again
+                state.looking_up = True  # reported once; a seek starts it again
                 self._report(error)
             return
         state.needs_committed = False
@@ -211,7 +201,7 @@ class PositionFinder:
     def _reset_policy(self, state: PartitionPosition) -> int | None:
         timestamp = RESET_TIMESTAMPS.get(self._config.auto_offset_reset)
         if timestamp is None:
-            state.looking_up = True  # told once; a seek starts it again
+            state.looking_up = True  # reported once; a seek starts it again
             self._report(NoOffsetForPartition(f"{state.tp} has no position and auto_offset_reset is none"))
         return timestamp
 
@@ -270,27 +260,21 @@ class PositionFinder:
         state.seek(end.end_offset, end.leader_epoch)
 
 
-# From this version on topics go by their id (KIP-516).
-FETCH_WITH_TOPIC_IDS = 13
-
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
 
 class ConsumerCore:
-    """See the module."""
+    """The partitions of one consumer: their positions, what was fetched of them, and errors for the application."""
 
     def __init__(self, network: NetworkCore, config: ConsumerConfig) -> None:
         self._network = network
         self._metadata = network.metadata
         self._config = config
         self._positions: dict[TopicPartition, PartitionPosition] = {}
-        self._fetched: deque[Fetched] = deque()
+        self._fetched: deque[FetchedRecords] = deque()
         self._buffered_bytes = 0
         self._errors: deque[KafkaError] = deque()
-        self._sessions: dict[int, FetchSession] = {}
-        self._fetching: set[int] = set()  # nodes with a fetch in flight
-        self._node_not_before: dict[int, float] = {}
-        self._node_failures: dict[int, int] = {}
+        self._fetcher = Fetcher(network, _fetch_settings(config), self)
         self.finder = PositionFinder(network, config, self._positions, self.report, self._discard)
         network.parties.append(self)
 
@@ -407,7 +391,7 @@ class ConsumerCore:
     def drain(self, max_records: int) -> Records:
         """Records that have arrived, at most so many; an error only if no record comes before it."""
         out: Records = {}
-        held: list[Fetched] = []
+        held: list[FetchedRecords] = []
         try:
             while max_records > 0 and self._fetched:
                 fetched = self._fetched.popleft()
@@ -434,11 +418,11 @@ class ConsumerCore:
             state.advanced(record.offset + 1, record.leader_epoch)
         return record
 
-    def _is_drainable(self, fetched: Fetched) -> bool:
+    def _is_drainable(self, fetched: FetchedRecords) -> bool:
         state = self._positions.get(fetched.tp)
         return state is not None and not state.paused and not state.held
 
-    def _take(self, fetched: Fetched, limit: int, out: Records) -> int:
+    def _take(self, fetched: FetchedRecords, limit: int, out: Records) -> int:
         """Move records from one fetch to `out`; puts the rest of the fetch back at the front."""
         state = self._positions[fetched.tp]
         try:
@@ -472,28 +456,16 @@ class ConsumerCore:
         self.finder.look_up(now)
         self.finder.validate(now)
         for node_id, wanted in self._fetches(now).items():
-            if self._network.ready(node_id, now, LONG_POLL):
-                self._fetch(node_id, wanted, now)
+            self._fetcher.fetch(node_id, wanted, now)
 
     def next_deadline(self, now: float) -> float:
         moments = [state.not_before_ms for state in self._positions.values()]
-        moments += self._node_not_before.values()
+        moments.append(self._fetcher.next_deadline(now))
         return min((moment for moment in moments if moment > now), default=float("inf"))
 
     def close(self, now: float) -> None:
         """Tell the brokers that our sessions are over; nobody waits for the answer."""
-        for node_id, session in self._sessions.items():
-            if session.session_id and self._network.ready(node_id, now, LONG_POLL):
-                request = FetchRequest(
-                    max_wait_ms=0,
-                    min_bytes=0,
-                    session_id=session.session_id,
-                    session_epoch=FINAL_EPOCH,
-                    topics=[],
-                )
-                version = self._network.version_for(node_id, FetchRequest, channel=LONG_POLL)
-                self._network.send(node_id, request, version, lambda *_: None, now, 1000, LONG_POLL)
-        self._sessions.clear()
+        self._fetcher.close(now)
 
     def _note_topics(self, now: float) -> None:
         for topic in {tp.topic for tp in self._positions}:
@@ -517,7 +489,7 @@ class ConsumerCore:
             node_id = self._node_for(tp, state, now)
             if node_id is None:
                 self._metadata.invalidate()
-            elif node_id not in self._fetching and self._node_not_before.get(node_id, now) <= now:
+            elif self._fetcher.is_free(node_id, now):
                 by_node.setdefault(node_id, {})[tp] = FetchSpec(
                     self._metadata.topic_id(tp.topic),
                     state.fetch_offset,
@@ -533,128 +505,48 @@ class ConsumerCore:
         leader = self._metadata.leader_of(tp)
         return None if leader is None else leader.node_id
 
-    def _fetch(self, node_id: int, wanted: dict[TopicPartition, FetchSpec], now: float) -> None:
-        session = self._sessions.setdefault(node_id, FetchSession())
-        asked = session.build(wanted)
-        try:
-            at_most = None if asked.by_id else FETCH_WITH_TOPIC_IDS - 1
-            version = self._network.version_for(node_id, FetchRequest, at_most, LONG_POLL)
-        except UnsupportedVersion as error:
-            self._errors.append(error)
-            self._node_not_before[node_id] = now + self._config.retry_backoff_max_ms
-            return
-        names = {spec.topic_id: tp.topic for tp, spec in wanted.items()} if asked.by_id else {}
-        use_ids = version >= FETCH_WITH_TOPIC_IDS
-        self._fetching.add(node_id)
+    # -- what came of it (Reader) ---------------------------------------------------------------------
 
-        def answered(response: Any, error: KafkaError | None, now: float) -> None:
-            self._fetching.discard(node_id)
-            if error is None:
-                self._on_fetched(node_id, wanted, response, names if use_ids else None, now)
-            else:
-                session.failed()
-                self._node_failed(node_id, now)
-
-        timeout_ms = self._config.request_timeout_ms + self._config.fetch_max_wait_ms
-        request = build_fetch(asked, self._config)
-        self._network.send(node_id, request, version, answered, now, timeout_ms, LONG_POLL)
-
-    def _node_failed(self, node_id: int, now: float) -> None:
-        failures = self._node_failures[node_id] = self._node_failures.get(node_id, 0) + 1
-        self._node_not_before[node_id] = now + self._network.retry_delay_ms(failures)
-
-    def _on_fetched(
-        self,
-        node_id: int,
-        wanted: Mapping[TopicPartition, FetchSpec],
-        response: Any,
-        names: Mapping[Uuid, str] | None,
-        now: float,
-    ) -> None:
-        session = self._sessions.setdefault(node_id, FetchSession())
-        code = error_of(response.error_code)
-        if code is not None:
-            session.failed(code)
-            if code in STALE_METADATA:
-                self._metadata.invalidate()
-            if not code.retriable:
-                self._errors.append(KafkaError(code, f"fetch from node {node_id}: {code.name}"))
-            self._node_failed(node_id, now)
-            return
-        session.accepted(response.session_id)
-        self._node_failures.pop(node_id, None)
-        nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
-        for topic in response.responses:
-            name = topic.topic if names is None else names.get(topic.topic_id)
-            for data in topic.partitions:
-                tp = TopicPartition(name or "", data.partition_index)
-                if tp in wanted:
-                    self._on_partition(node_id, tp, wanted[tp], data, nodes, now)
-
-    def _on_partition(
-        self, node_id: int, tp: TopicPartition, asked: FetchSpec, data: Any, nodes: list[Node], now: float
-    ) -> None:
+    def wanted_offset(self, tp: TopicPartition) -> int | None:
         state = self._positions.get(tp)
-        if state is None or state.position is None or state.fetch_offset != asked.fetch_offset:
-            return  # unassigned or moved while the fetch was under way
-        code = error_of(data.error_code)
-        if code is not None:
-            self._on_partition_error(node_id, state, code, data, nodes, now)
-            return
+        return None if state is None or state.position is None else state.fetch_offset
+
+    def on_fetched(self, fetch: CompletedFetch, preferred_replica: int, now: float) -> None:
+        state = self._positions[fetch.tp]
         state.attempts = 0
-        state.high_watermark = data.high_watermark
-        state.last_stable_offset = data.last_stable_offset
-        state.log_start_offset = data.log_start_offset
-        if data.preferred_read_replica >= 0:
-            state.prefer(data.preferred_read_replica, now + self._config.metadata_max_age_ms)
-        if data.records is not None and len(data.records):
-            self._keep(state, data)
+        state.high_watermark = fetch.high_watermark
+        state.last_stable_offset = fetch.last_stable_offset
+        state.log_start_offset = fetch.log_start_offset
+        if preferred_replica >= 0:
+            state.prefer(preferred_replica, now + self._config.metadata_max_age_ms)
+        if len(fetch.data):
+            state.fetch_offset = fetch.next_offset
+            fetched = FetchedRecords(fetch)
+            self._fetched.append(fetched)
+            self._buffered_bytes += fetched.size_bytes
 
-    def _keep(self, state: PartitionPosition, data: Any) -> None:
-        """Put what arrived aside until it is asked for."""
-        records = data.records
-        end, next_offset = complete_batches_end(records)
-        if next_offset <= state.fetch_offset:
-            self._errors.append(
-                KafkaError(
-                    ErrorCode.CORRUPT_MESSAGE,
-                    f"{state.tp}: no whole batch at offset {state.fetch_offset} in an answer of {len(records)} bytes",
-                )
-            )
-            state.trouble(float("inf"), 0)
-            return
-        aborted = None
-        if self._config.read_committed:
-            aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
-        fetched = Fetched(
-            state.tp, records, end, state.fetch_offset, aborted=aborted, check_crcs=self._config.check_crcs
-        )
-        state.fetch_offset = next_offset
-        self._fetched.append(fetched)
-        self._buffered_bytes += fetched.size_bytes
-
-    def _on_partition_error(
-        self,
-        node_id: int,
-        state: PartitionPosition,
-        code: ErrorCode,
-        data: Any,
-        nodes: list[Node],
-        now: float,
-    ) -> None:
+    def on_refused(self, tp: TopicPartition, error: KafkaError, node_id: int, now: float) -> None:
+        state = self._positions[tp]
         state.attempts += 1
         state.trouble(now, self._network.retry_delay_ms(state.attempts))
-        if code in STALE_METADATA:
-            leader = data.current_leader
-            if not self._metadata.leader_hint(state.tp, leader.leader_id, leader.leader_epoch, nodes):
-                self._metadata.invalidate()
         if state.read_replica(now) == node_id:
             state.prefer(-1, float("-inf"))  # whatever it was, ask the leader
             return
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(state)
-        elif not code.retriable:
-            self._errors.append(KafkaError(code, f"{state.tp}: {code.name}"))
+        elif not error.code.retriable:
+            self._errors.append(error)
+
+    def on_corrupt(self, tp: TopicPartition, error: KafkaError) -> None:
+        self._errors.append(error)
+        self._positions[tp].trouble(float("inf"), 0)
+
+    def on_node_error(self, node_id: int, error: KafkaError, now: float) -> None:
+        if not error.code.retriable:
+            self._errors.append(error)
+
+    def on_lost(self, node_id: int, error: KafkaError, now: float) -> None:
+        pass  # the fetcher tries again, at whoever leads then
 
     def _out_of_range(self, state: PartitionPosition) -> None:
         timestamp = RESET_TIMESTAMPS.get(self._config.auto_offset_reset)
@@ -668,3 +560,16 @@ class ConsumerCore:
             )
             return
         state.need_reset(timestamp)
+
+
+def _fetch_settings(config: ConsumerConfig) -> FetchSettings:
+    return FetchSettings(
+        max_wait_ms=config.fetch_max_wait_ms,
+        min_bytes=config.fetch_min_bytes,
+        max_bytes=config.fetch_max_bytes,
+        request_timeout_ms=config.request_timeout_ms,
+        read_committed=config.read_committed,
+        check_crcs=config.check_crcs,
+        rack=config.client_rack,
+        channel=LONG_POLL,
+    )

@@ -1,26 +1,32 @@
-"""Incremental fetch sessions (KIP-227): after the first full request, only what changed is said.
+"""Fetching, without I/O: requests in sessions to the brokers that have what is wanted, and what their answers bring.
 
-Rules: one session a broker. `build` notes what the request says; `accepted` and `failed` say what came of it.
-Whatever goes wrong ends in a new full request, never in a guess. Owned by the consumer core.
+The Fetcher knows offsets, not positions or ranges: whoever reads (ConsumerCore, a RangeRead) says what it wants of whom
+and hears what came of it. A partition's part of an answer is a CompletedFetch, whole batches as the broker has them;
+FetchedRecords reads it record by record. Owned by whoever reads.
 """
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from ottla.client.config import ConsumerConfig
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.client.errors import UnsupportedVersion
+from ottla.client.network import STALE_METADATA, NetworkCore
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import NO_PRODUCER_ID, ZERO_UUID, TopicPartition, Uuid
+from ottla.net.peers import MAIN, Node
 from ottla.records.batch import BatchView, batch_at
 from ottla.records.control import ControlType, parse_control_type
 from ottla.records.kernel import whole_batches
 from ottla.records.record import MAX_DECOMPRESSED_BYTES, Record, read_records
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
+# From this version on topics go by their id (KIP-516).
+FETCH_WITH_TOPIC_IDS = 13
 NO_SESSION = 0
 FULL_EPOCH = 0
 FINAL_EPOCH = -1
 _MAX_EPOCH = 0x7FFFFFFF
+NO_END = 0x7FFFFFFFFFFFFFFF
 
 
 class FetchSpec(NamedTuple):
@@ -30,6 +36,26 @@ class FetchSpec(NamedTuple):
     fetch_offset: int
     leader_epoch: int
     max_bytes: int
+    end_offset: int = NO_END  # batches that begin here or later are not wanted
+
+
+class CompletedFetch(NamedTuple):
+    """What one fetch brought for one partition: whole batches, of which the first may begin before `fetch_offset` and
+    the last end after the range that was asked for."""
+
+    tp: TopicPartition
+    data: memoryview
+    # (producer id, first offset) of the aborted transactions that touch the data; None: everything is wanted.
+    aborted: tuple[tuple[int, int], ...] | None
+    fetch_offset: int
+    next_offset: int  # where the next fetch goes on; not after the end of the range
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    check_crcs: bool = True
+
+
+# -- requests ---------------------------------------------------------------------------------------------
 
 
 class SessionRequest(NamedTuple):
@@ -42,8 +68,12 @@ class SessionRequest(NamedTuple):
     by_id: bool
 
 
-class FetchSession:
-    """See the module."""
+class FetchSessionHandler:
+    """Kafka's FetchSessionHandler (KIP-227): after the first full request, only what changed is said.
+
+    One a broker. `build` notes what the request says; `accepted` and `failed` say what came of it. Whatever goes wrong
+    ends in a new full request, never in a guess.
+    """
 
     def __init__(self) -> None:
         self.session_id = NO_SESSION
@@ -92,21 +122,6 @@ class FetchSession:
         self._partitions = {}
 
 
-def build_fetch(asked: SessionRequest, config: ConsumerConfig) -> FetchRequest:
-    """The request that says what the session has to say."""
-    return FetchRequest(
-        max_wait_ms=config.fetch_max_wait_ms,
-        min_bytes=config.fetch_min_bytes,
-        max_bytes=config.fetch_max_bytes,
-        isolation_level=int(config.read_committed),
-        session_id=asked.session_id,
-        session_epoch=asked.epoch,
-        topics=_fetch_topics(asked.send),
-        forgotten_topics_data=_forgotten_topics(asked.forget),
-        rack_id=config.client_rack,
-    )
-
-
 def _fetch_topics(send: Mapping[TopicPartition, FetchSpec]) -> list[FetchTopic]:
     topics: dict[tuple[str, Uuid], FetchTopic] = {}
     for tp, spec in send.items():
@@ -134,16 +149,237 @@ def _forgotten_topics(forget: Mapping[TopicPartition, Uuid]) -> list[ForgottenTo
     return list(topics.values())
 
 
-# ----------------------------------------
-# Which batches of a fetch belong to aborted transactions (KIP-98).
-#
-# A read-committed answer carries the aborted transactions that touch it: producers and the offsets where each
-# began. Walking the batches in order, a producer counts as aborted from that offset to its abort marker. The list
-# belongs to one answer: the next answer repeats what reaches into it. Owned by whoever walks the answer.
+class FetchSettings(NamedTuple):
+    """How a reader fetches."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    request_timeout_ms: int
+    read_committed: bool
+    check_crcs: bool
+    rack: str = ""
+    channel: int = MAIN
+    uses_sessions: bool = True
+
+
+class Reader(Protocol):
+    """Who reads, as the Fetcher knows it."""
+
+    def wanted_offset(self, tp: TopicPartition) -> int | None:
+        """The offset to fetch next, None if the partition is not read any more: other answers are dropped."""
+        ...
+
+    def on_fetched(self, fetch: CompletedFetch, preferred_replica: int, now: float) -> None:
+        """Perhaps without data. `preferred_replica` is the one to read from if it is not negative (KIP-392)."""
+        ...
+
+    def on_refused(self, tp: TopicPartition, error: KafkaError, node_id: int, now: float) -> None: ...
+
+    def on_corrupt(self, tp: TopicPartition, error: KafkaError) -> None:
+        """The answer holds no whole batch, so that another try would bring the same."""
+        ...
+
+    def on_node_error(self, node_id: int, error: KafkaError, now: float) -> None:
+        """The request was refused as a whole."""
+        ...
+
+    def on_lost(self, node_id: int, error: KafkaError, now: float) -> None:
+        """There is no answer to come."""
+        ...
+
+
+class Fetcher:
+    """Kafka's Fetcher: one fetch in flight to each broker, in a session (KIP-227) if the reader goes on for long."""
+
+    def __init__(self, network: NetworkCore, settings: FetchSettings, reader: Reader) -> None:
+        self._network = network
+        self._metadata = network.metadata
+        self._settings = settings
+        self._reader = reader
+        self._sessions: dict[int, FetchSessionHandler] = {}
+        self._in_flight: set[int] = set()
+        self._not_before: dict[int, float] = {}
+        self._failures: dict[int, int] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._in_flight
+
+    def is_free(self, node_id: int, now: float) -> bool:
+        """Not with a fetch in flight, nor in trouble."""
+        return node_id not in self._in_flight and self._not_before.get(node_id, now) <= now
+
+    def next_deadline(self, now: float) -> float:
+        return min((moment for moment in self._not_before.values() if moment > now), default=float("inf"))
+
+    def fetch(
+        self,
+        node_id: int,
+        wanted: Mapping[TopicPartition, FetchSpec],
+        now: float,
+        *,
+        max_wait_ms: int | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        """Ask a broker for all that is wanted of it, if it can be reached now. Only for one that is free."""
+        settings = self._settings
+        if not self._network.ready(node_id, now, settings.channel):
+            return
+        session = self._session(node_id)
+        asked = session.build(wanted)
+        try:
+            at_most = None if asked.by_id else FETCH_WITH_TOPIC_IDS - 1
+            version = self._network.version_for(node_id, FetchRequest, at_most, settings.channel)
+        except UnsupportedVersion as error:
+            self._not_before[node_id] = now + self._network.config.retry_backoff_max_ms
+            self._reader.on_node_error(node_id, error, now)
+            return
+        names: dict[Uuid, str] | None = None
+        if version >= FETCH_WITH_TOPIC_IDS:
+            names = {spec.topic_id: tp.topic for tp, spec in wanted.items()}
+        self._in_flight.add(node_id)
+
+        def answered(response: Any, error: KafkaError | None, now: float) -> None:
+            self._in_flight.discard(node_id)
+            if error is None:
+                self._on_response(node_id, wanted, names, response, now)
+            else:
+                session.failed()
+                self._node_failed(node_id, now)
+                self._reader.on_lost(node_id, error, now)
+
+        request = FetchRequest(
+            max_wait_ms=settings.max_wait_ms if max_wait_ms is None else max_wait_ms,
+            min_bytes=settings.min_bytes,
+            max_bytes=settings.max_bytes if max_bytes is None else max_bytes,
+            isolation_level=int(settings.read_committed),
+            session_id=asked.session_id,
+            session_epoch=asked.epoch if settings.uses_sessions else FINAL_EPOCH,
+            topics=_fetch_topics(asked.send),
+            forgotten_topics_data=_forgotten_topics(asked.forget),
+            rack_id=settings.rack,
+        )
+        timeout_ms = settings.request_timeout_ms + settings.max_wait_ms
+        self._network.send(node_id, request, version, answered, now, timeout_ms, settings.channel)
+
+    def close(self, now: float) -> None:
+        """Tell the brokers that our sessions are over; nobody waits for the answer."""
+        channel = self._settings.channel
+        for node_id, session in self._sessions.items():
+            if session.session_id and self._network.ready(node_id, now, channel):
+                request = FetchRequest(
+                    max_wait_ms=0,
+                    min_bytes=0,
+                    session_id=session.session_id,
+                    session_epoch=FINAL_EPOCH,
+                    topics=[],
+                )
+                version = self._network.version_for(node_id, FetchRequest, channel=channel)
+                self._network.send(node_id, request, version, lambda *_: None, now, 1000, channel)
+        self._sessions.clear()
+
+    def _session(self, node_id: int) -> FetchSessionHandler:
+        return self._sessions.setdefault(node_id, FetchSessionHandler())
+
+    def _node_failed(self, node_id: int, now: float) -> None:
+        failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
+        self._not_before[node_id] = now + self._network.retry_delay_ms(failures)
+
+    # -- answers --------------------------------------------------------------------------------------
+
+    def _on_response(
+        self,
+        node_id: int,
+        wanted: Mapping[TopicPartition, FetchSpec],
+        names: Mapping[Uuid, str] | None,
+        response: Any,
+        now: float,
+    ) -> None:
+        session = self._session(node_id)
+        code = error_of(response.error_code)
+        if code is not None:
+            session.failed(code)
+            if code in STALE_METADATA:
+                self._metadata.invalidate()
+            self._node_failed(node_id, now)
+            self._reader.on_node_error(
+                node_id, KafkaError(code, f"fetch from node {node_id}: {code.name}"), now
+            )
+            return
+        session.accepted(response.session_id if self._settings.uses_sessions else NO_SESSION)
+        self._failures.pop(node_id, None)
+        nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
+        missing = set() if self._settings.uses_sessions else set(wanted)  # in a session silence means no news
+        for topic in response.responses:
+            name = topic.topic if names is None else names.get(topic.topic_id)
+            for data in topic.partitions:
+                tp = TopicPartition(name or "", data.partition_index)
+                missing.discard(tp)
+                if tp in wanted:
+                    self._on_partition(node_id, tp, wanted[tp], data, nodes, now)
+        for tp in missing:
+            self._metadata.invalidate()
+            words = f"the answer to a fetch says nothing of {tp}"
+            self._reader.on_refused(tp, KafkaError(ErrorCode.NETWORK_EXCEPTION, words), node_id, now)
+
+    def _on_partition(
+        self, node_id: int, tp: TopicPartition, asked: FetchSpec, data: Any, nodes: list[Node], now: float
+    ) -> None:
+        if self._reader.wanted_offset(tp) != asked.fetch_offset:
+            return  # not read any more, or moved, while the fetch was under way
+        code = error_of(data.error_code)
+        if code is not None:
+            leader = data.current_leader
+            if code in STALE_METADATA and not self._metadata.leader_hint(
+                tp, leader.leader_id, leader.leader_epoch, nodes
+            ):
+                self._metadata.invalidate()
+            self._reader.on_refused(tp, KafkaError(code, f"{tp}: {code.name}"), node_id, now)
+            return
+        records = data.records if data.records is not None else memoryview(b"")
+        end, next_offset = 0, asked.fetch_offset
+        if len(records):
+            end, next_offset = complete_batches_end(records, asked.end_offset)
+            if next_offset <= asked.fetch_offset:
+                words = f"{tp}: no whole batch at offset {asked.fetch_offset} in an answer of {len(records)} bytes"
+                self._reader.on_corrupt(tp, KafkaError(ErrorCode.CORRUPT_MESSAGE, words))
+                return
+        aborted = None
+        if self._settings.read_committed:
+            aborted = tuple((a.producer_id, a.first_offset) for a in data.aborted_transactions or ())
+        fetch = CompletedFetch(
+            tp,
+            records[:end],
+            aborted,
+            asked.fetch_offset,
+            min(next_offset, asked.end_offset),
+            data.high_watermark,
+            data.last_stable_offset,
+            data.log_start_offset,
+            self._settings.check_crcs,
+        )
+        self._reader.on_fetched(fetch, data.preferred_read_replica, now)
+
+
+# -- what an answer holds ---------------------------------------------------------------------------------
+
+
+def complete_batches_end(records: memoryview, end_offset: int = NO_END) -> tuple[int, int]:
+    """Where the last whole batch ends in an answer (its tail may be cut), and the offset after it (-1: none).
+
+    Batches that begin at or after `end_offset` are left out; to have seen one is to have come that far.
+    """
+    return whole_batches(records, 0, len(records), end_offset)
 
 
 class AbortedTransactions:
-    """`aborted` holds (producer id, first offset); None if everything is wanted."""
+    """Which batches of an answer belong to aborted transactions (KIP-98).
+
+    A read-committed answer carries the aborted transactions that touch it: `aborted` holds (producer id, first offset),
+    or is None if everything is wanted. Walking the batches in order, a producer counts as aborted from that offset to
+    its abort marker. The list belongs to one answer: the next answer repeats what reaches into it.
+    """
 
     __slots__ = ("_pending", "_producers")
 
@@ -179,17 +415,6 @@ def _is_abort_marker(batch: BatchView) -> bool:
     return bool(records) and parse_control_type(records[0]) is ControlType.ABORT
 
 
-# ----------------------------------------
-# What one fetch brought for one partition, and how it becomes records.
-#
-# The answer's bytes are walked batch by batch as records are asked for; a batch's checksum is verified and its
-# records decoded only then. A read-committed consumer leaves out what belongs to aborted transactions (KIP-98);
-# control records are never handed out. Owned by the consumer core.
-
-
-_NO_END = 0x7FFFFFFFFFFFFFFF
-
-
 class ConsumerRecord(NamedTuple):
     """One record as a consumer sees it. timestamp_type is 0 for the producer's time, 1 for the broker's."""
 
@@ -204,41 +429,27 @@ class ConsumerRecord(NamedTuple):
     leader_epoch: int
 
 
-def complete_batches_end(records: memoryview, end_offset: int = _NO_END) -> tuple[int, int]:
-    """Where the last whole batch ends in an answer (its tail may be cut), and the offset after it (-1: none).
+class FetchedRecords:
+    """A completed fetch as records, handed out piece by piece.
 
-    Batches that begin at or after `end_offset` are left out; to have seen one is to have come that far.
+    Its bytes are walked batch by batch as records are asked for; a batch's checksum is verified and its records decoded
+    only then. What belongs to aborted transactions is left out, and so are control records.
     """
-    return whole_batches(records, 0, len(records), end_offset)
 
-
-class Fetched:
-    """A partition's records from one fetch, handed out piece by piece."""
-
-    def __init__(
-        self,
-        tp: TopicPartition,
-        records: memoryview,
-        end: int,
-        fetch_offset: int,
-        *,
-        aborted: Iterable[tuple[int, int]] | None,
-        check_crcs: bool,
-        max_batch_bytes: int = MAX_DECOMPRESSED_BYTES,
-    ) -> None:
-        self.tp = tp
-        self.next_offset = fetch_offset  # the position once all that was taken is consumed
+    def __init__(self, fetch: CompletedFetch, max_batch_bytes: int = MAX_DECOMPRESSED_BYTES) -> None:
+        self.tp = fetch.tp
+        self.next_offset = fetch.fetch_offset  # the position once all that was taken is consumed
         self.leader_epoch = -1
-        self.size_bytes = end
-        self._records = records
+        self.size_bytes = len(fetch.data)
+        self._records = fetch.data
         self._position = 0
-        self._end = end
-        self._check_crcs = check_crcs
+        self._end = len(fetch.data)
+        self._check_crcs = fetch.check_crcs
         self._max_batch_bytes = max_batch_bytes
-        self._aborted = AbortedTransactions(aborted)
+        self._aborted = AbortedTransactions(fetch.aborted)
         self._ready: list[ConsumerRecord] = []
         self._taken = 0
-        self._batch_next_offset = fetch_offset
+        self._batch_next_offset = fetch.fetch_offset
 
     @property
     def is_empty(self) -> bool:

@@ -11,44 +11,30 @@ was read into. Runs in its caller's thread; while the caller works on a chunk, t
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ottla.client.consumer.fetch import (
-    FINAL_EPOCH,
-    NO_SESSION,
     AbortedTransactions,
+    CompletedFetch,
+    Fetcher,
+    FetchSettings,
+    FetchSpec,
     check_crc,
-    complete_batches_end,
 )
 from ottla.client.errors import ClientError, TimedOut, UnsupportedVersion
 from ottla.client.inline import InlineClient
 from ottla.client.lookups import GRACE_MS, PartitionWatch
-from ottla.client.metadata import error_of
 from ottla.client.network import STALE_METADATA, NetworkCore
 from ottla.client.offsets import EARLIEST, LATEST
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import ZERO_UUID, TopicPartition
-from ottla.net.peers import Node
+from ottla.model.ids import TopicPartition
 from ottla.records.batch import LOG_APPEND_TIME, iter_batches
 from ottla.records.record import MAX_DECOMPRESSED_BYTES, record_section
 from ottla.records.types import Buffer
-from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
-__all__ = ["OffsetOutOfRange", "PlainSection", "RawChunk", "RawFetcher", "plain_sections"]
-
-
-# ----------------------------------------
-# Fetching one range of one partition, without I/O: whole batches, as the broker has them, chunk by chunk.
-#
-# One Fetch is in flight at a time, without a session (a range is read once); it is sent as soon as the one before
-# has been answered, so that the broker works while the caller does. It has no connection of its own: what is in the
-# range is there, so that a fetch is rarely held, and a worker that reads one range is spared a second handshake.
-# What goes wrong in passing is tried again until `timeout_ms` have gone by without progress. A party of the network
-# core; owned by one RawFetcher.
+__all__ = ["CompletedFetch", "OffsetOutOfRange", "PlainSection", "RawFetcher", "plain_sections"]
 
 
-# From this version on topics go by their id (KIP-516).
-FETCH_WITH_TOPIC_IDS = 13
 # How long the broker holds a fetch at the end of what may be read.
 MAX_WAIT_MS = 500
 # Between two answers with nothing in them, should the broker not hold them.
@@ -73,24 +59,15 @@ class OffsetOutOfRange(ClientError):
         self.end_offset = end_offset
 
 
-class RawChunk(NamedTuple):
-    """What one fetch brought: whole batches, of which the first may begin before `fetch_offset` and the last
-    end after the range."""
+class RangeRead:
+    """One range of one partition, without I/O: whole batches, as the broker has them, fetch by fetch.
 
-    tp: TopicPartition
-    data: memoryview
-    # (producer id, first offset) of the aborted transactions that touch the data; None: everything is wanted.
-    aborted: tuple[tuple[int, int], ...] | None
-    fetch_offset: int
-    next_offset: int  # where the next chunk goes on; not after the end of the range
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    check_crcs: bool = True
-
-
-class RangeFetch:
-    """See the module."""
+    One fetch is in flight at a time, without a session (a range is read once); it is sent as soon as the one before
+    has been answered, so that the broker works while the caller does. It has no connection of its own: what is in the
+    range is there, so that a fetch is rarely held, and a worker that reads one range is spared a second handshake.
+    What goes wrong in passing is tried again until `timeout_ms` have gone by without progress. A party of the network
+    core; owned by one RawFetcher.
+    """
 
     def __init__(
         self,
@@ -113,9 +90,17 @@ class RangeFetch:
         self._read_committed = read_committed
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
-        self._check_crcs = check_crcs
-        self._chunks: deque[RawChunk] = deque()
-        self._in_flight = False
+        settings = FetchSettings(
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            request_timeout_ms=network.config.request_timeout_ms,
+            read_committed=read_committed,
+            check_crcs=check_crcs,
+            uses_sessions=False,
+        )
+        self._fetcher = Fetcher(network, settings, self)
+        self._chunks: deque[CompletedFetch] = deque()
         self._attempts = 0
         self._not_before_ms = float("-inf")
         self._deadline_ms = float("inf")
@@ -131,7 +116,7 @@ class RangeFetch:
         """Would `take` return or raise?"""
         return bool(self._chunks) or self.error is not None or self._is_over
 
-    def take(self) -> RawChunk | None:
+    def take(self) -> CompletedFetch | None:
         """The next chunk; None at the end of the range."""
         if self._chunks:
             return self._chunks.popleft()
@@ -160,55 +145,37 @@ class RangeFetch:
             return
         if self._deadline_ms <= now and not self._chunks:
             self.error = self._timed_out()
-        elif not self._in_flight and self._not_before_ms <= now:
+        elif self._fetcher.is_idle and self._not_before_ms <= now:
             self._ask_leader(now)
 
     def next_deadline(self, now: float) -> float:
-        moments = (self._deadline_ms, self._not_before_ms, self._watch.next_deadline())
+        moments = (
+            self._deadline_ms,
+            self._not_before_ms,
+            self._watch.next_deadline(),
+            self._fetcher.next_deadline(now),
+        )
         return min((moment for moment in moments if moment > now), default=float("inf"))
 
     def _ask_leader(self, now: float) -> None:
         try:
             leader = self._watch.leader(now)
-            if leader is not None and self._network.ready(leader.node_id, now):
-                self._send(leader.node_id, now)
         except KafkaError as error:
             self.error = error
-
-    def _send(self, node_id: int, now: float) -> None:
-        at_most = None if self._watch.topic_id != ZERO_UUID else FETCH_WITH_TOPIC_IDS - 1
-        version = self._network.version_for(node_id, FetchRequest, at_most)
-        position = self.position
-        self._in_flight = True
-
-        def answered(response: Any, error: KafkaError | None, now: float) -> None:
-            self._in_flight = False
-            if position != self.position or self.error is not None:
-                return  # closed, or given up, meanwhile
-            if error is not None:
-                self._trouble(error, now)
-            else:
-                self._on_response(response, now)
-
-        timeout_ms = self._network.config.request_timeout_ms + MAX_WAIT_MS
-        self._network.send(node_id, self._request(), version, answered, now, timeout_ms)
-
-    def _request(self) -> FetchRequest:
+            return
+        if leader is None or not self._fetcher.is_free(leader.node_id, now):
+            return
         max_bytes = self._wanted_bytes()
-        asked = FetchPartition(
-            partition=self.tp.partition,
-            current_leader_epoch=self._network.metadata.leader_epoch(self.tp),
-            fetch_offset=self.position,
-            partition_max_bytes=max_bytes,
+        spec = FetchSpec(
+            self._watch.topic_id,
+            self.position,
+            self._network.metadata.leader_epoch(self.tp),
+            max_bytes,
+            self._end_offset,
         )
-        return FetchRequest(
-            max_wait_ms=0 if self._found_nothing else MAX_WAIT_MS,
-            min_bytes=1,
-            max_bytes=max_bytes,
-            isolation_level=int(self._read_committed),
-            session_id=NO_SESSION,
-            session_epoch=FINAL_EPOCH,
-            topics=[FetchTopic(topic=self.tp.topic, topic_id=self._watch.topic_id, partitions=[asked])],
+        max_wait_ms = 0 if self._found_nothing else MAX_WAIT_MS
+        self._fetcher.fetch(
+            leader.node_id, {self.tp: spec}, now, max_wait_ms=max_wait_ms, max_bytes=max_bytes
         )
 
     def _wanted_bytes(self) -> int:
@@ -217,80 +184,51 @@ class RangeFetch:
         likely = int((self._end_offset - self.position) * each * MARGIN) + MIN_FETCH_BYTES
         return min(self._max_bytes, likely)
 
-    # -- answers --------------------------------------------------------------------------------------
+    # -- what came of it (Reader) ---------------------------------------------------------------------
 
-    def _on_response(self, response: Any, now: float) -> None:
-        code = error_of(response.error_code)
-        data = next((p for topic in response.responses for p in topic.partitions), None)
-        if code is not None:
-            self._trouble(KafkaError(code, f"{self.tp}: {code.name}"), now)
-        elif data is None:
-            missing = KafkaError(
-                ErrorCode.NETWORK_EXCEPTION, f"the answer to a fetch says nothing of {self.tp}"
-            )
-            self._trouble(missing, now)
-        elif data.error_code:
-            self._on_partition_error(data, response.node_endpoints, now)
-        else:
-            self._watch.confirm()
-            self._attempts, self._last_trouble = 0, None
-            self._visible_end = data.last_stable_offset if self._read_committed else data.high_watermark
-            if data.records is not None and len(data.records):
-                self._keep(data, now)
-            else:
-                self._on_nothing(now)
+    def wanted_offset(self, tp: TopicPartition) -> int | None:
+        return None if self._is_over or self.error is not None else self.position
 
-    def _on_partition_error(self, data: Any, endpoints: Any, now: float) -> None:
-        code = error_of(data.error_code)
-        assert code is not None
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self.error = OffsetOutOfRange(self.tp, self.position)
+    def on_fetched(self, fetch: CompletedFetch, preferred_replica: int, now: float) -> None:
+        self._watch.confirm()
+        self._attempts, self._last_trouble = 0, None
+        self._visible_end = fetch.last_stable_offset if self._read_committed else fetch.high_watermark
+        if fetch.next_offset == fetch.fetch_offset:
+            self._on_nothing(now)
             return
-        nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in endpoints]
-        leader = data.current_leader
-        self._network.metadata.leader_hint(self.tp, leader.leader_id, leader.leader_epoch, nodes)
-        self._trouble(KafkaError(code, f"{self.tp}: {code.name}"), now)
+        if len(fetch.data):
+            self._chunks.append(fetch)
+        self._bytes_read += len(fetch.data)
+        self._offsets_read += fetch.next_offset - fetch.fetch_offset
+        self._advance(fetch.next_offset, now)
 
-    def _trouble(self, error: KafkaError, now: float) -> None:
-        """Try again, unless it is hopeless."""
+    def on_refused(self, tp: TopicPartition, error: KafkaError, node_id: int, now: float) -> None:
+        if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self.error = OffsetOutOfRange(self.tp, self.position)
+        else:
+            self._try_again(error, now)
+
+    def on_corrupt(self, tp: TopicPartition, error: KafkaError) -> None:
+        self.error = error
+
+    def on_node_error(self, node_id: int, error: KafkaError, now: float) -> None:
+        if self.wanted_offset(self.tp) is not None:
+            self._try_again(error, now)
+
+    def on_lost(self, node_id: int, error: KafkaError, now: float) -> None:
+        if self.wanted_offset(self.tp) is not None:
+            if error.code in STALE_METADATA:
+                self._network.metadata.invalidate()
+            self._try_again(error, now)
+
+    def _try_again(self, error: KafkaError, now: float) -> None:
+        """Unless it is hopeless."""
         if isinstance(error, UnsupportedVersion) or not error.code.retriable or self._network.closed:
             self.error = error
             return
-        if error.code in STALE_METADATA:
-            self._network.metadata.invalidate()
         self._attempts += 1
         self._last_trouble = error.message or error.code.name
         self._not_before_ms = now + self._network.retry_delay_ms(self._attempts)
-
-    def _keep(self, data: Any, now: float) -> None:
-        end, next_offset = complete_batches_end(data.records, self._end_offset)
-        if next_offset <= self.position:
-            self.error = KafkaError(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"{self.tp}: no whole batch at offset {self.position} in an answer of {len(data.records)} bytes",
-            )
-            return
-        aborted = None
-        if self._read_committed:
-            aborted = tuple((a.producer_id, a.first_offset) for a in data.aborted_transactions or ())
-        fetch_offset, next_offset = self.position, min(next_offset, self._end_offset)
-        if end:
-            self._chunks.append(
-                RawChunk(
-                    self.tp,
-                    data.records[:end],
-                    aborted,
-                    fetch_offset,
-                    next_offset,
-                    data.high_watermark,
-                    data.last_stable_offset,
-                    data.log_start_offset,
-                    self._check_crcs,
-                )
-            )
-        self._bytes_read += end
-        self._offsets_read += next_offset - fetch_offset
-        self._advance(next_offset, now)
 
     def _advance(self, offset: int, now: float) -> None:
         self.position = offset
@@ -364,8 +302,8 @@ class RawFetcher:
         self._check_crcs = check_crcs
         self._timeout_ms = client.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
-    def __iter__(self) -> Iterator[RawChunk]:
-        fetch = RangeFetch(
+    def __iter__(self) -> Iterator[CompletedFetch]:
+        fetch = RangeRead(
             self._client.core,
             self._tp,
             *self._range,
@@ -380,7 +318,7 @@ class RawFetcher:
         finally:
             fetch.close()
 
-    def _next(self, fetch: RangeFetch) -> RawChunk | None:
+    def _next(self, fetch: RangeRead) -> CompletedFetch | None:
         fetch.wait_from(self._client.now_ms())
         if not fetch.has_news():
             self._client.until(fetch.has_news, self._timeout_ms + GRACE_MS)
@@ -398,7 +336,7 @@ class RawFetcher:
 
 
 def plain_sections(
-    chunk: RawChunk, *, check_crcs: bool | None = None, max_batch_bytes: int = MAX_DECOMPRESSED_BYTES
+    chunk: CompletedFetch, *, check_crcs: bool | None = None, max_batch_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> Iterator[PlainSection]:
     """The chunk's record sections, decompressed, without control batches and aborted transactions.
 

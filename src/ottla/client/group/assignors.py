@@ -20,21 +20,18 @@ from ottla.client.group.protocol import (
 )
 from ottla.model.ids import TopicPartition
 
-# ----------------------------------------
-# A balanced assignment that moves as little as it can.
-#
-# First every member keeps what it had, if it still may have it; then what nobody has goes to those with least; then
-# partitions move from those with more to those with less, until no move makes it more even. Members may be
-# subscribed to different topics. Pure, and the same input gives the same output.
-
-
 Held = Mapping[str, tuple[list[TopicPartition], int]]
 
 
 def assign_sticky(
     partition_counts: Mapping[str, int], topics: Mapping[str, set[str]], held: Held
 ) -> dict[str, list[TopicPartition]]:
-    """Partitions by member; `topics` is in order of preference among equals."""
+    """A balanced assignment that moves as little as it can: partitions by member.
+
+    First every member keeps what it had, if it still may have it; then what nobody has goes to those with least; then
+    partitions move from those with more to those with less, until no move makes it more even. Members may be
+    subscribed to different topics; `topics` is in order of preference among equals. Same input, same output.
+    """
     kept = _kept(partition_counts, topics, held)
     owned = {tp for partitions in kept.values() for tp in partitions}
     everything = [

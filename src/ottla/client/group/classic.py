@@ -25,10 +25,9 @@ from ottla.client.group.protocol import (
     encode_assignment,
     encode_subscription,
 )
-from ottla.client.metadata import error_of
 from ottla.client.network import Call, NetworkCore, group_coordinator
 from ottla.client.offsets import GroupMetadata
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.net.peers import JOIN
 from ottla.wire.messages.groups import (
@@ -45,19 +44,16 @@ if TYPE_CHECKING:
     from ottla.client.group.core import GroupCore
 
 
-# ----------------------------------------
-# What a classic group's leader does: run the assignor over everybody's subscription, and watch the topics after.
-#
-# The metadata of all the group's topics is needed first; later, when a topic has grown or gone, the leader has
-# the group rebalance. Made for one generation; owned by the classic member.
-
-
 # Topics nobody speaks of are forgotten by the metadata: those of the other members are spoken of so often.
 _LOOK_AGAIN_MS = 1_000.0
 
 
 class Leader:
-    """See the module. `skips`: a static leader came back and nothing has changed (KIP-814)."""
+    """What a classic group's leader does: run the assignor over everybody's subscription, and watch the topics after.
+
+    The metadata of all the group's topics is needed first; later, when a topic has grown or gone, the leader has the
+    group rebalance. Made for one generation. `skips`: a static leader came back and nothing has changed (KIP-814).
+    """
 
     def __init__(
         self, network: NetworkCore, assignor: Assignor, members: Sequence[Any], *, skips: bool
@@ -140,7 +136,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 class ClassicMember:
-    """See the module."""
+    """The state machine of one member, from join to leave."""
 
     def __init__(self, group: "GroupCore", network: NetworkCore, config: ConsumerConfig) -> None:
         self._group = group

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ottla.client.config import ConsumerConfig
 from ottla.client.errors import Closed, UnsupportedVersion
 from ottla.client.group.events import Change
-from ottla.client.metadata import error_of
 from ottla.client.network import MOVED_COORDINATOR, Call, NetworkCore, group_coordinator
 from ottla.client.offsets import GroupMetadata, by_topic
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition, Uuid, uuid_to_str
 from ottla.wire.messages.consumer_group import (
     ConsumerGroupHeartbeatRequest,
@@ -38,7 +37,7 @@ _LOST = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 
 
 class ConsumerMember:
-    """See the module."""
+    """One member, from its first heartbeat to its last."""
 
     def __init__(self, group: "GroupCore", network: NetworkCore, config: ConsumerConfig) -> None:
         self._group = group

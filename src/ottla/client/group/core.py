@@ -7,6 +7,7 @@ Positions come from what the group has committed; what was consumed is committed
 earlier polls returned is done with. A party of the network core; owned by one driver.
 """
 
+import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -15,7 +16,7 @@ from typing import Any
 
 from ottla.client.config import ConsumerConfig
 from ottla.client.consumer.core import ConsumerCore
-from ottla.client.errors import CommitFailed, StateError
+from ottla.client.errors import Closed, CommitFailed, StateError
 from ottla.client.group.events import Change, Member, Rebalance
 from ottla.client.network import Call, NetworkCore, group_coordinator
 from ottla.client.offsets import (
@@ -33,13 +34,7 @@ from ottla.client.offsets import (
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 
-# ----------------------------------------
-# Committing and fetching a group's offsets, one commit at a time.
-#
-# Commits go out in the order they were asked for, each only when the one before it is settled: so a commit that has
-# to be tried again never undoes a later one. Each is built anew for every try, with the generation (or epoch) the
-# member has then. A party of the network core through the group core, which gives it its turns.
-
+log = logging.getLogger(__name__)
 
 OnCommitted = Callable[[KafkaError | None, float], None]
 OnFetched = Callable[[dict[TopicPartition, OffsetAndMetadata | None], KafkaError | None, float], None]
@@ -67,7 +62,12 @@ class _Commit:
 
 
 class Commits:
-    """See the module. `who` says who we are now; `on_rejected` hears that the group does not think so."""
+    """Committing and fetching a group's offsets, one commit at a time.
+
+    Commits go out in the order they were asked for, each only when the one before it is settled: so a commit that has
+    to be tried again never undoes a later one. Each is built anew for every try, with the generation (or epoch) the
+    member has then: `who` says who we are now; `on_rejected` hears that the group does not think so.
+    """
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class Subscribed:
 
 
 class GroupCore:
-    """See the module."""
+    """A consumer's side of its group: the subscription, the member, commits, and rebalances for the application."""
 
     def __init__(self, network: NetworkCore, config: ConsumerConfig, consumer: ConsumerCore) -> None:
         assert config.group_id is not None
@@ -258,7 +258,6 @@ class GroupCore:
         self._is_expired = False
         self._is_leaving = False
         self._next_auto_commit_ms = float("inf")
-        self.last_commit_error: KafkaError | None = None
         consumer.finder.committed_source = self._fetch_committed
         network.parties.append(self)
 
@@ -335,10 +334,18 @@ class GroupCore:
         self._next_auto_commit_ms = now + self._config.auto_commit_interval_ms
         if self.commits.is_idle:
             deadline = now + self._config.default_api_timeout_ms
-            self.commits.commit(self.dirty(), deadline, self._noted, now)
+            self.commits.commit(self.dirty(), deadline, self._on_auto_commit, now)
 
-    def _noted(self, error: KafkaError | None, now: float) -> None:
-        self.last_commit_error = error
+    def _on_auto_commit(self, error: KafkaError | None, now: float) -> None:
+        if error is not None:
+            self.auto_commit_failed(error)
+
+    def auto_commit_failed(self, error: KafkaError) -> None:
+        """A warning, as in the Java client: nobody waits for this commit, and what is read again is no loss."""
+        if not isinstance(error, Closed):
+            log.warning(
+                "group %s: the offsets could not be committed automatically: %s", self.group_id, error
+            )
 
     def consumed(
         self, partitions: Iterable[TopicPartition] | None = None

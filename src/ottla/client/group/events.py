@@ -56,10 +56,6 @@ class Member(Protocol):
         ...
 
 
-# ----------------------------------------
-# What an application may want to hear of its group.
-
-
 class RebalanceListener:
     """Hears what the group gives and takes; override what is of interest. Called from within poll and close.
 

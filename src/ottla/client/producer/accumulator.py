@@ -1,17 +1,16 @@
-"""Records waiting to be sent: a queue of batches for each partition, within buffer_memory in all.
+"""Records waiting to be sent, and batches on their way from `send` to their acknowledgement.
 
-Rules: appending never waits; the caller asks `has_room` first and waits if there is none. A batch that comes
-back to be sent again goes to the front of its queue, by sequence number if it has one, so that order is kept.
-Owned by the producer core.
+Rules: appending never waits; the caller asks `has_room` first and waits if there is none. A batch that comes back to
+be sent again goes to the front of its queue, by sequence number if it has one, so that order is kept. Records wait as
+they came, as tuples; they become bytes once, when their batch is first drained, in the record kernel. Only the 14 bytes
+that say who the producer is change after that. Owned by a producer; a Delivery is shared with whoever called send.
 """
 
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from ottla.client.config import ProducerConfig
 from ottla.model.errors import KafkaError
 from ottla.model.ids import (
     NO_OFFSET,
@@ -21,24 +20,12 @@ from ottla.model.ids import (
     NO_TIMESTAMP,
     TopicPartition,
 )
-from ottla.records.batch import ATTRIBUTES_OFFSET, CRC_OFFSET, HEADER_SIZE, PRODUCER_ID_OFFSET
-from ottla.records.kernel import crc32c
+from ottla.records.batch import HEADER_SIZE, is_after, stamp_batch
 from ottla.records.record import build_batch
-
-# ----------------------------------------
-# A batch on its way from `send` to its acknowledgement, and the handle each sender holds on it.
-#
-# Rules: records wait as they came, as tuples; they become bytes once, when the batch is first drained, in the
-# record kernel. Only the 14 bytes that say who the producer is change after that, when an idempotent producer
-# starts its numbering again. Owned by the producer core; a Delivery is shared with whoever called send.
-
 
 # What a record takes beside its key and value in most batches: seven varints of one or two bytes.
 RECORD_OVERHEAD_BYTES = 10
 HEADER_OVERHEAD_BYTES = 4
-
-_PRODUCER_FIELDS = struct.Struct(">qhi")
-_CRC = struct.Struct(">I")
 
 Headers = Sequence[tuple[str, bytes | None]]
 NewRecord = tuple[int, bytes | None, bytes | None, Headers]
@@ -104,9 +91,10 @@ class Delivery:
 
 
 class ProducerBatch:
-    """Records for one partition that go together."""
+    """Records for one partition that go together: appended one by one, or (`finished`) encoded by somebody else."""
 
     __slots__ = (
+        "_finished_count",
         "attempts",
         "base_offset",
         "base_sequence",
@@ -132,6 +120,7 @@ class ProducerBatch:
     def __init__(self, tp: TopicPartition, created_ms: float) -> None:
         self.tp = tp
         self.created_ms = created_ms
+        self._finished_count = 0
         self.records: list[NewRecord] = []
         self.deliveries: list[Delivery] = []
         self.timestamps: Sequence[int] = ()
@@ -151,8 +140,16 @@ class ProducerBatch:
         self.base_offset: int = NO_OFFSET
         self.log_append_time_ms: int = NO_TIMESTAMP
 
+    @classmethod
+    def finished(cls, tp: TopicPartition, data: bytearray, count: int, created_ms: float) -> "ProducerBatch":
+        """A whole batch that lacks only its producer and number. `data` belongs to it from here on."""
+        batch = cls(tp, created_ms)
+        batch.encoded, batch.size_bytes, batch._finished_count = data, len(data), count
+        batch.full = True
+        return batch
+
     def __len__(self) -> int:
-        return len(self.deliveries)
+        return self._finished_count or len(self.deliveries)
 
     @property
     def has_sequence(self) -> bool:
@@ -164,9 +161,7 @@ class ProducerBatch:
             self.sequence_was_reset = True
         self.producer_id, self.producer_epoch, self.base_sequence = producer_id, epoch, base_sequence
         if self.encoded is not None:
-            _PRODUCER_FIELDS.pack_into(self.encoded, PRODUCER_ID_OFFSET, producer_id, epoch, base_sequence)
-            checksum = crc32c(memoryview(self.encoded)[ATTRIBUTES_OFFSET:])
-            _CRC.pack_into(self.encoded, CRC_OFFSET, checksum)
+            stamp_batch(self.encoded, producer_id, epoch, base_sequence)
 
     def encode(self, compression: int, level: int | None, *, transactional: bool = False) -> bytearray:
         """The batch as it is stored and sent; made once."""
@@ -224,13 +219,20 @@ def record_size(record: NewRecord) -> int:
     return size
 
 
-class Accumulator:
-    """See the module."""
+class RecordAccumulator:
+    """Kafka's RecordAccumulator: a queue of batches for each partition, within buffer_memory in all."""
 
-    def __init__(self, config: ProducerConfig, delivery_type: type[Delivery]) -> None:
-        self._batch_size = config.batch_size
-        self._linger_ms = config.linger_ms
-        self._buffer_memory = config.buffer_memory
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        linger_ms: float,
+        buffer_memory: int,
+        delivery_type: type[Delivery] = Delivery,
+    ) -> None:
+        self._batch_size = batch_size
+        self._linger_ms = linger_ms
+        self._buffer_memory = buffer_memory
         self._delivery_type = delivery_type
         # Only partitions with something in their queue: a pump looks at each of them.
         self.queues: dict[TopicPartition, deque[ProducerBatch]] = {}
@@ -272,6 +274,12 @@ class Accumulator:
         if batch.size_bytes >= self._batch_size:
             batch.full = is_news = True
         return delivery, is_news
+
+    def add(self, batch: ProducerBatch) -> None:
+        """Queue a finished batch."""
+        self.queues.setdefault(batch.tp, deque()).append(batch)
+        self.incomplete[batch] = None
+        self.used_bytes += batch.size_bytes
 
     def _open(self, tp: TopicPartition, queue: deque[ProducerBatch], now: float) -> ProducerBatch:
         batch = ProducerBatch(tp, now)
@@ -348,9 +356,10 @@ class Accumulator:
         queues = self.queues
         return [len(queues.get(TopicPartition(topic, partition), ())) for partition in partitions]
 
-    def overdue(self, created_before_ms: float) -> list[ProducerBatch]:
+    def overdue(self, timeout_ms: float, now: float) -> list[ProducerBatch]:
         """Batches whose time for delivery has run out."""
-        return list(takewhile(lambda batch: batch.created_ms <= created_before_ms, self.incomplete))
+        # Added as in the sender's deadline: `now - timeout_ms` may be rounded to before the moment it woke us for.
+        return list(takewhile(lambda batch: batch.created_ms + timeout_ms <= now, self.incomplete))
 
 
 def _comes_before(queued: ProducerBatch, batch: ProducerBatch) -> bool:
@@ -358,4 +367,4 @@ def _comes_before(queued: ProducerBatch, batch: ProducerBatch) -> bool:
         return False
     if queued.producer_epoch != batch.producer_epoch:
         return queued.producer_epoch < batch.producer_epoch
-    return queued.base_sequence < batch.base_sequence
+    return is_after(batch.base_sequence, queued.base_sequence)

@@ -19,9 +19,9 @@ from ottla.client.producer.accumulator import (
     RecordMetadata,
     record_size,
 )
+from ottla.client.producer.core import ProducerCore
 from ottla.client.producer.partitioner import CustomPartitioner
-from ottla.client.producer.sender import ProducerCore
-from ottla.client.transaction.manager import Operation, Transactions
+from ottla.client.transaction.manager import Operation, TransactionManager
 from ottla.client.transaction.manager import State as TxnState
 from ottla.model.ids import TopicPartition
 from ottla.net.aio import monotonic_ms
@@ -196,7 +196,7 @@ class AsyncProducer(AsyncClient):
         """There is something to abort."""
         return self._transactions().state in (TxnState.IN_TRANSACTION, TxnState.ABORTABLE)
 
-    def _transactions(self) -> Transactions:
+    def _transactions(self) -> TransactionManager:
         if self.producer.transactions is None:
             raise StateError("a producer without transactional_id has no transactions")
         return self.producer.transactions

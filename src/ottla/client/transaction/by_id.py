@@ -10,13 +10,11 @@ transaction raises the producer's epoch; with version 1 the client adds them and
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
-from ottla.client.admin.types import TransactionDescription
-from ottla.client.errors import ProducerFenced
+from ottla.client.admin.types import TransactionDescription, TransactionListing
 from ottla.client.inline import InlineClient
-from ottla.client.metadata import error_of
-from ottla.client.network import Target, To, group_coordinator, transaction_coordinator
+from ottla.client.network import Ask, group_coordinator, transaction_coordinator
 from ottla.client.offsets import (
     BY_NAME,
     GroupMetadata,
@@ -25,56 +23,35 @@ from ottla.client.offsets import (
     offset_commit_error,
     offset_commit_request,
     offset_fetch_error,
+    offset_fetch_for_version,
     offset_fetch_request,
 )
-from ottla.client.offsets import offset_fetch_for_version as fetch_for_version
-from ottla.client.transaction.manager import (
-    COMMIT_AT_MOST,
-    COMMIT_AT_MOST_V1,
-    END_TXN_AT_MOST_V1,
-    FENCED,
-    TRANSACTION_VERSION,
-    txn_commit_for_version,
-    txn_commit_request,
-)
-from ottla.client.transaction.messages import describe_error, describe_request, described
+from ottla.client.transaction import messages
+from ottla.client.transaction.messages import FENCED, TRANSACTION_VERSION, ProducerIdAndEpoch, TxnHandle
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.wire.messages.producers import InitProducerIdRequest
-from ottla.wire.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    EndTxnRequest,
-    ListTransactionsRequest,
-)
+
+__all__ = [
+    "Ended",
+    "Outcome",
+    "ProducerIdAndEpoch",
+    "TxnHandle",
+    "add_offsets",
+    "commit_offsets",
+    "committed",
+    "describe",
+    "end",
+    "end_all",
+    "end_and_go_on",
+    "fence_all",
+    "init_producer_id",
+    "is_v2",
+    "list_open",
+]
 
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _COMMITTED_STATES = frozenset({"PrepareCommit", "CompleteCommit"})
 _ABORTED_STATES = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})
-# A producer without a transactional id has no transaction to time out.
-_NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
-
-
-class TxnHandle(NamedTuple):
-    """One transaction: the id, and as whom its records were written."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-
-
-class ProducerIdAndEpoch(NamedTuple):
-    """Who a producer is."""
-
-    producer_id: int
-    producer_epoch: int
-
-
-class OpenTxn(NamedTuple):
-    """A transaction that has begun and is not over, as its coordinator lists it."""
-
-    transactional_id: str
-    producer_id: int
-    state: str
 
 
 class Ended(Enum):
@@ -106,51 +83,36 @@ def init_producer_id(
     `timeout_ms` is the transaction's: after it the coordinator aborts. Without an id (None) it is a new
     idempotent producer's.
     """
-    target: Target = To.ANY if transactional_id is None else transaction_coordinator(transactional_id)
-    request = InitProducerIdRequest(
-        transactional_id=transactional_id,
-        transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS if transactional_id is None else timeout_ms,
-    )
-    response = client.request(request, target)
-    code = error_of(response.error_code)
-    if code is not None:
-        raise KafkaError(code, f"transactional id {transactional_id!r}: no producer id: {code.name}")
-    return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+    if transactional_id is None:
+        return client.ask(messages.init_producer_id(None))
+    return client.ask(messages.init_producer_id(transactional_id, timeout_ms))
+
+
+def fence_all(
+    client: InlineClient, transactional_ids: Iterable[str], timeout_ms: int
+) -> dict[str, KafkaError | None]:
+    """Take many transactional ids over at once; the value for one that could not be taken is its error."""
+    ids = list(transactional_ids)
+    answers = client.ask_all([messages.init_producer_id(name, timeout_ms) for name in ids])
+    return {
+        name: answer if isinstance(answer, KafkaError) else None
+        for name, answer in zip(ids, answers, strict=True)
+    }
 
 
 def add_offsets(client: InlineClient, txn: TxnHandle, group_id: str, offsets: Offsets) -> None:
     """Make a group's offsets, with their metadata, part of a transaction."""
     if not offsets:
         return
-    if not is_v2(client):
-        _add_group(client, txn, group_id)
-    wanted = {tp: OffsetAndMetadata(offset, metadata) for tp, (offset, metadata) in offsets.items()}
-    response = client.request(
-        txn_commit_request(wanted, GroupMetadata(group_id), *txn),
-        group_coordinator(group_id),
-        error_of=offset_commit_error,
-        at_most=COMMIT_AT_MOST if is_v2(client) else COMMIT_AT_MOST_V1,
-        adapt=txn_commit_for_version,
-    )
-    _check(offset_commit_error(response), txn, f"offsets of group {group_id!r} cannot be committed")
+    v2 = is_v2(client)
+    if not v2:
+        client.ask(messages.add_group(txn, group_id))
+    group = GroupMetadata(group_id)
+    client.ask(messages.txn_offset_commit(txn, group, _with_metadata(offsets), is_v2=v2))
 
 
-def _add_group(client: InlineClient, txn: TxnHandle, group_id: str) -> None:
-    request = AddOffsetsToTxnRequest(
-        transactional_id=txn.transactional_id,
-        producer_id=txn.producer_id,
-        producer_epoch=txn.producer_epoch,
-        group_id=group_id,
-    )
-    response = client.request(request, transaction_coordinator(txn.transactional_id))
-    _check(error_of(response.error_code), txn, f"group {group_id!r} cannot be added")
-
-
-def _check(code: ErrorCode | None, txn: TxnHandle, what: str) -> None:
-    if code is None:
-        return
-    words = f"transactional id {txn.transactional_id!r}: {what}: {code.name}"
-    raise ProducerFenced(words) if code in FENCED else KafkaError(code, words)
+def _with_metadata(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {tp: OffsetAndMetadata(offset, metadata) for tp, (offset, metadata) in offsets.items()}
 
 
 # -- ending -------------------------------------------------------------------------------------------
@@ -186,79 +148,61 @@ def end(client: InlineClient, txn: TxnHandle, commit: bool) -> Ended:
 
 def end_all(client: InlineClient, txns: Sequence[TxnHandle], commit: bool) -> list[Outcome]:
     """End many transactions at once; the outcomes in their order, a KafkaError where `end` would raise one."""
-    asked: list[tuple[Any, Target]] = [
-        (_end_request(txn, commit), transaction_coordinator(txn.transactional_id)) for txn in txns
-    ]
-    answers = client.request_all(asked, at_most=None if is_v2(client) else END_TXN_AT_MOST_V1)
-    outcomes = [_outcome(txn, answer, commit) for txn, answer in zip(txns, answers, strict=True)]
+    v2 = is_v2(client)
+    answers = client.ask_all([messages.end_txn(txn, commit=commit, is_v2=v2) for txn in txns])
+    outcomes = [_outcome(answer, commit) for answer in answers]
     unclear = [index for index, outcome in enumerate(outcomes) if outcome is None]
     if unclear:
-        told = describe(client, [txns[index].transactional_id for index in unclear])
+        states = describe(client, [txns[index].transactional_id for index in unclear])
         for index in unclear:
-            outcomes[index] = _described_outcome(txns[index], told[txns[index].transactional_id])
+            outcomes[index] = _described_outcome(txns[index], states[txns[index].transactional_id])
     return [outcome for outcome in outcomes if outcome is not None]
 
 
-def _end_request(txn: TxnHandle, commit: bool) -> EndTxnRequest:
-    return EndTxnRequest(
-        transactional_id=txn.transactional_id,
-        producer_id=txn.producer_id,
-        producer_epoch=txn.producer_epoch,
-        committed=commit,
-    )
+def end_and_go_on(client: InlineClient, txn: TxnHandle, commit: bool) -> ProducerIdAndEpoch:
+    """End a transaction and say who its producer is from then on, for one that writes another under the same id."""
+    raised = client.ask(messages.end_txn(txn, commit=commit, is_v2=is_v2(client)))
+    return raised or ProducerIdAndEpoch(txn.producer_id, txn.producer_epoch)
 
 
-def _outcome(txn: TxnHandle, answer: Any, commit: bool) -> Outcome | None:
+def _outcome(answer: ProducerIdAndEpoch | KafkaError | None, commit: bool) -> Outcome | None:
     """What an answer to EndTxn means; None if the coordinator has to be asked for more."""
-    if isinstance(answer, KafkaError):
-        return answer
-    code = error_of(answer.error_code)
-    if code is None:
+    if not isinstance(answer, KafkaError):
         return Ended.COMMITTED if commit else Ended.ABORTED
-    if code is ErrorCode.INVALID_TXN_STATE:
+    if answer.code is ErrorCode.INVALID_TXN_STATE:
         return None
-    if code in FENCED:
+    if answer.code in FENCED:
         return Ended.FENCED
-    if code in (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND):
+    if answer.code in (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND):
         return Ended.UNKNOWN
-    verb = "commit" if commit else "abort"
-    return KafkaError(
-        code, f"transactional id {txn.transactional_id!r}: the transaction could not {verb}: {code.name}"
-    )
+    return answer
 
 
-def _described_outcome(txn: TxnHandle, told: TransactionDescription | KafkaError) -> Outcome:
+def _described_outcome(txn: TxnHandle, state: TransactionDescription | KafkaError) -> Outcome:
     """After INVALID_TXN_STATE: has the transaction ended otherwise, or had it never begun?"""
-    if isinstance(told, KafkaError):
-        return Ended.UNKNOWN if told.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND else told
-    if told.producer_id != txn.producer_id:
+    if isinstance(state, KafkaError):
+        return Ended.UNKNOWN if state.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND else state
+    if state.producer_id != txn.producer_id:
         return Ended.UNKNOWN
-    if told.state in _COMMITTED_STATES and told.producer_epoch - txn.producer_epoch in (0, 1):
+    if state.state in _COMMITTED_STATES and state.producer_epoch - txn.producer_epoch in (0, 1):
         return Ended.COMMITTED
-    if told.state in _ABORTED_STATES and told.producer_epoch - txn.producer_epoch in (0, 1):
+    if state.state in _ABORTED_STATES and state.producer_epoch - txn.producer_epoch in (0, 1):
         return Ended.ABORTED
-    never_began = told.state == "Empty" and told.producer_epoch == txn.producer_epoch
+    never_began = state.state == "Empty" and state.producer_epoch == txn.producer_epoch
     return Ended.ABORTED if never_began else Ended.FENCED
 
 
 # -- looking ------------------------------------------------------------------------------------------
 
 
-def list_open(client: InlineClient, prefix: str) -> list[OpenTxn]:
+def list_open(client: InlineClient, prefix: str) -> list[TransactionListing]:
     """The transactions that are not over, of all transactional ids that begin so, on all brokers."""
-    request = ListTransactionsRequest(state_filters=list(OPEN_STATES), producer_id_filters=[])
-    found: list[OpenTxn] = []
-    for answer in client.request_all([(request, node_id) for node_id in client.core.metadata.nodes]):
-        if isinstance(answer, KafkaError):
-            raise answer
-        code = error_of(answer.error_code)
-        if code is not None:
-            raise KafkaError(code, f"transactions cannot be listed: {code.name}")
-        found += [
-            OpenTxn(t.transactional_id, t.producer_id, t.transaction_state)
-            for t in answer.transaction_states
-            if t.transactional_id.startswith(prefix)
-        ]
+    found: list[TransactionListing] = []
+    nodes = client.core.metadata.nodes
+    for listed in client.ask_all([messages.list_transactions(node, states=OPEN_STATES) for node in nodes]):
+        if isinstance(listed, KafkaError):
+            raise listed
+        found += [listing for listing in listed if listing.transactional_id.startswith(prefix)]
     return sorted(found)
 
 
@@ -267,13 +211,14 @@ def describe(
 ) -> dict[str, TransactionDescription | KafkaError]:
     """What the coordinators know of transactional ids; TRANSACTIONAL_ID_NOT_FOUND where that is nothing."""
     ids = list(dict.fromkeys(transactional_ids))
-    asked: list[tuple[Any, Target]] = [(describe_request(key), transaction_coordinator(key)) for key in ids]
-    answers = client.request_all(asked, error_of=describe_error)
-    told: dict[str, TransactionDescription | KafkaError] = {}
-    for key, answer in zip(ids, answers, strict=True):
-        coordinator = client.core.coordinators.known(transaction_coordinator(key))
-        told[key] = answer if isinstance(answer, KafkaError) else described(answer, key, coordinator)
-    return told
+    answers = client.ask_all([messages.describe_transaction(name) for name in ids])
+    out: dict[str, TransactionDescription | KafkaError] = {}
+    for name, answer in zip(ids, answers, strict=True):
+        node = client.core.coordinators.known(transaction_coordinator(name))
+        if isinstance(answer, TransactionDescription) and node is not None:
+            answer = answer._replace(coordinator=node)
+        out[name] = answer
+    return out
 
 
 # -- a group's offsets --------------------------------------------------------------------------------
@@ -294,36 +239,46 @@ def committed(
     """
     metadata = client.core.metadata
     wanted = None if partitions is None else list(partitions)
-    response = client.request(
-        offset_fetch_request(GroupMetadata(group_id), wanted, metadata, require_stable=require_stable),
-        group_coordinator(group_id),
-        error_of=offset_fetch_error,
-        at_most=BY_NAME,
-        adapt=fetch_for_version,
+
+    def read(response: Any) -> dict[TopicPartition, tuple[int, str]]:
+        code = offset_fetch_error(response)
+        if code is not None:
+            raise KafkaError(code, f"group {group_id!r}: committed offsets cannot be read: {code.name}")
+        out: dict[TopicPartition, tuple[int, str]] = {}
+        for tp, found in fetched_offsets(response, metadata).items():
+            if isinstance(found, OffsetAndMetadata):
+                out[tp] = (found.offset, found.metadata)
+            elif found is not None:
+                raise KafkaError(
+                    found, f"group {group_id!r}: the offset of {tp} cannot be read: {found.name}"
+                )
+        return out
+
+    request = offset_fetch_request(GroupMetadata(group_id), wanted, metadata, require_stable=require_stable)
+    return client.ask(
+        Ask(
+            request,
+            group_coordinator(group_id),
+            read,
+            error_of=offset_fetch_error,
+            at_most=BY_NAME,
+            adapt=offset_fetch_for_version,
+        )
     )
-    code = offset_fetch_error(response)
-    if code is not None:
-        raise KafkaError(code, f"group {group_id!r}: committed offsets cannot be read: {code.name}")
-    out: dict[TopicPartition, tuple[int, str]] = {}
-    for tp, found in fetched_offsets(response, metadata).items():
-        if isinstance(found, OffsetAndMetadata):
-            out[tp] = (found.offset, found.metadata)
-        elif found is not None:
-            raise KafkaError(found, f"group {group_id!r}: the offset of {tp} cannot be read: {found.name}")
-    return out
 
 
-def commit_offsets(client: InlineClient, group_id: str, offsets: Offsets) -> None:
+def commit_offsets(
+    client: InlineClient, group_id: str, offsets: Offsets, timeout_ms: float | None = None
+) -> None:
     """Commit for a group that has no members, outside of any transaction."""
     if not offsets:
         return
-    wanted = {tp: OffsetAndMetadata(offset, metadata) for tp, (offset, metadata) in offsets.items()}
-    response = client.request(
-        offset_commit_request(wanted, GroupMetadata(group_id), client.core.metadata),
-        group_coordinator(group_id),
-        error_of=offset_commit_error,
-        at_most=BY_NAME,
-    )
-    code = offset_commit_error(response)
-    if code is not None:
-        raise KafkaError(code, f"group {group_id!r}: offsets cannot be committed: {code.name}")
+
+    def read(response: Any) -> None:
+        code = offset_commit_error(response)
+        if code is not None:
+            raise KafkaError(code, f"group {group_id!r}: offsets cannot be committed: {code.name}")
+
+    request = offset_commit_request(_with_metadata(offsets), GroupMetadata(group_id), client.core.metadata)
+    target = group_coordinator(group_id)
+    client.ask(Ask(request, target, read, error_of=offset_commit_error, at_most=BY_NAME), timeout_ms)

@@ -1,4 +1,4 @@
-"""A producer's transactions without I/O: who we are, what belongs to the transaction, how it ends.
+"""Kafka's TransactionManager, without I/O: who a producer is, what belongs to its transaction, how that ends.
 
     UNINITIALIZED -> INITIALIZING -> READY -> IN_TRANSACTION -> COMMITTING | ABORTING -> READY
 
@@ -10,212 +10,31 @@ whoever waits for it may stop waiting, the operation goes on. Owned by the produ
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.client.config import ProducerConfig
 from ottla.client.errors import Closed, ProducerFenced, StateError, TransactionAbortable, TransactionAborted
-from ottla.client.metadata import error_of
-from ottla.client.network import Call, NetworkCore, group_coordinator, transaction_coordinator
-from ottla.client.offsets import GroupMetadata, OffsetAndMetadata, by_topic, offset_commit_error
-from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
-from ottla.wire.messages.producers import InitProducerIdRequest
-from ottla.wire.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    EndTxnRequest,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
+from ottla.client.network import Ask, NetworkCore
+from ottla.client.offsets import GroupMetadata, OffsetAndMetadata, offset_commit_error
+from ottla.client.producer.accumulator import RecordAccumulator
+from ottla.client.transaction.messages import (
+    FENCED,
+    NOBODY,
+    TRANSACTION_VERSION,
+    ProducerIdAndEpoch,
+    TxnHandle,
+    add_group,
+    add_partitions,
+    add_partitions_error,
+    end_txn,
+    init_producer_id,
+    txn_offset_commit,
 )
-
-if TYPE_CHECKING:
-    from ottla.client.producer.sender import ProducerCore
-
-
-# ----------------------------------------
-# A group's offsets as part of a transaction: AddOffsetsToTxn (version 1 only), then TxnOffsetCommit to the group.
-#
-# One at a time, in the order they were sent. Owned by the transactions.
-
-
-# Version 4 is the last of transactions of version 1; 6 has topic ids and exists only in the 4.4 sources.
-COMMIT_AT_MOST_V1 = 4
-COMMIT_AT_MOST = 5
-
-
-@dataclass(slots=True, eq=False)
-class _Sent:
-    offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    group: GroupMetadata
-    operation: "Operation"
-
-
-class TransactionOffsets:
-    """See the module."""
-
-    def __init__(self, transactions: "Transactions", network: NetworkCore, transactional_id: str) -> None:
-        self._transactions = transactions
-        self._network = network
-        self._target = transaction_coordinator(transactional_id)
-        self._queue: deque[_Sent] = deque()
-        self._in_flight = False
-        self._added: set[str] = set()
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._queue and not self._in_flight
-
-    def begin(self) -> None:
-        """A new transaction: no group belongs to it yet."""
-        self._added.clear()
-
-    def send(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata, now: float
-    ) -> "Operation":
-
-        operation = Operation("send_offsets_to_transaction")
-        self._queue.append(_Sent(offsets, group, operation))
-        return operation
-
-    def fail(self, error: KafkaError) -> None:
-        """The transaction cannot be committed any more."""
-        while self._queue:
-            self._queue.popleft().operation.finish(error)
-
-    def step(self, now: float) -> None:
-        if not self._queue or self._in_flight:
-            return
-        sent = self._queue[0]
-        if self._transactions.is_v2 or sent.group.group_id in self._added:
-            self._commit(sent, now)
-        else:
-            self._add_group(sent, now)
-
-    def _add_group(self, sent: _Sent, now: float) -> None:
-        producer_id, epoch = self._transactions.producer_id_and_epoch
-        request = AddOffsetsToTxnRequest(
-            transactional_id=self._target.key,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            group_id=sent.group.group_id,
-        )
-        self._transactions.note_started()
-
-        def answered(response: Any, error: KafkaError | None, now: float) -> None:
-            self._in_flight = False
-            code = None if response is None else error_of(response.error_code)
-            if code is not None:
-                self._refused(sent, self._transactions.on_error(code, "the group cannot be added"))
-            elif error is not None:
-                self._lost(sent, error)
-            else:
-                self._added.add(sent.group.group_id)
-                self.step(now)
-
-        self._in_flight = True
-        self._network.call(Call(request, self._target, float("inf"), answered), now)
-
-    def _commit(self, sent: _Sent, now: float) -> None:
-        self._transactions.note_started()
-        v2 = self._transactions.is_v2
-
-        def answered(response: Any, error: KafkaError | None, now: float) -> None:
-            self._in_flight = False
-            code = None if response is None else offset_commit_error(response)
-            if code is not None:
-                self._refused(sent, self._transactions.on_error(code, "offsets cannot be committed"))
-            elif error is not None:
-                self._lost(sent, error)
-            else:
-                self._settle(sent, None)
-
-        self._in_flight = True
-        call = Call(
-            txn_commit_request(
-                sent.offsets, sent.group, self._target.key, *self._transactions.producer_id_and_epoch
-            ),
-            group_coordinator(sent.group.group_id),
-            float("inf"),
-            answered,
-            error_of=offset_commit_error,
-            at_most=COMMIT_AT_MOST if v2 else COMMIT_AT_MOST_V1,
-            adapt=txn_commit_for_version,
-        )
-        self._network.call(call, now)
-
-    def _refused(self, sent: _Sent, error: KafkaError) -> None:
-        self._settle(sent, error)
-
-    def _lost(self, sent: _Sent, error: KafkaError) -> None:
-        if not isinstance(error, Closed):
-            self._transactions.fail(error)
-        self._settle(sent, error)
-
-    def _settle(self, sent: _Sent, error: KafkaError | None) -> None:
-        if sent in self._queue:
-            self._queue.remove(sent)
-        sent.operation.finish(error)
-
-
-def txn_commit_request(
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    group: GroupMetadata,
-    transactional_id: str,
-    producer_id: int,
-    producer_epoch: int,
-) -> TxnOffsetCommitRequest:
-    """See `commit_for_version` for what older versions lack."""
-
-    def one(tp: TopicPartition) -> TxnOffsetCommitRequestPartition:
-        offset, note, epoch = offsets[tp]
-        return TxnOffsetCommitRequestPartition(
-            partition_index=tp.partition,
-            committed_offset=offset,
-            committed_leader_epoch=epoch,
-            committed_metadata=note,
-        )
-
-    return TxnOffsetCommitRequest(
-        transactional_id=transactional_id,
-        group_id=group.group_id,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        generation_id_or_member_epoch=group.generation_id,
-        member_id=group.member_id,
-        group_instance_id=group.group_instance_id,
-        topics=[
-            TxnOffsetCommitRequestTopic(
-                name=topic, partitions=[one(TopicPartition(topic, number)) for number in numbers]
-            )
-            for topic, numbers in by_topic(offsets)
-        ],
-    )
-
-
-def txn_commit_for_version(request: TxnOffsetCommitRequest, version: int) -> TxnOffsetCommitRequest:
-    """Before version 3 the group is not told who commits (KIP-447)."""
-    if version >= 3:
-        return request
-    return TxnOffsetCommitRequest(
-        transactional_id=request.transactional_id,
-        group_id=request.group_id,
-        producer_id=request.producer_id,
-        producer_epoch=request.producer_epoch,
-        topics=request.topics,
-    )
-
-
-TRANSACTION_VERSION = "transaction.version"
-# The highest versions a transaction of version 1 may use: later ones mean version 2 to the broker.
-ADD_PARTITIONS_AT_MOST = 3
-END_TXN_AT_MOST_V1 = 4
-# The end of the transaction before may take a moment longer than its answer: it is not worth the usual backoff.
-CONCURRENT_BACKOFF_MS = 20.0
+from ottla.model.errors import ErrorCode, KafkaError, error_of
+from ottla.model.ids import NO_PRODUCER_ID, TopicPartition
 
 
 class State(Enum):
@@ -242,8 +61,6 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.FATAL: frozenset(),
 }
 
-# Another producer owns the transactional id now, or we must not use it.
-FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _ABORTABLE = frozenset(
     {
         ErrorCode.TRANSACTION_ABORTABLE,
@@ -284,36 +101,228 @@ class Operation:
             self.is_done, self.error = True, error
 
 
-class Transactions:
-    """See the module."""
+class TransactionPartitions:
+    """The partitions of a transaction; with version 1 the coordinator hears of each before it is written to (KIP-98).
 
-    def __init__(self, network: NetworkCore, config: ProducerConfig, producer: "ProducerCore") -> None:
+    `on_refused` gets the coordinator's error, `on_lost` what ended the request without an answer.
+    """
+
+    # A transaction that is to be aborted gives up what fails; partitions alone know of none.
+    gives_up = False
+
+    def __init__(
+        self,
+        network: NetworkCore,
+        handle: Callable[[], TxnHandle],
+        *,
+        timeout_ms: float,
+        on_refused: Callable[[ErrorCode], object],
+        on_lost: Callable[[KafkaError], None],
+    ) -> None:
+        self._network = network
+        self._handle = handle
+        self._timeout_ms = timeout_ms
+        self._on_refused = on_refused
+        self._on_lost = on_lost
+        self.begin(is_v2=False)
+
+    def begin(self, *, is_v2: bool) -> None:
+        """A new transaction: no partition belongs to it yet."""
+        self.is_v2 = is_v2
+        self._added: set[TopicPartition] = set()
+        self._to_add: set[TopicPartition] = set()
+        self._adding: set[TopicPartition] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._to_add and not self._adding
+
+    def uses(self, tp: TopicPartition) -> None:
+        """A record for this partition was queued."""
+        if not self.is_v2 and tp not in self._added and tp not in self._adding:
+            self._to_add.add(tp)
+
+    def may_send(self, tp: TopicPartition) -> bool:
+        return self.is_v2 or tp in self._added
+
+    def clear(self) -> None:
+        """What the coordinator has not heard of yet is not wanted any more."""
+        self._to_add.clear()
+
+    def step(self, now: float) -> bool:
+        """Tell the coordinator of new partitions; True if it may have heard of the transaction by that."""
+        if not self._to_add or self._adding:
+            return False
+        adding = self._adding = self._to_add
+        self._to_add = set()
+
+        def answered(response: Any, error: KafkaError | None, now: float) -> None:
+            self._adding = set()
+            code = None if response is None else add_partitions_error(response)
+            if code is not None:
+                self._on_refused(code)
+            elif error is not None:
+                self._on_lost(error)
+            else:
+                self._added |= adding
+
+        ask = add_partitions(self._handle(), adding, is_first=not self._added)
+        self._network.call(ask.call(now + self._timeout_ms, answered), now)
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    group: GroupMetadata
+    operation: Operation
+
+
+class TransactionOffsets:
+    """Groups' offsets as part of a transaction: AddOffsetsToTxn (version 1 only), then TxnOffsetCommit to the group.
+
+    One at a time, in the order they were sent.
+    """
+
+    def __init__(self, transactions: "TransactionManager", network: NetworkCore) -> None:
+        self._transactions = transactions
+        self._network = network
+        self._queue: deque[_Sent] = deque()
+        self._in_flight = False
+        self._added: set[str] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._queue and not self._in_flight
+
+    def begin(self) -> None:
+        """A new transaction: no group belongs to it yet."""
+        self._added.clear()
+
+    def send(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> Operation:
+        operation = Operation("send_offsets_to_transaction")
+        self._queue.append(_Sent(offsets, group, operation))
+        return operation
+
+    def fail(self, error: KafkaError) -> None:
+        """The transaction cannot be committed any more."""
+        while self._queue:
+            self._queue.popleft().operation.finish(error)
+
+    def step(self, now: float) -> None:
+        if not self._queue or self._in_flight:
+            return
+        sent = self._queue[0]
+        if self._transactions.is_v2 or sent.group.group_id in self._added:
+            self._commit(sent, now)
+        else:
+            self._add_group(sent, now)
+
+    def _add_group(self, sent: _Sent, now: float) -> None:
+        def answered(response: Any, error: KafkaError | None, now: float) -> None:
+            self._in_flight = False
+            code = None if response is None else error_of(response.error_code)
+            if code is not None:
+                self._settle(sent, self._transactions.on_error(code, "the group cannot be added"))
+            elif error is not None:
+                self._lost(sent, error)
+            else:
+                self._added.add(sent.group.group_id)
+                self.step(now)
+
+        self._ask(add_group(self._transactions.handle, sent.group.group_id), answered, now)
+
+    def _commit(self, sent: _Sent, now: float) -> None:
+        def answered(response: Any, error: KafkaError | None, now: float) -> None:
+            self._in_flight = False
+            code = None if response is None else offset_commit_error(response)
+            if code is not None:
+                self._settle(sent, self._transactions.on_error(code, "offsets cannot be committed"))
+            elif error is not None:
+                self._lost(sent, error)
+            else:
+                self._settle(sent, None)
+
+        transactions = self._transactions
+        ask = txn_offset_commit(transactions.handle, sent.group, sent.offsets, is_v2=transactions.is_v2)
+        self._ask(ask, answered, now)
+
+    def _ask(
+        self, ask: Ask[Any], answered: Callable[[Any, KafkaError | None, float], None], now: float
+    ) -> None:
+        self._in_flight = True
+        self._transactions.note_started()
+        self._network.call(ask.call(float("inf"), answered), now)
+
+    def _lost(self, sent: _Sent, error: KafkaError) -> None:
+        if not isinstance(error, Closed):
+            self._transactions.fail(error)
+        self._settle(sent, error)
+
+    def _settle(self, sent: _Sent, error: KafkaError | None) -> None:
+        if sent in self._queue:
+            self._queue.remove(sent)
+        sent.operation.finish(error)
+
+
+class _Identity(Protocol):
+    producer_id: int
+    epoch: int
+
+    def assigned(self, producer_id: int, epoch: int) -> None: ...
+
+
+class _Producer(Protocol):
+    """What the manager needs of the producer whose transactions it manages (the Sender)."""
+
+    accumulator: RecordAccumulator
+
+    @property
+    def identity(self) -> _Identity | None: ...
+
+    def abort_unsent(self, error: KafkaError) -> None: ...
+
+    def fail(self, error: KafkaError) -> None: ...
+
+
+class TransactionManager:
+    """The state machine; the sender asks it what may be sent, the driver when an operation is done."""
+
+    def __init__(self, network: NetworkCore, config: ProducerConfig, producer: _Producer) -> None:
         assert config.transactional_id is not None
         self._network = network
         self._config = config
         self._producer = producer
-        self._target = transaction_coordinator(config.transactional_id)
+        self.transactional_id = config.transactional_id
         self.state = State.UNINITIALIZED
         self.error: KafkaError | None = None
-        self.is_v2 = False
         self._operation: Operation | None = None
         self._is_started = False  # the coordinator knows, or may know, of this transaction
-        self._added: set[TopicPartition] = set()
-        self._to_add: set[TopicPartition] = set()
-        self._adding: set[TopicPartition] = set()
         self._needs_epoch = False  # version 1: numbers were lost, a new epoch makes a clean start
         self._is_ending = False  # EndTxn is on its way
-        self.offsets = TransactionOffsets(self, network, config.transactional_id)
+        self.partitions = TransactionPartitions(
+            network,
+            lambda: self.handle,
+            timeout_ms=float("inf"),
+            on_refused=lambda code: self.on_error(code, "partitions cannot be added to the transaction"),
+            on_lost=self._on_lost,
+        )
+        self.offsets = TransactionOffsets(self, network)
 
     @property
-    def transactional_id(self) -> str:
-        return self._target.key
+    def is_v2(self) -> bool:
+        return self.partitions.is_v2
 
     @property
-    def producer_id_and_epoch(self) -> tuple[int, int]:
+    def _identity(self) -> _Identity:
         identity = self._producer.identity
         assert identity is not None
-        return identity.producer_id, identity.epoch
+        return identity
+
+    @property
+    def handle(self) -> TxnHandle:
+        identity = self._identity
+        return TxnHandle(self.transactional_id, identity.producer_id, identity.epoch)
 
     def _become(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
@@ -336,13 +345,12 @@ class Transactions:
                 self._become(State.READY)
             operation.finish(error)
 
-        self._ask_for_id(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, done, now)
+        self._ask_for_id(NOBODY, done, now)
         return operation
 
     def begin(self) -> None:
         self._require(State.READY)
-        self.is_v2 = self._network.feature_level(TRANSACTION_VERSION) >= 2
-        self._added, self._to_add, self._adding = set(), set(), set()
+        self.partitions.begin(is_v2=self._network.feature_level(TRANSACTION_VERSION) >= 2)
         self._is_started = self._needs_epoch = False
         self.offsets.begin()
         self.error = None
@@ -357,7 +365,7 @@ class Transactions:
             operation = Operation("send_offsets_to_transaction")
             operation.finish()
             return operation
-        return self.offsets.send(dict(offsets), group, now)
+        return self.offsets.send(dict(offsets), group)
 
     def commit(self, now: float) -> Operation:
         if self.state is State.COMMITTING and self._operation is not None:
@@ -370,7 +378,7 @@ class Transactions:
             return self._operation
         self._require(State.IN_TRANSACTION, State.ABORTABLE)
         operation = self._end(State.ABORTING, "abort_transaction")
-        self._to_add.clear()
+        self.partitions.clear()
         self._producer.abort_unsent(TransactionAborted())
         return operation
 
@@ -397,13 +405,13 @@ class Transactions:
         """A record for this partition was queued."""
         if self.is_v2:
             self._is_started = True
-        elif tp not in self._added and tp not in self._adding:
-            self._to_add.add(tp)
+        else:
+            self.partitions.uses(tp)
 
     def may_send(self, tp: TopicPartition) -> bool:
         if self.state in (State.FATAL, State.ABORTABLE, State.ABORTING):
             return False
-        return self.is_v2 or tp in self._added
+        return self.partitions.may_send(tp)
 
     @property
     def gives_up(self) -> bool:
@@ -441,7 +449,7 @@ class Transactions:
         told = f"{error.message or error.code.name}: abort the transaction, then try it again"
         self.error = TransactionAbortable(error.code, told)
         self._become(State.ABORTABLE)
-        self._to_add.clear()
+        self.partitions.clear()
         self.offsets.fail(self.error)
         if was_committing:
             self._conclude(self.error)
@@ -454,7 +462,7 @@ class Transactions:
         was_ending = self.state in (State.COMMITTING, State.ABORTING)
         self.error = error
         self._become(State.FATAL)
-        self._to_add.clear()
+        self.partitions.clear()
         self.offsets.fail(error)
         if was_ending:
             self._conclude(error)
@@ -463,53 +471,33 @@ class Transactions:
     # -- the turn -------------------------------------------------------------------------------------
 
     def step(self, now: float) -> None:
-        if self._to_add and not self._adding:
-            self._add_partitions(now)
+        if self.partitions.step(now):
+            self._is_started = True  # from here on nobody knows, until the answer is there
         self.offsets.step(now)
         if self.state in (State.COMMITTING, State.ABORTING) and self._is_quiet() and not self._is_ending:
             self._end_transaction(now)
 
     def _is_quiet(self) -> bool:
         """All records and offsets of the transaction are settled."""
-        busy = self._producer.accumulator.incomplete or self._to_add or self._adding
-        return not busy and self.offsets.is_idle
+        return not self._producer.accumulator.incomplete and self.partitions.is_idle and self.offsets.is_idle
 
-    def _call(
-        self,
-        request: Any,
-        on_answer: Callable[[Any, float], None],
-        now: float,
-        *,
-        error: Callable[[Any], ErrorCode | None] | None = None,
-        at_most: int | None = None,
-        retry_backoff_ms: float | None = None,
-        adapt: Callable[[Any, int], Any] | None = None,
-    ) -> None:
-        """To the coordinator, for as long as it takes."""
+    def _ask(self, ask: Ask[Any], on_answer: Callable[[Any, float], None], now: float) -> None:
+        """Of the coordinator, for as long as it takes; None is the answer if there is none to come."""
 
         def answered(response: Any, error: KafkaError | None, now: float) -> None:
-            if response is not None:
-                on_answer(response, now)
-            elif error is not None:
-                self.fail(error if isinstance(error, Closed) else _refused(error, self.transactional_id))
-                on_answer(None, now)
+            if error is not None:
+                self._on_lost(error)
+            on_answer(response, now)
 
-        call = Call(request, self._target, float("inf"), answered, at_most=at_most, adapt=adapt)
-        call.retry_backoff_ms = retry_backoff_ms
-        if error is not None:
-            call.error_of = error
-        self._network.call(call, now)
+        self._network.call(ask.call(float("inf"), answered), now)
+
+    def _on_lost(self, error: KafkaError) -> None:
+        """A request to the coordinator will not be answered."""
+        self.fail(error if isinstance(error, Closed) else _refused(error, self.transactional_id))
 
     def _ask_for_id(
-        self, producer_id: int, epoch: int, on_done: Callable[[KafkaError | None, float], None], now: float
+        self, current: ProducerIdAndEpoch, on_done: Callable[[KafkaError | None, float], None], now: float
     ) -> None:
-        request = InitProducerIdRequest(
-            transactional_id=self.transactional_id,
-            transaction_timeout_ms=self._config.transaction_timeout_ms,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-        )
-
         def answered(response: Any, now: float) -> None:
             code = None if response is None else error_of(response.error_code)
             if response is None:
@@ -517,41 +505,17 @@ class Transactions:
             elif code is not None:
                 on_done(self._init_error(code), now)
             else:
-                assert self._producer.identity is not None
-                self._producer.identity.assigned(response.producer_id, response.producer_epoch)
+                self._identity.assigned(response.producer_id, response.producer_epoch)
                 on_done(None, now)
 
-        self._call(request, answered, now, adapt=_init_for_version)
+        timeout_ms = self._config.transaction_timeout_ms
+        self._ask(init_producer_id(self.transactional_id, timeout_ms, current), answered, now)
 
     def _init_error(self, code: ErrorCode) -> KafkaError:
         if code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED and self.state is State.INITIALIZING:
             # Whoever lacks a right may be given it: init_transactions may be called again.
             return KafkaError(code, f"{self.transactional_id!r}: not authorized")
         return self.on_error(code, "the transactional id cannot be used")
-
-    def _add_partitions(self, now: float) -> None:
-        """Version 1: the coordinator hears of partitions before they are written to."""
-        adding = self._adding = self._to_add
-        self._to_add = set()
-        request = add_partitions_request(self.transactional_id, *self.producer_id_and_epoch, adding)
-        self._is_started = True  # from here on nobody knows, until the answer is there
-
-        def answered(response: Any, now: float) -> None:
-            self._adding = set()
-            code = None if response is None else add_error(response)
-            if code is not None:
-                self.on_error(code, "partitions cannot be added to the transaction")
-            elif response is not None:
-                self._added |= adding
-
-        self._call(
-            request,
-            answered,
-            now,
-            error=add_error,
-            at_most=ADD_PARTITIONS_AT_MOST,
-            retry_backoff_ms=CONCURRENT_BACKOFF_MS if not self._added else None,
-        )
 
     # -- the end --------------------------------------------------------------------------------------
 
@@ -564,14 +528,8 @@ class Transactions:
         if not self._is_started:
             self._ended(None, now)
             return
-        producer_id, epoch = self.producer_id_and_epoch
-        request = EndTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            committed=self.state is State.COMMITTING,
-        )
-        self._call(request, self._ended, now, at_most=None if self.is_v2 else END_TXN_AT_MOST_V1)
+        commit = self.state is State.COMMITTING
+        self._ask(end_txn(self.handle, commit=commit, is_v2=self.is_v2), self._ended, now)
 
     def _ended(self, response: Any, now: float) -> None:
         self._is_ending = False
@@ -582,13 +540,12 @@ class Transactions:
             verb = "commit" if self.state is State.COMMITTING else "abort"
             self.on_error(code, f"the transaction could not {verb}", of_end=True)
             return
-        identity = self._producer.identity
-        assert identity is not None
+        identity = self._identity
         if response is not None and response.producer_id != NO_PRODUCER_ID:
             identity.assigned(response.producer_id, response.producer_epoch)
         elif self._needs_epoch:
             self._is_ending = True
-            self._ask_for_id(identity.producer_id, identity.epoch, self._raised, now)
+            self._ask_for_id(ProducerIdAndEpoch(identity.producer_id, identity.epoch), self._raised, now)
             return
         self._over()
 
@@ -605,40 +562,6 @@ class Transactions:
         self._producer.accumulator.hurry -= 1
         if self._operation is not None:
             self._operation.finish(error)
-
-
-def _init_for_version(request: InitProducerIdRequest, version: int) -> InitProducerIdRequest:
-    """Before version 3 a producer cannot say who it was; it gets a new epoch all the same (KIP-360)."""
-    if version >= 3:
-        return request
-    return InitProducerIdRequest(
-        transactional_id=request.transactional_id, transaction_timeout_ms=request.transaction_timeout_ms
-    )
-
-
-def add_partitions_request(
-    transactional_id: str, producer_id: int, producer_epoch: int, adding: Iterable[TopicPartition]
-) -> AddPartitionsToTxnRequest:
-    """For ADD_PARTITIONS_AT_MOST: later versions are for brokers."""
-    return AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=transactional_id,
-        v3_and_below_producer_id=producer_id,
-        v3_and_below_producer_epoch=producer_epoch,
-        v3_and_below_topics=[
-            AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in by_topic(adding)
-        ],
-    )
-
-
-def add_error(response: Any) -> ErrorCode | None:
-    """The error that matters most: one that passes, then whatever else."""
-    codes = [
-        error_of(result.partition_error_code)
-        for topic in response.results_by_topic_v3_and_below
-        for result in topic.results_by_partition
-    ]
-    found = [code for code in codes if code is not None and code is not ErrorCode.OPERATION_NOT_ATTEMPTED]
-    return min(found, key=lambda code: not code.retriable, default=None)
 
 
 def _refused(error: KafkaError, transactional_id: str) -> KafkaError:

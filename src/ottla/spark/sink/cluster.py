@@ -17,11 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from ottla.client.consumer.fetch import AbortedTransactions
-from ottla.client.consumer.inline import OffsetOutOfRange, RawChunk, RawFetcher
+from ottla.client.consumer.inline import CompletedFetch, OffsetOutOfRange, RawFetcher
 from ottla.client.errors import ProducerFenced
 from ottla.client.inline import InlineClient
-from ottla.client.metadata import error_of
-from ottla.client.network import Target, transaction_coordinator
 from ottla.client.offsets import EARLIEST
 from ottla.client.producer.inline import RawProducer
 from ottla.client.transaction.by_id import (
@@ -30,15 +28,14 @@ from ottla.client.transaction.by_id import (
     add_offsets,
     committed,
     end_all,
+    end_and_go_on,
+    fence_all,
     init_producer_id,
-    is_v2,
     list_open,
 )
-from ottla.client.transaction.manager import END_TXN_AT_MOST_V1
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import ATTRIBUTES_OFFSET, BatchView, iter_batches
-from ottla.records.columns import stamp_batch
 from ottla.spark.sink.commit import (
     Committed,
     CopyRows,
@@ -61,8 +58,6 @@ from ottla.spark.sink.commit import (
     to_offsets,
 )
 from ottla.spark.sink.options import SinkOptions
-from ottla.wire.messages.producers import InitProducerIdRequest
-from ottla.wire.messages.transactions import EndTxnRequest
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +98,7 @@ def examine(
 
 
 def _count(
-    chunk: RawChunk, span: Span, by_producer: dict[tuple[int, int], Entry], found: dict[Entry, _Found]
+    chunk: CompletedFetch, span: Span, by_producer: dict[tuple[int, int], Entry], found: dict[Entry, _Found]
 ) -> None:
     aborted = AbortedTransactions(chunk.aborted)
     for batch in iter_batches(chunk.data):
@@ -117,7 +112,7 @@ def _count(
             found[entry].aborted_rows += batch.records_count
 
 
-def _is_in(batch: BatchView, chunk: RawChunk, span: Span) -> bool:
+def _is_in(batch: BatchView, chunk: CompletedFetch, span: Span) -> bool:
     """Rows of the span, once each: an answer may begin with a batch that began before the offset asked for."""
     return not batch.is_control and chunk.fetch_offset <= batch.base_offset <= span.last_offset
 
@@ -166,15 +161,12 @@ def _send_again(producer: RawProducer, span: Span, batch: BatchView) -> None:
     _HEAD.pack_into(data, 0, 0, len(data) - 12, -1)
     (attributes,) = _ATTRIBUTES.unpack_from(data, ATTRIBUTES_OFFSET)
     _ATTRIBUTES.pack_into(data, ATTRIBUTES_OFFSET, attributes & ~_LOG_APPEND_TIME)
-    who = (producer.producer_id, producer.producer_epoch)
-    producer.send(
-        span.topic_partition, batch.records_count, lambda sequence: stamp_batch(data, *who, sequence)
-    )
+    producer.send(span.topic_partition, batch.records_count, data)
 
 
 def _chunks(
     client: InlineClient, span: Span, timeout_ms: float, *, read_committed: bool
-) -> Iterator[RawChunk]:
+) -> Iterator[CompletedFetch]:
     """The span's batches; none where the log does not reach any more, or the topic is gone."""
     tp = span.topic_partition
     try:
@@ -300,20 +292,7 @@ class SinkCluster:
         return {tp: (offset, metadata) for tp, (offset, metadata) in offsets.items()}
 
     def _end_decision(self, identity: Identity) -> Identity:
-        request = EndTxnRequest(
-            transactional_id=self._decider,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            committed=True,
-        )
-        at_most = None if is_v2(self._client) else END_TXN_AT_MOST_V1
-        response = self._client.request(request, transaction_coordinator(self._decider), at_most=at_most)
-        code = error_of(response.error_code)
-        if code is not None:
-            raise KafkaError(code, f"transactional id {self._decider!r}: {code.name}")
-        if response.producer_id < 0:
-            return identity  # version 1: the epoch stays
-        return Identity(response.producer_id, response.producer_epoch)
+        return Identity(*end_and_go_on(self._client, self._handle(identity), commit=True))
 
     # -- the tasks' transactions -----------------------------------------------------------------------
 
@@ -337,16 +316,7 @@ class SinkCluster:
         if not left:
             return
         log.info("%s: %d transactions that nobody will commit are aborted", self._prefix, len(left))
-        timeout_ms = self._options.transaction_timeout_ms
-        asked: list[tuple[Any, Target]] = [
-            (
-                InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms),
-                transaction_coordinator(name),
-            )
-            for name in left
-        ]
-        for name, answer in zip(left, self._client.request_all(asked), strict=True):
-            error = answer if isinstance(answer, KafkaError) else error_of(answer.error_code)
+        for name, error in fence_all(self._client, left, self._options.transaction_timeout_ms).items():
             if error is not None:
                 log.warning("transactional id %r is left to its timeout: %s", name, error)
 

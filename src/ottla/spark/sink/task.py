@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -32,7 +31,6 @@ from ottla.records.columns import (
     prepare_batch,
     row_columns,
     split_rows,
-    stamp_batch,
 )
 from ottla.spark.connection import forget, shared_client
 from ottla.spark.sink.cluster import read_decision
@@ -50,7 +48,7 @@ class RowError(ValueError):
 
 
 class Prepared(NamedTuple):
-    """A batch that lacks its producer and sequence; see ottla.records.columns.stamp_batch."""
+    """A batch that lacks its producer and sequence; see RawProducer.send."""
 
     tp: TopicPartition
     rows: int
@@ -304,9 +302,8 @@ class _Writer:
         return TaskReport(attempt.prefix, attempt.query_id, attempt.batch_id, entry, spans)
 
     def _send(self, producer: RawProducer, batches: Iterator[Any]) -> None:
-        who = (producer.producer_id, producer.producer_epoch)
         for tp, rows, batch in batches:
-            producer.send(tp, rows, partial(stamp_batch, batch, *who))
+            producer.send(tp, rows, batch)
             self._rows += rows
 
     def _abort(self, handle: TxnHandle) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from ottla.client.consumer.inline import OffsetOutOfRange, RawChunk, RawFetcher, plain_sections
+from ottla.client.consumer.inline import CompletedFetch, OffsetOutOfRange, RawFetcher, plain_sections
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import batch_at
 from ottla.records.columns import ColumnBuilder
@@ -132,7 +132,7 @@ class RangeReader:
 
     # -- records to columns ---------------------------------------------------------------------------
 
-    def _plain(self, chunk: RawChunk) -> Iterator[Any]:
+    def _plain(self, chunk: CompletedFetch) -> Iterator[Any]:
         """Many batches at a time; one by one only where they are compressed, or broken."""
         data, end = chunk.data, len(chunk.data)
         position = 0
@@ -156,7 +156,7 @@ class RangeReader:
                 yield from self._sections(chunk._replace(data=data[position : batch.end]))
                 position = batch.end
 
-    def _sections(self, chunk: RawChunk) -> Iterator[Any]:
+    def _sections(self, chunk: CompletedFetch) -> Iterator[Any]:
         for section in plain_sections(chunk):
             self._builder.add_records(*section, chunk.fetch_offset, self._whole.end)
             if self._is_full:

@@ -22,14 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ottla.client.inline import InlineClient
-from ottla.client.network import group_coordinator
-from ottla.client.offsets import (
-    BY_NAME,
-    GroupMetadata,
-    OffsetAndMetadata,
-    offset_commit_error,
-    offset_commit_request,
-)
+from ottla.client.transaction.by_id import commit_offsets
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.spark.connection import OptionError
@@ -87,17 +80,8 @@ class Progress:
 
     def _commit(self, client: InlineClient, offsets: Mapping[TopicPartition, int]) -> None:
         """As a consumer without a group's membership does; the members of a real group of that name refuse it."""
-        wanted = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
-        response = client.request(
-            offset_commit_request(wanted, GroupMetadata(self.group), client.core.metadata),
-            group_coordinator(self.group),
-            timeout_ms=COMMIT_TIMEOUT_MS,
-            error_of=offset_commit_error,
-            at_most=BY_NAME,
-        )
-        code = offset_commit_error(response)
-        if code is not None:
-            raise KafkaError(code, code.name)
+        with_metadata = {tp: (offset, "") for tp, offset in offsets.items()}
+        commit_offsets(client, self.group, with_metadata, COMMIT_TIMEOUT_MS)
 
     def _failed(self, error: KafkaError, now_s: float) -> None:
         self._not_before_s = now_s + RETRY_AFTER_S

@@ -526,7 +526,7 @@ def test_closing_ends_the_sessions() -> None:
     rig = Rig(fetch_max_wait_ms=10)
     rig.assign()
     assert rig.cluster.run(lambda: len(rig.fetches()) >= 2)
-    session = rig.consumer._sessions[1].session_id
+    session = rig.fetches()[-1].session_id
     rig.consumer.close(rig.cluster.now)
     rig.consumer.assign([], rig.cluster.now)
     rig.cluster.run_for(50)

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWER, FakeCluster, Partition
 
 from ottla.client.config import AdminConfig
-from ottla.client.consumer.inline import OffsetOutOfRange, RangeFetch, RawChunk, plain_sections
+from ottla.client.consumer.inline import CompletedFetch, OffsetOutOfRange, RangeRead, plain_sections
 from ottla.client.errors import TimedOut, UnsupportedVersion
 from ottla.client.lookups import GONE_AFTER_MS
 from ottla.client.network import NetworkCore
@@ -30,17 +30,17 @@ class Rig:
         self.core = NetworkCore(AdminConfig(bootstrap_servers="bootstrap:9092", **settings), seed=seed)
         self.cluster = FakeCluster(self.core, nodes, seed=seed)
         self.partition = self.cluster.create("t", 1).partitions[0]
-        self.chunks: list[RawChunk] = []
+        self.chunks: list[CompletedFetch] = []
 
     def fill(self, batches: int, **how: Any) -> None:
         for _ in range(batches):
             add(self.partition, EACH, **how)
 
-    def fetch(self, start: int, end: int, *, read_committed: bool = True, **more: Any) -> RangeFetch:
+    def fetch(self, start: int, end: int, *, read_committed: bool = True, **more: Any) -> RangeRead:
         settings = {"max_bytes": 4096, "timeout_ms": 20_000.0, **more}
-        return RangeFetch(self.core, TP, start, end, read_committed=read_committed, **settings)
+        return RangeRead(self.core, TP, start, end, read_committed=read_committed, **settings)
 
-    def next(self, fetch: RangeFetch) -> RawChunk | None:
+    def next(self, fetch: RangeRead) -> CompletedFetch | None:
         fetch.wait_from(self.cluster.now)
         assert self.cluster.run(fetch.has_news, 600_000)
         chunk = fetch.take()
@@ -48,7 +48,7 @@ class Rig:
             self.chunks.append(chunk)
         return chunk
 
-    def rest(self, fetch: RangeFetch) -> None:
+    def rest(self, fetch: RangeRead) -> None:
         while self.next(fetch) is not None:
             pass
 
@@ -83,7 +83,7 @@ def put(partition: Partition, data: bytearray) -> int:
     return base
 
 
-def offsets(chunk: RawChunk) -> list[int]:
+def offsets(chunk: CompletedFetch) -> list[int]:
     found: list[int] = []
     for buf, start, end, count, base_offset, base_timestamp, append_time in plain_sections(chunk):
         records = decode_records(buf, start, end, count, base_offset, base_timestamp, -1, append_time)
@@ -413,7 +413,7 @@ def test_what_came_before_an_error_is_handed_out_first() -> None:
 
 def test_a_topic_that_does_not_exist_is_told_after_a_while() -> None:
     rig = Rig()
-    fetch = RangeFetch(
+    fetch = RangeRead(
         rig.core, TopicPartition("u", 0), 0, 5, read_committed=True, max_bytes=1, timeout_ms=60_000
     )
     with pytest.raises(KafkaError, match="does not exist") as caught:
@@ -425,7 +425,7 @@ def test_a_topic_that_does_not_exist_is_told_after_a_while() -> None:
 def test_a_partition_that_does_not_exist_is_told() -> None:
     rig = Rig()
     where = TopicPartition("t", 3)
-    fetch = RangeFetch(rig.core, where, 0, 5, read_committed=True, max_bytes=1, timeout_ms=60_000)
+    fetch = RangeRead(rig.core, where, 0, 5, read_committed=True, max_bytes=1, timeout_ms=60_000)
     with pytest.raises(KafkaError, match="does not exist"):
         rig.next(fetch)
 

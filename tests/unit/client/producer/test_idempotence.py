@@ -11,7 +11,7 @@ from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWE
 from tests.unit.client.producer.test_producer import Rig, answer, refuse
 
 from ottla.client.producer.accumulator import Delivery, ProducerBatch
-from ottla.client.producer.sender import MAX_EPOCH, PartitionSequences, ProducerIdentity
+from ottla.client.producer.identity import MAX_EPOCH, PartitionSequences, ProducerIdentity
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import MAX_SEQUENCE, BatchView

@@ -1,6 +1,7 @@
 """Finished batches on their way: order, retries, refusals, both versions of transactions."""
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from tests.unit.client.fake_groups import FakeGroups
 from ottla.client.config import ClientConfig
 from ottla.client.errors import ProducerFenced, TimedOut
 from ottla.client.network import NetworkCore
-from ottla.client.producer.inline import BatchSender, Written
+from ottla.client.producer.inline import RawProducer, Written
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.records.batch import MAX_SEQUENCE
+from ottla.records.batch import MAX_SEQUENCE, iter_batches
 from ottla.records.record import build_batch
 from ottla.wire.messages.api_versions import ApiVersionsRequest, FinalizedFeatureKey
 from ottla.wire.messages.produce import (
@@ -36,7 +37,7 @@ TP = TopicPartition("t", 0)
 
 
 class Rig:
-    """A sender and a cluster with topic "t"."""
+    """A producer and a cluster with topic "t"."""
 
     def __init__(
         self,
@@ -60,14 +61,17 @@ class Rig:
         self._set_level(level)
         self.topic = self.cluster.create("t", partitions)
         assert self.cluster.run(lambda: self.core.metadata.version > 0)
-        self.sender = BatchSender(
-            self.core,
+        client: Any = SimpleNamespace(
+            core=self.core, now_ms=lambda: self.cluster.now, until=self.cluster.run, turn=lambda: None
+        )
+        self.producer = RawProducer(
+            client,
             producer_id=PRODUCER_ID,
             producer_epoch=EPOCH,
             transactional_id="x" if transactional else None,
             max_request_bytes=max_request_bytes,
-            delivery_timeout_ms=120_000.0,
         )
+        self.sender = self.producer.sender
         self.transactional = transactional
         self.sent: dict[TopicPartition, list[bytes]] = {}
 
@@ -109,19 +113,13 @@ class Rig:
         values += batch
         data = build_batch(
             [(1000, None, value.ljust(size_bytes), ()) for value in batch],
-            producer_id=PRODUCER_ID,
-            producer_epoch=EPOCH,
-            base_sequence=self.sender.next_sequence(tp),
+            producer_id=0 if self.transactional else -1,
             transactional=self.transactional,
         )
-        self.sender.add(tp, data, count, self.cluster.now)
+        self.producer.send(tp, count, data)
 
-    def flush(self, limit_ms: float = 300_000) -> None:
-        sender = self.sender
-        done = self.cluster.run(lambda: sender.error is not None or not sender.pending_bytes, limit_ms)
-        assert done
-        if sender.error is not None:
-            raise sender.error
+    def flush(self) -> None:
+        self.flushed = self.producer.flush()
 
     def values(self, tp: TopicPartition = TP) -> list[bytes]:
         return [(record.value or b"").rstrip() for record in self.cluster.partition(tp).records()]
@@ -130,10 +128,10 @@ class Rig:
         """Everything that was sent is there, once and in order."""
         for tp, values in self.sent.items():
             assert self.values(tp) == values
-        assert self.sender.pending_bytes == self.sender.unsent_bytes == 0
+        assert self.sender.accumulator.used_bytes == self.sender.in_flight_bytes == 0
 
     def written(self, tp: TopicPartition = TP) -> Written | None:
-        return self.sender.lanes[tp].written
+        return self.flushed.get(tp)
 
 
 def refusal(error: ErrorCode, *, offset: int = -1, leader: tuple[int, int] = (-1, -1), **more: Any) -> Any:
@@ -289,14 +287,36 @@ def test_numbers_wrap() -> None:
     rig.send(count=2)
     rig.flush()
     partition = rig.cluster.partition(TP)
-    lane = rig.sender.lanes[TP]
-    lane.next_sequence = MAX_SEQUENCE - 2
+    assert rig.sender.identity is not None
+    sequences = rig.sender.identity.of(TP)
+    sequences.next_sequence = MAX_SEQUENCE - 2
     _, recent = partition.producers[PRODUCER_ID]
     recent.append((MAX_SEQUENCE - 4, MAX_SEQUENCE - 3, 0))
     for _ in range(4):
         rig.send(count=2)
-    assert lane.next_sequence == 5
-    assert [batch.base_sequence for batch in lane.batches] == [MAX_SEQUENCE - 2, MAX_SEQUENCE, 1, 3]
+    rig.flush()
+    assert sequences.next_sequence == 5
+    sent = [batch for r in rig.cluster.requests(ProduceRequest) for batch in iter_batches(records_of(r))]
+    assert [batch.base_sequence for batch in sent] == [0, MAX_SEQUENCE - 2, MAX_SEQUENCE, 1, 3]
+    rig.check()
+
+
+def records_of(request: ProduceRequest) -> Any:
+    return request.topic_data[0].partition_data[0].records
+
+
+@pytest.mark.parametrize("when", [1, 2, 3])
+def test_batches_behind_a_failed_one_keep_their_order_where_numbers_wrap(when: int) -> None:
+    rig = Rig()
+    rig.send(count=2)
+    rig.flush()
+    assert rig.sender.identity is not None
+    rig.sender.identity.of(TP).next_sequence = MAX_SEQUENCE - 2
+    _, recent = rig.cluster.partition(TP).producers[PRODUCER_ID]
+    recent.append((MAX_SEQUENCE - 4, MAX_SEQUENCE - 3, 0))
+    faults(rig, *[None] * (when - 1), refusal(ErrorCode.NOT_ENOUGH_REPLICAS))
+    for _ in range(5):
+        rig.send(count=2)
     rig.flush()
     rig.check()
 
@@ -326,7 +346,7 @@ def test_a_refusal_names_the_partition_and_ends_it(code: ErrorCode) -> None:
         rig.flush()
     assert caught.value.code is code
     rig.cluster.run_for(60_000)  # answers to the others come, and nobody minds
-    assert rig.sender.error is caught.value
+    assert rig.sender.fatal is caught.value
 
 
 @pytest.mark.parametrize("code", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
@@ -355,7 +375,7 @@ def test_a_partition_that_does_not_exist_is_told() -> None:
 def test_after_close_nothing_is_sent() -> None:
     rig = Rig()
     rig.send()
-    rig.sender.close()
+    rig.producer.close()
     rig.cluster.run_for(10_000)
     assert rig.cluster.requests(ProduceRequest) == []
     assert rig.sender not in rig.core.parties

@@ -10,7 +10,7 @@ from ottla.client.config import ProducerConfig
 from ottla.client.errors import Closed, RecordTooLarge, TimedOut
 from ottla.client.network import NetworkCore
 from ottla.client.producer.accumulator import Delivery
-from ottla.client.producer.sender import ProducerCore
+from ottla.client.producer.core import ProducerCore
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import HEADER_SIZE, BatchView
 from ottla.wire.messages.produce import (

@@ -60,19 +60,23 @@ class ScriptedClient:
     def known(self, target: Target) -> int:
         return 2
 
-    def request_all(self, requests: Any, *, at_most: int | None = None, **_: Any) -> list[Any]:
-        return [self._answer(request, to, at_most) for request, to in requests]
-
-    def request(self, request: Any, to: Target, *, at_most: int | None = None, **_: Any) -> Any:
-        answer = self._answer(request, to, at_most)
+    def ask(self, ask: Any, timeout_ms: float | None = None) -> Any:
+        (answer,) = self.ask_all([ask], timeout_ms)
         if isinstance(answer, KafkaError):
             raise answer
         return answer
 
-    def _answer(self, request: Any, to: Target, at_most: int | None) -> Any:
-        self.asked.append((request, to, at_most))
-        answer = self.answers[request.NAME.removesuffix("Request")]
-        return answer(request) if callable(answer) else answer
+    def ask_all(self, asks: Any, timeout_ms: float | None = None) -> list[Any]:
+        return [self._answer(ask) for ask in asks]
+
+    def _answer(self, ask: Any) -> Any:
+        self.asked.append((ask.request, ask.target, ask.at_most))
+        answer = self.answers[ask.request.NAME.removesuffix("Request")]
+        answer = answer(ask.request) if callable(answer) else answer
+        try:
+            return answer if isinstance(answer, KafkaError) else ask.read(answer)
+        except KafkaError as refusal:
+            return refusal
 
     def requests(self, kind: type) -> list[Any]:
         return [request for request, _, _ in self.asked if isinstance(request, kind)]

@@ -17,8 +17,8 @@ from ottla.client.errors import (
 from ottla.client.network import NetworkCore
 from ottla.client.offsets import GroupMetadata, OffsetAndMetadata
 from ottla.client.producer.accumulator import Delivery
-from ottla.client.producer.sender import ProducerCore
-from ottla.client.transaction.manager import TRANSITIONS, Operation, State, Transactions
+from ottla.client.producer.core import ProducerCore
+from ottla.client.transaction.manager import TRANSITIONS, Operation, State, TransactionManager
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import BatchView
@@ -77,7 +77,7 @@ class Rig:
         self.cluster.handlers[ApiVersionsRequest] = api_versions
 
     @property
-    def txn(self) -> Transactions:
+    def txn(self) -> TransactionManager:
         assert self.producer.transactions is not None
         return self.producer.transactions
 
@@ -348,8 +348,8 @@ def test_a_number_out_of_order_is_not_mended_behind_the_coordinators_back(level:
     rig.on(ProduceRequest, produce_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)(rig))
     with pytest.raises(TransactionAbortable):
         rig.commit()
-    assert rig.producer.identity is not None
-    assert rig.producer.identity.epoch == 1, "the epoch is the coordinator's to raise"
+    assert rig.producer.sender.identity is not None
+    assert rig.producer.sender.identity.epoch == 1, "the epoch is the coordinator's to raise"
     rig.abort()
 
 

@@ -24,13 +24,14 @@ class FakeClient:
         self.commits: list[dict[int, int]] = []
         self.error: KafkaError | None = None
 
-    def request(self, request: Any, to: Any, **more: Any) -> Any:
+    def ask(self, ask: Any, timeout_ms: float) -> Any:
         if self.error is not None:
             raise self.error
+        request = ask.request
         assert request.group_id == "g"
         offsets = {p.partition_index: p.committed_offset for t in request.topics for p in t.partitions}
         self.commits.append(offsets)
-        return OffsetCommitResponse()
+        return ask.read(OffsetCommitResponse())
 
 
 def test_only_changes_are_committed() -> None:
