@@ -18,7 +18,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid, uuid_to_str
 from ottla.model.tasks import guarded
 from ottla.storage.background import BackgroundWork, Deletions, in_slices, in_thread
-from ottla.storage.cleaner.manager import CleanerManager
+from ottla.storage.cleaner.manager import LogCleanerManager
 from ottla.storage.config import LogConfig, LogManagerSettings
 from ottla.storage.dirs.checkpoints import UNKNOWN_BROKER_EPOCH
 from ottla.storage.dirs.log_dir import DELETE_SUFFIX, LogDir, dir_name, open_log_dirs
@@ -163,7 +163,7 @@ class LogStore(LogRegistry):
         self._finishing: set[asyncio.Task[OSError | KafkaError | None]] = set()
         self.pool = ThreadPoolExecutor(self.settings.background_threads, thread_name_prefix="storage")
         self.deletions = Deletions(clock, self.pool)
-        self.cleaner = CleanerManager(self)
+        self.cleaner = LogCleanerManager(self)
         self.background = BackgroundWork(self)
 
     def _files_wanted(self) -> int:

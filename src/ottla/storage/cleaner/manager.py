@@ -31,7 +31,7 @@ from ottla.storage.cleaner.job import (
     SegmentSpec,
     remove_cleaned_files,
 )
-from ottla.storage.config import MAX_LONG, CleanerSettings
+from ottla.storage.config import MAX_LONG, CleanerConfig
 from ottla.storage.dirs.checkpoints import fsync_dir
 from ottla.storage.dirs.log_dir import LogDir
 from ottla.storage.errors import OutOfFilesError, is_out_of_files
@@ -146,7 +146,7 @@ def _is_overdue(log: Log, dirty: Sequence[LogSegment], now_ms: int) -> bool:
     return bool(stamps) and min(stamps) < now_ms - lag_ms
 
 
-def make_job(target: LogToClean, settings: CleanerSettings, now_ms: int) -> CleaningJob:
+def make_job(target: LogToClean, settings: CleanerConfig, now_ms: int) -> CleaningJob:
     """The job for a log as it stands."""
     log, config = target.log, target.log.config
     threads = max(1, settings.threads)
@@ -202,7 +202,7 @@ class Cleaning:
         self.runner.kill()
 
 
-class CleanerManager:
+class LogCleanerManager:
     """Compaction for all logs of a broker."""
 
     def __init__(self, manager: "LogStore", runner: Callable[[], Runner] = new_process) -> None:
@@ -346,7 +346,7 @@ class CleanerManager:
         await asyncio.sleep(min(self._settings.backoff_ms / 1000, LONGEST_SLEEP_SECONDS))
 
     @property
-    def _settings(self) -> CleanerSettings:
+    def _settings(self) -> CleanerConfig:
         return self._manager.settings.cleaner
 
     # -- retention of compacted logs

@@ -30,7 +30,7 @@ from ottla.records.types import Buffer
 from ottla.storage.config import MAX_LONG, LogConfig
 from ottla.storage.errors import UnexpectedOffsetError
 from ottla.storage.log.reader import ReadableLog
-from ottla.storage.producers.entry import BatchMetadata, CompletedTxn, ProducerEntry
+from ottla.storage.producers.entry import BatchMetadata, CompletedTxn, ProducerStateEntry
 from ottla.storage.producers.state import ProducerUpdate, stage_batches
 from ottla.storage.producers.verification import NOT_CHECKED, Verification
 from ottla.storage.segment.indexes import MAX_RELATIVE_OFFSET, AbortedTransaction
@@ -470,7 +470,7 @@ class AppendableLog(WritableLog):
         if producer is not None:
             producer.follow(sequence, last_delta, last_offset, highest)
             if in_transaction:
-                self._go_on_with_transaction(producer, offset)
+                self._continue_transaction(producer, offset)
         return _new_result(
             AppendResult, (offset, last_offset, NO_TIMESTAMP, self.log_start_offset, False, size)
         )
@@ -511,21 +511,21 @@ class AppendableLog(WritableLog):
             else:
                 batch = BatchMetadata(NO_SEQUENCE, last_offset, last_delta, newest)
                 producer.add_batch(producer_epoch, batch)
-                self._go_on_with_transaction(producer, offset)
+                self._continue_transaction(producer, offset)
         return _new_result(
             AppendResult, (offset, last_offset, NO_TIMESTAMP, self.log_start_offset, False, size)
         )
 
     # -- transactions
 
-    def _go_on_with_transaction(self, producer: ProducerEntry, offset: int) -> None:
+    def _continue_transaction(self, producer: ProducerStateEntry, offset: int) -> None:
         """A batch of a transaction is written at an offset: its first, if none was open."""
-        self._producers.go_on_with_transaction(producer, offset)
+        self._producers.continue_transaction(producer, offset)
         if self._first_unstable is None:
             self._first_unstable = offset
 
     def _end_transaction(
-        self, producer: ProducerEntry, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int
+        self, producer: ProducerStateEntry, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int
     ) -> None:
         """A marker is written at an offset. What it decides stays unstable until everybody has the marker."""
         txn = self._producers.end_transaction(producer, marker, epoch, offset, timestamp)

@@ -49,7 +49,7 @@ def parse_epochs(content: bytes, source: str) -> list[EpochEntry]:
     return [EpochEntry(*line) for line in numbers[2:]]
 
 
-class LeaderEpochs:
+class LeaderEpochFileCache:
     """The epochs of a log, in order.
 
     `latest` is the newest one; `settled` is the same if the file says so too, and else no epoch at all: an append
@@ -68,7 +68,7 @@ class LeaderEpochs:
         self.settled = self.latest
 
     @classmethod
-    def load(cls, dir: Path) -> "LeaderEpochs":
+    def load(cls, dir: Path) -> "LeaderEpochFileCache":
         """Reads the file. A damaged one counts as none: the epochs are found again in the batches."""
         path = f"{dir}/{FILE_NAME}"
         content = read_small(path)

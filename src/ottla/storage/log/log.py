@@ -31,10 +31,10 @@ from ottla.storage.dirs.checkpoints import (
 from ottla.storage.dirs.log_dir import delete_dir_name, parse_dir_name
 from ottla.storage.files import DELETED_SUFFIX, SWAP_SUFFIX, fsync_file
 from ottla.storage.log.append import AppendableLog
-from ottla.storage.log.leader_epochs import LeaderEpochs
+from ottla.storage.log.leader_epochs import LeaderEpochFileCache
 from ottla.storage.log.reader import ActiveProducer
 from ottla.storage.log.recovery import LogLoader
-from ottla.storage.producers.state import ProducerState, go_on, rebuild_producer_state
+from ottla.storage.producers.state import ProducerStateManager, never_abort, rebuild_producer_state
 from ottla.storage.segment.file_records import LogSlice, TimestampOffset
 from ottla.storage.segment.indexes import AbortedTransaction
 from ottla.storage.segment.segment import LogSegment
@@ -138,7 +138,7 @@ class Log(AppendableLog):
         clean: bool = False,
         producer_id_expiration_ms: int = 86_400_000,
         max_transaction_timeout_ms: int = 900_000,
-        check: Callable[[], None] = go_on,
+        check: Callable[[], None] = never_abort,
     ) -> Self:
         """Loads a log from its directory, or begins one. `clean` says that the last stop was clean.
 
@@ -152,8 +152,8 @@ class Log(AppendableLog):
             dir.mkdir(parents=True, exist_ok=True)
         known_id = read_topic_id(dir)
         agreed_id = agree_on_topic_id(known_id, topic_id, topic_partition)
-        epochs = LeaderEpochs.load(dir)
-        producers = ProducerState(
+        epochs = LeaderEpochFileCache.load(dir)
+        producers = ProducerStateManager(
             topic_partition,
             dir,
             expiration_ms=producer_id_expiration_ms,

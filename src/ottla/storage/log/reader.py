@@ -14,9 +14,9 @@ from ottla.records.kernel import find_timestamp
 from ottla.records.record import MAX_DECOMPRESSED_BYTES, record_section
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfFilesError, StorageError, is_out_of_files
-from ottla.storage.log.leader_epochs import LeaderEpochs
+from ottla.storage.log.leader_epochs import LeaderEpochFileCache
 from ottla.storage.log.recovery import LoadedLog
-from ottla.storage.producers.state import ProducerState
+from ottla.storage.producers.state import ProducerStateManager
 from ottla.storage.segment.file_records import (
     LEADER_EPOCH,
     MAX_TIMESTAMP,
@@ -139,8 +139,8 @@ class LogState:
         topic_id: Uuid | None,
         config: LogConfig,
         loaded: LoadedLog,
-        epochs: LeaderEpochs,
-        producers: ProducerState,
+        epochs: LeaderEpochFileCache,
+        producers: ProducerStateManager,
         now_ms: int,
     ) -> None:
         self.dir = dir

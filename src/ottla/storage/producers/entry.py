@@ -1,9 +1,9 @@
 """One idempotent or transactional producer as a partition knows it (KIP-98).
 
 Its epoch, its last five batches (to tell a duplicate from a gap), and the transaction it has open. An entry takes what
-it is given: whether it may be given that is judged by others (staged_producer.py, or ProducerState.expects).
+it is given: whether it may be given that is judged by others (staged_producer.py, or ProducerStateManager.expects).
 
-Owner: the ProducerState of a partition, and for as long as an append is judged a StagedProducer.
+Owner: the ProducerStateManager of a partition, and for as long as an append is judged a ProducerAppendInfo.
 """
 
 import os
@@ -124,7 +124,7 @@ class CompletedTxn(NamedTuple):
     aborted: bool
 
 
-class ProducerEntry:
+class ProducerStateEntry:
     """The state of one producer id on one partition."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "txn_first_offset")
@@ -198,8 +198,8 @@ class ProducerEntry:
                 return batch
         return None
 
-    def copy(self) -> "ProducerEntry":
-        other = ProducerEntry(self.producer_id)
+    def copy(self) -> "ProducerStateEntry":
+        other = ProducerStateEntry(self.producer_id)
         other.epoch, other.coordinator_epoch = self.epoch, self.coordinator_epoch
         other.last_timestamp, other.txn_first_offset = self.last_timestamp, self.txn_first_offset
         other.batches.extend(self.batches)
@@ -218,7 +218,7 @@ class ProducerEntry:
         )
 
     @classmethod
-    def from_snapshot(cls, snapshot: SnapshotEntry) -> "ProducerEntry":
+    def from_snapshot(cls, snapshot: SnapshotEntry) -> "ProducerStateEntry":
         entry = cls(snapshot.producer_id)
         entry.epoch = snapshot.epoch
         entry.coordinator_epoch = snapshot.coordinator_epoch

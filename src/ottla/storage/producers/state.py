@@ -3,7 +3,7 @@
 Which producers there are, which of their transactions are open or not yet replicated to the end, hence the last stable
 offset.
 
-Rules: an append is judged before it is written (StagedProducer, which touches nothing) and applied after.
+Rules: an append is judged before it is written (ProducerAppendInfo, which touches nothing) and applied after.
 Snapshots are taken on a roll, at a clean stop and after a recovery, and let a restart rebuild the state from the
 newest one instead of from the whole log. Owned by its Log, on the event loop.
 """
@@ -24,7 +24,7 @@ from ottla.storage.producers.entry import (
     BatchMetadata,
     CompletedTxn,
     CorruptSnapshotError,
-    ProducerEntry,
+    ProducerStateEntry,
     SnapshotEntry,
     read_snapshot,
     write_snapshot,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # Judging what a producer appends: its epoch, its sequence, its transaction, its coordinator (KIP-98, KIP-890).
 #
 # Rules: judged on a copy, so that a refusal leaves nothing to undo; the copy takes the place of the producer's entry once
-# the batch is written (ProducerState.apply). What a leader has judged a follower takes as it comes.
+# the batch is written (ProducerStateManager.apply). What a leader has judged a follower takes as it comes.
 #
 # Owner: whoever stages an append to a Log, until it is applied or refused.
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 MAX_EPOCH: Final = (1 << 15) - 1
 
 
-class StagedProducer:
+class ProducerAppendInfo:
     """One producer's part of an append: judged on a copy, put in place once the batch is written."""
 
     __slots__ = ("_origin", "_partition", "_verification", "entry", "is_verified", "started")
@@ -57,7 +57,7 @@ class StagedProducer:
     def __init__(
         self,
         partition: TopicPartition,
-        entry: ProducerEntry,
+        entry: ProducerStateEntry,
         origin: AppendOrigin,
         verification: Verification | None = None,
     ) -> None:
@@ -152,7 +152,7 @@ class StagedProducer:
 LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
 
 
-class ProducerState:
+class ProducerStateManager:
     """All producers of a partition, their transactions, and the snapshots on disk."""
 
     __slots__ = (
@@ -176,7 +176,7 @@ class ProducerState:
         self._dir = dir
         self.expiration_ms = expiration_ms
         self.max_transaction_timeout_ms = max_transaction_timeout_ms
-        self.entries: dict[int, ProducerEntry] = {}
+        self.entries: dict[int, ProducerStateEntry] = {}
         self.ongoing: dict[int, int] = {}  # first offset -> producer id
         self._unreplicated: dict[int, int] = {}  # first offset -> last offset, of completed transactions
         self.verifications = Verifications(self.entries)
@@ -188,7 +188,7 @@ class ProducerState:
 
     def expects(
         self,
-        entry: ProducerEntry,
+        entry: ProducerStateEntry,
         epoch: int,
         sequence: int,
         in_transaction: bool,
@@ -208,7 +208,7 @@ class ProducerState:
             return True
         return in_transaction and (shown is NOT_CHECKED or (shown is not None and shown is verification))
 
-    def go_on_with_transaction(self, entry: ProducerEntry, offset: int) -> None:
+    def continue_transaction(self, entry: ProducerStateEntry, offset: int) -> None:
         """A batch of a transaction is written at an offset: its first, if none was open."""
         self.verifications.forget(entry.producer_id)
         if entry.txn_first_offset < 0:
@@ -216,20 +216,20 @@ class ProducerState:
             self.ongoing[offset] = entry.producer_id
 
     def end_transaction(
-        self, entry: ProducerEntry, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int
+        self, entry: ProducerStateEntry, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int
     ) -> CompletedTxn | None:
         """A marker is written at an offset; the transaction that it ends is still to be completed."""
         if self.verifications.is_over(entry.producer_id, epoch, is_control=True):
             self.verifications.forget(entry.producer_id)
         return entry.end_transaction(marker, epoch, offset, timestamp)
 
-    def stage(self, producer_id: int, origin: AppendOrigin) -> StagedProducer:
+    def stage(self, producer_id: int, origin: AppendOrigin) -> ProducerAppendInfo:
         """A copy to judge an append on."""
         entry = self.entries.get(producer_id)
-        copy = ProducerEntry(producer_id) if entry is None else entry.copy()
-        return StagedProducer(self._partition, copy, origin, self.verifications.get(producer_id))
+        copy = ProducerStateEntry(producer_id) if entry is None else entry.copy()
+        return ProducerAppendInfo(self._partition, copy, origin, self.verifications.get(producer_id))
 
-    def apply(self, staged: StagedProducer) -> None:
+    def apply(self, staged: ProducerAppendInfo) -> None:
         """Puts a judged append in place, now that it is written."""
         producer_id = staged.entry.producer_id
         self.entries[producer_id] = staged.entry
@@ -275,7 +275,7 @@ class ProducerState:
 
     # -- expiry and truncation
 
-    def _expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+    def _expired(self, entry: ProducerStateEntry, now_ms: int) -> bool:
         return entry.txn_first_offset < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
 
     def remove_expired(self, now_ms: int) -> None:
@@ -328,7 +328,7 @@ class ProducerState:
 
     def _restore(self, loaded: list[SnapshotEntry], now_ms: int) -> None:
         for snapshot in loaded:
-            entry = ProducerEntry.from_snapshot(snapshot)
+            entry = ProducerStateEntry.from_snapshot(snapshot)
             if self._expired(entry, now_ms):
                 continue
             self.entries[entry.producer_id] = entry
@@ -393,13 +393,13 @@ class ProducerState:
 class ProducerUpdate(NamedTuple):
     """What an append will change, or the batch it repeats."""
 
-    staged: dict[int, StagedProducer]
+    staged: dict[int, ProducerAppendInfo]
     completed: list[CompletedTxn]
     duplicate: BatchMetadata | None = None
 
 
 def stage_batches(
-    state: ProducerState,
+    state: ProducerStateManager,
     buf: "Buffer",
     batches: Sequence[CheckedBatch],
     origin: AppendOrigin,
@@ -407,7 +407,7 @@ def stage_batches(
     verification: Verification | None = NOT_CHECKED,
 ) -> ProducerUpdate:
     """Judges the batches of one append, their offsets already assigned; raises what the producer is told."""
-    staged: dict[int, StagedProducer] = {}
+    staged: dict[int, ProducerAppendInfo] = {}
     completed: list[CompletedTxn] = []
     for batch in batches:
         if batch.producer_id < 0:
@@ -439,7 +439,7 @@ def stage_batches(
     return ProducerUpdate(staged, completed)
 
 
-def _duplicate_of(state: ProducerState, batch: CheckedBatch) -> BatchMetadata | None:
+def _duplicate_of(state: ProducerStateManager, batch: CheckedBatch) -> BatchMetadata | None:
     entry = state.entries.get(batch.producer_id)
     if entry is None:
         return None
@@ -448,7 +448,7 @@ def _duplicate_of(state: ProducerState, batch: CheckedBatch) -> BatchMetadata | 
 
 
 def _stage_marker(
-    producer: StagedProducer, view: BatchView, batch: CheckedBatch, transaction_version: int
+    producer: ProducerAppendInfo, view: BatchView, batch: CheckedBatch, transaction_version: int
 ) -> CompletedTxn | None:
     records = read_records(view)
     if not records:  # the cleaner has emptied the batch
@@ -475,7 +475,7 @@ def checked(view: BatchView) -> CheckedBatch:
     )
 
 
-def replay_batch(state: ProducerState, view: BatchView) -> list[CompletedTxn]:
+def replay_batch(state: ProducerStateManager, view: BatchView) -> list[CompletedTxn]:
     """Brings the state past one batch of the log; the transactions that end in it are already complete."""
     completed: list[CompletedTxn] = []
     if view.has_producer_id:
@@ -487,19 +487,19 @@ def replay_batch(state: ProducerState, view: BatchView) -> list[CompletedTxn]:
     return completed
 
 
-def go_on() -> None:
+def never_abort() -> None:
     """Nobody wants a long reading of a log to end early."""
 
 
 def rebuild_producer_state(
-    state: ProducerState,
+    state: ProducerStateManager,
     segments: Sequence["LogSegment"],
     log_start_offset: int,
     last_offset: int,
     now_ms: int,
     *,
     clean: bool = False,
-    check: Callable[[], None] = go_on,
+    check: Callable[[], None] = never_abort,
 ) -> None:
     """Brings the state to exactly `last_offset`: the newest snapshot below, then the batches after it.
 
@@ -520,7 +520,7 @@ def rebuild_producer_state(
 
 
 def _replay_segments(
-    state: ProducerState,
+    state: ProducerStateManager,
     segments: Iterable["LogSegment"],
     log_start_offset: int,
     last_offset: int,

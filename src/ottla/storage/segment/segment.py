@@ -51,7 +51,7 @@ from ottla.storage.segment.indexes import (
     CorruptIndexError,
     OffsetIndex,
     TimeIndex,
-    TxnIndex,
+    TransactionIndex,
     last_position,
 )
 
@@ -96,7 +96,7 @@ class SegmentFiles:
         self._opening = RLock()
         self._file: SegmentFile | None = None
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
-        self._txn_index: TxnIndex | None = None
+        self._txn_index: TransactionIndex | None = None
 
     # -- names and handles
 
@@ -140,9 +140,9 @@ class SegmentFiles:
         return (self._indexes or self._open_indexes())[1]
 
     @property
-    def txn_index(self) -> TxnIndex:
+    def txn_index(self) -> TransactionIndex:
         if self._txn_index is None:
-            self._txn_index = TxnIndex(self._path(TXN_INDEX_SUFFIX), self.base_offset)
+            self._txn_index = TransactionIndex(self._path(TXN_INDEX_SUFFIX), self.base_offset)
         return self._txn_index
 
     def _new_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
