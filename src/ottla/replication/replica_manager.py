@@ -475,7 +475,7 @@ def _require_follower(partition: Partition, wanted: Wanted, replica_id: int) -> 
 
 
 def _diverging(partition: Partition, wanted: Wanted) -> EpochEnd | None:
-    end = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)
+    end = partition.log.epochs.end_offset_for(wanted.last_fetched_epoch, partition.log.log_end_offset)
     if end is None:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     epoch, end_offset = end

@@ -365,7 +365,7 @@ class BackgroundWork:
 
         def expire(log: Log) -> None:
             if not log.failed:
-                log.remove_expired_producers(now_ms)
+                log.producers.remove_expired(now_ms)
 
         await in_slices(list(self._manager.all_logs()), expire)
 

@@ -135,7 +135,7 @@ def _never_stray(log: Log) -> bool:
 
 def _progress(log: Log) -> tuple[int, int, int]:
     """Of two copies of one log the larger has everything the other has."""
-    return log.latest_epoch, log.log_end_offset, log.log_start_offset
+    return log.epochs.latest, log.log_end_offset, log.log_start_offset
 
 
 def _begins_like(longer: Log, shorter: Log) -> bool:

@@ -93,7 +93,9 @@ def test_garbage_in_snapshots_epochs_and_transaction_indexes(template: Path, dat
         for path in dir.glob("*.log"):
             path.with_suffix(".txnindex").write_bytes(data.draw(garbage))
         log = open_log(dir, CONFIG, recovery_point=0)
-        assert {producer.producer_id: producer.last_sequence for producer in log.active_producers()} == {
+        assert {
+            producer.producer_id: producer.last_sequence for producer in log.producers.active_producers()
+        } == {
             0: 11,
             1: 11,
         }

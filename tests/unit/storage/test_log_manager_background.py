@@ -284,10 +284,10 @@ def test_silent_producers_are_forgotten(dir: Path) -> None:
             log = manager.get_or_create(TP, TOPIC_ID, small())
             append(log, (b"k", b"v"), producer_id=9, producer_epoch=0, base_sequence=0)
             await manager.background.producer_expiry_tick()
-            assert len(log.active_producers()) == 1
+            assert len(log.producers.active_producers()) == 1
             clock.advance(1_001)
             await manager.background.producer_expiry_tick()
-            assert log.active_producers() == []
+            assert log.producers.active_producers() == []
 
     run(test)
 

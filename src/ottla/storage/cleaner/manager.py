@@ -164,7 +164,7 @@ def make_job(target: LogToClean, settings: CleanerConfig, now_ms: int) -> Cleani
         segment_index_bytes=config.segment_index_bytes,
         index_interval_bytes=config.index_interval_bytes,
         delete_retention_ms=config.delete_retention_ms,
-        last_records=log.last_records_of_active_producers(),
+        last_records=log.producers.last_records(),
         map_bytes=settings.dedupe_buffer_size_bytes // threads,
         map_load_factor=settings.io_buffer_load_factor,
         io_bytes_per_second=settings.io_max_bytes_per_second / threads,

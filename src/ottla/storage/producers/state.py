@@ -1,4 +1,4 @@
-"""What a partition knows of its idempotent and transactional producers (KIP-98).
+"""Kafka's ProducerStateManager: what a partition knows of its idempotent and transactional producers (KIP-98).
 
 Which producers there are, which of their transactions are open or not yet replicated to the end, hence the last stable
 offset.
@@ -11,13 +11,14 @@ newest one instead of from the whole log. Owned by its Log, on the event loop.
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_SEQUENCE, TopicPartition
 from ottla.records.batch import MAX_SEQUENCE, BatchView, increment_sequence
 from ottla.records.control import EndTxnMarker, parse_end_txn_marker
 from ottla.records.record import read_records
+from ottla.records.types import Buffer
 from ottla.storage.files import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from ottla.storage.producers.entry import (
     EPOCH_BUMP_VERSION,
@@ -30,27 +31,19 @@ from ottla.storage.producers.entry import (
     write_snapshot,
 )
 from ottla.storage.producers.verification import NOT_CHECKED, Verification, Verifications
+from ottla.storage.segment.segment import LogSegment
 from ottla.storage.validator import AppendOrigin, CheckedBatch
 
-if TYPE_CHECKING:
-    from ottla.records.types import Buffer
-    from ottla.storage.segment.segment import LogSegment
-
-
-# ----------------------------------------
-# Judging what a producer appends: its epoch, its sequence, its transaction, its coordinator (KIP-98, KIP-890).
-#
-# Rules: judged on a copy, so that a refusal leaves nothing to undo; the copy takes the place of the producer's entry once
-# the batch is written (ProducerStateManager.apply). What a leader has judged a follower takes as it comes.
-#
-# Owner: whoever stages an append to a Log, until it is applied or refused.
-
-
 MAX_EPOCH: Final = (1 << 15) - 1
+LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
 
 
 class ProducerAppendInfo:
-    """One producer's part of an append: judged on a copy, put in place once the batch is written."""
+    """One producer's part of an append: its epoch, its sequence, its transaction, its coordinator (KIP-98, KIP-890).
+
+    All is judged on a copy, so that a refusal leaves nothing to undo; the copy takes the place of the producer's entry
+    once the batch is written (ProducerStateManager.apply). What a leader has judged a follower takes as it comes.
+    """
 
     __slots__ = ("_origin", "_partition", "_verification", "entry", "is_verified", "started")
 
@@ -149,7 +142,15 @@ class ProducerAppendInfo:
             )
 
 
-LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
+class ActiveProducer(NamedTuple):
+    """A producer as DescribeProducers shows it (KIP-664)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    current_txn_start_offset: int  # -1 if none
 
 
 class ProducerStateManager:
@@ -183,6 +184,27 @@ class ProducerStateManager:
         self.map_end_offset = 0
         self.last_snapshot_offset = 0
         self.snapshots: list[int] = []
+
+    # -- questions
+
+    def active_producers(self) -> list[ActiveProducer]:
+        return [
+            ActiveProducer(
+                entry.producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.txn_first_offset,
+            )
+            for entry in self.entries.values()
+        ]
+
+    def last_records(self) -> dict[int, tuple[int, int]]:
+        """Producer id -> (last data offset or -1, epoch): the cleaner keeps these batches."""
+        return {
+            producer_id: (entry.last_data_offset, entry.epoch) for producer_id, entry in self.entries.items()
+        }
 
     # -- appends
 
@@ -386,8 +408,7 @@ class ProducerStateManager:
         return not self.entries and not self._unreplicated
 
 
-# ----------------------------------------
-# How batches change the producer state: judged before an append, replayed from the log when it is loaded.
+# -- how batches change the state: judged before an append, replayed from the log when it is loaded
 
 
 class ProducerUpdate(NamedTuple):
@@ -400,7 +421,7 @@ class ProducerUpdate(NamedTuple):
 
 def stage_batches(
     state: ProducerStateManager,
-    buf: "Buffer",
+    buf: Buffer,
     batches: Sequence[CheckedBatch],
     origin: AppendOrigin,
     transaction_version: int = 0,
@@ -493,7 +514,7 @@ def never_abort() -> None:
 
 def rebuild_producer_state(
     state: ProducerStateManager,
-    segments: Sequence["LogSegment"],
+    segments: Sequence[LogSegment],
     log_start_offset: int,
     last_offset: int,
     now_ms: int,
@@ -521,7 +542,7 @@ def rebuild_producer_state(
 
 def _replay_segments(
     state: ProducerStateManager,
-    segments: Iterable["LogSegment"],
+    segments: Iterable[LogSegment],
     log_start_offset: int,
     last_offset: int,
     snapshot_at: set[int],

@@ -15,7 +15,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 
 
 class Verification:
-    """One that is under way, or done and not yet used."""
+    """Kafka's VerificationStateEntry, and the VerificationGuard that a batch shows: under way, or not yet used."""
 
     __slots__ = ("epoch", "lowest_sequence", "supports_epoch_bump", "timestamp_ms")
 

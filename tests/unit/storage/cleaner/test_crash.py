@@ -16,8 +16,9 @@ from ottla.storage.cleaner.job import CleanedGroup
 from ottla.storage.cleaner.manager import make_job, measure
 from ottla.storage.config import CleanerConfig, LogConfig
 from ottla.storage.files import CLEANED_SUFFIX, LOG_SUFFIX
-from ottla.storage.log.log import AppendOrigin, Log
+from ottla.storage.log.log import Log
 from ottla.storage.segment.segment import LogSegment
+from ottla.storage.validator import AppendOrigin
 
 KEYS = [b"key-%d" % i for i in range(6)]
 

@@ -10,7 +10,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import iter_batches
 from ottla.records.record import build_batch
 from ottla.storage.config import LogConfig
-from ottla.storage.log import reader
+from ottla.storage.log import log as log_module
 from ottla.storage.log.log import Log
 from ottla.storage.segment import file_records
 from ottla.storage.segment.file_records import ColdDataError, ColdSliceError, LogSlice
@@ -169,7 +169,7 @@ def read_at_last(log: Log, offset: int, max_bytes: int) -> tuple[LogSlice, list[
 
 def test_a_read_that_must_not_wait_says_what_to_warm_up(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = ColdDisk()
-    monkeypatch.setattr(reader, "pread_warm", disk.pread)
+    monkeypatch.setattr(log_module, "pread_warm", disk.pread)
     for max_bytes in (1, 100, 230):
         for offset in range(0, log.log_end_offset, 3):
             piece, needed = read_at_last(log, offset, max_bytes)
