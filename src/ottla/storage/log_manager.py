@@ -22,7 +22,7 @@ from ottla.model.tasks import spawn
 from ottla.storage import loading
 from ottla.storage.background import in_slices, in_thread, remove_tree
 from ottla.storage.config import LogConfig, LogManagerSettings
-from ottla.storage.dirs.checkpoints import UNKNOWN_BROKER_EPOCH, fsync_dir
+from ottla.storage.dirs.checkpoints import UNKNOWN_BROKER_EPOCH
 from ottla.storage.dirs.log_dir import (
     DirKind,
     LogDir,
@@ -32,6 +32,7 @@ from ottla.storage.dirs.log_dir import (
     stray_dir_name,
 )
 from ottla.storage.errors import RecoveryAbortedError, is_out_of_files
+from ottla.storage.files import fsync_dir
 from ottla.storage.log.log import Log
 from ottla.storage.log_store import LogStore
 

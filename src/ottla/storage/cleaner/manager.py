@@ -32,10 +32,9 @@ from ottla.storage.cleaner.job import (
     remove_cleaned_files,
 )
 from ottla.storage.config import MAX_LONG, CleanerConfig
-from ottla.storage.dirs.checkpoints import fsync_dir
 from ottla.storage.dirs.log_dir import LogDir
 from ottla.storage.errors import OutOfFilesError, is_out_of_files
-from ottla.storage.files import CLEANED_SUFFIX
+from ottla.storage.files import CLEANED_SUFFIX, fsync_dir
 from ottla.storage.loading import read_or_empty
 from ottla.storage.log.log import Log
 from ottla.storage.segment.segment import LogSegment

@@ -7,7 +7,6 @@ Nothing here knows a log: LogManager owns the files at run time and is the only 
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ from typing import Final
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid, uuid_from_str, uuid_to_str
 from ottla.storage.errors import StorageError
-from ottla.storage.files import open_file, read_small, write_in_place
+from ottla.storage.files import fsync_dir, read_small, replace_small, write_in_place
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
@@ -33,30 +32,6 @@ MAX_CHECKPOINT_BYTES = 300 * 1_000_000
 
 class CheckpointError(OSError):
     """A checkpoint file whose content is not what Kafka writes."""
-
-
-def fsync_dir(path: Path) -> None:
-    """Makes renames and creations inside `path` survive a power cut."""
-    fd = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces `path` with `content`; a reader or a crash sees the whole old file or the whole new one."""
-    temporary = path.with_name(path.name + ".tmp")
-    fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(temporary, path)
-    fsync_dir(path.parent)
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -132,7 +107,7 @@ class OffsetCheckpoint:
         if offsets == self._last_written:
             return False
         self._last_written = None
-        write_atomically(self.path, format_offsets(offsets))
+        replace_small(self.path, format_offsets(offsets))
         self._last_written = dict(offsets)
         return True
 
@@ -159,7 +134,7 @@ class CleanShutdownFile:
 
     def write(self, broker_epoch: int) -> None:
         content = {"version": CLEAN_SHUTDOWN_VERSION, "brokerEpoch": broker_epoch}
-        write_atomically(self.path, json.dumps(content, separators=(",", ":")).encode())
+        replace_small(self.path, json.dumps(content, separators=(",", ":")).encode())
 
     def delete(self) -> None:
         """Gone for good before a log is opened: a crash while loading must count as unclean (KAFKA-10471)."""

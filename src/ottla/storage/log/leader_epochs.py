@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ottla.model.ids import NO_LEADER_EPOCH
-from ottla.storage.files import fsync_file, read_small, write_new
+from ottla.storage.files import fsync_file, read_small, replace_small
 from ottla.storage.segment.file_records import EpochEntry
 
 logger = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ class LeaderEpochFileCache:
     # -- the file
 
     def _write(self) -> None:
-        write_new(self._dir / FILE_NAME, format_epochs(self._entries))
+        replace_small(self._dir / FILE_NAME, format_epochs(self._entries), sync=False)
         self.settled = self.latest
         self._writes += 1
 

@@ -40,13 +40,12 @@ from ottla.storage.config import MAX_LONG, LogConfig
 from ottla.storage.dirs.checkpoints import (
     PARTITION_METADATA_FILE,
     agree_on_topic_id,
-    fsync_dir,
     read_topic_id,
     write_topic_id,
 )
 from ottla.storage.dirs.log_dir import delete_dir_name, parse_dir_name
 from ottla.storage.errors import OutOfFilesError, StorageError, is_out_of_files
-from ottla.storage.files import DELETED_SUFFIX, SWAP_SUFFIX, fsync_file
+from ottla.storage.files import DELETED_SUFFIX, SWAP_SUFFIX, fsync_dir, fsync_file
 from ottla.storage.log.leader_epochs import LeaderEpochFileCache
 from ottla.storage.log.reader import LogReader
 from ottla.storage.log.recovery import LoadedLog, LogLoader
