@@ -27,8 +27,7 @@ from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfFilesError, is_out_of_files
 from ottla.storage.files import open_files
-from ottla.storage.log_manager import LogManager
-from ottla.storage.log_store import NewLog
+from ottla.storage.log_manager import LogManager, NewLog
 from ottla.storage.segment.file_records import ColdSliceError, LogSlice
 from ottla.storage.segment.indexes import AbortedTransaction
 from ottla.wire.fast.fetch import Wanted

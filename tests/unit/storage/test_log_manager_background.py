@@ -169,7 +169,7 @@ def test_retention_of_a_failing_log_does_not_stop_the_others(
             await manager.background.retention_tick()
             await asyncio.sleep(0)
             assert logs[1].log_start_offset == 2
-            assert manager.is_offline(TopicPartition("t", 0))
+            assert TopicPartition("t", 0) in manager._offline
 
     run(test)
 
@@ -235,7 +235,7 @@ def test_a_failed_flush_takes_the_directory_offline(dir: Path, monkeypatch: pyte
                 await manager.background.stop()
                 await asyncio.sleep(0)
             assert not manager.dirs[0].online
-            assert manager.is_offline(TP)
+            assert TP in manager._offline
 
     run(test)
 

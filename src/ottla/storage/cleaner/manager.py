@@ -1,4 +1,8 @@
-"""Which compacted log is cleaned next, by whom, and how its cleaned segments get in.
+"""Kafka's LogCleaner and LogCleanerManager: which compacted log is cleaned next, and how its new segments get in.
+
+A log is clean up to its first dirty offset (the cleaner's checkpoint), dirty from there, and uncleanable from the
+first segment that is active, holds undecided transactions or records above the high watermark, or is younger than
+min.compaction.lag.ms.
 
 `log.cleaner.threads` slots each take the dirtiest log that is due, have a worker process write cleaned
 segments, and swap them in on the loop as they come. Because swaps happen on the loop alone, stopping a
@@ -15,12 +19,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.tasks import guarded, report, spawn_restarting
-from ottla.storage.background import LONGEST_SLEEP_SECONDS, in_slices, in_thread
+from ottla.storage.background import LONGEST_SLEEP_SECONDS, Logs, in_slices, in_thread
 from ottla.storage.cleaner.job import (
     CleanedGroup,
     CleaningAbortedError,
@@ -39,19 +43,14 @@ from ottla.storage.loading import read_or_empty
 from ottla.storage.log.log import Log
 from ottla.storage.segment.segment import LogSegment
 
-if TYPE_CHECKING:
-    from ottla.storage.log_store import LogStore
-
-
-# ----------------------------------------
-# How dirty a compacted log is, and which part of it may be cleaned. Pure questions to a log.
-#
-# A log is clean up to its first dirty offset (the cleaner's checkpoint), dirty from there, and uncleanable
-# from the first segment that is active, holds undecided transactions or records above the high watermark, or
-# is younger than min.compaction.lag.ms. Asked on the event loop.
-
-
 logger = logging.getLogger(__name__)
+
+# A full disk is no reason to give up a directory that still serves reads: the cleaner frees space, later. Nor is a
+# worker of an earlier broker that has not ended yet.
+TRY_AGAIN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EWOULDBLOCK})
+
+
+# -- how dirty a compacted log is, and which part of it may be cleaned
 
 
 class LogToClean(NamedTuple):
@@ -170,9 +169,7 @@ def make_job(target: LogToClean, settings: CleanerConfig, now_ms: int) -> Cleani
     )
 
 
-# A full disk is no reason to give up a directory that still serves reads: the cleaner frees space, later. Nor is a
-# worker of an earlier broker that has not ended yet.
-TRY_AGAIN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EWOULDBLOCK})
+# -- the cleanings
 
 
 def new_process() -> Runner:
@@ -204,7 +201,7 @@ class Cleaning:
 class LogCleanerManager:
     """Compaction for all logs of a broker."""
 
-    def __init__(self, manager: "LogStore", runner: Callable[[], Runner] = new_process) -> None:
+    def __init__(self, manager: Logs, runner: Callable[[], Runner] = new_process) -> None:
         self._manager = manager
         self._new_runner = runner
         self._compacted: dict[TopicPartition, Log] = {}

@@ -659,7 +659,7 @@ def test_a_full_disk_is_tried_again_and_another_disk_error_takes_the_directory_o
             assert await manager.cleaner.dirtiest() is not None
             assert not await manager.cleaner.clean_dirtiest(Raising(OSError(errno.EIO, "broken")))
             assert not manager.dirs[0].online
-            assert manager.is_offline(TP)
+            assert TP in manager._offline
 
     run(test)
 
