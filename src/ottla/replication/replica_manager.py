@@ -9,7 +9,6 @@ Owner: the node, on the broker's loop.
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import NamedTuple
@@ -323,12 +322,7 @@ class ReplicaManager:
 # the batch headers by which a slice is found (`ColdReadError`).
 
 
-# The kernel reads ahead in windows about this large: one resident page in it stands for the rest.
-PROBE_STRIDE_BYTES = 256 * 1024
-WARM_UP_CHUNK_BYTES = 1024 * 1024
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-_CAN_PROBE = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
-_PROBE = [bytearray(1)]  # nobody looks at what is read
 
 
 class EpochEnd(NamedTuple):
@@ -481,35 +475,3 @@ def _diverging(partition: Partition, wanted: Wanted) -> EpochEnd | None:
     if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
         return EpochEnd(epoch, end_offset)
     return None
-
-
-# ---- cold data ------------------------------------------------------------------------------------------------
-
-
-def is_cold(slice_: LogSlice) -> bool:
-    """Would sending this wait for the disk? Where the system cannot tell, assume that it would not."""
-    if not _CAN_PROBE:
-        return False
-    fd, start = slice_.fd, slice_.position
-    last = start + slice_.length - 1
-    try:
-        for position in range(start, last, PROBE_STRIDE_BYTES):
-            os.preadv(fd, _PROBE, position, os.RWF_NOWAIT)
-        os.preadv(fd, _PROBE, last, os.RWF_NOWAIT)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # a file system without the flag
-    return False
-
-
-def warm_up(slices: list[LogSlice]) -> None:
-    """Bring slices into the page cache; runs in a thread."""
-    scratch = bytearray(WARM_UP_CHUNK_BYTES)
-    for slice_ in slices:
-        position, end = slice_.position, slice_.position + slice_.length
-        while position < end:
-            got = os.preadv(slice_.fd, [memoryview(scratch)[: end - position]], position)
-            if got == 0:
-                break
-            position += got

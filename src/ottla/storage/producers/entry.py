@@ -3,10 +3,10 @@
 Its epoch, its last five batches (to tell a duplicate from a gap), and the transaction it has open. An entry takes what
 it is given: whether it may be given that is judged by others (ProducerAppendInfo, or ProducerStateManager.expects).
 
-A snapshot file `<20-digit offset>.snapshot` is what a partition knew of its producers at an offset, as Kafka writes it:
-version 1 (int16), a CRC-32C over what follows it, the number of entries, and per producer id, epoch, last sequence, last
-offset, offset delta, timestamp, coordinator epoch and the first offset of its open transaction (-1 if none). Of the last
-five batches only the newest is kept.
+A snapshot file `<20-digit offset>.snapshot` is what a partition knew of its producers at an offset, as Kafka writes
+it: version 1 (int16), a CRC-32C over what follows it, the number of entries, and per producer id, epoch, last sequence,
+last offset, offset delta, timestamp, coordinator epoch and the first offset of its open transaction (-1 if none). Of
+the last five batches only the newest is kept.
 
 Owner: the ProducerStateManager of a partition, and for as long as an append is judged a ProducerAppendInfo.
 """

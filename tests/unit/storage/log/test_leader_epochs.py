@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.storage.log.leader_epochs import FILE_NAME, CorruptEpochsError, LeaderEpochFileCache, parse_epochs
-from ottla.storage.segment.file_records import EpochEntry
+from ottla.storage.dirs.checkpoints import CheckpointError
+from ottla.storage.log.leader_epochs import FILE_NAME, EpochEntry, LeaderEpochFileCache, parse_epochs
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_truncation_from_the_start_keeps_the_epoch_of_the_offset(
 )
 def test_a_damaged_file_counts_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(content)
-    with pytest.raises(CorruptEpochsError):
+    with pytest.raises(CheckpointError):
         parse_epochs(content, "x")
     assert LeaderEpochFileCache.load(tmp_path).entries == []
 

@@ -13,7 +13,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.log import log as log_module
 from ottla.storage.log.log import Log
 from ottla.storage.segment import file_records
-from ottla.storage.segment.file_records import ColdDataError, ColdSliceError, LogSlice
+from ottla.storage.segment.file_records import ColdDataError, ColdSliceError, LogSlice, is_cold, warm_up
 
 SMALL = LogConfig(segment_bytes=700, index_interval_bytes=150)
 
@@ -104,8 +104,8 @@ def test_a_slice_outlives_the_deletion_of_its_segment(log: Log) -> None:
     log.delete_files(gone)
     assert piece.read() == content
     assert os.fstat(piece.fd).st_nlink == 0
-    assert piece.is_warm()
-    piece.warm_up()
+    assert not is_cold(piece)
+    warm_up([piece])
 
 
 def test_gaps_at_the_end_of_a_segment_lead_to_the_next(tmp_path: Path) -> None:
