@@ -22,11 +22,11 @@ from pathlib import Path
 from tests.faults.test_compaction_killed import KEYS, TP
 from tests.unit.storage.manager_support import NOW_MS, TOPIC_ID, append, quiet, running
 from tests.unit.storage.cleaner.test_manager import compacted
-from ottla.storage.config import CleanerSettings
+from ottla.storage.config import CleanerConfig
 
 async def main(dir, seed, version):
     rng = random.Random(seed)
-    settings = quiet(cleaner=CleanerSettings(backoff_ms=0))
+    settings = quiet(cleaner=CleanerConfig(backoff_ms=0))
     async with running(dir, settings=settings, load={"topic_config": lambda topic: compacted()}) as manager:
         log = manager.get_or_create(TP, TOPIC_ID, compacted())
         log.update_high_watermark(log.log_end_offset)

@@ -34,7 +34,7 @@ from ottla.records.control import ControlType, end_txn_marker, parse_control_typ
 from ottla.records.record import read_records
 from ottla.server.transaction.markers import MarkerChannel, TransactionMarkerChannelManager
 from ottla.server.transaction.service import TransactionService
-from ottla.storage.producers.state import ProducerState, checked, replay_batch, stage_batches
+from ottla.storage.producers.state import ProducerStateManager, checked, replay_batch, stage_batches
 from ottla.storage.producers.verification import NOT_CHECKED, Verification
 from ottla.storage.validator import AppendOrigin
 from ottla.wire.messages.transactions import WritableTxnMarker
@@ -52,7 +52,7 @@ class ProducerLog(LeaderLog):
 
     def __init__(self, replicated: Replicated, epoch: int, where: TopicPartition = OFFSETS) -> None:
         super().__init__(replicated, epoch)
-        self.producers = ProducerState(
+        self.producers = ProducerStateManager(
             where, Path("nowhere"), expiration_ms=DAY_MS, max_transaction_timeout_ms=DAY_MS
         )
         for view in replicated.batches:

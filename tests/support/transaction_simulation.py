@@ -1,8 +1,8 @@
 """The parts of a simulated cluster of transactions: partitions, a coordinator that moves, a network that loses things.
 
-Partitions keep what Ottla's logs know of producers (ProducerState, verifications and all) and remember every record;
-the coordinator is Ottla's machine on Ottla's runtime, over a log that refuses, lags and loses its tail when the
-coordinator moves. Owner: tests/simulation/test_transaction_simulation.py.
+Partitions keep what Ottla's logs know of producers (ProducerStateManager, verifications and all) and remember every
+record; the coordinator is Ottla's machine on Ottla's runtime, over a log that refuses, lags and loses its tail when
+the coordinator moves. Owner: tests/simulation/test_transaction_simulation.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ottla.model.pending import Pending
 from ottla.records.batch import TRANSACTIONAL_FLAG, BatchView, iter_batches, set_offset_and_epoch
 from ottla.records.control import end_txn_marker
 from ottla.server.transaction.markers import TransactionMarkerChannelManager
-from ottla.storage.producers.state import ProducerState, checked, stage_batches
+from ottla.storage.producers.state import ProducerStateManager, checked, stage_batches
 from ottla.storage.producers.verification import Verification
 from ottla.storage.validator import AppendOrigin, CheckedBatch
 from ottla.wire.messages.transactions import (
@@ -65,7 +65,7 @@ class SimPartition:
     def __init__(self, index: int) -> None:
         self.where = TopicPartition("data", index)
         self.entries: list[Entry] = []
-        self.producers = ProducerState(
+        self.producers = ProducerStateManager(
             self.where, Path("nowhere"), expiration_ms=DAY_MS, max_transaction_timeout_ms=DAY_MS
         )
 

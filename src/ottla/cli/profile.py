@@ -89,16 +89,10 @@ def _existing(name: str) -> Path:
 
 def _write(path: Path, text: str) -> None:
     """The whole file or none of it, and never readable by others, not even for a moment."""
+    from ottla.model.durable import replace_file, unique_temporary
+
     path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        fresh.replace(path)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
+    replace_file(path, (text.encode(),), sync=False, mode=_FILE_MODE, temporary=unique_temporary(path))
 
 
 def _escaped(text: str, special: str) -> str:

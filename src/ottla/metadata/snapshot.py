@@ -8,7 +8,6 @@ bootstrap.checkpoint holds the records with which the first controller of a clus
 directory is formatted, read once by a controller whose log is empty.
 """
 
-import os
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from ottla.metadata import features
 from ottla.metadata.records import FeatureLevelRecord, MetadataRecord
 from ottla.metadata.serde import build_record_batch, encode_records, read_record_batch, split_frames
+from ottla.model.durable import replace_file
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import LOG_OVERHEAD, BatchView, iter_batches
 from ottla.records.control import ControlType, control_batch, parse_control_type
@@ -177,27 +177,7 @@ def _first_batch_end(data: bytes) -> int:
 def write_checkpoint(path: Path, batches: Iterable[bytes | bytearray], *, read_only: bool = True) -> int:
     """Writes the batches under the name, whole or not at all; gives the size. Blocking."""
     temporary = path.with_name(path.name.removesuffix(SUFFIX) + "-ottla" + PARTIAL_SUFFIX)
-    try:
-        with temporary.open("wb") as file:
-            size = sum(file.write(batch) for batch in batches)
-            file.flush()
-            os.fsync(file.fileno())
-            if read_only:
-                os.fchmod(file.fileno(), 0o400)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    fsync_directory(path.parent)
-    return size
-
-
-def fsync_directory(directory: Path) -> None:
-    """A rename is on disk only when its directory is."""
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    return replace_file(path, batches, final_mode=0o400 if read_only else None, temporary=temporary)
 
 
 # --- bootstrap.checkpoint

@@ -197,7 +197,7 @@ class Node:
             self.node_id,
             random_uuid(),
             lambda: self._publisher.image.offset,
-            lambda: [d.id for d in self.logs.offline_dirs if d.id is not None],
+            lambda: [d.id for d in self.logs.dirs.offline if d.id is not None],
             self._cordoned_directories,
             self.config["broker.heartbeat.interval.ms"],
         )
@@ -227,7 +227,7 @@ class Node:
         self._stops.append(self.share.stop)
         self._publisher.follow(self.share.apply)
         self._publisher.begin()
-        directories = [d.id for d in self.logs.online_dirs if d.id is not None]
+        directories = [d.id for d in self.logs.dirs.online if d.id is not None]
         listeners = self.sockets.advertised(self.config.advertised_broker_listeners)
         await self._lifecycle.register(
             self.cluster_id,
@@ -362,13 +362,13 @@ class Node:
         except ConfigError as error:
             log.error("dynamic broker settings are not applied: %s", error)
 
-        self.logs.set_cordoned([Path(path) for path in self.config.cordoned_log_dirs])
+        self.logs.dirs.set_cordoned([Path(path) for path in self.config.cordoned_log_dirs])
 
     def _cordoned_directories(self) -> list[Uuid] | None:
         """What the controller is told (KIP-1066); None where the metadata log cannot say it yet."""
         if not cordoned_dirs_supported(self._publisher.image.metadata_version or 0):
             return None
-        return [d.id for d in self.logs.dirs if d.id is not None and self.logs.is_cordoned(d)]
+        return [d.id for d in self.logs.dirs if d.id is not None and self.logs.dirs.is_cordoned(d)]
 
     def _log_config(self, image: ClusterImage, topic: str) -> LogConfig:
         overrides = image.config(ResourceType.TOPIC, topic)

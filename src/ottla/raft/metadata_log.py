@@ -132,7 +132,7 @@ class MetadataLog:
         latest = self.latest_snapshot
         if latest is None:
             return
-        epoch = max(self._log.latest_epoch, 0)
+        epoch = max(self._log.epochs.latest, 0)
         if latest.epoch > epoch or (latest.epoch == epoch and latest.end_offset > self.end_offset):
             self._log.truncate_fully_and_start_at(latest.end_offset, now_ms)
             for delete in self._forget_before(latest):
@@ -162,8 +162,8 @@ class MetadataLog:
     @property
     def last_epoch(self) -> int:
         """The epoch of the last record, of the snapshot if the log holds none, 0 if there is nothing."""
-        if self._log.latest_epoch >= 0:
-            return self._log.latest_epoch
+        if self._log.epochs.latest >= 0:
+            return self._log.epochs.latest
         return self.latest_snapshot.epoch if self.latest_snapshot is not None else 0
 
     @property
@@ -189,7 +189,7 @@ class MetadataLog:
         return offset < start or (offset == start and epoch != earliest.epoch) or epoch < earliest.epoch
 
     def _end_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        found = self._log.end_offset_for_epoch(epoch)
+        found = self._log.epochs.end_offset_for(epoch, self._log.log_end_offset)
         if found is None:
             return self.end
         earliest = self.snapshots[0] if self.snapshots else None

@@ -6,12 +6,11 @@ could not be read again.
 """
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ottla.metadata.snapshot import fsync_directory
+from ottla.model.durable import replace_file
 from ottla.model.ids import ZERO_UUID, uuid_from_str, uuid_to_str
 from ottla.raft.voters import ReplicaKey
 
@@ -132,10 +131,4 @@ class QuorumStateFile:
             raise QuorumStateError(
                 f"{self.path}: epoch {state.epoch} cannot be written: the last is {MAX_EPOCH}"
             )
-        temporary = self.path.with_name(FILE_NAME + ".tmp")
-        with temporary.open("wb") as file:
-            file.write(state.to_json(kraft_version).encode("utf-8"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
-        fsync_directory(self.path.parent)
+        replace_file(self.path, [state.to_json(kraft_version).encode("utf-8")])

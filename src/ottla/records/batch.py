@@ -26,11 +26,8 @@ LEADER_EPOCH_OFFSET: Final = 12
 MAGIC_OFFSET: Final = 16
 CRC_OFFSET: Final = 17
 ATTRIBUTES_OFFSET: Final = 21  # the CRC covers the batch from here on
-LAST_OFFSET_DELTA_OFFSET: Final = 23
-BASE_TIMESTAMP_OFFSET: Final = 27
 MAX_TIMESTAMP_OFFSET: Final = 35
 PRODUCER_ID_OFFSET: Final = 43
-RECORDS_COUNT_OFFSET: Final = 57
 
 COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME_FLAG: Final = 0x08
@@ -54,6 +51,9 @@ _CRC: Final = struct.Struct(">I")
 _PRODUCER: Final = struct.Struct(">qhi")
 _ATTRIBUTES: Final = struct.Struct(">h")
 _TIMESTAMP: Final = struct.Struct(">q")
+# pack_place(buf, pos, base_offset, batch_length, leader_epoch) writes the first sixteen bytes, which the CRC does not
+# cover: what a leader does with every batch that it appends.
+pack_place: Final = struct.Struct(">qii").pack_into
 _SIZE_UP_TO_MAGIC: Final = MAGIC_OFFSET + 1
 _MIN_LEGACY_LENGTH: Final = 14  # what Kafka compares with before it knows the magic
 

@@ -50,10 +50,10 @@ class ReplicaAlterLogDirs:
         """The directory at `path`, if a copy of the partition can be made there."""
         if len(str(topic_partition)) + _FUTURE_SUFFIX_LENGTH > MAX_DIR_NAME_LENGTH:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
-        target = self._logs.dir_by_path(path)
+        target = self._logs.dirs.by_path(path)
         if not target.online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Log directory {path} is offline")
-        if self._logs.is_cordoned(target):
+        if self._logs.dirs.is_cordoned(target):
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Log directory {path} is cordoned")
         return target
 

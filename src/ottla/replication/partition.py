@@ -282,7 +282,7 @@ class Partition:
             )
 
     def _diverging(self, wanted: Wanted) -> EpochEnd | None:
-        end = self.log.end_offset_for_epoch(wanted.last_fetched_epoch)
+        end = self.log.epochs.end_offset_for(wanted.last_fetched_epoch, self.log.log_end_offset)
         if end is None:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         epoch, end_offset = end

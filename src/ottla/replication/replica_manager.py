@@ -14,7 +14,6 @@ Owner: the node, on the broker's loop.
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 
@@ -31,8 +30,7 @@ from ottla.replication.partition import Partition, PartitionRead
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import is_out_of_files
 from ottla.storage.files import open_files
-from ottla.storage.log_manager import LogManager
-from ottla.storage.log_store import NewLog
+from ottla.storage.log_manager import LogManager, NewLog
 from ottla.storage.segment.file_records import ColdSliceError, LogSlice
 from ottla.wire.fast.fetch import Wanted
 
@@ -44,12 +42,7 @@ TopicKey = str | bytes
 HOST_AGAIN_S = 1.0
 
 
-# The kernel reads ahead in windows about this large: one resident page in it stands for the rest.
-PROBE_STRIDE_BYTES = 256 * 1024
-WARM_UP_CHUNK_BYTES = 1024 * 1024
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-_CAN_PROBE = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
-_PROBE = [bytearray(1)]  # nobody looks at what is read
 
 
 class ColdReadError(Exception):
@@ -389,35 +382,3 @@ class ReplicaManager:
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """What replication-offset-checkpoint keeps."""
         return {p.topic_partition: p.log.high_watermark for p in self.all_partitions()}
-
-
-# ---- cold data ------------------------------------------------------------------------------------------------
-
-
-def is_cold(slice_: LogSlice) -> bool:
-    """Would sending this wait for the disk? Where the system cannot tell, assume that it would not."""
-    if not _CAN_PROBE:
-        return False
-    fd, start = slice_.fd, slice_.position
-    last = start + slice_.length - 1
-    try:
-        for position in range(start, last, PROBE_STRIDE_BYTES):
-            os.preadv(fd, _PROBE, position, os.RWF_NOWAIT)
-        os.preadv(fd, _PROBE, last, os.RWF_NOWAIT)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # a file system without the flag
-    return False
-
-
-def warm_up(slices: list[LogSlice]) -> None:
-    """Bring slices into the page cache; runs in a thread."""
-    scratch = bytearray(WARM_UP_CHUNK_BYTES)
-    for slice_ in slices:
-        position, end = slice_.position, slice_.position + slice_.length
-        while position < end:
-            got = os.preadv(slice_.fd, [memoryview(scratch)[: end - position]], position)
-            if got == 0:
-                break
-            position += got

@@ -140,7 +140,9 @@ class ShareCoordinatorShard:
         )
         return CoordinatorResult(None, [snapshot_record(key, state)])
 
-    def read(self, key: SharePartitionKey, leader_epoch: int, now_ms: int) -> CoordinatorResult[ShareGroupOffset]:
+    def read(
+        self, key: SharePartitionKey, leader_epoch: int, now_ms: int
+    ) -> CoordinatorResult[ShareGroupOffset]:
         """All that is known, for the partition's leader; from now on older leaders are refused."""
         _require_partition(key)
         row = self._require_initialized(key, "read")

@@ -19,7 +19,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.model.tasks import report
 from ottla.records.batch import CONTROL_FLAG, LOG_OVERHEAD, TRANSACTIONAL_FLAG
-from ottla.replication.replica_manager import ReplicaManager, is_cold, warm_up
+from ottla.replication.replica_manager import ReplicaManager
 from ottla.share.leader import SharePartitionCache, SharePartitionLeader
 from ottla.share.sessions import CachedSharePartition, ShareSessionKey
 from ottla.share.state import Acquired, AcquireParams, Fetched, SharePartitionKey
@@ -29,8 +29,10 @@ from ottla.storage.segment.file_records import (
     ColdSliceError,
     LogSlice,
     Pread,
+    is_cold,
     pread_warm,
     scan_headers,
+    warm_up,
 )
 from ottla.storage.segment.indexes import AbortedTransaction
 

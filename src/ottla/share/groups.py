@@ -44,7 +44,9 @@ Deleted = list[DeleteShareGroupOffsetsResponseTopic]
 class ShareGroupService:
     """What needs both coordinators: heartbeats of members, offsets set and deleted, groups deleted."""
 
-    def __init__(self, groups: CoordinatorRuntime[GroupCoordinatorShard], persister: DefaultStatePersister) -> None:
+    def __init__(
+        self, groups: CoordinatorRuntime[GroupCoordinatorShard], persister: DefaultStatePersister
+    ) -> None:
         self._groups = groups
         self.persister = persister
 

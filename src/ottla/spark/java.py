@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ottla.model.durable import replace_file, unique_temporary
 from ottla.model.install import install
 
 MIN_VERSION = 17
@@ -171,12 +172,4 @@ def is_ours(path: Path, needed: int) -> bool:
 
 def write_atomically(path: Path, content: bytes, mode: int) -> None:
     """A reader sees all of it or none of it."""
-    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(content)
-            os.fchmod(number, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    replace_file(path, (content,), sync=False, mode=0o600, final_mode=mode, temporary=unique_temporary(path))

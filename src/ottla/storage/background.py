@@ -1,8 +1,8 @@
-"""The log manager's periodic work: retention, flushing, checkpoints, producer expiry; and the clean stop.
+"""The log manager's periodic work: retention, flushing, checkpoints, producer expiry, deletions; and the clean stop.
 
-A tick visits a snapshot of the logs in slices on the loop and does what waits for the disk in the pool. No
-log has a timer of its own: ten thousand idle partitions cost one pass of cheap checks per interval. Owned
-by LogManager.
+A tick visits a snapshot of the logs in slices on the loop and does what waits for the disk in the pool. No log has a
+timer of its own: ten thousand idle partitions cost one pass of cheap checks per interval, and visited in one go they
+would hold the loop for as long as all of them take. Owned by LogManager, used on the loop only.
 """
 
 import asyncio
@@ -10,142 +10,81 @@ import contextlib
 import heapq
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from itertools import count
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from ottla.model.clock import Clock
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.tasks import report, spawn, spawn_restarting
-from ottla.storage.config import MAX_LONG
+from ottla.storage.config import MAX_LONG, LogManagerSettings
 from ottla.storage.dirs.checkpoints import OffsetCheckpoint
-from ottla.storage.dirs.log_dir import LogDir
+from ottla.storage.dirs.log_dir import LogDir, LogDirs
 from ottla.storage.log.log import Log
-
-if TYPE_CHECKING:
-    from ottla.storage.log_store import LogStore
-
-
-# ----------------------------------------
-# What has been renamed for deletion is unlinked later, in a thread: readers may still be sending from it.
-#
-# `file.delete.delay.ms` after the rename the files go. One timer serves every pending deletion; a stop runs
-# what is left at once, because nobody reads any more. Owned by LogManager, used on the loop only.
-
 
 logger = logging.getLogger(__name__)
 
-# Unlinking a large file can take tens of milliseconds of disk time: a few at once do not starve the flushes.
-MAX_DELETIONS_AT_ONCE = 2
-STOP_BUDGET_MS = 1_000.0
-
-
-def remove_tree(path: Path) -> None:
-    """Deletes a directory that may be half deleted already."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(path)
-
-
-class Deletions:
-    """Deletions that wait for their time."""
-
-    def __init__(self, clock: Clock, executor: Executor) -> None:
-        self._clock = clock
-        self._executor = executor
-        self._pending: list[tuple[int, int, str, Callable[[], None]]] = []
-        self._order = count()
-        self._wake = asyncio.Event()
-        self._stopping = False
-        self._task: asyncio.Task[None] | None = None
-
-    def __len__(self) -> int:
-        return len(self._pending)
-
-    def schedule(self, delay_ms: int, what: str, delete: Callable[[], None]) -> None:
-        """Calls `delete` in a thread after the delay.
-
-        Its OSErrors are logged: the files stay, nothing is lost.
-        """
-        due_ms = self._clock.now_ms() + delay_ms
-        heapq.heappush(self._pending, (due_ms, next(self._order), what, delete))
-        self._wake.set()
-
-    def start(self) -> None:
-        """Begins to delete; needs a running loop."""
-        assert self._task is None
-        self._task = spawn_restarting(self._run, name="log-deletions", owner="log manager")
-
-    async def stop(self) -> None:
-        """Ends the timer and deletes what is pending, for a while: the next start deletes the rest."""
-        self._stopping = True
-        self._wake.set()
-        if self._task is not None:
-            await self._task
-            self._task = None
-        await self.run_due(everything=True, until_ms=self._clock.monotonic_ms() + STOP_BUDGET_MS)
-
-    async def run_due(self, everything: bool = False, until_ms: float = inf) -> int:
-        """Deletes what is due; how many deletions that were."""
-        done = 0
-        while (
-            self._pending
-            and (everything or self._pending[0][0] <= self._clock.now_ms())
-            and self._clock.monotonic_ms() < until_ms
-        ):
-            batch = [
-                self._delete(*heapq.heappop(self._pending)[2:]) for _ in range(self._due_at_once(everything))
-            ]
-            await asyncio.gather(*batch)
-            done += len(batch)
-        return done
-
-    def _due_at_once(self, everything: bool) -> int:
-        now_ms = self._clock.now_ms()
-        head = heapq.nsmallest(MAX_DELETIONS_AT_ONCE, self._pending)
-        return sum(1 for due_ms, *_ in head if everything or due_ms <= now_ms)
-
-    async def _delete(self, what: str, delete: Callable[[], None]) -> None:
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._executor, delete)
-        except (OSError, KafkaError) as error:
-            logger.error("cannot delete %s: %s", what, error)
-        except Exception as error:  # noqa: BLE001 - the boundary: the others are deleted all the same
-            report(error, name=f"delete {what}", owner="log manager")
-        else:
-            logger.debug("deleted %s", what)
-
-    async def _run(self) -> None:
-        while not self._stopping:
-            self._wake.clear()
-            await self.run_due()
-            timeout_s = None
-            if self._pending:
-                timeout_s = max(0.0, (self._pending[0][0] - self._clock.now_ms()) / 1000)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), timeout_s)
-
-
-# ----------------------------------------
-# Periodic work over all logs, cut so that the loop breathes: a slice is some logs or a few milliseconds.
-#
-# Ten thousand partitions visited in one go would hold the loop for as long as all of them take; a timer for
-# each would cost more than the work. Used by the log manager's background work, on the loop.
-
-
 OWNER: Final = "log manager"
 
+# A slice of work on the loop is some logs or a few milliseconds.
 SLICE_SECONDS: Final = 0.002
 SLICE_ITEMS: Final = 256
 
 # An interval may be Long.MAX_VALUE, which a timer cannot express; a tick a day too many does no harm.
 LONGEST_SLEEP_SECONDS: Final = 86_400.0
 
+# Unlinking a large file can take tens of milliseconds of disk time: a few at once do not starve the flushes.
+MAX_DELETIONS_AT_ONCE: Final = 2
+STOP_BUDGET_MS: Final = 1_000.0
+
+# Renaming a segment's files takes some 100 microseconds of the loop.
+SEGMENTS_AT_ONCE: Final = 32
+
+# flush.ms of one millisecond must not become a busy loop.
+MIN_FLUSH_TICK_MS: Final = 100
+# How often to look whether some topic has got a flush.ms, while none has.
+IDLE_FLUSH_TICK_MS: Final = 1_000
+
 _T = TypeVar("_T")
+
+
+class Compaction(Protocol):
+    """What the periodic work asks of the LogCleanerManager."""
+
+    def may_touch(self, tp: TopicPartition, /) -> bool: ...
+    async def write_checkpoint(self, log_dir: LogDir, /) -> None: ...
+
+
+class Logs(Protocol):
+    """What the periodic work and the cleaner need of the LogManager that owns them."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def settings(self) -> LogManagerSettings: ...
+    @property
+    def pool(self) -> Executor: ...
+    @property
+    def dirs(self) -> LogDirs: ...
+    @property
+    def current_logs(self) -> Mapping[TopicPartition, Log]: ...
+    @property
+    def future_logs(self) -> Mapping[TopicPartition, Log]: ...
+    @property
+    def deletions(self) -> "Deletions": ...
+    @property
+    def background(self) -> "BackgroundWork": ...
+    @property
+    def cleaner(self) -> Compaction: ...
+    def all_logs(self) -> Iterator[Log]: ...
+    def get(self, tp: TopicPartition, /) -> Log | None: ...
+    def dir_of(self, log: Log, /) -> LogDir: ...
+    def fail_dir(self, log_dir: LogDir, error: Exception, /) -> None: ...
 
 
 async def in_slices(items: Iterable[_T], visit: Callable[[_T], object]) -> None:
@@ -223,16 +162,93 @@ class Ticker:
             await asyncio.sleep(min(interval_ms() / 1000, LONGEST_SLEEP_SECONDS))
 
 
-# ----------------------------------------
-# Which logs lose old segments, and when: by time, by size, and below the log start offset.
-#
-# The log itself decides what is old (Log.delete_old_segments); this module visits the logs, keeps out of the
-# cleaner's way, and hands what was renamed to the deletions. A log that is only compacted is visited too:
-# DeleteRecords may have moved its log start offset past whole segments. Runs on the loop, in slices.
+def remove_tree(path: Path) -> None:
+    """Deletes a directory that may be half deleted already."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)
 
 
-# Renaming a segment's files takes some 100 microseconds of the loop.
-SEGMENTS_AT_ONCE: Final = 32
+class Deletions:
+    """Unlinks what was renamed for deletion, later and in a thread: readers may still be sending from it.
+
+    `file.delete.delay.ms` after the rename the files go. One timer serves every pending deletion; a stop runs what is
+    left at once, because nobody reads any more.
+    """
+
+    def __init__(self, clock: Clock, executor: Executor) -> None:
+        self._clock = clock
+        self._executor = executor
+        self._pending: list[tuple[int, int, str, Callable[[], None]]] = []
+        self._order = count()
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def schedule(self, delay_ms: int, what: str, delete: Callable[[], None]) -> None:
+        """Calls `delete` in a thread after the delay.
+
+        Its OSErrors are logged: the files stay, nothing is lost.
+        """
+        due_ms = self._clock.now_ms() + delay_ms
+        heapq.heappush(self._pending, (due_ms, next(self._order), what, delete))
+        self._wake.set()
+
+    def start(self) -> None:
+        """Begins to delete; needs a running loop."""
+        assert self._task is None
+        self._task = spawn_restarting(self._run, name="log-deletions", owner=OWNER)
+
+    async def stop(self) -> None:
+        """Ends the timer and deletes what is pending, for a while: the next start deletes the rest."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+            self._task = None
+        await self.run_due(everything=True, until_ms=self._clock.monotonic_ms() + STOP_BUDGET_MS)
+
+    async def run_due(self, everything: bool = False, until_ms: float = inf) -> int:
+        """Deletes what is due; how many deletions that were."""
+        done = 0
+        while (
+            self._pending
+            and (everything or self._pending[0][0] <= self._clock.now_ms())
+            and self._clock.monotonic_ms() < until_ms
+        ):
+            batch = [
+                self._delete(*heapq.heappop(self._pending)[2:]) for _ in range(self._due_at_once(everything))
+            ]
+            await asyncio.gather(*batch)
+            done += len(batch)
+        return done
+
+    def _due_at_once(self, everything: bool) -> int:
+        now_ms = self._clock.now_ms()
+        head = heapq.nsmallest(MAX_DELETIONS_AT_ONCE, self._pending)
+        return sum(1 for due_ms, *_ in head if everything or due_ms <= now_ms)
+
+    async def _delete(self, what: str, delete: Callable[[], None]) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._executor, delete)
+        except (OSError, KafkaError) as error:
+            logger.error("cannot delete %s: %s", what, error)
+        except Exception as error:  # noqa: BLE001 - the boundary: the others are deleted all the same
+            report(error, name=f"delete {what}", owner=OWNER)
+        else:
+            logger.debug("deleted %s", what)
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            await self.run_due()
+            timeout_s = None
+            if self._pending:
+                timeout_s = max(0.0, (self._pending[0][0] - self._clock.now_ms()) / 1000)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), timeout_s)
 
 
 def has_nothing_to_retire(log: Log) -> bool:
@@ -241,7 +257,12 @@ def has_nothing_to_retire(log: Log) -> bool:
 
 
 class Retention:
-    """Applies retention to the logs it is shown."""
+    """Which logs lose old segments, and when: by time, by size, and below the log start offset.
+
+    The log itself decides what is old (Log.delete_old_segments); this visits the logs, keeps out of the cleaner's
+    way, and hands what was renamed to the deletions. A log that is only compacted is visited too: DeleteRecords may
+    have moved its log start offset past whole segments.
+    """
 
     def __init__(self, deletions: Deletions, now_ms: Callable[[], int]) -> None:
         self._deletions = deletions
@@ -282,16 +303,10 @@ class Retention:
         return len(retired)
 
 
-# flush.ms of one millisecond must not become a busy loop.
-MIN_FLUSH_TICK_MS: Final = 100
-# How often to look whether some topic has got a flush.ms, while none has.
-IDLE_FLUSH_TICK_MS: Final = 1_000
-
-
 class BackgroundWork:
     """The ticks, and what they share with the clean stop."""
 
-    def __init__(self, manager: "LogStore") -> None:
+    def __init__(self, manager: Logs) -> None:
         self._manager = manager
         self._ticker = Ticker()
         self._flush_by_time: dict[TopicPartition, Log] = {}
@@ -365,7 +380,7 @@ class BackgroundWork:
 
         def expire(log: Log) -> None:
             if not log.failed:
-                log.remove_expired_producers(now_ms)
+                log.producers.remove_expired(now_ms)
 
         await in_slices(list(self._manager.all_logs()), expire)
 
@@ -423,20 +438,20 @@ class BackgroundWork:
     async def checkpoint_recovery_points(self) -> None:
         """recovery-point-offset-checkpoint in every directory."""
         by_dir = self._by_dir()
-        for log_dir in self._manager.online_dirs:
+        for log_dir in self._manager.dirs.online:
             offsets = {log.topic_partition: log.recovery_point for log in by_dir.get(log_dir, ())}
             await self.write(log_dir, log_dir.recovery_points, offsets)
 
     async def checkpoint_log_start_offsets(self) -> None:
         """log-start-offset-checkpoint: only logs that begin inside a segment need it."""
         by_dir = self._by_dir()
-        for log_dir in self._manager.online_dirs:
+        for log_dir in self._manager.dirs.online:
             await self.write(log_dir, log_dir.log_start_offsets, _log_start_offsets(by_dir.get(log_dir, ())))
 
     async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """replication-offset-checkpoint in every directory."""
         by_dir: dict[LogDir, dict[TopicPartition, int]] = {
-            log_dir: {} for log_dir in self._manager.online_dirs
+            log_dir: {} for log_dir in self._manager.dirs.online
         }
         for tp, high_watermark in high_watermarks.items():
             log = self._manager.get(tp)

@@ -123,7 +123,7 @@ def _key(name: str, default: _D) -> _D:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanerSettings:
+class CleanerConfig:
     """log.cleaner.*, but for io.buffer.size: segments are read in pieces of a megabyte."""
 
     enable: bool = _key("log.cleaner.enable", True)
@@ -154,9 +154,9 @@ class LogManagerSettings:
     producer_id_expiration_ms: int = _key("producer.id.expiration.ms", 86_400_000)
     producer_id_expiration_check_interval_ms: int = _key("producer.id.expiration.check.interval.ms", 600_000)
     max_transaction_timeout_ms: int = _key("transaction.max.timeout.ms", 900_000)
-    cleaner: CleanerSettings = field(default_factory=CleanerSettings)
+    cleaner: CleanerConfig = field(default_factory=CleanerConfig)
 
     @classmethod
     def from_values(cls, values: Mapping[str, object]) -> Self:
         """From typed values by Kafka's names; unknown names are left out."""
-        return cls(cleaner=CleanerSettings.from_values(values), **_chosen(cls, values))  # type: ignore[arg-type]
+        return cls(cleaner=CleanerConfig.from_values(values), **_chosen(cls, values))  # type: ignore[arg-type]

@@ -1,7 +1,18 @@
-"""Names of the files in a partition's directory, and the few ways the log writes to files.
+"""The files of the logs: their names, their descriptors, and the few ways in which they are written.
 
-Everything blocks. A file written by write_new is replaced by rename but not yet on the disk: whoever needs it
-there calls fsync_file afterwards, away from the event loop.
+A log file and a mapped index hold a descriptor each (Python's mmap keeps its own), and they stay open after the first
+use: a partition that is written to opens nothing. A system gives the lowest free descriptor, so a number near the limit
+(`ulimit -n`) says that nearly all are in use. Then a quarter of these files is closed, those that were opened first;
+whoever needs one again opens it again. What is left above the line is for files that are open for a moment only, and
+for connections that are on their way in; of the rest the logs have what one segment of each takes, a sixteenth at
+least and a quarter at most, and connections have the others.
+
+Rules: what uses a file holds a reference to it and never asks here, so that using one costs a look at a field. A file
+that is being sent keeps its descriptor until it has been: if those take all there are, opening one more fails as it
+would for want of descriptors, before there are really none. Everything that writes blocks.
+
+`open_files` is owned by the process; any thread. A registered file may go with its segment at any time, also in the
+middle of this.
 """
 
 import errno
@@ -13,24 +24,23 @@ from pathlib import Path
 from typing import Final, Protocol
 from weakref import ref
 
-# ----------------------------------------
-# Which files of segments are open, and which give their descriptors back when the process comes near its limit.
-#
-# A log file and a mapped index hold a descriptor each (Python's mmap keeps its own), and they stay open after the first
-# use: a partition that is written to opens nothing. A system gives the lowest free descriptor, so a number near the limit
-# (`ulimit -n`) says that nearly all are in use. Then a quarter of these files is closed, those that were opened first;
-# whoever needs one again opens it again. What is left above the line is for files that are open for a moment only, and
-# for connections that are on their way in; of the rest the logs have what one segment of each takes, a sixteenth at least
-# and a quarter at most, and connections have the others.
-#
-# Rules: what uses a file holds a reference to it and never asks here, so that using one costs a look at a field. A file
-# that is being sent keeps its descriptor until it has been: if those take all there are, opening one more fails as it
-# would for want of descriptors, before there are really none.
-#
-# Owned by the process; any thread. A registered file may go with its segment at any time, also in the middle of this.
-
+from ottla.model import durable
 
 logger = logging.getLogger(__name__)
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TXN_INDEX_SUFFIX: Final = ".txnindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+DELETED_SUFFIX: Final = ".deleted"
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+
+FILE_MODE: Final = 0o644
+READ_BYTES: Final = 65536
 
 UNLIMITED: Final = 2**31 - 1
 # An eighth of the descriptors, within these bounds, is for what is open for a moment only.
@@ -61,7 +71,7 @@ class OpenFiles:
         # How many the logs need to be written to. Asked for every connection that comes in.
         self.wanted_to_write: Callable[[], int] = lambda: self.limit
         self._open: dict[ref[Holder], None] = {}
-        self._told = False
+        self._warned = False
         self.use_limit(UNLIMITED)
 
     def use_limit(self, limit: int) -> None:
@@ -104,7 +114,7 @@ class OpenFiles:
 
     def release_some(self) -> None:
         """Closes a part of the files, those that have been open longest."""
-        self._tell()
+        self._warn_once()
         count = len(self._open) // RELEASED_PART + 1
         while count > 0:
             try:
@@ -124,10 +134,10 @@ class OpenFiles:
         if fd > self.crowded:
             self.release_some()
 
-    def _tell(self) -> None:
-        if self._told:
+    def _warn_once(self) -> None:
+        if self._warned:
             return
-        self._told = True
+        self._warned = True
         thousands = -(-(self.wanted() + self.limit - self.crowded) // 1000)
         logger.warning(
             "nearly all of the %d files that may be open (ulimit -n) are: segments that are not in use are closed, "
@@ -149,25 +159,6 @@ def open_file(path: str | Path, flags: int, mode: int = 0o777) -> int:
             raise
     open_files.release_some()
     return os.open(path, flags, mode)
-
-
-LOG_SUFFIX: Final = ".log"
-INDEX_SUFFIX: Final = ".index"
-TIME_INDEX_SUFFIX: Final = ".timeindex"
-TXN_INDEX_SUFFIX: Final = ".txnindex"
-SNAPSHOT_SUFFIX: Final = ".snapshot"
-SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-
-DELETED_SUFFIX: Final = ".deleted"
-CLEANED_SUFFIX: Final = ".cleaned"
-SWAP_SUFFIX: Final = ".swap"
-
-DELETE_DIR_SUFFIX: Final = "-delete"
-FUTURE_DIR_SUFFIX: Final = "-future"
-STRAY_DIR_SUFFIX: Final = "-stray"
-
-FILE_MODE: Final = 0o644
-READ_BYTES: Final = 65536
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -217,15 +208,9 @@ def write_fully(fd: int, data: bytes | bytearray | memoryview, position: int) ->
         done += os.pwrite(fd, rest[done:], position + done)
 
 
-def write_new(path: Path, content: bytes) -> None:
-    """Replaces a small file in one step, without waiting for the disk."""
-    temporary = path.with_name(path.name + ".tmp")
-    fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-    try:
-        write_fully(fd, content, 0)
-    finally:
-        os.close(fd)
-    os.replace(temporary, path)
+def replace_small(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Replaces a small file in one step. Without `sync` whoever needs it on the disk calls fsync_file afterwards."""
+    durable.replace_file(path, (content,), sync=sync, mode=FILE_MODE, open_file=open_file)
 
 
 def write_in_place(path: str, content: bytes) -> None:
@@ -239,14 +224,12 @@ def write_in_place(path: str, content: bytes) -> None:
 
 def fsync_file(path: Path) -> None:
     """Waits for a file that may meanwhile be gone: then nobody needs it any more."""
-    try:
-        fd = open_file(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    durable.fsync_file(path, open_file)
+
+
+def fsync_dir(path: Path) -> None:
+    """Makes renames and creations inside a directory survive a power cut."""
+    durable.fsync_dir(path, open_file)
 
 
 def create_empty(path: Path) -> None:

@@ -1,47 +1,53 @@
-"""All logs of a broker, over several log directories: loading, creating, moving, deleting, failing, stopping.
+"""Kafka's LogManager: all logs of a broker, over several log directories.
 
-The manager belongs to the broker's event loop: every method is called on it, and what waits for a disk
-(fsync, checkpoints, unlinking, recovery) runs in its thread pool. Background work is a handful of ticks
-that visit logs in slices (see background.py); compaction runs in a process of its own (see
-cleaner_manager.py).
+They are loaded, created, moved, deleted, and lost with a directory that fails. The manager belongs to the broker's
+event loop: every method is called on it, and what waits for a disk (fsync, checkpoints, unlinking, recovery) runs in
+its thread pool. Its parts: the directories (LogDirs), deletions that wait for their time (Deletions), the periodic work
+that visits logs in slices (BackgroundWork), and compaction (LogCleanerManager), which runs in a process of its own.
 
-A directory that fails goes offline for good: its logs leave the manager, answer KAFKA_STORAGE_ERROR, and
-the owner is told by `on_dir_failure` (KIP-112, KIP-858). With the last one gone `on_all_dirs_failed` is
-called.
+A log that leaves is renamed before its name is used again, at once and on the loop, so that a topic may be deleted and
+created again under the same name without anybody waiting. Only `create_ahead` makes files in a thread: a file system's
+journal may let anyone wait who creates a file, and a topic has thousands.
+
+A directory that fails goes offline for good: its logs leave the manager, answer KAFKA_STORAGE_ERROR, and the owner is
+told by `on_dir_failure` (KIP-112, KIP-858). With the last one gone `on_all_dirs_failed` is called.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import TopicPartition, Uuid
-from ottla.model.tasks import spawn
+from ottla.model.ids import TopicPartition, Uuid, uuid_to_str
+from ottla.model.tasks import guarded, spawn
 from ottla.storage import loading
-from ottla.storage.background import in_slices, in_thread, remove_tree
+from ottla.storage.background import BackgroundWork, Deletions, in_slices, in_thread, remove_tree
+from ottla.storage.cleaner.manager import LogCleanerManager
 from ottla.storage.config import LogConfig, LogManagerSettings
-from ottla.storage.dirs.checkpoints import UNKNOWN_BROKER_EPOCH, fsync_dir
+from ottla.storage.dirs.checkpoints import UNKNOWN_BROKER_EPOCH
 from ottla.storage.dirs.log_dir import (
+    DELETE_SUFFIX,
     DirKind,
     LogDir,
     PartitionDir,
     dir_name,
     future_dir_name,
+    open_log_dirs,
     stray_dir_name,
 )
-from ottla.storage.errors import RecoveryAbortedError, is_out_of_files
+from ottla.storage.errors import OutOfFilesError, RecoveryAbortedError, StorageError, is_out_of_files
+from ottla.storage.files import FILES_A_CONNECTION, FILES_A_SEGMENT, fsync_dir, open_files
 from ottla.storage.log.log import Log
-from ottla.storage.log_store import LogStore
 
-if TYPE_CHECKING:
-    pass
+logger = logging.getLogger(__name__)
 
-
-# ----------------------------------------
-# What DescribeLogDirs shows of the log directories: sizes, lags, free space (KIP-113, KIP-827).
-
+# How many logs a thread makes before the loop takes them over.
+LOGS_AHEAD: Final = 64
 
 INVALID_OFFSET_LAG: Final = -1
 UNKNOWN_VOLUME_BYTES: Final = -1
@@ -68,61 +74,13 @@ class LogDirInfo(NamedTuple):
     cordoned: bool
 
 
-async def describe_log_dirs(
-    manager: "LogManager", tps: Collection[TopicPartition] | None = None
-) -> list[LogDirInfo]:
-    """Every directory with its logs: those in `tps`, or all. An offline one shows its error and no logs."""
-    replicas = await _replicas_by_dir(manager, tps)
-    return [await _describe_dir(manager, log_dir, replicas.get(log_dir, [])) for log_dir in manager.dirs]
+class NewLog(NamedTuple):
+    """A log that is wanted, with the directory it was assigned to if it was."""
 
-
-async def _describe_dir(manager: "LogManager", log_dir: LogDir, replicas: list[ReplicaInfo]) -> LogDirInfo:
-    total_bytes = usable_bytes = UNKNOWN_VOLUME_BYTES
-    if log_dir.online:
-        try:
-            # Asking a hung file system for its size waits: in a thread.
-            usage = await asyncio.get_running_loop().run_in_executor(manager.pool, log_dir.usage)
-            total_bytes, usable_bytes = usage
-        except OSError as error:
-            manager.fail_dir(log_dir, error)
-    return LogDirInfo(
-        str(log_dir.path),
-        log_dir.id,
-        None if log_dir.online else ErrorCode.KAFKA_STORAGE_ERROR,
-        replicas if log_dir.online else [],
-        total_bytes,
-        usable_bytes,
-        manager.is_cordoned(log_dir),
-    )
-
-
-async def _replicas_by_dir(
-    manager: "LogManager", tps: Collection[TopicPartition] | None
-) -> dict[LogDir, list[ReplicaInfo]]:
-    by_dir: dict[LogDir, list[ReplicaInfo]] = {}
-    for logs, is_future in ((manager.current_logs, False), (manager.future_logs, True)):
-
-        def visit(
-            tp: TopicPartition, logs: Mapping[TopicPartition, Log] = logs, is_future: bool = is_future
-        ) -> None:
-            log = logs.get(tp)
-            if log is not None:
-                lag = _offset_lag(manager, tp, log, is_future)
-                info = ReplicaInfo(tp, log.size_bytes, lag, is_future)
-                by_dir.setdefault(manager.dir_of(log), []).append(info)
-
-        await in_slices(list(logs) if tps is None else tps, visit)
-    return by_dir
-
-
-def _offset_lag(manager: "LogManager", tp: TopicPartition, log: Log, is_future: bool) -> int:
-    if not is_future:
-        return max(log.high_watermark - log.log_end_offset, 0)
-    current = manager.get(tp)
-    return INVALID_OFFSET_LAG if current is None else current.log_end_offset - log.log_end_offset
-
-
-logger = logging.getLogger(__name__)
+    topic_partition: TopicPartition
+    topic_id: Uuid | None
+    config: LogConfig
+    directory_id: Uuid | None
 
 
 class DuplicateLogError(RuntimeError):
@@ -135,7 +93,7 @@ def _never_stray(log: Log) -> bool:
 
 def _progress(log: Log) -> tuple[int, int, int]:
     """Of two copies of one log the larger has everything the other has."""
-    return log.latest_epoch, log.log_end_offset, log.log_start_offset
+    return log.epochs.latest, log.log_end_offset, log.log_start_offset
 
 
 def _begins_like(longer: Log, shorter: Log) -> bool:
@@ -152,8 +110,85 @@ def _begins_like(longer: Log, shorter: Log) -> bool:
     return ours == theirs != b""
 
 
-class LogManager(LogStore):
+class LogManager:
     """The broker's logs."""
+
+    def __init__(
+        self,
+        dirs: Sequence[Path],
+        clock: Clock,
+        *,
+        defaults: LogConfig | None = None,
+        settings: LogManagerSettings | None = None,
+        on_dir_failure: Callable[[Uuid | None, Exception], None] | None = None,
+        on_all_dirs_failed: Callable[[], None] | None = None,
+    ) -> None:
+        """Locks the directories and reads who they are.
+
+        DirLockedError or MetaPropertiesError if they are not ours.
+        """
+        open_files.use_limit_of_process()
+        open_files.wanted = self._files_wanted
+        open_files.wanted_to_write = lambda: FILES_A_SEGMENT * (len(self._current) + len(self._future))
+        self.dirs = open_log_dirs(dirs)
+        self._current: dict[TopicPartition, Log] = {}
+        self._future: dict[TopicPartition, Log] = {}
+        # The partitions whose logs went with a failed directory.
+        self._offline: dict[TopicPartition, LogDir] = {}
+        # Asked for ten thousand logs every few seconds: taking the paths apart would cost more than the checkpoint.
+        self._placed: dict[Log, LogDir] = {}
+        self.clock = clock
+        self.settings = settings or LogManagerSettings()
+        self.defaults = defaults or LogConfig()
+        self.on_dir_failure = on_dir_failure
+        self.on_all_dirs_failed = on_all_dirs_failed
+        self.previous_broker_epoch = UNKNOWN_BROKER_EPOCH
+        self._loading_stopped = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # Deleted, but still under their own names: whoever wants such a name renames them first.
+        self._retiring: dict[str, Log] = {}
+        # Logs whose copies took their places and are not on the disk yet: until then they keep their names.
+        self._replaced: dict[TopicPartition, Log] = {}
+        self._finishing: set[asyncio.Task[OSError | KafkaError | None]] = set()
+        self.pool = ThreadPoolExecutor(self.settings.background_threads, thread_name_prefix="storage")
+        self.deletions = Deletions(clock, self.pool)
+        self.cleaner = LogCleanerManager(self)
+        self.background = BackgroundWork(self)
+
+    def _files_wanted(self) -> int:
+        """How many files there would be if none was ever closed: a log file and an index a segment, connections too."""
+        segments = sum(len(log.segments) for log in list(self.all_logs()))
+        return FILES_A_SEGMENT * segments + FILES_A_CONNECTION * open_files.max_connections()
+
+    # -- which logs there are --
+
+    def get(self, tp: TopicPartition) -> Log | None:
+        """The partition's current log."""
+        return self._current.get(tp)
+
+    def get_future(self, tp: TopicPartition) -> Log | None:
+        """The copy being made in another directory, if one is."""
+        return self._future.get(tp)
+
+    @property
+    def current_logs(self) -> Mapping[TopicPartition, Log]:
+        return self._current
+
+    @property
+    def future_logs(self) -> Mapping[TopicPartition, Log]:
+        return self._future
+
+    def all_logs(self) -> Iterator[Log]:
+        yield from self._current.values()
+        yield from self._future.values()
+
+    def dir_of(self, log: Log) -> LogDir:
+        """The directory the log lies in, or lay in before it left the manager."""
+        return self._placed.get(log) or self.dirs.holding(log.dir)
+
+    def directory_id(self, log: Log) -> Uuid | None:
+        """The id of the directory the log lies in."""
+        return self.dir_of(log).id
 
     # -- loading --
 
@@ -170,7 +205,7 @@ class LogManager(LogStore):
         self.previous_broker_epoch = self._read_broker_epoch()
         config_of = topic_config or (lambda topic: self.defaults)
         with loading.without_gc():
-            loading_dirs = [self._load_dir(log_dir, config_of, is_stray) for log_dir in self.online_dirs]
+            loading_dirs = [self._load_dir(log_dir, config_of, is_stray) for log_dir in self.dirs.online]
             for outcome in await asyncio.gather(*loading_dirs, return_exceptions=True):
                 if outcome is not None:
                     raise outcome
@@ -187,8 +222,8 @@ class LogManager(LogStore):
 
     def _read_broker_epoch(self) -> int:
         """The epoch of the last clean stop, if every directory agrees on it (KIP-966)."""
-        epochs = {log_dir.clean_shutdown.read_broker_epoch() for log_dir in self.online_dirs}
-        return epochs.pop() if len(epochs) == 1 and not self.offline_dirs else UNKNOWN_BROKER_EPOCH
+        epochs = {log_dir.clean_shutdown.read_broker_epoch() for log_dir in self.dirs.online}
+        return epochs.pop() if len(epochs) == 1 and not self.dirs.offline else UNKNOWN_BROKER_EPOCH
 
     async def _load_dir(
         self, log_dir: LogDir, topic_config: Callable[[str], LogConfig], is_stray: Callable[[Log], bool]
@@ -313,6 +348,215 @@ class LogManager(LogStore):
         """
         self.settings = settings
         self.cleaner.settings_changed()
+
+    # -- creating --
+
+    def get_or_create(
+        self,
+        tp: TopicPartition,
+        topic_id: Uuid | None,
+        config: LogConfig | None = None,
+        *,
+        is_new: bool = True,
+        directory_id: Uuid | None = None,
+    ) -> Log:
+        """The partition's log, created if need be in the directory asked for or the one with the fewest logs.
+
+        `is_new` False says the broker had this partition before: with a directory offline its log may be
+        there, so creating an empty one would lose it, and KAFKA_STORAGE_ERROR is raised.
+        INCONSISTENT_TOPIC_ID if the log on disk is another topic's.
+        """
+        log = self._current.get(tp)
+        if log is None:
+            self._refuse_if_maybe_offline(tp, is_new)
+            wanted = self.dirs.by_id(directory_id) if directory_id is not None else None
+            candidates = [wanted] if wanted is not None else self.dirs.by_load()
+            log = self._create(self._current, tp, dir_name(tp), topic_id, config, candidates)
+        elif topic_id is not None and log.topic_id is not None and log.topic_id != topic_id:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"Tried to assign topic ID {uuid_to_str(topic_id)} to log for topic partition {tp}, "
+                f"but log already contained topic ID {uuid_to_str(log.topic_id)}",
+            )
+        elif topic_id is not None and log.topic_id is None:
+            log.assign_topic_id(topic_id)
+        return log
+
+    async def create_ahead(self, wanted: Sequence[NewLog]) -> None:
+        """Makes logs in a thread, for get_or_create to find. One that cannot be made is left to it: it says why."""
+        for start in range(0, len(wanted), LOGS_AHEAD):
+            planned = self._plan(wanted[start : start + LOGS_AHEAD])
+            opened = await in_thread(self.pool, self._open_planned, planned)
+            for (new, log_dir), log in zip(planned, opened, strict=True):
+                if log is None:
+                    continue
+                if isinstance(log, Exception):
+                    self.fail_dir(log_dir, log)
+                elif log_dir.online:
+                    self._add(self._current, new.topic_partition, log, log_dir)
+                else:
+                    log.close_handlers()
+
+    def _plan(self, wanted: Iterable[NewLog]) -> list[tuple[NewLog, LogDir]]:
+        """Where each log goes that is not there yet; the directories fill evenly."""
+        planned: list[tuple[NewLog, LogDir]] = []
+        filling: Counter[LogDir] = Counter()
+        if not self.dirs.online:
+            return planned
+        for new in wanted:
+            tp = new.topic_partition
+            if tp in self._current or tp in self._offline:
+                continue
+            log_dir = self.dirs.by_id(new.directory_id) if new.directory_id is not None else None
+            if log_dir is None:
+                log_dir = min(self.dirs.by_load(), key=lambda each: each.log_count + filling[each])
+            filling[log_dir] += 1
+            if self._retiring:
+                predecessor = self._retiring.get(str(log_dir.path / dir_name(tp)))
+                if predecessor is not None:
+                    self._retire(predecessor)
+            planned.append((new, log_dir))
+        return planned
+
+    def _open_planned(self, planned: list[tuple[NewLog, LogDir]]) -> list[Log | Exception | None]:
+        opened: list[Log | Exception | None] = []
+        for new, log_dir in planned:
+            path = log_dir.path / dir_name(new.topic_partition)
+            try:
+                path.mkdir(exist_ok=True)
+                opened.append(self._open_new(path, new.topic_partition, new.topic_id, new.config))
+            except (OSError, StorageError, OutOfFilesError) as error:
+                opened.append(error)
+            except KafkaError:
+                opened.append(None)  # what is there is another topic's: nothing is wrong with the disk
+        return opened
+
+    def _refuse_if_maybe_offline(self, tp: TopicPartition, is_new: bool) -> None:
+        if (not is_new and self.dirs.offline) or tp in self._offline:
+            paths = ", ".join(str(log_dir.path) for log_dir in self.dirs.offline)
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"Can not create log for {tp} because log directories {paths} are offline",
+            )
+
+    def _create(
+        self,
+        logs: dict[TopicPartition, Log],
+        tp: TopicPartition,
+        name: str,
+        topic_id: Uuid | None,
+        config: LogConfig | None,
+        candidates: Iterable[LogDir],
+    ) -> Log:
+        for_want_of_files: Exception | None = None
+        for log_dir in candidates:
+            path = log_dir.path / name
+            predecessor = self._retiring.get(str(path))
+            if predecessor is not None:
+                self._retire(predecessor)
+            try:
+                path.mkdir(exist_ok=True)
+                log = self._open_new(path, tp, topic_id, config)
+            except (OSError, StorageError, OutOfFilesError) as error:
+                self.fail_dir(log_dir, error)
+                for_want_of_files = error if is_out_of_files(error) else for_want_of_files
+                continue
+            self._add(logs, tp, log, log_dir)
+            logger.debug("created log for partition %s in %s", tp, path)
+            return log
+        if for_want_of_files is not None:
+            raise OutOfFilesError(f"Cannot create log for {tp}: {for_want_of_files}")
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"No log directory is available for {tp}")
+
+    def _open_new(
+        self, path: Path, tp: TopicPartition, topic_id: Uuid | None, config: LogConfig | None
+    ) -> Log:
+        return Log.open(
+            path,
+            config or self.defaults,
+            now_ms=self.clock.now_ms(),
+            topic_partition=tp,
+            topic_id=topic_id,
+            clean=True,
+            producer_id_expiration_ms=self.settings.producer_id_expiration_ms,
+            max_transaction_timeout_ms=self.settings.max_transaction_timeout_ms,
+        )
+
+    def _add(self, logs: dict[TopicPartition, Log], tp: TopicPartition, log: Log, log_dir: LogDir) -> None:
+        log.on_failure = self._log_failed
+        log.on_roll = self.background.flush_after_roll
+        logs[tp] = log
+        self._placed[log] = log_dir
+        log_dir.log_count += 1
+        if logs is self._current:
+            self._watch(tp, log)
+        else:
+            # A segment swapped out of the log being copied would be copied twice or not at all.
+            self.cleaner.abort_and_pause(tp)
+
+    def _watch(self, tp: TopicPartition, log: Log) -> None:
+        self.cleaner.config_changed(tp, log)
+        self.background.config_changed(tp, log)
+
+    def _remove(self, logs: dict[TopicPartition, Log], tp: TopicPartition) -> Log | None:
+        log = logs.pop(tp, None)
+        if log is not None:
+            self._placed.pop(log).log_count -= 1
+            if logs is self._current:
+                self.cleaner.removed(tp)
+                self.background.removed(tp)
+            else:
+                self.cleaner.resume(tp)
+        return log
+
+    # -- deleting --
+
+    async def delete(self, tp: TopicPartition) -> None:
+        """Removes the partition's log; its files go in the background.
+
+        The partition may be created again at once.
+        """
+        await self.delete_all([tp])
+
+    async def delete_all(self, tps: Iterable[TopicPartition]) -> None:
+        """Removes many logs: all are gone before the first await, renamed in slices, checkpointed once."""
+        doomed: list[Log] = []
+        touched: set[LogDir] = set()
+        for tp in tps:
+            self._offline.pop(tp, None)
+            for logs in (self._current, self._future):
+                log = logs.get(tp)
+                if log is not None:
+                    touched.add(self.dir_of(log))
+                    self._remove(logs, tp)
+                    doomed.append(log)
+            replaced = self._replaced.pop(tp, None)
+            if replaced is not None:
+                doomed.append(replaced)
+        self._retiring.update((str(log.dir), log) for log in doomed)
+        await in_slices(doomed, self._retire)
+        await self.background.checkpoint_dirs(touched)
+
+    def _retire(self, log: Log) -> None:
+        """Renames a log that has left the manager and lets its files go after file.delete.delay.ms."""
+        if self._rename_away(log):
+            self._delete_later(log)
+
+    def _rename_away(self, log: Log) -> bool:
+        """Makes the log's name free; False if that has been done already or cannot be."""
+        self._retiring.pop(str(log.dir), None)
+        if log.failed or log.dir.name.endswith(DELETE_SUFFIX):
+            return False
+        log_dir = self.dir_of(log)
+        try:
+            log.rename_to_delete()
+        except StorageError as error:
+            self.fail_dir(log_dir, error)
+            return False
+        return True
+
+    def _delete_later(self, log: Log) -> None:
+        self.deletions.schedule(log.config.file_delete_delay_ms, str(log.dir), log.delete)
 
     # -- moving between directories (KIP-113) --
 
@@ -471,7 +715,7 @@ class LogManager(LogStore):
             self.cleaner.truncated(tp, log.active_segment.base_offset)
         await self.background.checkpoint_dirs([self.dir_of(log)])
 
-    # -- checkpoints and description --
+    # -- high watermarks --
 
     async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Writes replication-offset-checkpoint in every directory, for the logs that are in it."""
@@ -480,13 +724,99 @@ class LogManager(LogStore):
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
         """The high watermarks checkpointed before the broker stopped."""
         merged: dict[TopicPartition, int] = {}
-        for log_dir in self.online_dirs:
+        for log_dir in self.dirs.online:
             merged.update(loading.read_or_empty(log_dir.high_watermarks))
         return merged
 
+    # -- description (KIP-113, KIP-827) --
+
     async def describe(self, tps: Collection[TopicPartition] | None = None) -> list[LogDirInfo]:
-        """Every directory with its logs (those in `tps`, or all) for DescribeLogDirs (KIP-113, KIP-827)."""
-        return await describe_log_dirs(self, tps)
+        """Every directory with its logs (those in `tps`, or all) for DescribeLogDirs; of an offline one the error."""
+        replicas = await self._replicas_by_dir(tps)
+        return [await self._describe_dir(log_dir, replicas.get(log_dir, [])) for log_dir in self.dirs]
+
+    async def _describe_dir(self, log_dir: LogDir, replicas: list[ReplicaInfo]) -> LogDirInfo:
+        total_bytes = usable_bytes = UNKNOWN_VOLUME_BYTES
+        if log_dir.online:
+            try:
+                # Asking a hung file system for its size waits: in a thread.
+                usage = await asyncio.get_running_loop().run_in_executor(self.pool, log_dir.usage)
+                total_bytes, usable_bytes = usage
+            except OSError as error:
+                self.fail_dir(log_dir, error)
+        return LogDirInfo(
+            str(log_dir.path),
+            log_dir.id,
+            None if log_dir.online else ErrorCode.KAFKA_STORAGE_ERROR,
+            replicas if log_dir.online else [],
+            total_bytes,
+            usable_bytes,
+            self.dirs.is_cordoned(log_dir),
+        )
+
+    async def _replicas_by_dir(
+        self, tps: Collection[TopicPartition] | None
+    ) -> dict[LogDir, list[ReplicaInfo]]:
+        by_dir: dict[LogDir, list[ReplicaInfo]] = {}
+        for logs, is_future in ((self._current, False), (self._future, True)):
+
+            def visit(
+                tp: TopicPartition, logs: Mapping[TopicPartition, Log] = logs, is_future: bool = is_future
+            ) -> None:
+                log = logs.get(tp)
+                if log is not None:
+                    lag = self._offset_lag(tp, log, is_future)
+                    info = ReplicaInfo(tp, log.size_bytes, lag, is_future)
+                    by_dir.setdefault(self.dir_of(log), []).append(info)
+
+            await in_slices(list(logs) if tps is None else tps, visit)
+        return by_dir
+
+    def _offset_lag(self, tp: TopicPartition, log: Log, is_future: bool) -> int:
+        if not is_future:
+            return max(log.high_watermark - log.log_end_offset, 0)
+        current = self._current.get(tp)
+        return INVALID_OFFSET_LAG if current is None else current.log_end_offset - log.log_end_offset
+
+    # -- failures --
+
+    def _log_failed(self, log: Log, error: Exception) -> None:
+        """From any thread."""
+        log_dir = self.dirs.holding(log.dir)
+        if self._loop is None or self._loop.is_closed():
+            self.fail_dir(log_dir, error)
+        else:
+            fail = guarded(self.fail_dir, name=f"taking {log_dir.path} offline", owner="log manager")
+            self._loop.call_soon_threadsafe(fail, log_dir, error)
+
+    def fail_dir(self, log_dir: LogDir, error: Exception) -> None:
+        """The directory is offline from now on, with every log in it. Repeated calls do nothing.
+
+        Where the process only ran out of descriptors it stays: what was tried is not done, nothing is lost.
+        """
+        if not log_dir.online:
+            return
+        if is_out_of_files(error):
+            logger.error("log directory %s: %s", log_dir.path, error)
+            return
+        log_dir.error = error
+        logger.error("log directory %s is offline: %s", log_dir.path, error)
+        self._drop_logs_of(log_dir)
+        if self.on_dir_failure is not None:
+            self.on_dir_failure(log_dir.id, error)
+        if not self.dirs.online and self.on_all_dirs_failed is not None:
+            logger.critical("all log directories have failed")
+            self.on_all_dirs_failed()
+
+    def _drop_logs_of(self, log_dir: LogDir) -> None:
+        for logs in (self._current, self._future):
+            for tp in [tp for tp, log in logs.items() if self.dir_of(log) is log_dir]:
+                log = self._remove(logs, tp)
+                assert log is not None
+                log.failed = True
+                log.close_handlers()
+                if logs is self._current:
+                    self._offline[tp] = log_dir
 
     # -- life cycle --
 
@@ -509,7 +839,7 @@ class LogManager(LogStore):
         await self.deletions.stop()
         try:
             await asyncio.gather(
-                *(self.background.close_dir(log_dir, broker_epoch) for log_dir in self.online_dirs)
+                *(self.background.close_dir(log_dir, broker_epoch) for log_dir in self.dirs.online)
             )
         finally:
             self.pool.shutdown()

@@ -1,4 +1,4 @@
-"""What is checked before a batch goes into the log, as Kafka's LogValidator and UnifiedLog do.
+"""Kafka's LogValidator: what is checked before a batch goes into the log, and what is written into its header.
 
 The kernel looks at header, checksum and records in one call; here its findings become Kafka's errors, in the
 order in which Kafka finds them. Nothing here touches a log.
@@ -11,6 +11,7 @@ first of them ends the look, whatever else is wrong, because a few bytes can be 
 Nothing is made of a record: the kernel counts those that are refused and names the first few.
 """
 
+import struct
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
@@ -20,13 +21,17 @@ from ottla.model.ids import NO_TIMESTAMP, TopicPartition
 from ottla.records.batch import (
     COMPRESSION_MASK,
     CONTROL_FLAG,
+    CREATE_TIME,
     HEADER_SIZE,
     LOG_APPEND_TIME,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
+    MAX_TIMESTAMP_OFFSET,
     MIN_BATCH_LENGTH,
     TRANSACTIONAL_FLAG,
     BatchView,
+    pack_place,
+    set_max_timestamp,
     write_header,
 )
 from ottla.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, is_readable_by_java
@@ -34,7 +39,12 @@ from ottla.records.kernel import check_batch, judge_records, renumber_records, s
 from ottla.records.record import MAX_DECOMPRESSED_BYTES, record_section
 from ottla.records.types import PROBLEM_TEXT, Buffer, Problem
 from ottla.storage.config import PRODUCER_COMPRESSION, UNCOMPRESSED, LogConfig
-from ottla.storage.errors import RecordError, RecordValidationError, UnacceptableRecordsError
+from ottla.storage.errors import (
+    RecordError,
+    RecordValidationError,
+    UnacceptableRecordsError,
+    UnexpectedOffsetError,
+)
 
 MIN_LEGACY_LENGTH: Final = 14  # less than any batch Kafka ever wrote, of whatever magic
 MAX_CODEC: Final = 4
@@ -44,6 +54,18 @@ SHOWN_RECORD_ERRORS: Final = 3
 _MIN_INT64: Final = -(1 << 63)
 _MAX_INT64: Final = (1 << 63) - 1
 _IN_RECORDS: Final = (Problem.NO_KEY, Problem.OFFSET_DELTA)
+_REWRITABLE: Final = (Problem.NONE, Problem.OFFSET_DELTA)
+_TIMESTAMP: Final = struct.Struct(">q")
+
+KEEP_CODEC: Final = -1
+_CODECS: Final = {
+    PRODUCER_COMPRESSION: KEEP_CODEC,
+    UNCOMPRESSED: NONE,
+    "gzip": GZIP,
+    "snappy": SNAPPY,
+    "lz4": LZ4,
+    "zstd": ZSTD,
+}
 
 # Where plain records are: buffer, start, end.
 Section: TypeAlias = tuple[Buffer, int, int]
@@ -109,6 +131,9 @@ class CheckedBatch(NamedTuple):
         return self.attributes & TRANSACTIONAL_FLAG != 0
 
 
+# -- what is refused, and how
+
+
 def invalid_record(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, message)
 
@@ -126,6 +151,9 @@ def header_error(problem: int, length: int, partition: TopicPartition) -> KafkaE
     if problem == Problem.OLD_MAGIC or (problem == Problem.TORN and length >= MIN_LEGACY_LENGTH):
         return unacceptable(f"No batch of magic 2 in the records for {partition}: {PROBLEM_TEXT[problem]}")
     return corrupt(f"Corrupt batch for {partition}: {PROBLEM_TEXT[problem]}")
+
+
+# -- a client's batch
 
 
 def check_client_batch(
@@ -350,6 +378,9 @@ def open_records(batch: BatchView, max_size: int = MAX_DECOMPRESSED_BYTES) -> Se
         return None
 
 
+# -- batches of the cluster itself
+
+
 def check_trusted_batches(buf: Buffer, partition: TopicPartition) -> Iterator[CheckedBatch]:
     """Batches of a coordinator, a leader or the metadata quorum: whole and with a right checksum."""
     position, end = 0, len(buf)
@@ -367,24 +398,78 @@ def check_trusted_batches(buf: Buffer, partition: TopicPartition) -> Iterator[Ch
         position += size_bytes
 
 
-# ----------------------------------------
-# Giving a batch the codec its topic asks for (compression.type other than `producer`).
+# -- both together, and the offsets
+
+
+def validate_and_assign_offsets(
+    records: bytearray | memoryview,
+    origin: AppendOrigin,
+    config: LogConfig,
+    partition: TopicPartition,
+    next_offset: int,
+    leader_epoch: int,
+    now_ms: int,
+    inspected: Inspection | None,
+) -> tuple[bytearray | memoryview, list[CheckedBatch], int]:
+    """Kafka's validateMessagesAndAssignOffsets: checks what a leader is given and completes the headers in place.
+
+    Returns what is to be written, its batches and the log append time, NO_TIMESTAMP if the producer's times count.
+    """
+    append_time = NO_TIMESTAMP
+    if config.uses_log_append_time and origin is not AppendOrigin.RAFT_LEADER:
+        append_time = now_ms
+    if origin is AppendOrigin.CLIENT:
+        batches = [check_client_batch(records, config, now_ms, partition, inspected)]
+        if batches[0].size_bytes != len(records):
+            records = memoryview(records)[: batches[0].size_bytes]
+    else:
+        batches = list(check_trusted_batches(records, partition))
+        if not batches:
+            raise invalid_record(f"No batch in the records for {partition}")
+        largest = max(batch.size_bytes for batch in batches)
+        if largest > config.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"A batch for {partition} has {largest} bytes, more than {config.max_message_bytes}",
+            )
+        if origin is AppendOrigin.RAFT_LEADER:
+            check_offsets(batches, next_offset, partition)
+            if any(batch.leader_epoch != leader_epoch for batch in batches):
+                raise invalid_record(f"A batch is not of leader epoch {leader_epoch}")
+            return records, batches, append_time
+        if append_time >= 0:
+            batches = [batch._replace(max_timestamp=append_time) for batch in batches]
+    kind = LOG_APPEND_TIME if append_time >= 0 else CREATE_TIME
+    offset, placed = next_offset, []
+    for batch in batches:
+        if origin is AppendOrigin.CLIENT or append_time >= 0:
+            (header_max,) = _TIMESTAMP.unpack_from(records, batch.position + MAX_TIMESTAMP_OFFSET)
+            flagged = bool(batch.attributes & LOG_APPEND_TIME_FLAG)
+            if header_max != batch.max_timestamp or flagged != (kind == LOG_APPEND_TIME):
+                set_max_timestamp(records, batch.position, kind, batch.max_timestamp)
+        pack_place(records, batch.position, offset, batch.size_bytes - LOG_OVERHEAD, leader_epoch)
+        placed.append(batch._replace(base_offset=offset, leader_epoch=leader_epoch))
+        offset += batch.last_delta + 1
+    return records, placed, append_time
+
+
+def check_offsets(batches: list[CheckedBatch], next_offset: int, partition: TopicPartition) -> None:
+    """Offsets that the log does not assign itself must follow on its own and on one another."""
+    expected = next_offset
+    for batch in batches:
+        if batch.base_offset < expected or batch.last_delta < 0:
+            raise UnexpectedOffsetError(
+                f"Offset {batch.base_offset} cannot follow in the log of {partition}, where {expected} is next",
+                batches[0].base_offset,
+                batches[-1].last_offset,
+            )
+        expected = batch.last_offset + 1
+
+
+# -- the codec that a topic asks for (compression.type other than `producer`)
 #
 # Pure and thread-safe: the server does it in its pool before the append. The record section is decompressed and
 # compressed as a whole.
-
-
-KEEP_CODEC: Final = -1
-_REWRITABLE: Final = (Problem.NONE, Problem.OFFSET_DELTA)
-
-_CODECS: Final = {
-    PRODUCER_COMPRESSION: KEEP_CODEC,
-    UNCOMPRESSED: NONE,
-    "gzip": GZIP,
-    "snappy": SNAPPY,
-    "lz4": LZ4,
-    "zstd": ZSTD,
-}
 
 
 def target_codec(config: LogConfig) -> int:
@@ -433,9 +518,8 @@ def recompress(
     if section is None or found.problem not in _REWRITABLE:
         return Recompressed(records, found)
     if found.refusal is not None:
-        return Recompressed(
-            records, found._replace(problem=Problem.NONE)
-        )  # its numbers would have been no reason
+        # Its offset deltas would have been no reason to refuse it.
+        return Recompressed(records, found._replace(problem=Problem.NONE))
     if found.min_timestamp < NO_TIMESTAMP:
         raise unreadable(f"A batch with timestamp {found.min_timestamp} cannot be written anew")
     if found.problem == Problem.OFFSET_DELTA:

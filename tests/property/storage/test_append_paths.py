@@ -92,16 +92,20 @@ def state(log: Log) -> object:
         (s.base_offset, s.path.read_bytes(), s.offset_index.all_entries(), s.time_index.all_entries())
         for s in log.segments
     ]
-    offsets = (log.log_end_offset, log.high_watermark, log.last_stable_offset, log.latest_epoch)
-    entries = log._producers.entries
+    offsets = (log.log_end_offset, log.high_watermark, log.last_stable_offset, log.epochs.latest)
+    entries = log.producers.entries
     producers = {pid: (entry.to_snapshot(), tuple(entry.batches)) for pid, entry in entries.items()}
     verifications = {
         pid: (proof.epoch, proof.lowest_sequence, proof.supports_epoch_bump)
-        for pid, proof in log._producers.verifications.in_force.items()
+        for pid, proof in log.producers.verifications.in_force.items()
     }
-    undecided = (log.first_undecided_offset(), log._first_unstable, log._producers.first_unstable_offset)
+    undecided = (
+        min(log.producers.ongoing, default=None),
+        log._first_unstable,
+        log.producers.first_unstable_offset,
+    )
     aborted = log.aborted_transactions(0, log.log_end_offset)
-    return segments, offsets, producers, verifications, undecided, aborted, log._producers.map_end_offset
+    return segments, offsets, producers, verifications, undecided, aborted, log.producers.map_end_offset
 
 
 @settings(max_examples=100, deadline=None)
@@ -121,7 +125,7 @@ def test_both_ways_do_the_same(config: LogConfig, steps: list[dict[str, Any]], f
 
 
 def next_sequence(log: Log, producer_id: int, epoch: int, first: int) -> int:
-    entry = log._producers.entries.get(producer_id)
+    entry = log.producers.entries.get(producer_id)
     if entry is None:
         return first
     return (entry.last_sequence + 1) % (MAX_SEQUENCE + 1) if entry.epoch == epoch else 0

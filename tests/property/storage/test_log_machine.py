@@ -240,11 +240,13 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def producers_and_epochs_are_known(self) -> None:
-        known = {producer.producer_id: producer.last_sequence for producer in self.log.active_producers()}
+        known = {
+            producer.producer_id: producer.last_sequence for producer in self.log.producers.active_producers()
+        }
         expected = {s.producer_id: s.sequence for s in self.sent[self.start :] if s.producer_id >= 0}
         assert expected.items() <= known.items()
         for offset in range(self.start, len(self.sent)):
-            assert self.log.epoch_for_offset(offset) == self.sent[offset].leader_epoch
+            assert self.log.epochs.epoch_for(offset) == self.sent[offset].leader_epoch
 
     @invariant()
     def timestamps_find_their_records(self) -> None:

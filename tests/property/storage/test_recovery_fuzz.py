@@ -13,7 +13,8 @@ from tests.unit.storage.log_support import EPOCH, NOW, append, batch, open_log, 
 
 from ottla.model.errors import KafkaError
 from ottla.storage.config import LogConfig
-from ottla.storage.log.leader_epochs import CorruptEpochsError, parse_epochs
+from ottla.storage.dirs.checkpoints import CheckpointError
+from ottla.storage.log.leader_epochs import parse_epochs
 from ottla.storage.log.log import Log
 from ottla.storage.producers.entry import CorruptSnapshotError, decode_snapshot
 
@@ -93,7 +94,9 @@ def test_garbage_in_snapshots_epochs_and_transaction_indexes(template: Path, dat
         for path in dir.glob("*.log"):
             path.with_suffix(".txnindex").write_bytes(data.draw(garbage))
         log = open_log(dir, CONFIG, recovery_point=0)
-        assert {producer.producer_id: producer.last_sequence for producer in log.active_producers()} == {
+        assert {
+            producer.producer_id: producer.last_sequence for producer in log.producers.active_producers()
+        } == {
             0: 11,
             1: 11,
         }
@@ -120,7 +123,7 @@ def test_a_flipped_bit_anywhere_in_the_log_gives_no_wrong_record(
 
 @given(st.binary(max_size=300))
 def test_small_files_are_parsed_or_refused(content: bytes) -> None:
-    for parse, error in ((parse_epochs, CorruptEpochsError), (decode_snapshot, CorruptSnapshotError)):
+    for parse, error in ((parse_epochs, CheckpointError), (decode_snapshot, CorruptSnapshotError)):
         with suppress(error):
             parse(content, "x")  # type: ignore[operator]
 

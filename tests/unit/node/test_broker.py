@@ -11,7 +11,7 @@ from ottla.client.admin.types import ConfigChange, ConfigResource, NewTopic, Res
 from ottla.client.blocking import Admin, Consumer, Producer
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.storage.log import reader
+from ottla.storage.log import log as log_module
 from ottla.storage.segment.file_records import ColdDataError
 from ottla.testing import Broker
 from ottla.wire.messages.log_dirs import (
@@ -212,7 +212,7 @@ def test_data_that_is_not_in_memory_is_found_in_a_thread_first(
             raise ColdDataError(position, size)
         return os.pread(fd, size, position)
 
-    monkeypatch.setattr(reader, "pread_warm", cold_once)
+    monkeypatch.setattr(log_module, "pread_warm", cold_once)
     log = broker.node.logs.get(TOPIC)
     assert log is not None
     log.active_segment._forget_positions()

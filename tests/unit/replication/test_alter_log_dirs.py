@@ -105,7 +105,7 @@ def served_after_restart(root: Path) -> list[bytes | None]:
         manager = new_manager(*dirs_of(root))
         await manager.load(lambda topic: CONFIG)
         try:
-            assert not manager.offline_dirs
+            assert not manager.dirs.offline
             return values(manager.current_logs[TP])
         finally:
             manager.abandon()

@@ -35,8 +35,7 @@ from ottla.storage.dirs.log_dir import (
 from ottla.storage.dirs.meta_properties import MetaPropertiesError
 from ottla.storage.errors import StorageError
 from ottla.storage.log.log import Log
-from ottla.storage.log_manager import DuplicateLogError
-from ottla.storage.log_store import NewLog
+from ottla.storage.log_manager import DuplicateLogError, NewLog
 
 
 def offsets(path: Path) -> dict[TopicPartition, int]:
@@ -229,9 +228,9 @@ def test_new_logs_go_where_the_fewest_are_unless_a_directory_is_asked_for_or_cor
             placed = manager.get_or_create(tps[4], TOPIC_ID, directory_id=manager.dirs[1].id)
             assert placed.dir.parent == two
             assert manager.directory_id(placed) == manager.dirs[1].id
-            manager.set_cordoned([one])
+            manager.dirs.set_cordoned([one])
             assert manager.get_or_create(tps[5], TOPIC_ID).dir.parent == two
-            manager.set_cordoned([one, two])
+            manager.dirs.set_cordoned([one, two])
             assert manager.get_or_create(tps[6], TOPIC_ID).dir.parent == one
 
     run(test)
@@ -492,7 +491,7 @@ def test_a_failed_directory_takes_its_logs_offline_and_only_them(tmp_path: Path)
             for i in bad:
                 tp = TopicPartition("t", i)
                 assert manager.get(tp) is None
-                assert manager.is_offline(tp)
+                assert tp in manager._offline
                 with pytest.raises(KafkaError) as error:
                     append(logs[i], (b"k", b"v"))
                 assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -595,7 +594,7 @@ def test_a_log_moves_to_another_directory(tmp_path: Path) -> None:
         async with running(one, two) as manager:
             source = manager.get_or_create(TP, TOPIC_ID, small(), directory_id=manager.dirs[0].id)
             fill(source, 3)
-            target = manager.dir_by_path(str(two))
+            target = manager.dirs.by_path(str(two))
             copy = manager.create_future(TP, target)
             assert manager.create_future(TP, target) is copy
             assert parse_dir_name(copy.dir) == (copy.dir, TP, DirKind.FUTURE)
@@ -680,7 +679,7 @@ def test_a_copy_the_cluster_has_assigned_is_adopted_at_start(tmp_path: Path) -> 
 
 async def _unknown_dir(*dirs: Path) -> None:
     async with running(*dirs) as manager:
-        manager.dir_by_path("/nowhere")
+        manager.dirs.by_path("/nowhere")
 
 
 # -- truncating and describing

@@ -169,7 +169,7 @@ def test_retention_of_a_failing_log_does_not_stop_the_others(
             await manager.background.retention_tick()
             await asyncio.sleep(0)
             assert logs[1].log_start_offset == 2
-            assert manager.is_offline(TopicPartition("t", 0))
+            assert TopicPartition("t", 0) in manager._offline
 
     run(test)
 
@@ -235,7 +235,7 @@ def test_a_failed_flush_takes_the_directory_offline(dir: Path, monkeypatch: pyte
                 await manager.background.stop()
                 await asyncio.sleep(0)
             assert not manager.dirs[0].online
-            assert manager.is_offline(TP)
+            assert TP in manager._offline
 
     run(test)
 
@@ -284,10 +284,10 @@ def test_silent_producers_are_forgotten(dir: Path) -> None:
             log = manager.get_or_create(TP, TOPIC_ID, small())
             append(log, (b"k", b"v"), producer_id=9, producer_epoch=0, base_sequence=0)
             await manager.background.producer_expiry_tick()
-            assert len(log.active_producers()) == 1
+            assert len(log.producers.active_producers()) == 1
             clock.advance(1_001)
             await manager.background.producer_expiry_tick()
-            assert log.active_producers() == []
+            assert log.producers.active_producers() == []
 
     run(test)
 

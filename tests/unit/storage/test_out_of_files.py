@@ -58,7 +58,7 @@ def work(log: Log) -> None:
     insist(lambda: log.delete_old_segments(NOW))
     for n in range(12, 16):
         insist(lambda n=n: append(log, b"%02d" % n, timestamp=NOW + n))
-    insist(log.take_producer_snapshot)
+    insist(lambda: log.roll(NOW))
 
 
 def test_every_single_open_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,11 +84,11 @@ def test_a_directory_stays_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 with pytest.raises(KafkaError):
                     manager.get_or_create(TP, TOPIC_ID, is_new=True)
                 await manager.background.checkpoint_recovery_points()
-            assert not manager.offline_dirs
+            assert not manager.dirs.offline
             log = manager.get_or_create(TP, TOPIC_ID, is_new=True)
             with failing_opens(monkeypatch, lambda n: True), pytest.raises(KafkaError):
                 append(log)
-            assert not manager.offline_dirs
+            assert not manager.dirs.offline
             assert append(log) == 0
 
     run(test)

@@ -26,8 +26,6 @@ from ottla.replication.partition import Partition, PartitionRead
 from ottla.replication.replica_manager import (
     UNKNOWN,
     ColdReadError,
-    is_cold,
-    warm_up,
 )
 from ottla.server.context import Services
 from ottla.server.errors import MISDIRECTED, current_leader, endpoints
@@ -37,7 +35,7 @@ from ottla.server.network.connection import Connection
 from ottla.server.network.output import Answer, Deferred, Reply
 from ottla.server.registry import handles_raw
 from ottla.storage.log.log import Log
-from ottla.storage.segment.file_records import ColdSliceError, LogSlice
+from ottla.storage.segment.file_records import ColdSliceError, LogSlice, is_cold, warm_up
 from ottla.wire.fast.fetch import TOPIC_ID_VERSION, FetchFast, Wanted, decode_fetch, encode_fetch_response
 from ottla.wire.fast.fetch_one import answer_head, answer_tail, read_one
 from ottla.wire.fast.produce import MAX_PARTITIONS

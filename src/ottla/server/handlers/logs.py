@@ -150,7 +150,7 @@ async def _find(
     log = partition.log
     timestamp = wanted.timestamp
     if timestamp in (Special.EARLIEST, Special.EARLIEST_LOCAL):
-        return TimestampOffset(NO_TIMESTAMP, log.log_start_offset, log.epoch_for_offset(log.log_start_offset))
+        return TimestampOffset(NO_TIMESTAMP, log.log_start_offset, log.epochs.epoch_for(log.log_start_offset))
     if timestamp in (Special.LATEST_TIERED, Special.EARLIEST_PENDING_UPLOAD):
         return _NOWHERE
     from_consumer = request.replica_id == CONSUMER_REPLICA_ID
@@ -218,7 +218,7 @@ async def _epoch_end(
     except KafkaError as error:
         response.error_code = error.code
         return response
-    end = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    end = partition.log.epochs.end_offset_for(asked.leader_epoch, partition.log.log_end_offset)
     if end is not None:
         response.leader_epoch, response.end_offset = end
     return response

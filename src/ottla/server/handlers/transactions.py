@@ -395,6 +395,6 @@ async def _describe(ctx: Context, topic: str, index: int, time_slice: TimeSlice)
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.current_txn_start_offset,
             )
-            for producer in partition.log.active_producers()
+            for producer in partition.log.producers.active_producers()
         ],
     )

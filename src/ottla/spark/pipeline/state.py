@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ottla.model.durable import replace_file, unique_temporary
+
 STARTING, RUNNING, STOPPING = "starting", "running", "stopping"
 STOPPED, FINISHED, FAILED, DIED = "stopped", "finished", "failed", "died"
 ALIVE = (STARTING, RUNNING, STOPPING)
@@ -129,9 +131,9 @@ class Home:
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        fresh = self.path / f".{name}.{os.getpid()}"
-        fresh.write_text(json.dumps(document, indent=1))
-        os.replace(fresh, self.path / name)
+        path = self.path / name
+        content = json.dumps(document, indent=1).encode()
+        replace_file(path, (content,), sync=False, temporary=unique_temporary(path))
 
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.path / name

@@ -42,7 +42,7 @@ from ottla.storage.files import (
     file_name,
 )
 from ottla.storage.segment.file_records import read_batches
-from ottla.storage.segment.indexes import AbortedTransaction, TxnIndex
+from ottla.storage.segment.indexes import AbortedTransaction, TransactionIndex
 from ottla.storage.segment.segment import LogSegment
 
 # ----------------------------------------
@@ -55,7 +55,7 @@ from ottla.storage.segment.segment import LogSegment
 # process and nowhere else.
 
 
-class CleanedTransactions:
+class CleanedTransactionMetadata:
     """The transactions open at the cleaner's place in the log."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class CleanedTransactions:
         self._aborted: dict[int, AbortedTransaction] = {}
         self._aborted_with_data: set[int] = set()
         self._committed_with_data: set[int] = set()
-        self.cleaned_index: TxnIndex | None = None
+        self.cleaned_index: TransactionIndex | None = None
 
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
         """Transactions that the indexes name for the segment to come; one named before is not added again."""
@@ -200,7 +200,7 @@ class Cleaner:
         self._bases = [spec.base_offset for spec in job.segments] + list(job.later_base_offsets)
         # Most segments have none: asking the file system of each for each would be quadratic.
         self._txn_indexes = [
-            TxnIndex(path, base)
+            TransactionIndex(path, base)
             for base in self._bases
             if (path := self._dir / file_name(base, TXN_INDEX_SUFFIX)).exists()
         ]
@@ -214,7 +214,7 @@ class Cleaner:
         """Cleans the log, reporting each group when its cleaned segment is on disk."""
         self.build_map()
         end_offset = self.keys.latest_offset + 1
-        transactions = CleanedTransactions()
+        transactions = CleanedTransactionMetadata()
         within = [spec for spec in self._job.segments if spec.base_offset < end_offset]
         for group in group_segments(self._dir, within, self._job):
             on_group(self._clean_group(group, transactions))
@@ -236,7 +236,7 @@ class Cleaner:
     def build_map(self) -> None:
         """Reads the dirty section until its end or until the map is full."""
         job = self._job
-        transactions = CleanedTransactions()
+        transactions = CleanedTransactionMetadata()
         transactions.add_aborted(self._aborted(job.first_dirty_offset, job.first_uncleanable_offset))
         for spec, next_base in self._dirty_segments():
             if not self._map_segment(spec, transactions):
@@ -252,7 +252,7 @@ class Cleaner:
             if next_base > job.first_dirty_offset:
                 yield spec, next_base
 
-    def _map_segment(self, spec: SegmentSpec, transactions: CleanedTransactions) -> bool:
+    def _map_segment(self, spec: SegmentSpec, transactions: CleanedTransactionMetadata) -> bool:
         for batch in self._batches(spec):
             self._map_bytes_read += batch.size_bytes
             if batch.is_control:
@@ -274,7 +274,9 @@ class Cleaner:
 
     # -- second pass: the copies
 
-    def _clean_group(self, group: Sequence[SegmentSpec], transactions: CleanedTransactions) -> CleanedGroup:
+    def _clean_group(
+        self, group: Sequence[SegmentSpec], transactions: CleanedTransactionMetadata
+    ) -> CleanedGroup:
         self._check()
         output = _CleanedSegment(self._dir, group[0].base_offset, self._job)
         transactions.cleaned_index = output.segment.txn_index
@@ -292,7 +294,7 @@ class Cleaner:
         return next((base for base in self._bases if base > spec.base_offset), MAX_OFFSET)
 
     def _clean_batch(
-        self, batch: BatchView, transactions: CleanedTransactions, output: "_CleanedSegment"
+        self, batch: BatchView, transactions: CleanedTransactionMetadata, output: "_CleanedSegment"
     ) -> None:
         job = self._job
         may_discard = transactions.on_control(batch) if batch.is_control else transactions.on_data(batch)

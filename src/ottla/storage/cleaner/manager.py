@@ -1,4 +1,8 @@
-"""Which compacted log is cleaned next, by whom, and how its cleaned segments get in.
+"""Kafka's LogCleaner and LogCleanerManager: which compacted log is cleaned next, and how its new segments get in.
+
+A log is clean up to its first dirty offset (the cleaner's checkpoint), dirty from there, and uncleanable from the
+first segment that is active, holds undecided transactions or records above the high watermark, or is younger than
+min.compaction.lag.ms.
 
 `log.cleaner.threads` slots each take the dirtiest log that is due, have a worker process write cleaned
 segments, and swap them in on the loop as they come. Because swaps happen on the loop alone, stopping a
@@ -15,12 +19,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.tasks import guarded, report, spawn_restarting
-from ottla.storage.background import LONGEST_SLEEP_SECONDS, in_slices, in_thread
+from ottla.storage.background import LONGEST_SLEEP_SECONDS, Logs, in_slices, in_thread
 from ottla.storage.cleaner.job import (
     CleanedGroup,
     CleaningAbortedError,
@@ -31,28 +35,22 @@ from ottla.storage.cleaner.job import (
     SegmentSpec,
     remove_cleaned_files,
 )
-from ottla.storage.config import MAX_LONG, CleanerSettings
-from ottla.storage.dirs.checkpoints import fsync_dir
+from ottla.storage.config import MAX_LONG, CleanerConfig
 from ottla.storage.dirs.log_dir import LogDir
 from ottla.storage.errors import OutOfFilesError, is_out_of_files
-from ottla.storage.files import CLEANED_SUFFIX
+from ottla.storage.files import CLEANED_SUFFIX, fsync_dir
 from ottla.storage.loading import read_or_empty
 from ottla.storage.log.log import Log
 from ottla.storage.segment.segment import LogSegment
 
-if TYPE_CHECKING:
-    from ottla.storage.log_store import LogStore
-
-
-# ----------------------------------------
-# How dirty a compacted log is, and which part of it may be cleaned. Pure questions to a log.
-#
-# A log is clean up to its first dirty offset (the cleaner's checkpoint), dirty from there, and uncleanable
-# from the first segment that is active, holds undecided transactions or records above the high watermark, or
-# is younger than min.compaction.lag.ms. Asked on the event loop.
-
-
 logger = logging.getLogger(__name__)
+
+# A full disk is no reason to give up a directory that still serves reads: the cleaner frees space, later. Nor is a
+# worker of an earlier broker that has not ended yet.
+TRY_AGAIN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EWOULDBLOCK})
+
+
+# -- how dirty a compacted log is, and which part of it may be cleaned
 
 
 class LogToClean(NamedTuple):
@@ -146,7 +144,7 @@ def _is_overdue(log: Log, dirty: Sequence[LogSegment], now_ms: int) -> bool:
     return bool(stamps) and min(stamps) < now_ms - lag_ms
 
 
-def make_job(target: LogToClean, settings: CleanerSettings, now_ms: int) -> CleaningJob:
+def make_job(target: LogToClean, settings: CleanerConfig, now_ms: int) -> CleaningJob:
     """The job for a log as it stands."""
     log, config = target.log, target.log.config
     threads = max(1, settings.threads)
@@ -164,16 +162,14 @@ def make_job(target: LogToClean, settings: CleanerSettings, now_ms: int) -> Clea
         segment_index_bytes=config.segment_index_bytes,
         index_interval_bytes=config.index_interval_bytes,
         delete_retention_ms=config.delete_retention_ms,
-        last_records=log.last_records_of_active_producers(),
+        last_records=log.producers.last_records(),
         map_bytes=settings.dedupe_buffer_size_bytes // threads,
         map_load_factor=settings.io_buffer_load_factor,
         io_bytes_per_second=settings.io_max_bytes_per_second / threads,
     )
 
 
-# A full disk is no reason to give up a directory that still serves reads: the cleaner frees space, later. Nor is a
-# worker of an earlier broker that has not ended yet.
-TRY_AGAIN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EWOULDBLOCK})
+# -- the cleanings
 
 
 def new_process() -> Runner:
@@ -202,10 +198,10 @@ class Cleaning:
         self.runner.kill()
 
 
-class CleanerManager:
+class LogCleanerManager:
     """Compaction for all logs of a broker."""
 
-    def __init__(self, manager: "LogStore", runner: Callable[[], Runner] = new_process) -> None:
+    def __init__(self, manager: Logs, runner: Callable[[], Runner] = new_process) -> None:
         self._manager = manager
         self._new_runner = runner
         self._compacted: dict[TopicPartition, Log] = {}
@@ -346,7 +342,7 @@ class CleanerManager:
         await asyncio.sleep(min(self._settings.backoff_ms / 1000, LONGEST_SLEEP_SECONDS))
 
     @property
-    def _settings(self) -> CleanerSettings:
+    def _settings(self) -> CleanerConfig:
         return self._manager.settings.cleaner
 
     # -- retention of compacted logs

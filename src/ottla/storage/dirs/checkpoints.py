@@ -1,27 +1,31 @@
-"""The small text files beside a log directory's partitions; a crash leaves the old one or the new one.
+"""The small text files of a log directory; a crash leaves the old one or the new one.
 
-Formats are Kafka's, version 0: an offset checkpoint is the version, the number of entries and one
-`topic partition offset` a line; the clean-shutdown marker is JSON with the broker epoch (KIP-966).
-Nothing here knows a log: LogManager owns the files at run time and is the only writer. The calls block
+Formats are Kafka's, version 0. A checkpoint is the version, the number of entries and an entry a line, which for
+offsets is `topic partition offset`. The clean-shutdown marker is JSON with the broker epoch (KIP-966).
+`partition.metadata`, in every partition's directory, says which topic id it belongs to (KIP-516): two lines,
+`version: 0` and `topic_id: <id>`, without a last line break; an empty file counts as none, since a power cut may leave
+one that had not reached the disk.
+
+Nothing here knows a log: LogManager and its logs own the files at run time and are the only writers. The calls block
 (they fsync), so a running broker makes them in its storage thread pool.
 """
 
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TypeVar
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid, uuid_from_str, uuid_to_str
 from ottla.storage.errors import StorageError
-from ottla.storage.files import open_file, read_small, write_in_place
+from ottla.storage.files import fsync_dir, read_small, replace_small, write_in_place
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+PARTITION_METADATA_FILE = "partition.metadata"
 
 CHECKPOINT_VERSION = 0
 CLEAN_SHUTDOWN_VERSION = 0
@@ -30,79 +34,70 @@ UNKNOWN_BROKER_EPOCH = -1
 # A line is a topic of at most 249 characters, an int32 and an int64; a million partitions is beyond any node.
 MAX_CHECKPOINT_BYTES = 300 * 1_000_000
 
+_Entry = TypeVar("_Entry")
+
 
 class CheckpointError(OSError):
     """A checkpoint file whose content is not what Kafka writes."""
 
 
-def fsync_dir(path: Path) -> None:
-    """Makes renames and creations inside `path` survive a power cut."""
-    fd = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def format_checkpoint(entries: Sequence[str]) -> bytes:
+    """The bytes of Kafka's CheckpointFile: the version, the number of entries, one entry a line."""
+    lines = "".join(f"{entry}\n" for entry in entries)
+    return f"{CHECKPOINT_VERSION}\n{len(entries)}\n{lines}".encode()
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces `path` with `content`; a reader or a crash sees the whole old file or the whole new one."""
-    temporary = path.with_name(path.name + ".tmp")
-    fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+def parse_checkpoint(content: bytes, source: str, parse_entry: Callable[[list[str]], _Entry]) -> list[_Entry]:
+    """The entries of a CheckpointFile; an empty one (Apache creates them so) has none.
+
+    `parse_entry` is given the words of a line, and raises ValueError if they are no entry.
+    """
     try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(temporary, path)
-    fsync_dir(path.parent)
+        lines = content.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{source}: not text: {error}") from None
+    if lines and _number(lines[0], source) != CHECKPOINT_VERSION:
+        raise CheckpointError(f"{source}: unrecognised version {lines[0]}, expected {CHECKPOINT_VERSION}")
+    if len(lines) < 2:
+        return []
+    expected = _number(lines[1], source)
+    entries = []
+    for line in lines[2:]:
+        try:
+            entries.append(parse_entry(line.split()))
+        except ValueError:
+            raise _malformed(line, source) from None
+    if len(entries) != expected:
+        raise CheckpointError(f"{source}: expected {expected} entries, found {len(entries)}")
+    return entries
+
+
+def _number(line: str, source: str) -> int:
+    try:
+        return int(line)
+    except ValueError:
+        raise _malformed(line, source) from None
+
+
+def _malformed(line: str, source: str) -> CheckpointError:
+    return CheckpointError(f"{source}: malformed line {line!r}")
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
     """The bytes of an offset checkpoint file."""
-    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items()]
-    return f"{CHECKPOINT_VERSION}\n{len(lines)}\n{''.join(lines)}".encode()
+    return format_checkpoint(
+        [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    )
 
 
 def parse_offsets(content: bytes, source: str) -> dict[TopicPartition, int]:
-    """The entries of an offset checkpoint; an empty file (Apache creates them so) has none."""
-    lines = _decode(content, source).splitlines()
-    if len(lines) < 2:
-        _check_version(lines, source)
-        return {}
-    _check_version(lines, source)
-    expected = _parse_int(lines[1], lines[1], source)
-    entries = dict(_parse_entry(line, source) for line in lines[2:])
-    if len(lines) - 2 != expected:
-        raise CheckpointError(f"{source}: expected {expected} entries, found {len(lines) - 2}")
-    return entries
+    """The entries of an offset checkpoint."""
+    return dict(parse_checkpoint(content, source, _parse_offset))
 
 
-def _decode(content: bytes, source: str) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{source}: not text: {error}") from None
-
-
-def _check_version(lines: list[str], source: str) -> None:
-    if lines and _parse_int(lines[0], lines[0], source) != CHECKPOINT_VERSION:
-        raise CheckpointError(f"{source}: unrecognised version {lines[0]}, expected {CHECKPOINT_VERSION}")
-
-
-def _parse_entry(line: str, source: str) -> tuple[TopicPartition, int]:
-    parts = line.split()
-    if len(parts) != 3:
-        raise CheckpointError(f"{source}: malformed line {line!r}")
-    return TopicPartition(parts[0], _parse_int(parts[1], line, source)), _parse_int(parts[2], line, source)
-
-
-def _parse_int(text: str, line: str, source: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise CheckpointError(f"{source}: malformed line {line!r}") from None
+def _parse_offset(words: list[str]) -> tuple[TopicPartition, int]:
+    topic, partition, offset = words
+    return TopicPartition(topic, int(partition)), int(offset)
 
 
 class OffsetCheckpoint:
@@ -132,7 +127,7 @@ class OffsetCheckpoint:
         if offsets == self._last_written:
             return False
         self._last_written = None
-        write_atomically(self.path, format_offsets(offsets))
+        replace_small(self.path, format_offsets(offsets))
         self._last_written = dict(offsets)
         return True
 
@@ -159,7 +154,7 @@ class CleanShutdownFile:
 
     def write(self, broker_epoch: int) -> None:
         content = {"version": CLEAN_SHUTDOWN_VERSION, "brokerEpoch": broker_epoch}
-        write_atomically(self.path, json.dumps(content, separators=(",", ":")).encode())
+        replace_small(self.path, json.dumps(content, separators=(",", ":")).encode())
 
     def delete(self) -> None:
         """Gone for good before a log is opened: a crash while loading must count as unclean (KAFKA-10471)."""
@@ -168,14 +163,7 @@ class CleanShutdownFile:
             fsync_dir(self.path.parent)
 
 
-# ----------------------------------------
-# `partition.metadata`: which topic id a partition's directory belongs to (KIP-516).
-#
-# Two lines, `version: 0` and `topic_id: <id>`, without a last line break. An empty file counts as none: it is what
-# a power cut may leave of one that had not reached the disk.
-
-
-PARTITION_METADATA_FILE: Final = "partition.metadata"
+# -- partition.metadata
 
 
 def read_topic_id(dir: Path) -> Uuid | None:

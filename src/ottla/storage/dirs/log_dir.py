@@ -1,8 +1,8 @@
-"""One entry of log.dirs: its lock, its identity, its checkpoint files, and the names of the partitions in it.
+"""The directories of log.dirs: their locks, identities and checkpoint files, and the names of the partitions in them.
 
 A LogDir is online until the first I/O error; then it stays offline until the broker is started again
-(KIP-112). LogManager owns it; the checkpoint files are written from the manager's thread pool, everything
-else on the loop.
+(KIP-112). LogManager owns them and holds their locks from construction to shutdown; the checkpoint files are written
+from the manager's thread pool, everything else on the loop.
 """
 
 import errno
@@ -10,11 +10,12 @@ import fcntl
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid, random_uuid
 from ottla.storage.dirs.checkpoints import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -35,97 +36,9 @@ from ottla.storage.dirs.meta_properties import (
 )
 from ottla.storage.errors import StorageError
 
-# ----------------------------------------
-# One process a log directory: the `.lock` file, taken as Java's FileChannel takes it.
-#
-# Java's file lock is a POSIX record lock, so `fcntl.lockf` (never `flock`) is what makes an Ottla and an Apache
-# broker exclude each other. POSIX locks belong to the process: a second lock of a file by the same one would
-# succeed, and closing any descriptor of the file would drop the first. The registry below closes that hole,
-# since tests run several brokers in one process. LogManager holds the locks from construction to shutdown.
-
-
-LOCK_FILE_NAME = ".lock"
-
-_held_here: set[tuple[int, int]] = set()
-
-
-class DirLockedError(RuntimeError):
-    """Another broker uses the directory; the message is one line fit for the user."""
-
-
-class DirLock:
-    """The lock on one log directory."""
-
-    __slots__ = ("_fd", "_identity", "path")
-
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / LOCK_FILE_NAME
-        self._fd = -1
-        self._identity: tuple[int, int] | None = None
-
-    def acquire(self) -> None:
-        """Takes the lock or raises DirLockedError; OSError if the directory cannot be written."""
-        self._refuse_if_held_here()
-        fd = self._open_and_lock()
-        while not self._is_the_file(fd):
-            # The holder before us removed the file between our opening and our locking it.
-            os.close(fd)
-            fd = self._open_and_lock()
-        self._fd = fd
-        self._identity = _identity(os.fstat(fd))
-        _held_here.add(self._identity)
-
-    def release(self) -> None:
-        """Gives the lock back and removes the file, as Apache does."""
-        if self._identity is None:
-            return
-        try:
-            self.path.unlink(missing_ok=True)
-        finally:
-            _held_here.discard(self._identity)
-            self._identity = None
-            os.close(self._fd)
-            self._fd = -1
-
-    def _open_and_lock(self) -> int:
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                raise self._locked("another process") from None
-            raise
-        return fd
-
-    def _is_the_file(self, fd: int) -> bool:
-        try:
-            return _identity(self.path.stat()) == _identity(os.fstat(fd))
-        except FileNotFoundError:
-            return False
-
-    def _refuse_if_held_here(self) -> None:
-        # Checked by inode before opening: opening and closing the file would give up the lock already held.
-        try:
-            stat = self.path.stat()
-        except FileNotFoundError:
-            return
-        if _identity(stat) in _held_here:
-            raise self._locked("this process")
-
-    def _locked(self, by: str) -> DirLockedError:
-        return DirLockedError(
-            f"cannot lock {self.path}: {by} runs a broker on {self.path.parent} already; "
-            "stop it or choose another log.dirs"
-        )
-
-
-def _identity(stat: os.stat_result) -> tuple[int, int]:
-    return stat.st_dev, stat.st_ino
-
-
 logger = logging.getLogger(__name__)
 
+LOCK_FILE_NAME = ".lock"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 REMOTE_INDEX_CACHE_DIR = "remote-log-index-cache"
 
@@ -193,6 +106,91 @@ def parse_dir_name(path: Path) -> PartitionDir | None:
     if current is None:
         return None
     return PartitionDir(path, TopicPartition(current.group(1), int(current.group(2))), DirKind.CURRENT)
+
+
+# The lock files that this process holds, as (device, inode).
+_held_here: set[tuple[int, int]] = set()
+
+
+class DirLockedError(RuntimeError):
+    """Another broker uses the directory; the message is one line fit for the user."""
+
+
+class DirLock:
+    """The lock on one log directory, taken as Java's FileChannel takes it: one process a directory.
+
+    Java's file lock is a POSIX record lock, so `fcntl.lockf` (never `flock`) is what makes an Ottla and an Apache
+    broker exclude each other. POSIX locks belong to the process: a second lock of a file by the same one would
+    succeed, and closing any descriptor of the file would drop the first. `_held_here` closes that hole, since tests
+    run several brokers in one process.
+    """
+
+    __slots__ = ("_fd", "_identity", "path")
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / LOCK_FILE_NAME
+        self._fd = -1
+        self._identity: tuple[int, int] | None = None
+
+    def acquire(self) -> None:
+        """Takes the lock or raises DirLockedError; OSError if the directory cannot be written."""
+        self._refuse_if_held_here()
+        fd = self._open_and_lock()
+        while not self._is_the_file(fd):
+            # The holder before us removed the file between our opening and our locking it.
+            os.close(fd)
+            fd = self._open_and_lock()
+        self._fd = fd
+        self._identity = _identity(os.fstat(fd))
+        _held_here.add(self._identity)
+
+    def release(self) -> None:
+        """Gives the lock back and removes the file, as Apache does."""
+        if self._identity is None:
+            return
+        try:
+            self.path.unlink(missing_ok=True)
+        finally:
+            _held_here.discard(self._identity)
+            self._identity = None
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open_and_lock(self) -> int:
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise self._locked("another process") from None
+            raise
+        return fd
+
+    def _is_the_file(self, fd: int) -> bool:
+        try:
+            return _identity(self.path.stat()) == _identity(os.fstat(fd))
+        except FileNotFoundError:
+            return False
+
+    def _refuse_if_held_here(self) -> None:
+        # Checked by inode before opening: opening and closing the file would give up the lock already held.
+        try:
+            stat = self.path.stat()
+        except FileNotFoundError:
+            return
+        if _identity(stat) in _held_here:
+            raise self._locked("this process")
+
+    def _locked(self, by: str) -> DirLockedError:
+        return DirLockedError(
+            f"cannot lock {self.path}: {by} runs a broker on {self.path.parent} already; "
+            "stop it or choose another log.dirs"
+        )
+
+
+def _identity(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_dev, stat.st_ino
 
 
 class LogDir:
@@ -276,7 +274,64 @@ class LogDir:
         return f"LogDir({self.path}{'' if self.online else ', offline'})"
 
 
-def open_log_dirs(paths: Sequence[Path]) -> list[LogDir]:
+class LogDirs(Sequence[LogDir]):
+    """The directories of log.dirs, in their order."""
+
+    __slots__ = ("_by_path", "_cordoned", "_dirs")
+
+    def __init__(self, dirs: list[LogDir]) -> None:
+        self._dirs = dirs
+        self._by_path = {log_dir.path: log_dir for log_dir in dirs}
+        self._cordoned: frozenset[Path] = frozenset()
+
+    @overload
+    def __getitem__(self, index: int) -> LogDir: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[LogDir]: ...
+    def __getitem__(self, index: int | slice) -> LogDir | list[LogDir]:
+        return self._dirs[index]
+
+    def __len__(self) -> int:
+        return len(self._dirs)
+
+    @property
+    def online(self) -> list[LogDir]:
+        return [log_dir for log_dir in self._dirs if log_dir.online]
+
+    @property
+    def offline(self) -> list[LogDir]:
+        return [log_dir for log_dir in self._dirs if not log_dir.online]
+
+    def holding(self, path: Path) -> LogDir:
+        """The directory in which a partition's directory lies."""
+        return self._by_path[path.parent]
+
+    def by_id(self, directory_id: Uuid) -> LogDir | None:
+        """The online directory with this id."""
+        return next((log_dir for log_dir in self.online if log_dir.id == directory_id), None)
+
+    def by_path(self, path: str) -> LogDir:
+        """The directory at this path; LOG_DIR_NOT_FOUND if the broker has no such one."""
+        log_dir = self._by_path.get(Path(path).absolute())
+        if log_dir is None:
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"Log dir {path} is not found in the config.")
+        return log_dir
+
+    def by_load(self) -> list[LogDir]:
+        """Where a new log may go, the directory with the fewest logs first."""
+        online = self.online
+        open_to_new = [log_dir for log_dir in online if log_dir.path not in self._cordoned]
+        return sorted(open_to_new, key=lambda log_dir: log_dir.log_count) or online[:1]
+
+    def set_cordoned(self, paths: Collection[Path]) -> None:
+        """No new log goes into a cordoned directory unless all are (KIP-1066)."""
+        self._cordoned = frozenset(path.absolute() for path in paths)
+
+    def is_cordoned(self, log_dir: LogDir) -> bool:
+        return log_dir.path in self._cordoned
+
+
+def open_log_dirs(paths: Sequence[Path]) -> LogDirs:
     """Locks and identifies the directories; one that cannot be used is offline, unless none can."""
     dirs = [LogDir(path.absolute()) for path in paths]
     resolved = {path.resolve() for path in paths}
@@ -292,7 +347,7 @@ def open_log_dirs(paths: Sequence[Path]) -> list[LogDir]:
         for log_dir in dirs:
             log_dir.lock.release()
         raise
-    return dirs
+    return LogDirs(dirs)
 
 
 def _open_dir(log_dir: LogDir) -> None:

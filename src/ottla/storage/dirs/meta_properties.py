@@ -14,7 +14,7 @@ from typing import TypeVar
 from ottla.config.errors import ConfigError
 from ottla.config.properties import parse_properties
 from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID, Uuid, random_uuid, uuid_from_str, uuid_to_str
-from ottla.storage.dirs.checkpoints import write_atomically
+from ottla.storage.files import replace_small
 
 _T = TypeVar("_T", str, int)
 
@@ -125,7 +125,7 @@ def read_meta_properties(directory: Path) -> MetaProperties | None:
 
 def write_meta_properties(directory: Path, meta: MetaProperties) -> None:
     """Formats the directory; atomic, so a crash leaves it formatted or not."""
-    write_atomically(directory / META_PROPERTIES_FILE, format_meta_properties(meta))
+    replace_small(directory / META_PROPERTIES_FILE, format_meta_properties(meta))
 
 
 def verify_ensemble(

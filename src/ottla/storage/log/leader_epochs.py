@@ -1,4 +1,6 @@
-"""At which offset each leader epoch began (KIP-101, KIP-279): how a follower finds where it and its leader part.
+"""Kafka's LeaderEpochFileCache: at which offset each leader epoch began (KIP-101, KIP-279).
+
+It is how a follower finds where its log and its leader's part.
 
 The file `leader-epoch-checkpoint` is text: version 0, the number of entries, and `epoch start-offset` a line. It
 is rewritten when entries are cut off and before the first batch of an epoch is appended, but waits for the disk
@@ -11,45 +13,44 @@ Owned by its Log, on the event loop; `flush` may come from a thread.
 
 import logging
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.model.ids import NO_LEADER_EPOCH
-from ottla.storage.files import fsync_file, read_small, write_new
-from ottla.storage.segment.file_records import EpochEntry
+from ottla.storage.dirs.checkpoints import CheckpointError, format_checkpoint, parse_checkpoint
+from ottla.storage.files import fsync_file, read_small, replace_small
 
 logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
-VERSION: Final = 0
 # No epoch: what is known is more, or less, than the file says.
 UNSETTLED: Final = -2
 
 
-class CorruptEpochsError(Exception):
-    """A file that is not what Kafka writes."""
+class EpochEntry(NamedTuple):
+    """A leader epoch and the first offset written in it."""
+
+    epoch: int
+    start_offset: int
 
 
 def format_epochs(entries: list[EpochEntry]) -> bytes:
-    lines = [f"{epoch} {start_offset}\n" for epoch, start_offset in entries]
-    return f"{VERSION}\n{len(lines)}\n{''.join(lines)}".encode()
+    return format_checkpoint([f"{epoch} {start_offset}" for epoch, start_offset in entries])
 
 
 def parse_epochs(content: bytes, source: str) -> list[EpochEntry]:
-    """The entries of the file; Kafka makes it empty, which is no entries."""
-    try:
-        numbers = [[int(word) for word in line.split()] for line in content.decode("ascii").splitlines()]
-    except ValueError:
-        raise CorruptEpochsError(f"{source}: not a leader epoch checkpoint") from None
-    if not numbers or numbers == [[VERSION]]:
-        return []
-    if numbers[0] != [VERSION] or numbers[1] != [len(numbers) - 2]:
-        raise CorruptEpochsError(f"{source}: unknown version or wrong number of entries")
-    if any(len(line) != 2 or min(line) < 0 for line in numbers[2:]):
-        raise CorruptEpochsError(f"{source}: malformed entry")
-    return [EpochEntry(*line) for line in numbers[2:]]
+    """The entries of the file; CheckpointError if it is not what Kafka writes."""
+    return parse_checkpoint(content, source, _parse_epoch)
 
 
-class LeaderEpochs:
+def _parse_epoch(words: list[str]) -> EpochEntry:
+    epoch, start_offset = words
+    entry = EpochEntry(int(epoch), int(start_offset))
+    if min(entry) < 0:
+        raise ValueError("negative")
+    return entry
+
+
+class LeaderEpochFileCache:
     """The epochs of a log, in order.
 
     `latest` is the newest one; `settled` is the same if the file says so too, and else no epoch at all: an append
@@ -68,7 +69,7 @@ class LeaderEpochs:
         self.settled = self.latest
 
     @classmethod
-    def load(cls, dir: Path) -> "LeaderEpochs":
+    def load(cls, dir: Path) -> "LeaderEpochFileCache":
         """Reads the file. A damaged one counts as none: the epochs are found again in the batches."""
         path = f"{dir}/{FILE_NAME}"
         content = read_small(path)
@@ -76,7 +77,7 @@ class LeaderEpochs:
             return cls(dir)
         try:
             return cls(dir, parse_epochs(content, path))
-        except CorruptEpochsError as error:
+        except CheckpointError as error:
             logger.warning("%s; taking the epochs from the log", error)
             return cls(dir)
 
@@ -178,13 +179,10 @@ class LeaderEpochs:
             found = entry.epoch
         return found
 
-    def earliest(self) -> EpochEntry | None:
-        return self._entries[0] if self._entries else None
-
     # -- the file
 
     def _write(self) -> None:
-        write_new(self._dir / FILE_NAME, format_epochs(self._entries))
+        replace_small(self._dir / FILE_NAME, format_epochs(self._entries), sync=False)
         self.settled = self.latest
         self._writes += 1
 

@@ -1,14 +1,18 @@
 """One partition's log: Kafka's UnifiedLog, behind one object.
 
-It is a list of segments, of which the last is appended to, with the leader epochs and the producer state that
-belong to them. Offsets: everything below `log_start_offset` is gone, everything below `high_watermark` is
-replicated, everything below `last_stable_offset` is decided, the next record gets `log_end_offset`; everything
-below `recovery_point` is on the disk.
+A Log is made of its `segments`, of which the last is appended to, of the `producers` and the leader `epochs` that
+belong to them, and of a reader. Offsets: everything below `log_start_offset` is gone, everything below
+`high_watermark` is replicated, everything below `last_stable_offset` is decided, the next record gets
+`log_end_offset`; everything below `recovery_point` is on the disk.
+
+There are two ways to append. A follower writes batches as its leader sent them. A leader checks them, and gives them
+offsets and its epoch; nearly every batch takes a short way there (`_append_usual`), which costs one look by the kernel
+and one write, and whatever is unusual about one takes the long way, which does the same in general and finds the words
+for what is refused.
 
 Rules: a Log belongs to the event loop. Only `flush`, the searches by timestamp, `delete_files`, `recompress`,
 `inspect` and what is done with a LogSlice may come from another thread. A failed write or fsync marks the log
-failed for good: nothing more is appended, read or acknowledged, and `on_failure` hears of it once. Appending a
-batch costs one look by the kernel and one write.
+failed for good: nothing more is appended, read or acknowledged, and `on_failure` hears of it once.
 """
 
 import logging
@@ -16,113 +20,149 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Final, Self
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import TopicPartition, Uuid
+from ottla.model.ids import NO_SEQUENCE, NO_TIMESTAMP, TopicPartition, Uuid
+from ottla.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL_FLAG,
+    LOG_OVERHEAD,
+    TRANSACTIONAL_FLAG,
+    pack_place,
+)
+from ottla.records.control import EndTxnMarker, usual_end_txn_marker
+from ottla.records.kernel import check_batch
+from ottla.records.record import MAX_DECOMPRESSED_BYTES
+from ottla.records.types import Buffer
 from ottla.storage.config import MAX_LONG, LogConfig
 from ottla.storage.dirs.checkpoints import (
     PARTITION_METADATA_FILE,
     agree_on_topic_id,
-    fsync_dir,
     read_topic_id,
     write_topic_id,
 )
 from ottla.storage.dirs.log_dir import delete_dir_name, parse_dir_name
-from ottla.storage.files import DELETED_SUFFIX, SWAP_SUFFIX, fsync_file
-from ottla.storage.log.append import AppendableLog
-from ottla.storage.log.leader_epochs import LeaderEpochs
-from ottla.storage.log.reader import ActiveProducer
-from ottla.storage.log.recovery import LogLoader
-from ottla.storage.producers.state import ProducerState, go_on, rebuild_producer_state
-from ottla.storage.segment.file_records import LogSlice, TimestampOffset
-from ottla.storage.segment.indexes import AbortedTransaction
-from ottla.storage.segment.segment import LogSegment
-from ottla.storage.validator import AppendOrigin, AppendResult
-
-__all__ = [
-    "AbortedTransaction",
-    "ActiveProducer",
-    "AppendOrigin",
-    "AppendResult",
-    "Log",
-    "LogSegment",
-    "LogSlice",
-    "TimestampOffset",
-]
-
-
-# ----------------------------------------
-# Which segments retention lets go: those before the log start offset, beyond the size, or too old.
-#
-# Pure decisions over a log's segments, oldest first. A segment that holds anything at or above the high watermark
-# stays, and so does an empty active segment.
-
-
-Condition = Callable[[LogSegment, "LogSegment | None"], bool]
-
-
-def deletable(
-    segments: Sequence[LogSegment], high_watermark: int, log_end_offset: int, condition: Condition
-) -> list[LogSegment]:
-    """The longest run of segments from the start that all may go and all meet the condition."""
-    chosen: list[LogSegment] = []
-    for index, segment in enumerate(segments):
-        following = segments[index + 1] if index + 1 < len(segments) else None
-        upper_bound = following.base_offset if following is not None else log_end_offset
-        last_and_empty = following is None and segment.size_bytes == 0
-        if last_and_empty or high_watermark < upper_bound or not condition(segment, following):
-            break
-        chosen.append(segment)
-    return chosen
-
-
-def before_log_start(log_start_offset: int) -> Condition:
-    """All of it lies below the log start offset, as after DeleteRecords."""
-
-    def condition(segment: LogSegment, following: LogSegment | None) -> bool:
-        return following is not None and following.base_offset <= log_start_offset
-
-    return condition
-
-
-def beyond_size(segments: Sequence[LogSegment], config: LogConfig) -> Condition | None:
-    """What retention.bytes does not hold; None if it holds everything."""
-    size_bytes = sum(segment.size_bytes for segment in segments)
-    if config.retention_bytes < 0 or size_bytes < config.retention_bytes:
-        return None
-    excess = size_bytes - config.retention_bytes
-
-    def condition(segment: LogSegment, following: LogSegment | None) -> bool:
-        nonlocal excess
-        if excess < segment.size_bytes:
-            return False
-        excess -= segment.size_bytes
-        return True
-
-    return condition
-
-
-def too_old(config: LogConfig, now_ms: int) -> Condition | None:
-    """What retention.ms is over for; None if there is no such limit."""
-    if config.retention_ms < 0:
-        return None
-
-    def condition(segment: LogSegment, following: LogSegment | None) -> bool:
-        return now_ms - segment.largest_timestamp > config.retention_ms
-
-    return condition
-
+from ottla.storage.errors import OutOfFilesError, StorageError, is_out_of_files
+from ottla.storage.files import DELETED_SUFFIX, SWAP_SUFFIX, fsync_dir, fsync_file
+from ottla.storage.log.leader_epochs import LeaderEpochFileCache
+from ottla.storage.log.reader import LogReader
+from ottla.storage.log.recovery import LoadedLog, LogLoader
+from ottla.storage.log.segments import Condition, LogSegments, below_log_start_offset, beyond_retention_ms
+from ottla.storage.producers.entry import BatchMetadata, CompletedTxn, ProducerStateEntry
+from ottla.storage.producers.state import (
+    ProducerStateManager,
+    ProducerUpdate,
+    never_abort,
+    rebuild_producer_state,
+    stage_batches,
+)
+from ottla.storage.producers.verification import NOT_CHECKED, Verification
+from ottla.storage.segment.file_records import LogSlice, TimestampOffset, pread_warm
+from ottla.storage.segment.indexes import MAX_RELATIVE_OFFSET, AbortedTransaction
+from ottla.storage.segment.segment import ASK_TO_ROLL, LogSegment
+from ottla.storage.validator import (
+    MAX_CODEC,
+    AppendOrigin,
+    AppendResult,
+    CheckedBatch,
+    Inspection,
+    Recompressed,
+    check_offsets,
+    check_trusted_batches,
+    has_codec,
+    inspect_records,
+    recompress,
+    target_codec,
+    validate_and_assign_offsets,
+)
 
 logger = logging.getLogger(__name__)
 
-REST_BYTES: Final = 1 << 20
+COPIED_BYTES: Final = 1 << 20
+
+# What takes the short way: any known codec, in a transaction or not, and markers.
+_PLAIN_ATTRIBUTES: Final = frozenset(
+    codec | flag for codec in range(MAX_CODEC + 1) for flag in (0, TRANSACTIONAL_FLAG)
+)
+_TRANSACTIONAL: Final = frozenset(codec | TRANSACTIONAL_FLAG for codec in range(MAX_CODEC + 1))
+_MARKER_ATTRIBUTES: Final = TRANSACTIONAL_FLAG | CONTROL_FLAG
+_new_result = tuple.__new__
 
 
-class Log(AppendableLog):
-    """A log with its upkeep: opening, flushing, deletion, truncation, closing."""
+class Log:
+    """A partition's log, opened by Log.open."""
 
-    __slots__ = ()
+    __slots__ = (
+        "_active",
+        "_after_max_ms",
+        "_before_max_ms",
+        "_codec",
+        "_first_unstable",
+        "_lock",
+        "_noted",
+        "_plain_bytes",
+        "_reader",
+        "_require_key",
+        "_roll_after_ms",
+        "_roll_after_timestamp",
+        "_segment_bytes",
+        "_truncations",
+        "_unsynced",
+        "config",
+        "dir",
+        "epochs",
+        "failed",
+        "high_watermark",
+        "last_flush_ms",
+        "log_end_offset",
+        "log_start_offset",
+        "on_failure",
+        "on_roll",
+        "producers",
+        "recovery_point",
+        "segments",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        dir: Path,
+        topic_partition: TopicPartition,
+        topic_id: Uuid | None,
+        config: LogConfig,
+        loaded: LoadedLog,
+        epochs: LeaderEpochFileCache,
+        producers: ProducerStateManager,
+        now_ms: int,
+    ) -> None:
+        self.dir = dir
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.epochs = epochs
+        self.producers = producers
+        self.segments = LogSegments(loaded.segments)
+        self._reader = LogReader(self.segments)
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.high_watermark = loaded.log_start_offset
+        self.recovery_point = max(loaded.recovery_point, loaded.log_start_offset)
+        self.last_flush_ms = now_ms
+        self.failed = False
+        # Called on the loop after a roll, with the offset up to which a flush is due.
+        self.on_roll: Callable[[Log, int], None] | None = None
+        # Called once, from whatever thread saw the disk fail.
+        self.on_failure: Callable[[Log, Exception], None] | None = None
+        self._lock = Lock()  # guards what a flushing thread changes: recovery point, unsynced files
+        self._truncations = 0
+        # Small files that go to the disk with the next flush, and how many were noted before each.
+        self._unsynced: dict[Path, int] = {}
+        self._noted = 0
+        self._use_active_segment()
+        self.update_config(config)
+        self._update_first_unstable()
 
     @classmethod
     def open(
@@ -138,7 +178,7 @@ class Log(AppendableLog):
         clean: bool = False,
         producer_id_expiration_ms: int = 86_400_000,
         max_transaction_timeout_ms: int = 900_000,
-        check: Callable[[], None] = go_on,
+        check: Callable[[], None] = never_abort,
     ) -> Self:
         """Loads a log from its directory, or begins one. `clean` says that the last stop was clean.
 
@@ -152,8 +192,8 @@ class Log(AppendableLog):
             dir.mkdir(parents=True, exist_ok=True)
         known_id = read_topic_id(dir)
         agreed_id = agree_on_topic_id(known_id, topic_id, topic_partition)
-        epochs = LeaderEpochs.load(dir)
-        producers = ProducerState(
+        epochs = LeaderEpochFileCache.load(dir)
+        producers = ProducerStateManager(
             topic_partition,
             dir,
             expiration_ms=producer_id_expiration_ms,
@@ -171,14 +211,23 @@ class Log(AppendableLog):
             check=check,
         )
         log = cls(dir, topic_partition, agreed_id, config, loader.load(), epochs, producers, now_ms)
-        log._use_config(config)
         if agreed_id is not None and known_id is None:
             log._write_topic_id(agreed_id)
         return log
 
     def update_config(self, config: LogConfig) -> None:
         """Takes a changed topic configuration; the segments that exist keep their index settings."""
-        self._use_config(config)
+        self.config = config
+        # At hand for every append.
+        self._require_key = config.compact
+        self._before_max_ms = config.message_timestamp_before_max_ms
+        self._after_max_ms = config.message_timestamp_after_max_ms
+        self._segment_bytes = config.segment_bytes
+        self._codec = target_codec(config)
+        # The largest batch that is appended as it stands; none is if the broker writes the timestamps.
+        plain_bytes = min(config.max_message_bytes, config.segment_bytes)
+        self._plain_bytes = -1 if config.uses_log_append_time else plain_bytes
+        self._disarm_roll()
 
     def assign_topic_id(self, topic_id: Uuid) -> None:
         """Notes the topic's id, once; INCONSISTENT_TOPIC_ID if it has another."""
@@ -194,7 +243,503 @@ class Log(AppendableLog):
             raise self._fail("write the topic id of", error) from error
         self._sync_later(self.dir / PARTITION_METADATA_FILE)
 
+    # -- offsets
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Everything below is decided: the end of what read_committed consumers see."""
+        unstable = self._first_unstable
+        if unstable is not None and unstable < self.high_watermark:
+            return unstable
+        return self.high_watermark
+
+    def update_high_watermark(self, offset: int) -> int:
+        """Moves it to an offset, kept within the log; what it became."""
+        bounded = offset
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            bounded = min(max(offset, self.log_start_offset), self.log_end_offset)
+        if bounded != self.high_watermark:
+            self.high_watermark = bounded
+            if self._first_unstable is not None and self.producers.on_high_watermark(bounded):
+                self._update_first_unstable()
+        return bounded
+
+    def _update_first_unstable(self) -> None:
+        """Below the log start nothing is left to be undecided, so it is at least that."""
+        unstable = self.producers.first_unstable_offset
+        self._first_unstable = None if unstable is None else max(unstable, self.log_start_offset)
+
+    def maybe_increment_log_start_offset(self, offset: int, reason: str) -> bool:
+        """Gives up what lies below an offset (DeleteRecords, retention); the files go later."""
+        self._require_online()
+        if offset > self.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"The log of {self.topic_partition} cannot start at {offset} ({reason}): "
+                f"its high watermark is {self.high_watermark}",
+            )
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        self.high_watermark = max(self.high_watermark, offset)
+        with self._lock:
+            self.recovery_point = max(self.recovery_point, offset)
+        self.epochs.truncate_from_start(offset)
+        self.producers.on_log_start_offset(offset)
+        self._update_first_unstable()
+        return True
+
+    def assign_epoch_start(self, epoch: int, start_offset: int) -> None:
+        """A new leader notes where its epoch begins; the file is written with the first batch."""
+        self._require_online()
+        self.epochs.begin(epoch, start_offset)
+
+    # -- reading
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        max_offset: int,
+        min_one_message: bool = True,
+        *,
+        wait: bool = True,
+    ) -> LogSlice:
+        """Whole batches from the one that holds `offset`, at most max_bytes, ending before max_offset.
+
+        With min_one_message the first batch comes even if it is larger. The slice is empty where there is
+        nothing to read, and never goes beyond a segment. Finding its ends reads batch headers: without `wait` only
+        such as are in memory, and ColdSliceError has what to warm up before the next try.
+        """
+        if self.failed:
+            self._require_online()
+        end = self.log_end_offset
+        if offset < self.log_start_offset or offset > end:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Offset {offset} is not in the log of {self.topic_partition}, "
+                f"which has {self.log_start_offset} to {end}",
+            )
+        if offset >= max_offset or offset == end:
+            return LogSlice(None, 0, 0, offset, offset)
+        pread = os.pread if wait else pread_warm
+        try:
+            return self._reader.read(offset, max_bytes, min(max_offset, end), end, min_one_message, pread)
+        except OSError as error:
+            raise self._fail("read from", error) from error
+
+    def aborted_transactions(self, start_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+        """The aborted transactions that overlap [start_offset, upper_bound)."""
+        try:
+            return self._reader.aborted_transactions(start_offset, upper_bound)
+        except OSError as error:
+            raise self._fail("read the aborted transactions of", error) from error
+
+    def offset_for_timestamp(
+        self, timestamp: int, max_size: int = MAX_DECOMPRESSED_BYTES
+    ) -> TimestampOffset | None:
+        """The first record at or after a timestamp. May decompress a batch, up to `max_size`; any thread."""
+        self._require_online()
+        dir = self.dir
+        try:
+            return self._reader.offset_for_timestamp(timestamp, self.log_start_offset, max_size)
+        except OSError as error:
+            raise self._search_failed(error, dir) from error
+
+    def offset_of_max_timestamp(self, max_size: int = MAX_DECOMPRESSED_BYTES) -> TimestampOffset | None:
+        """The first record with the largest timestamp of the log (KIP-734). Any thread."""
+        self._require_online()
+        dir = self.dir
+        try:
+            return self._reader.offset_of_max_timestamp(max_size)
+        except OSError as error:
+            raise self._search_failed(error, dir) from error
+
+    def _search_failed(self, error: OSError, dir: Path) -> KafkaError:
+        """A search in a thread may find that the log is on its way to be deleted."""
+        if isinstance(error, FileNotFoundError) and self._was_moved_from(dir):
+            return KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} is being deleted"
+            )
+        return self._fail("search", error)
+
+    # -- before an append, in a thread
+
+    def needs_recompression(self, records: Buffer) -> bool:
+        """Does the topic want another codec than the producer used?"""
+        codec = self._codec
+        return codec >= 0 and not has_codec(records, codec)
+
+    def recompress(
+        self, records: bytearray | memoryview, now_ms: int, max_size: int = MAX_DECOMPRESSED_BYTES
+    ) -> Recompressed:
+        """The batch with the topic's codec. Any thread."""
+        return recompress(records, self.config, now_ms, self.topic_partition, max_size)
+
+    def inspect(self, records: Buffer, now_ms: int, max_size: int = MAX_DECOMPRESSED_BYTES) -> Inspection:
+        """Looks at every record of a batch and judges them, for the append to know. Any thread."""
+        return inspect_records(records, self.config, now_ms, self.topic_partition, max_size)
+
+    def start_verification(
+        self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
+    ) -> Verification | None:
+        """Before a transaction begins here: what its first batch must show; None if it has begun (KIP-890)."""
+        return self.producers.verifications.start(producer_id, sequence, epoch, supports_epoch_bump, now_ms)
+
+    def check_verified(self, producer_id: int, epoch: int, shown: Verification | None) -> None:
+        """Raises if a batch that shows this may not be appended any more."""
+        self.producers.verifications.check(producer_id, epoch, shown)
+
+    # -- appending
+
+    def append_as_leader(
+        self,
+        records: bytearray | memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        transaction_version: int = 0,
+        inspected: Inspection | None = None,
+        verification: Verification | None = NOT_CHECKED,
+    ) -> AppendResult:
+        """Checks a batch, gives it offsets and epoch in place and writes it."""
+        if self.failed:
+            self._require_online()
+        size = len(records)
+        if size <= self._plain_bytes and origin is not AppendOrigin.RAFT_LEADER:
+            return self._append_usual(
+                records, size, leader_epoch, now_ms, origin, transaction_version, inspected, verification
+            )
+        return self._append_unusual(
+            records, leader_epoch, now_ms, origin, transaction_version, inspected, verification
+        )
+
+    def append_as_follower(
+        self, records: Buffer, now_ms: int, *, leader_epoch: int | None = None
+    ) -> AppendResult:
+        """Writes batches that have their offsets and epochs, as a leader or the metadata quorum sent them.
+
+        A batch of a later epoch than the one the replica knows is left out with all that follow
+        (KAFKA-18723): it comes again when the replica has heard of that epoch.
+        """
+        self._require_online()
+        batches: list[CheckedBatch] = []
+        for batch in check_trusted_batches(records, self.topic_partition):
+            if leader_epoch is not None and batch.leader_epoch > leader_epoch:
+                break
+            batches.append(batch)
+        if not batches:
+            return AppendResult(-1, -1, NO_TIMESTAMP, self.log_start_offset, False, 0)
+        check_offsets(batches, self.log_end_offset, self.topic_partition)
+        return self._write(records, batches, now_ms, AppendOrigin.REPLICATION, 0, NO_TIMESTAMP, NOT_CHECKED)
+
+    def append_rest_of(self, other: "Log", now_ms: int) -> None:
+        """Takes what another log of the partition has beyond our end, also if its disk has failed since."""
+        while self.log_end_offset < other.log_end_offset:
+            end = other.log_end_offset
+            records = other._reader.read(self.log_end_offset, COPIED_BYTES, end, end, True, os.pread).read()
+            if not records:
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE, f"{other.dir} has no offset {self.log_end_offset}"
+                )
+            self.append_as_follower(records, now_ms)
+
+    def _append_usual(
+        self,
+        records: bytearray | memoryview,
+        size: int,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin,
+        transaction_version: int,
+        inspected: Inspection | None,
+        verification: Verification | None,
+    ) -> AppendResult:
+        """The short way, for one of three: a client's batch, the next of its producer, in a transaction or not; a
+        coordinator's own, likewise; a transaction's marker.
+
+        Nothing is changed before the batch is written, so nothing is copied to be judged.
+        """
+        is_client = origin is AppendOrigin.CLIENT
+        (
+            base_offset, length, _, _, _, attributes, last_delta, timestamp, newest, producer_id, producer_epoch,
+            sequence, count, problem, lowest, highest,
+        ) = check_batch(records, 0, size, is_client and self._require_key, inspected is not None)  # fmt: skip
+        producer = self.producers.entries.get(producer_id) if producer_id >= 0 else None
+        marker = None
+        if problem or length != size - LOG_OVERHEAD:
+            usual = False
+        elif is_client:
+            if inspected is None and attributes & COMPRESSION_MASK:
+                inspected = self.inspect(records, now_ms)
+            if inspected is not None:
+                problem, lowest, highest, _ = inspected
+            usual = not (
+                problem
+                or base_offset
+                or attributes not in _PLAIN_ATTRIBUTES
+                or newest != highest
+                or count != last_delta + 1
+                or count <= 0
+                or lowest < now_ms - self._before_max_ms
+                or highest - now_ms > self._after_max_ms
+            )
+            if usual and producer_id >= 0:
+                usual = producer is not None and self.producers.expects(
+                    producer, producer_epoch, sequence, attributes > MAX_CODEC, verification
+                )
+        elif producer is None:
+            usual = producer_id < 0 and attributes <= MAX_CODEC
+        elif attributes == _MARKER_ATTRIBUTES:
+            marker = usual_end_txn_marker(records, size)
+            usual = marker is not None and producer.may_end(marker, producer_epoch, transaction_version)
+        else:
+            usual = attributes in _TRANSACTIONAL and sequence < 0 and producer_epoch == producer.epoch
+        if not usual:
+            return self._append_unusual(
+                records, leader_epoch, now_ms, origin, transaction_version, inspected, verification
+            )
+        offset = self.log_end_offset
+        last_offset = offset + last_delta
+        self._write_usual(records, size, last_delta, newest, leader_epoch, now_ms)
+        if producer is not None:
+            if marker is not None:
+                self._end_transaction(producer, marker, producer_epoch, offset, timestamp)
+            else:
+                if is_client:
+                    producer.follow(sequence, last_delta, last_offset, newest)
+                else:
+                    producer.add_batch(
+                        producer_epoch, BatchMetadata(NO_SEQUENCE, last_offset, last_delta, newest)
+                    )
+                if attributes > MAX_CODEC:
+                    self._continue_transaction(producer, offset)
+        return _new_result(
+            AppendResult, (offset, last_offset, NO_TIMESTAMP, self.log_start_offset, False, size)
+        )
+
+    def _append_unusual(
+        self,
+        records: bytearray | memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin,
+        transaction_version: int,
+        inspected: Inspection | None,
+        verification: Verification | None,
+    ) -> AppendResult:
+        """The long way: one batch of a client, or any of a coordinator or the metadata quorum's leader."""
+        records, batches, append_time = validate_and_assign_offsets(
+            records,
+            origin,
+            self.config,
+            self.topic_partition,
+            self.log_end_offset,
+            leader_epoch,
+            now_ms,
+            inspected,
+        )
+        if origin is not AppendOrigin.CLIENT:
+            verification = NOT_CHECKED
+        return self._write(records, batches, now_ms, origin, transaction_version, append_time, verification)
+
+    def _write_usual(
+        self,
+        records: bytearray | memoryview,
+        size: int,
+        last_delta: int,
+        newest: int,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> None:
+        """Writes one batch that was judged, with the next offsets and the leader's epoch in its header."""
+        offset = self.log_end_offset
+        last_offset = offset + last_delta
+        segment = self._active
+        if (
+            segment.size_bytes > self._segment_bytes - size
+            or newest > self._roll_after_timestamp
+            or now_ms > self._roll_after_ms
+            or segment.must_roll
+            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            segment = self._maybe_roll(size, newest, last_offset, offset, now_ms)
+        if leader_epoch != self.epochs.settled:
+            self._assign_epoch(leader_epoch, offset)
+        pack_place(records, 0, offset, size - LOG_OVERHEAD, leader_epoch)
+        try:
+            segment.append(records, size, last_offset, newest)
+        except OSError as error:
+            raise self._fail("append to", error) from error
+        self.log_end_offset = self.producers.map_end_offset = last_offset + 1
+
+    def _write(
+        self,
+        records: Buffer,
+        batches: list[CheckedBatch],
+        now_ms: int,
+        origin: AppendOrigin,
+        transaction_version: int,
+        append_time: int,
+        verification: Verification | None,
+    ) -> AppendResult:
+        """Writes batches that have their offsets: one write, then everything that remembers them."""
+        size = batches[-1].position + batches[-1].size_bytes
+        if size > self._segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"{size} bytes for {self.topic_partition} are more than a segment, {self._segment_bytes}",
+            )
+        update = stage_batches(self.producers, records, batches, origin, transaction_version, verification)
+        if update.duplicate is not None:
+            # A producer sent again what is here already: it is told where, and nothing is written.
+            original = update.duplicate
+            return AppendResult(
+                original.first_offset,
+                original.last_offset,
+                original.timestamp,
+                self.log_start_offset,
+                True,
+                0,
+            )
+        first_offset, last_offset = batches[0].base_offset, batches[-1].last_offset
+        newest = max(batch.max_timestamp for batch in batches)
+        segment = self._maybe_roll(size, newest, last_offset, first_offset, now_ms)
+        for batch in batches:
+            if batch.leader_epoch >= 0 and batch.leader_epoch != self.epochs.settled:
+                self._assign_epoch(batch.leader_epoch, batch.base_offset)
+        try:
+            position = segment.size_bytes
+            _ = segment.max_timestamp_so_far  # opens the indexes before anything is written
+            segment.write(records if size == len(records) else memoryview(records)[:size], size)
+        except OSError as error:
+            raise self._fail("append to", error) from error
+        try:
+            for batch in batches:
+                segment.note_batch(
+                    position + batch.position, batch.size_bytes, batch.last_offset, batch.max_timestamp
+                )
+            self.log_end_offset = last_offset + 1
+            self._apply(update, segment)
+        except OSError as error:
+            raise self._fail_for_good("append to", error) from error
+        return AppendResult(first_offset, last_offset, append_time, self.log_start_offset, False, size)
+
+    def _assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """A batch is about to be appended and the file does not know its epoch."""
+        try:
+            self.epochs.assign(epoch, start_offset)
+        except OSError as error:
+            raise self._fail("write the leader epochs of", error) from error
+
+    # -- producers and transactions
+
+    def _apply(self, update: ProducerUpdate, segment: LogSegment) -> None:
+        for producer in update.staged.values():
+            self.producers.apply(producer)
+        for txn in update.completed:
+            self._complete(txn, segment)
+        self.producers.map_end_offset = self.log_end_offset
+        self._update_first_unstable()
+
+    def _complete(self, txn: CompletedTxn, segment: LogSegment) -> None:
+        """A transaction's marker is written: readers are told of it if it was aborted."""
+        if txn.aborted:
+            last_stable_offset = self.producers.last_stable_offset_after(txn)
+            segment.txn_index.append(AbortedTransaction(*txn[:3], last_stable_offset))
+        self.producers.complete(txn)
+
+    def _continue_transaction(self, producer: ProducerStateEntry, offset: int) -> None:
+        """A batch of a transaction is written at an offset: its first, if none was open."""
+        self.producers.continue_transaction(producer, offset)
+        if self._first_unstable is None:
+            self._first_unstable = offset
+
+    def _end_transaction(
+        self, producer: ProducerStateEntry, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int
+    ) -> None:
+        """A marker is written at an offset. What it decides stays unstable until everybody has the marker."""
+        txn = self.producers.end_transaction(producer, marker, epoch, offset, timestamp)
+        if txn is None:
+            return
+        try:
+            self._complete(txn, self._active)
+        except OSError as error:
+            raise self._fail_for_good("append to", error) from error
+
+    # -- segments
+
+    @property
+    def active_segment(self) -> LogSegment:
+        return self._active
+
+    @property
+    def size_bytes(self) -> int:
+        return self.segments.size_bytes
+
+    def _use_active_segment(self) -> None:
+        """The list of segments has changed."""
+        self._active = self.segments[-1]
+        self._disarm_roll()
+
+    def _disarm_roll(self) -> None:
+        """Makes the next append ask whether the segment is due, which also tells when it will be."""
+        self._roll_after_timestamp, self._roll_after_ms = ASK_TO_ROLL
+
+    def _maybe_roll(
+        self, size: int, max_timestamp: int, last_offset: int, first_offset: int, now_ms: int
+    ) -> LogSegment:
+        """The segment to append to: a new one if the active one is full or old.
+
+        An append only compares with two times; this is asked when one of them has passed, and sets them.
+        """
+        try:
+            segment = self._active
+            if segment.should_roll(self.config, size, max_timestamp, last_offset, now_ms):
+                return self._roll(first_offset, now_ms)
+            self._roll_after_timestamp, self._roll_after_ms = segment.roll_deadlines(self.config)
+            return segment
+        except OSError as error:
+            raise self._fail("roll", error) from error
+
+    def roll(self, now_ms: int) -> LogSegment:
+        """Begins a new segment at the log end offset."""
+        self._require_online()
+        try:
+            return self._roll(self.log_end_offset, now_ms)
+        except OSError as error:
+            raise self._fail("roll", error) from error
+
+    def _roll(self, expected_offset: int, now_ms: int) -> LogSegment:
+        base_offset = max(expected_offset, self.log_end_offset)
+        active = self._active
+        if active.base_offset == base_offset and active.size_bytes == 0:
+            return active  # an empty segment is as good as a new one
+        assert base_offset > active.base_offset, f"{self.dir}: {base_offset} begins no segment after {active}"
+        active.finish_indexes()
+        segment = LogSegment.create(self.dir, base_offset, self.config, now_ms)
+        self.segments.append(segment)
+        self._use_active_segment()
+        self.producers.map_end_offset = base_offset
+        snapshot = self.producers.take_snapshot(sync=False)
+        if snapshot is not None:
+            self._sync_later(snapshot)
+        if self.on_roll is not None:
+            self.on_roll(self, base_offset)
+        return segment
+
     # -- the disk
+
+    @property
+    def unflushed_messages(self) -> int:
+        return self.log_end_offset - self.recovery_point
+
+    def flush_needed(self, now_ms: int) -> bool:
+        """Is flush.messages or flush.ms due?"""
+        unflushed = self.log_end_offset - self.recovery_point
+        return unflushed >= self.config.flush_messages or (
+            unflushed > 0 and now_ms - self.last_flush_ms >= self.config.flush_ms
+        )
 
     def flush(self, upto: int | None = None, *, now_ms: int) -> None:
         """Waits until everything below an offset is on the disk, and moves the recovery point there. Any thread.
@@ -226,7 +771,7 @@ class Log(AppendableLog):
             unsynced = dict(self._unsynced)
         for path in unsynced:
             fsync_file(path)
-        if self._epochs.flush():
+        if self.epochs.flush():
             fsync_dir(self.dir)  # the file took the place of another
         with self._lock:
             for path, noted in unsynced.items():
@@ -234,27 +779,48 @@ class Log(AppendableLog):
                     del self._unsynced[path]
 
     def _flush_segments(self, start: int, target: int) -> None:
-        segments = tuple(self._segments)
+        segments = self.segments.ordered
         for segment, following in zip(segments, (*segments[1:], None), strict=True):
             if segment.base_offset >= target or (following is not None and following.base_offset <= start):
                 continue
             try:
                 segment.flush()
             except FileNotFoundError:
-                if segment in self._segments:  # else it was deleted meanwhile
+                if segment in self.segments:  # else it was deleted meanwhile
                     raise
             if segment.base_offset >= start:
                 fsync_dir(self.dir)
                 if segment is segments[0]:
                     fsync_dir(self.dir.parent)  # the log may be new
 
-    def take_producer_snapshot(self) -> None:
-        """Writes a producer snapshot at the log end offset, on the disk."""
-        self._require_online()
-        try:
-            self._producers.take_snapshot()
-        except OSError as error:
-            raise self._fail("snapshot the producers of", error) from error
+    def _sync_later(self, path: Path) -> None:
+        """A small file was written; the next flush waits for it."""
+        with self._lock:
+            self._noted += 1
+            self._unsynced[path] = self._noted
+
+    def _was_moved_from(self, dir: Path) -> bool:
+        """Has the directory got another name since? A file that is missing there is no failure of the disk."""
+        with self._lock:
+            return self.dir != dir
+
+    def _require_online(self) -> None:
+        if self.failed:
+            raise StorageError(self.dir.parent, f"{self.dir.parent} is offline after an I/O error")
+
+    def _fail(self, action: str, error: Exception) -> KafkaError:
+        """Marks the log failed; the error to raise. For want of a descriptor nothing is marked."""
+        if is_out_of_files(error):
+            return OutOfFilesError(f"Cannot {action} {self.topic_partition}: {error}")
+        return self._fail_for_good(action, error)
+
+    def _fail_for_good(self, action: str, error: Exception) -> StorageError:
+        """The same where something was begun that could not be finished."""
+        first = not self.failed
+        self.failed = True
+        if first and self.on_failure is not None:
+            self.on_failure(self, error)
+        return StorageError(self.dir.parent, f"Cannot {action} {self.topic_partition} in {self.dir}: {error}")
 
     # -- deletion
 
@@ -272,28 +838,28 @@ class Log(AppendableLog):
 
     def _delete_old_segments(self, now_ms: int, limit: int) -> list[LogSegment]:
         config, start = self.config, self.log_start_offset
-        below = before_log_start(start)
+        below = below_log_start_offset(start)
         gone = self._delete_those(below, now_ms, limit, f"all of it lies below the log start offset {start}")
         if not config.delete:
             return gone
-        by_size = beyond_size(self._segments, config)
+        by_size = self.segments.beyond_retention_bytes(config)
         if by_size is not None:
             reason = f"the log has more than retention.bytes={config.retention_bytes}"
             gone += self._delete_those(by_size, now_ms, limit, reason)
-        by_age = too_old(config, now_ms)
+        by_age = beyond_retention_ms(config, now_ms)
         if by_age is not None:
             reason = f"the newest record is older than retention.ms={config.retention_ms}"
             gone += self._delete_those(by_age, now_ms, limit, reason)
         return gone
 
     def _delete_those(self, condition: Condition, now_ms: int, limit: int, reason: str) -> list[LogSegment]:
-        chosen = deletable(self._segments, self.high_watermark, self.log_end_offset, condition)[:limit]
+        chosen = self.segments.deletable(self.high_watermark, self.log_end_offset, condition)[:limit]
         if not chosen:
             return []
         _open_all(chosen)
-        if len(chosen) == len(self._segments):
+        if len(chosen) == len(self.segments):
             self._roll(self.log_end_offset, now_ms)  # there is always a segment to append to
-        self.maybe_increment_log_start_offset(self._bases[len(chosen)], "segment deletion")
+        self.maybe_increment_log_start_offset(self.segments.bases[len(chosen)], "segment deletion")
         self._remove(chosen)
         logger.info(
             "%s: deleting %d segment%s (base offsets %d to %d, %d bytes): %s",
@@ -309,11 +875,11 @@ class Log(AppendableLog):
 
     def _remove(self, segments: Sequence[LogSegment]) -> None:
         """Takes segments out of the log and marks their files."""
-        gone = {id(segment) for segment in segments}
-        self._set_segments([segment for segment in self._segments if id(segment) not in gone])
+        self.segments.remove(segments)
+        self._use_active_segment()
         for segment in segments:
             segment.change_suffix(DELETED_SUFFIX)
-            self._producers.mark_snapshot_deleted(segment.base_offset)
+            self.producers.mark_snapshot_deleted(segment.base_offset)
 
     def delete_files(self, segments: Sequence[LogSegment]) -> None:
         """Unlinks what delete_old_segments, truncate_to or replace_segments took out. Any thread."""
@@ -328,7 +894,7 @@ class Log(AppendableLog):
         directory afterwards, in a thread, and before anything relies on the swap.
         """
         self._require_online()
-        old_bases = {segment.base_offset for segment in old if segment in self._segments}
+        old_bases = {segment.base_offset for segment in old if segment in self.segments}
         try:
             _open_all([*new, *old])
         except OSError as error:
@@ -336,14 +902,13 @@ class Log(AppendableLog):
         try:
             for segment in sorted(new, key=lambda segment: -segment.base_offset):
                 segment.change_suffix(SWAP_SUFFIX)
-            gone = [segment for segment in self._segments if segment.base_offset in old_bases]
-            kept = [segment for segment in self._segments if segment.base_offset not in old_bases]
-            self._set_segments(sorted([*kept, *new], key=lambda segment: segment.base_offset))
+            gone = self.segments.replace(new, old_bases)
+            self._use_active_segment()
             new_bases = {segment.base_offset for segment in new}
             for segment in gone:
                 segment.change_suffix(DELETED_SUFFIX)
                 if segment.base_offset not in new_bases:
-                    self._producers.mark_snapshot_deleted(segment.base_offset)
+                    self.producers.mark_snapshot_deleted(segment.base_offset)
             for segment in sorted(new, key=lambda segment: segment.base_offset):
                 segment.change_suffix("")
         except OSError as error:
@@ -357,9 +922,9 @@ class Log(AppendableLog):
         self._require_online()
         assert offset >= 0
         if offset >= self.log_end_offset:
-            self._epochs.truncate_from_end(self.log_end_offset)
+            self.epochs.truncate_from_end(self.log_end_offset)
             return False
-        if offset < self._bases[0]:
+        if offset < self.segments.bases[0]:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
         try:
@@ -369,7 +934,7 @@ class Log(AppendableLog):
         return True
 
     def _truncate_to(self, offset: int, now_ms: int) -> None:
-        doomed = [segment for segment in self._segments if segment.base_offset > offset]
+        doomed = [segment for segment in self.segments if segment.base_offset > offset]
         self._begin_truncation(offset)
         if doomed:
             self._remove(doomed)
@@ -378,11 +943,11 @@ class Log(AppendableLog):
         # The batch that holds the offset goes whole, as the next append must follow on what is left.
         self.log_end_offset = offset
         self._disarm_roll()
-        self._epochs.truncate_from_end(offset)
+        self.epochs.truncate_from_end(offset)
         self.log_start_offset = min(self.log_start_offset, offset)
-        rebuild_producer_state(self._producers, self._segments, self.log_start_offset, offset, now_ms)
+        rebuild_producer_state(self.producers, self.segments, self.log_start_offset, offset, now_ms)
         self.high_watermark = min(self.high_watermark, offset)
-        self._producers.on_high_watermark(self.high_watermark)
+        self.producers.on_high_watermark(self.high_watermark)
         self._update_first_unstable()
 
     def _begin_truncation(self, offset: int) -> None:
@@ -397,30 +962,18 @@ class Log(AppendableLog):
         self._require_online()
         try:
             self._begin_truncation(offset)
-            for segment in self._segments:
+            for segment in self.segments:
                 segment.delete_files()
-            self._set_segments([LogSegment.create(self.dir, offset, self.config, now_ms)])
-            self._epochs.clear()
-            self._producers.truncate_fully_and_start_at(offset)
+            self.segments.set_all([LogSegment.create(self.dir, offset, self.config, now_ms)])
+            self._use_active_segment()
+            self.epochs.clear()
+            self.producers.truncate_fully_and_start_at(offset)
         except OSError as error:
             raise self._fail_for_good("truncate", error) from error
         self.log_end_offset = offset
         self.log_start_offset = offset if log_start_offset is None else log_start_offset
         self.high_watermark = offset
         self._update_first_unstable()
-
-    # -- another copy
-
-    def append_rest_of(self, other: "Log", now_ms: int) -> None:
-        """Takes what another log of the partition has beyond our end, also if its disk has failed since."""
-        while self.log_end_offset < other.log_end_offset:
-            piece = other._read(self.log_end_offset, REST_BYTES, other.log_end_offset, True, os.pread)
-            records = piece.read()
-            if not records:
-                raise KafkaError(
-                    ErrorCode.CORRUPT_MESSAGE, f"{other.dir} has no offset {self.log_end_offset}"
-                )
-            self.append_as_follower(records, now_ms)
 
     # -- the directory
 
@@ -433,9 +986,9 @@ class Log(AppendableLog):
                 raise self._fail("rename the directory of", error) from error
             self._unsynced = {new_dir / path.name: noted for path, noted in self._unsynced.items()}
             self.dir = new_dir
-        self._epochs.move(new_dir)
-        self._producers.move(new_dir)
-        for segment in self._segments:
+        self.epochs.move(new_dir)
+        self.producers.move(new_dir)
+        for segment in self.segments:
             segment.move(new_dir)
 
     def rename_to_delete(self) -> Path:
@@ -460,15 +1013,15 @@ class Log(AppendableLog):
         """
         self._require_online()
         try:
-            self._producers.take_snapshot(sync=False)
-            for segment in self._segments:
+            self.producers.take_snapshot(sync=False)
+            for segment in self.segments:
                 segment.close()
         except OSError as error:
             raise self._fail("close", error) from error
 
     def close_handlers(self) -> None:
         """Lets go of the files and writes nothing: the directory is offline or going away."""
-        for segment in self._segments:
+        for segment in self.segments:
             segment.close_handlers()
 
     def __repr__(self) -> str:

@@ -37,8 +37,13 @@ from ottla.storage.files import (
     file_name,
     offset_of,
 )
-from ottla.storage.log.leader_epochs import LeaderEpochs
-from ottla.storage.producers.state import ProducerState, go_on, rebuild_producer_state, replay_batch
+from ottla.storage.log.leader_epochs import LeaderEpochFileCache
+from ottla.storage.producers.state import (
+    ProducerStateManager,
+    never_abort,
+    rebuild_producer_state,
+    replay_batch,
+)
 from ottla.storage.segment.indexes import AbortedTransaction, CorruptIndexError
 from ottla.storage.segment.segment import LogSegment
 
@@ -63,14 +68,14 @@ class LogLoader:
         self,
         dir: Path,
         config: LogConfig,
-        epochs: LeaderEpochs,
-        producers: ProducerState,
+        epochs: LeaderEpochFileCache,
+        producers: ProducerStateManager,
         *,
         recovery_point: int,
         log_start_offset: int,
         clean: bool,
         now_ms: int,
-        check: Callable[[], None] = go_on,
+        check: Callable[[], None] = never_abort,
     ) -> None:
         self._dir = dir
         self._check_on = check

@@ -1,9 +1,14 @@
-"""One idempotent or transactional producer as a partition knows it (KIP-98).
+"""One idempotent or transactional producer as a partition knows it (KIP-98), in memory and in a snapshot file.
 
 Its epoch, its last five batches (to tell a duplicate from a gap), and the transaction it has open. An entry takes what
-it is given: whether it may be given that is judged by others (staged_producer.py, or ProducerState.expects).
+it is given: whether it may be given that is judged by others (ProducerAppendInfo, or ProducerStateManager.expects).
 
-Owner: the ProducerState of a partition, and for as long as an append is judged a StagedProducer.
+A snapshot file `<20-digit offset>.snapshot` is what a partition knew of its producers at an offset, as Kafka writes
+it: version 1 (int16), a CRC-32C over what follows it, the number of entries, and per producer id, epoch, last sequence,
+last offset, offset delta, timestamp, coordinator epoch and the first offset of its open transaction (-1 if none). Of
+the last five batches only the newest is kept.
+
+Owner: the ProducerStateManager of a partition, and for as long as an append is judged a ProducerAppendInfo.
 """
 
 import os
@@ -19,82 +24,14 @@ from ottla.records.control import EndTxnMarker
 from ottla.records.kernel import crc32c
 from ottla.storage.files import FILE_MODE, open_file, read_small, write_fully
 
-# ----------------------------------------
-# Producer snapshot files: what a partition knew of its producers at an offset, as Kafka writes it.
-#
-# `<20-digit offset>.snapshot` holds version 1 (int16), a CRC-32C over what follows it, the number of entries and
-# per producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch and the first
-# offset of its open transaction (-1 if none). Of the last five batches only the newest is kept.
-
+BATCHES_TO_RETAIN: Final = 5
+# The transaction.version from which on every transaction has its own epoch (KIP-890).
+EPOCH_BUMP_VERSION: Final = 2
 
 SNAPSHOT_VERSION: Final = 1
 SNAPSHOT_PREFIX: Final = struct.Struct(">hI")
 SNAPSHOT_COUNT: Final = struct.Struct(">i")
 SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
-
-
-class CorruptSnapshotError(Exception):
-    """A snapshot that is not what Kafka writes: it is removed and an older one taken."""
-
-
-class SnapshotEntry(NamedTuple):
-    """One producer as a snapshot keeps it."""
-
-    producer_id: int
-    epoch: int
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-    coordinator_epoch: int
-    txn_first_offset: int
-
-
-def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    """The bytes of a snapshot file."""
-    packed = [SNAPSHOT_ENTRY.pack(*entry) for entry in entries]
-    body = SNAPSHOT_COUNT.pack(len(packed)) + b"".join(packed)
-    return SNAPSHOT_PREFIX.pack(SNAPSHOT_VERSION, crc32c(body)) + body
-
-
-def decode_snapshot(content: bytes, source: str) -> list[SnapshotEntry]:
-    """The entries of a snapshot file; CorruptSnapshotError if it cannot be one."""
-    if len(content) < SNAPSHOT_PREFIX.size + SNAPSHOT_COUNT.size:
-        raise CorruptSnapshotError(f"{source}: {len(content)} bytes are no snapshot")
-    version, crc = SNAPSHOT_PREFIX.unpack_from(content)
-    if version != SNAPSHOT_VERSION:
-        raise CorruptSnapshotError(f"{source}: unknown version {version}")
-    if crc != crc32c(memoryview(content)[SNAPSHOT_PREFIX.size :]):
-        raise CorruptSnapshotError(f"{source}: the checksum does not match")
-    (count,) = SNAPSHOT_COUNT.unpack_from(content, SNAPSHOT_PREFIX.size)
-    first = SNAPSHOT_PREFIX.size + SNAPSHOT_COUNT.size
-    if count < 0 or first + count * SNAPSHOT_ENTRY.size != len(content):
-        raise CorruptSnapshotError(f"{source}: {count} entries do not fill {len(content)} bytes")
-    return [SnapshotEntry(*entry) for entry in SNAPSHOT_ENTRY.iter_unpack(content[first:])]
-
-
-def read_snapshot(path: Path) -> list[SnapshotEntry]:
-    """The entries of a file; CorruptSnapshotError if it is none."""
-    content = read_small(str(path))
-    if content is None:
-        raise CorruptSnapshotError(f"{path}: gone")
-    return decode_snapshot(content, str(path))
-
-
-def write_snapshot(path: Path, entries: Iterable[SnapshotEntry], *, sync: bool) -> None:
-    """Writes a file, with `sync` to the disk; a crash in between is found out by the checksum."""
-    fd = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-    try:
-        write_fully(fd, encode_snapshot(entries), 0)
-        if sync:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-BATCHES_TO_RETAIN: Final = 5
-# The transaction.version from which on every transaction has its own epoch (KIP-890).
-EPOCH_BUMP_VERSION: Final = 2
 
 
 class BatchMetadata(NamedTuple):
@@ -124,7 +61,20 @@ class CompletedTxn(NamedTuple):
     aborted: bool
 
 
-class ProducerEntry:
+class SnapshotEntry(NamedTuple):
+    """One producer as a snapshot keeps it."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    txn_first_offset: int
+
+
+class ProducerStateEntry:
     """The state of one producer id on one partition."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "txn_first_offset")
@@ -198,8 +148,8 @@ class ProducerEntry:
                 return batch
         return None
 
-    def copy(self) -> "ProducerEntry":
-        other = ProducerEntry(self.producer_id)
+    def copy(self) -> "ProducerStateEntry":
+        other = ProducerStateEntry(self.producer_id)
         other.epoch, other.coordinator_epoch = self.epoch, self.coordinator_epoch
         other.last_timestamp, other.txn_first_offset = self.last_timestamp, self.txn_first_offset
         other.batches.extend(self.batches)
@@ -218,7 +168,7 @@ class ProducerEntry:
         )
 
     @classmethod
-    def from_snapshot(cls, snapshot: SnapshotEntry) -> "ProducerEntry":
+    def from_snapshot(cls, snapshot: SnapshotEntry) -> "ProducerStateEntry":
         entry = cls(snapshot.producer_id)
         entry.epoch = snapshot.epoch
         entry.coordinator_epoch = snapshot.coordinator_epoch
@@ -231,3 +181,52 @@ class ProducerEntry:
                 )
             )
         return entry
+
+
+# -- the snapshot file
+
+
+class CorruptSnapshotError(Exception):
+    """A snapshot that is not what Kafka writes: it is removed and an older one taken."""
+
+
+def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
+    """The bytes of a snapshot file."""
+    packed = [SNAPSHOT_ENTRY.pack(*entry) for entry in entries]
+    body = SNAPSHOT_COUNT.pack(len(packed)) + b"".join(packed)
+    return SNAPSHOT_PREFIX.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(content: bytes, source: str) -> list[SnapshotEntry]:
+    """The entries of a snapshot file; CorruptSnapshotError if it cannot be one."""
+    if len(content) < SNAPSHOT_PREFIX.size + SNAPSHOT_COUNT.size:
+        raise CorruptSnapshotError(f"{source}: {len(content)} bytes are no snapshot")
+    version, crc = SNAPSHOT_PREFIX.unpack_from(content)
+    if version != SNAPSHOT_VERSION:
+        raise CorruptSnapshotError(f"{source}: unknown version {version}")
+    if crc != crc32c(memoryview(content)[SNAPSHOT_PREFIX.size :]):
+        raise CorruptSnapshotError(f"{source}: the checksum does not match")
+    (count,) = SNAPSHOT_COUNT.unpack_from(content, SNAPSHOT_PREFIX.size)
+    first = SNAPSHOT_PREFIX.size + SNAPSHOT_COUNT.size
+    if count < 0 or first + count * SNAPSHOT_ENTRY.size != len(content):
+        raise CorruptSnapshotError(f"{source}: {count} entries do not fill {len(content)} bytes")
+    return [SnapshotEntry(*entry) for entry in SNAPSHOT_ENTRY.iter_unpack(content[first:])]
+
+
+def read_snapshot(path: Path) -> list[SnapshotEntry]:
+    """The entries of a file; CorruptSnapshotError if it is none."""
+    content = read_small(str(path))
+    if content is None:
+        raise CorruptSnapshotError(f"{path}: gone")
+    return decode_snapshot(content, str(path))
+
+
+def write_snapshot(path: Path, entries: Iterable[SnapshotEntry], *, sync: bool) -> None:
+    """Writes a file, with `sync` to the disk; a crash in between is found out by the checksum."""
+    fd = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+    try:
+        write_fully(fd, encode_snapshot(entries), 0)
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,9 +1,9 @@
-"""What a partition knows of its idempotent and transactional producers (KIP-98).
+"""Kafka's ProducerStateManager: what a partition knows of its idempotent and transactional producers (KIP-98).
 
 Which producers there are, which of their transactions are open or not yet replicated to the end, hence the last stable
 offset.
 
-Rules: an append is judged before it is written (StagedProducer, which touches nothing) and applied after.
+Rules: an append is judged before it is written (ProducerAppendInfo, which touches nothing) and applied after.
 Snapshots are taken on a roll, at a clean stop and after a recovery, and let a restart rebuild the state from the
 newest one instead of from the whole log. Owned by its Log, on the event loop.
 """
@@ -11,53 +11,46 @@ newest one instead of from the whole log. Owned by its Log, on the event loop.
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_SEQUENCE, TopicPartition
 from ottla.records.batch import MAX_SEQUENCE, BatchView, increment_sequence
 from ottla.records.control import EndTxnMarker, parse_end_txn_marker
 from ottla.records.record import read_records
+from ottla.records.types import Buffer
 from ottla.storage.files import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from ottla.storage.producers.entry import (
     EPOCH_BUMP_VERSION,
     BatchMetadata,
     CompletedTxn,
     CorruptSnapshotError,
-    ProducerEntry,
+    ProducerStateEntry,
     SnapshotEntry,
     read_snapshot,
     write_snapshot,
 )
 from ottla.storage.producers.verification import NOT_CHECKED, Verification, Verifications
+from ottla.storage.segment.segment import LogSegment
 from ottla.storage.validator import AppendOrigin, CheckedBatch
 
-if TYPE_CHECKING:
-    from ottla.records.types import Buffer
-    from ottla.storage.segment.segment import LogSegment
-
-
-# ----------------------------------------
-# Judging what a producer appends: its epoch, its sequence, its transaction, its coordinator (KIP-98, KIP-890).
-#
-# Rules: judged on a copy, so that a refusal leaves nothing to undo; the copy takes the place of the producer's entry once
-# the batch is written (ProducerState.apply). What a leader has judged a follower takes as it comes.
-#
-# Owner: whoever stages an append to a Log, until it is applied or refused.
-
-
 MAX_EPOCH: Final = (1 << 15) - 1
+LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
 
 
-class StagedProducer:
-    """One producer's part of an append: judged on a copy, put in place once the batch is written."""
+class ProducerAppendInfo:
+    """One producer's part of an append: its epoch, its sequence, its transaction, its coordinator (KIP-98, KIP-890).
+
+    All is judged on a copy, so that a refusal leaves nothing to undo; the copy takes the place of the producer's entry
+    once the batch is written (ProducerStateManager.apply). What a leader has judged a follower takes as it comes.
+    """
 
     __slots__ = ("_origin", "_partition", "_verification", "entry", "is_verified", "started")
 
     def __init__(
         self,
         partition: TopicPartition,
-        entry: ProducerEntry,
+        entry: ProducerStateEntry,
         origin: AppendOrigin,
         verification: Verification | None = None,
     ) -> None:
@@ -149,10 +142,18 @@ class StagedProducer:
             )
 
 
-LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
+class ActiveProducer(NamedTuple):
+    """A producer as DescribeProducers shows it (KIP-664)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    current_txn_start_offset: int  # -1 if none
 
 
-class ProducerState:
+class ProducerStateManager:
     """All producers of a partition, their transactions, and the snapshots on disk."""
 
     __slots__ = (
@@ -176,7 +177,7 @@ class ProducerState:
         self._dir = dir
         self.expiration_ms = expiration_ms
         self.max_transaction_timeout_ms = max_transaction_timeout_ms
-        self.entries: dict[int, ProducerEntry] = {}
+        self.entries: dict[int, ProducerStateEntry] = {}
         self.ongoing: dict[int, int] = {}  # first offset -> producer id
         self._unreplicated: dict[int, int] = {}  # first offset -> last offset, of completed transactions
         self.verifications = Verifications(self.entries)
@@ -184,11 +185,32 @@ class ProducerState:
         self.last_snapshot_offset = 0
         self.snapshots: list[int] = []
 
+    # -- questions
+
+    def active_producers(self) -> list[ActiveProducer]:
+        return [
+            ActiveProducer(
+                entry.producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.txn_first_offset,
+            )
+            for entry in self.entries.values()
+        ]
+
+    def last_records(self) -> dict[int, tuple[int, int]]:
+        """Producer id -> (last data offset or -1, epoch): the cleaner keeps these batches."""
+        return {
+            producer_id: (entry.last_data_offset, entry.epoch) for producer_id, entry in self.entries.items()
+        }
+
     # -- appends
 
     def expects(
         self,
-        entry: ProducerEntry,
+        entry: ProducerStateEntry,
         epoch: int,
         sequence: int,
         in_transaction: bool,
@@ -208,7 +230,7 @@ class ProducerState:
             return True
         return in_transaction and (shown is NOT_CHECKED or (shown is not None and shown is verification))
 
-    def go_on_with_transaction(self, entry: ProducerEntry, offset: int) -> None:
+    def continue_transaction(self, entry: ProducerStateEntry, offset: int) -> None:
         """A batch of a transaction is written at an offset: its first, if none was open."""
         self.verifications.forget(entry.producer_id)
         if entry.txn_first_offset < 0:
@@ -216,20 +238,20 @@ class ProducerState:
             self.ongoing[offset] = entry.producer_id
 
     def end_transaction(
-        self, entry: ProducerEntry, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int
+        self, entry: ProducerStateEntry, marker: EndTxnMarker, epoch: int, offset: int, timestamp: int
     ) -> CompletedTxn | None:
         """A marker is written at an offset; the transaction that it ends is still to be completed."""
         if self.verifications.is_over(entry.producer_id, epoch, is_control=True):
             self.verifications.forget(entry.producer_id)
         return entry.end_transaction(marker, epoch, offset, timestamp)
 
-    def stage(self, producer_id: int, origin: AppendOrigin) -> StagedProducer:
+    def stage(self, producer_id: int, origin: AppendOrigin) -> ProducerAppendInfo:
         """A copy to judge an append on."""
         entry = self.entries.get(producer_id)
-        copy = ProducerEntry(producer_id) if entry is None else entry.copy()
-        return StagedProducer(self._partition, copy, origin, self.verifications.get(producer_id))
+        copy = ProducerStateEntry(producer_id) if entry is None else entry.copy()
+        return ProducerAppendInfo(self._partition, copy, origin, self.verifications.get(producer_id))
 
-    def apply(self, staged: StagedProducer) -> None:
+    def apply(self, staged: ProducerAppendInfo) -> None:
         """Puts a judged append in place, now that it is written."""
         producer_id = staged.entry.producer_id
         self.entries[producer_id] = staged.entry
@@ -275,7 +297,7 @@ class ProducerState:
 
     # -- expiry and truncation
 
-    def _expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+    def _expired(self, entry: ProducerStateEntry, now_ms: int) -> bool:
         return entry.txn_first_offset < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
 
     def remove_expired(self, now_ms: int) -> None:
@@ -328,7 +350,7 @@ class ProducerState:
 
     def _restore(self, loaded: list[SnapshotEntry], now_ms: int) -> None:
         for snapshot in loaded:
-            entry = ProducerEntry.from_snapshot(snapshot)
+            entry = ProducerStateEntry.from_snapshot(snapshot)
             if self._expired(entry, now_ms):
                 continue
             self.entries[entry.producer_id] = entry
@@ -386,28 +408,27 @@ class ProducerState:
         return not self.entries and not self._unreplicated
 
 
-# ----------------------------------------
-# How batches change the producer state: judged before an append, replayed from the log when it is loaded.
+# -- how batches change the state: judged before an append, replayed from the log when it is loaded
 
 
 class ProducerUpdate(NamedTuple):
     """What an append will change, or the batch it repeats."""
 
-    staged: dict[int, StagedProducer]
+    staged: dict[int, ProducerAppendInfo]
     completed: list[CompletedTxn]
     duplicate: BatchMetadata | None = None
 
 
 def stage_batches(
-    state: ProducerState,
-    buf: "Buffer",
+    state: ProducerStateManager,
+    buf: Buffer,
     batches: Sequence[CheckedBatch],
     origin: AppendOrigin,
     transaction_version: int = 0,
     verification: Verification | None = NOT_CHECKED,
 ) -> ProducerUpdate:
     """Judges the batches of one append, their offsets already assigned; raises what the producer is told."""
-    staged: dict[int, StagedProducer] = {}
+    staged: dict[int, ProducerAppendInfo] = {}
     completed: list[CompletedTxn] = []
     for batch in batches:
         if batch.producer_id < 0:
@@ -439,7 +460,7 @@ def stage_batches(
     return ProducerUpdate(staged, completed)
 
 
-def _duplicate_of(state: ProducerState, batch: CheckedBatch) -> BatchMetadata | None:
+def _duplicate_of(state: ProducerStateManager, batch: CheckedBatch) -> BatchMetadata | None:
     entry = state.entries.get(batch.producer_id)
     if entry is None:
         return None
@@ -448,7 +469,7 @@ def _duplicate_of(state: ProducerState, batch: CheckedBatch) -> BatchMetadata | 
 
 
 def _stage_marker(
-    producer: StagedProducer, view: BatchView, batch: CheckedBatch, transaction_version: int
+    producer: ProducerAppendInfo, view: BatchView, batch: CheckedBatch, transaction_version: int
 ) -> CompletedTxn | None:
     records = read_records(view)
     if not records:  # the cleaner has emptied the batch
@@ -475,7 +496,7 @@ def checked(view: BatchView) -> CheckedBatch:
     )
 
 
-def replay_batch(state: ProducerState, view: BatchView) -> list[CompletedTxn]:
+def replay_batch(state: ProducerStateManager, view: BatchView) -> list[CompletedTxn]:
     """Brings the state past one batch of the log; the transactions that end in it are already complete."""
     completed: list[CompletedTxn] = []
     if view.has_producer_id:
@@ -487,19 +508,19 @@ def replay_batch(state: ProducerState, view: BatchView) -> list[CompletedTxn]:
     return completed
 
 
-def go_on() -> None:
+def never_abort() -> None:
     """Nobody wants a long reading of a log to end early."""
 
 
 def rebuild_producer_state(
-    state: ProducerState,
-    segments: Sequence["LogSegment"],
+    state: ProducerStateManager,
+    segments: Sequence[LogSegment],
     log_start_offset: int,
     last_offset: int,
     now_ms: int,
     *,
     clean: bool = False,
-    check: Callable[[], None] = go_on,
+    check: Callable[[], None] = never_abort,
 ) -> None:
     """Brings the state to exactly `last_offset`: the newest snapshot below, then the batches after it.
 
@@ -520,8 +541,8 @@ def rebuild_producer_state(
 
 
 def _replay_segments(
-    state: ProducerState,
-    segments: Iterable["LogSegment"],
+    state: ProducerStateManager,
+    segments: Iterable[LogSegment],
     log_start_offset: int,
     last_offset: int,
     snapshot_at: set[int],

@@ -5,7 +5,7 @@ to that transaction. Between its answer and the append the transaction may have 
 the marker would hang for ever. So the question begins with a Verification of its own in the partition, a marker
 takes it away, and only a batch that shows the very same one is appended.
 
-Owner: the ProducerState of a partition.
+Owner: the ProducerStateManager of a partition.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 
 
 class Verification:
-    """One that is under way, or done and not yet used."""
+    """Kafka's VerificationStateEntry, and the VerificationGuard that a batch shows: under way, or not yet used."""
 
     __slots__ = ("epoch", "lowest_sequence", "supports_epoch_bump", "timestamp_ms")
 

@@ -1,4 +1,11 @@
-"""What a read hands out: a stretch of one segment file, sent with sendfile or read, and the answers to searches."""
+"""Kafka's FileRecords: stretches of a segment file to be sent with sendfile or read, and walks over its batches.
+
+Rules: nothing is read beyond the end the caller gives (a segment's size in memory, not the file's, so that half a write
+is never seen), and no length is believed before it has been checked. Pure functions over a descriptor: any thread may
+call them. A descriptor that is closed meanwhile may be another file's by the next read, so whoever owns it is given as
+`keep` and lives as long as the walk. Who must not wait for the disk gives `pread_warm`, and learns from ColdDataError
+what to read in a thread first.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,8 +23,28 @@ from ottla.records.batch import (
     batch_at,
 )
 
+# How much is read at once: of a walk over headers, and of one over whole batches.
+SCAN_BYTES: Final = 8192
+CHUNK_BYTES: Final = 1 << 20
+# The kernel reads ahead in windows about this large: one resident page in it stands for the rest.
+PROBE_STRIDE_BYTES: Final = 256 * 1024
+WARM_UP_CHUNK_BYTES: Final = 1024 * 1024
+
+# base offset, batch length, partition leader epoch, magic, crc, attributes, last offset delta, base timestamp,
+# max timestamp, producer id, producer epoch, base sequence, records count
+Header: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+
+BASE_OFFSET: Final = 0
+LENGTH: Final = 1
+LEADER_EPOCH: Final = 2
+LAST_DELTA: Final = 6
+MAX_TIMESTAMP: Final = 8
+
+_unpack = BATCH_HEADER.unpack_from
 _RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
-_WARM_UP_BYTES: Final = 256 * 1024
+_PROBE: Final = [bytearray(1)]  # nobody looks at what is read
+
+Pread: TypeAlias = Callable[[int, int, int], bytes | bytearray]
 
 
 class SegmentFile:
@@ -51,32 +78,6 @@ class LogSlice:
         """The bytes. Blocks on cold data; any thread."""
         return os.pread(self.fd, self.length, self.position) if self.length else b""
 
-    def is_warm(self) -> bool:
-        """Are its first and last page in the page cache, so that sending it is not likely to wait for the disk?
-
-        True where the system cannot tell (macOS): then the plain path has to do.
-        """
-        if not self.length or not _RWF_NOWAIT:
-            return True
-        probe = bytearray(1)
-        try:
-            for position in (self.position, self.position + self.length - 1):
-                os.preadv(self.fd, [probe], position, _RWF_NOWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:  # a file system that knows no such probe
-            return True
-        return True
-
-    def warm_up(self) -> None:
-        """Reads it through into the page cache. Blocks; meant for a thread."""
-        position, end = self.position, self.position + self.length
-        while position < end:
-            read = len(os.pread(self.fd, min(_WARM_UP_BYTES, end - position), position))
-            if read == 0:
-                return
-            position += read
-
     def part(self, position: int, length: int) -> "LogSlice":
         """Some of it, by its place in the file; the offsets stay those of the whole."""
         return LogSlice(self._file, position, length, self.first_offset, self.next_offset)
@@ -104,39 +105,7 @@ class TimestampOffset(NamedTuple):
     leader_epoch: int  # -1 if unknown
 
 
-class EpochEntry(NamedTuple):
-    """A leader epoch and the first offset written in it."""
-
-    epoch: int
-    start_offset: int
-
-
-# ----------------------------------------
-# Walking over the batches of a segment file: headers only, or whole batches.
-#
-# Rules: nothing is read beyond the end the caller gives (a segment's size in memory, not the file's, so that half
-# a write is never seen), and no length is believed before it has been checked. Pure functions over a descriptor:
-# any thread may call them. A descriptor that is closed meanwhile may be another file's by the next read, so whoever owns
-# it is given as `keep` and lives as long as the walk. Who must not wait for the disk gives `pread_warm`, and learns from
-# ColdDataError what to read in a thread first.
-
-
-SCAN_BYTES: Final = 8192
-CHUNK_BYTES: Final = 1 << 20
-
-# base offset, batch length, partition leader epoch, magic, crc, attributes, last offset delta, base timestamp,
-# max timestamp, producer id, producer epoch, base sequence, records count
-Header: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
-
-BASE_OFFSET: Final = 0
-LENGTH: Final = 1
-LEADER_EPOCH: Final = 2
-LAST_DELTA: Final = 6
-MAX_TIMESTAMP: Final = 8
-
-_unpack = BATCH_HEADER.unpack_from
-
-Pread: TypeAlias = Callable[[int, int, int], bytes | bytearray]
+# -- what is not in memory
 
 
 class ColdDataError(Exception):
@@ -162,6 +131,38 @@ def pread_warm(fd: int, size: int, position: int) -> bytes | bytearray:
     if got < min(size, HEADER_SIZE):
         raise ColdDataError(position, size)
     return buf[:got] if got < size else buf
+
+
+def is_cold(slice_: LogSlice) -> bool:
+    """Would sending this wait for the disk? Where the system cannot tell (macOS), assume that it would not."""
+    if not _RWF_NOWAIT:
+        return False
+    fd, start = slice_.fd, slice_.position
+    last = start + slice_.length - 1
+    try:
+        for position in range(start, last, PROBE_STRIDE_BYTES):
+            os.preadv(fd, _PROBE, position, _RWF_NOWAIT)
+        os.preadv(fd, _PROBE, last, _RWF_NOWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # a file system without the flag
+    return False
+
+
+def warm_up(slices: list[LogSlice]) -> None:
+    """Brings slices into the page cache; runs in a thread."""
+    scratch = bytearray(WARM_UP_CHUNK_BYTES)
+    for slice_ in slices:
+        position, end = slice_.position, slice_.position + slice_.length
+        while position < end:
+            got = os.preadv(slice_.fd, [memoryview(scratch)[: end - position]], position)
+            if got == 0:
+                break
+            position += got
+
+
+# -- walking over batches
 
 
 def scan_headers(

@@ -41,7 +41,7 @@ class CorruptIndexError(Exception):
     """An index that cannot be right: it is rebuilt from its segment."""
 
 
-class SparseIndex:
+class AbstractIndex:
     """Entries of two integers, both growing; what the offset index and the time index share."""
 
     __slots__ = (
@@ -267,7 +267,7 @@ class SparseIndex:
         raise AssertionError("an index remembers its last entry")
 
 
-class OffsetIndex(SparseIndex):
+class OffsetIndex(AbstractIndex):
     """Finds the position from which to look for an offset, and the offset near a position."""
 
     __slots__ = ("last_offset",)
@@ -349,7 +349,7 @@ def last_position(path: str) -> int:
 # entry of a finished segment is its largest timestamp.
 
 
-class TimeIndex(SparseIndex):
+class TimeIndex(AbstractIndex):
     """Finds the offset from which to look for a timestamp."""
 
     __slots__ = ("last_offset", "last_timestamp")
@@ -420,7 +420,7 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-class TxnIndex:
+class TransactionIndex:
     """Aborted transactions in the order of their markers."""
 
     __slots__ = ("_transactions", "base_offset", "path")

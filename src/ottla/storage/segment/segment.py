@@ -2,8 +2,10 @@
 
 Rules: positions are int32, so a segment ends before 2 GiB; offsets are relative to the base offset, int32 too.
 `size_bytes` is what counts as written: a failed write is cut off again before anybody hears of it. The indexes
-follow from the log file, and are made anew from it where they are missing or cannot be right. The files themselves
-are those of segment_files.py.
+follow from the log file, and are made anew from it where they are missing or cannot be right. Files are opened at the
+first use, and may be closed for others until the next (OpenFiles). The descriptor belongs to a SegmentFile, which
+closes it when the last reference goes: a slice that is being sent keeps it open however the segment is renamed, deleted
+or closed meanwhile.
 
 Owned by its Log, on the event loop; what threads may call says so.
 """
@@ -19,7 +21,7 @@ from typing import Final
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_TIMESTAMP
 from ottla.records.batch import LOG_OVERHEAD, BatchView
-from ottla.storage.config import LogConfig
+from ottla.storage.config import MAX_LONG, LogConfig
 from ottla.storage.files import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -51,52 +53,89 @@ from ottla.storage.segment.indexes import (
     CorruptIndexError,
     OffsetIndex,
     TimeIndex,
-    TxnIndex,
+    TransactionIndex,
     last_position,
 )
 
-# ----------------------------------------
-# The files of a segment: the log file, and its offset, time and transaction index.
-#
-# How they are called, when they are opened, and what becomes of them: flushed, renamed, moved, deleted. What is in them
-# is the business of the LogSegment (segment.py).
-#
-# Rules: files are opened at the first use, and may be closed for others until the next (open_files.py). The descriptor
-# belongs to a SegmentFile, which closes it when the last
-# reference goes: a slice that is being sent keeps it open however the segment is renamed, deleted or closed meanwhile.
-#
-# Owned by a Log, as part of a LogSegment, on the event loop; what threads may call says so.
+logger = logging.getLogger(__name__)
+
+REMEMBERED_POSITIONS: Final = 16  # where the last slices ended: consumers read on from there
+ASK_TO_ROLL: Final = (-2, -2)  # deadlines that every batch is beyond
 
 
-class SegmentFiles:
-    """The files of the segment that begins at an offset, in a directory that may change its name."""
+class LogSegment:
+    """Kafka's LogSegment: one segment of a log, from its base offset on, in a directory that may change its name."""
 
     __slots__ = (
         "__weakref__",
+        "_boundaries",
+        "_bytes_since_index",
         "_dir",
         "_file",
+        "_first_timestamp",
+        "_index_room",
         "_indexes",
+        "_indexes_are_right",
+        "_max_timestamp",
+        "_offset_of_max",
         "_opening",
+        "_positions",
         "_txn_index",
         "base_offset",
+        "created_ms",
+        "index_interval_bytes",
         "index_max_bytes",
+        "must_roll",
+        "roll_jitter_ms",
         "size_bytes",
         "suffix",
     )
 
     def __init__(
-        self, dir: Path, base_offset: int, *, size_bytes: int, index_max_bytes: int, suffix: str
+        self,
+        dir: Path,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        size_bytes: int,
+        now_ms: int,
+        suffix: str = "",
     ) -> None:
         self._dir = dir
         self.base_offset = base_offset
         self.suffix = suffix
         self.size_bytes = size_bytes
-        self.index_max_bytes = index_max_bytes
+        self.created_ms = now_ms
+        self.index_interval_bytes = config.index_interval_bytes
+        self.index_max_bytes = config.segment_index_bytes
+        self.roll_jitter_ms = config.random_segment_jitter_ms()
+        self.must_roll = False  # an index is full
         # Its own: while the indexes of one segment are made anew nobody waits who wants another.
         self._opening = RLock()
         self._file: SegmentFile | None = None
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
-        self._txn_index: TxnIndex | None = None
+        self._txn_index: TransactionIndex | None = None
+        # Made anew from the log file: whatever does not fit them is damaged itself.
+        self._indexes_are_right = False
+        self._bytes_since_index = 0
+        # So many entries fit into both indexes at least; at 0 it is looked how many.
+        self._index_room = 0
+        self._max_timestamp: int | None = None
+        self._offset_of_max = base_offset
+        self._first_timestamp: int | None = None
+        self._positions: dict[int, int] = {}
+        self._boundaries: dict[tuple[int, int], tuple[int, int]] = {}
+
+    @classmethod
+    def create(
+        cls, dir: Path, base_offset: int, config: LogConfig, now_ms: int, suffix: str = ""
+    ) -> "LogSegment":
+        """A new, empty segment; files of that name are emptied."""
+        segment = cls(dir, base_offset, config, size_bytes=0, now_ms=now_ms, suffix=suffix)
+        for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            create_empty(segment._path(kind))
+        segment.txn_index.reset()
+        return segment
 
     # -- names and handles
 
@@ -140,9 +179,9 @@ class SegmentFiles:
         return (self._indexes or self._open_indexes())[1]
 
     @property
-    def txn_index(self) -> TxnIndex:
+    def txn_index(self) -> TransactionIndex:
         if self._txn_index is None:
-            self._txn_index = TxnIndex(self._path(TXN_INDEX_SUFFIX), self.base_offset)
+            self._txn_index = TransactionIndex(self._path(TXN_INDEX_SUFFIX), self.base_offset)
         return self._txn_index
 
     def _new_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
@@ -152,18 +191,21 @@ class SegmentFiles:
         )
 
     def _open_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Looks at both; CorruptIndexError if one is missing or cannot be right.
+        """As they are, or made anew if one is missing or cannot be right.
 
-        The lock keeps a thread that searches and the loop from each having their own.
+        The lock keeps a thread that searches and the loop from each having, or making, their own.
         """
         with self._opening:
             if self._indexes is not None:
                 return self._indexes
-            offsets, times = indexes = self._new_indexes()
-            entries = offsets.entries
-            if entries and offsets.entry(entries - 1)[1] >= self.size_bytes:
-                raise CorruptIndexError(f"{offsets.path} points beyond the end of the segment")
-            _ = times.entries
+            try:
+                offsets, times = indexes = self._new_indexes()
+                entries = offsets.entries
+                if entries and offsets.entry(entries - 1)[1] >= self.size_bytes:
+                    raise CorruptIndexError(f"{offsets.path} points beyond the end of the segment")
+                _ = times.entries
+            except CorruptIndexError as error:
+                return self.rebuild_indexes(str(error))
             self._indexes = indexes
             return indexes
 
@@ -185,11 +227,6 @@ class SegmentFiles:
         for index in self._indexes or ():
             index.flush()
         self.txn_index.flush()
-
-    def set_last_modified(self, modified_ms: int) -> None:
-        """A segment rewritten by the cleaner is as old as what it was made from."""
-        for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            os.utime(self._path(kind), ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def change_suffix(self, suffix: str) -> None:
         """Renames the files; who has the log file open keeps it."""
@@ -230,83 +267,7 @@ class SegmentFiles:
         for kind in SEGMENT_SUFFIXES:
             self._path(kind).unlink(missing_ok=True)
 
-
-logger = logging.getLogger(__name__)
-
-REMEMBERED_POSITIONS: Final = 16  # where the last slices ended: consumers read on from there
-
-
-class LogSegment(SegmentFiles):
-    """One segment of a log, from its base offset on."""
-
-    __slots__ = (
-        "_boundaries",
-        "_bytes_since_index",
-        "_first_timestamp",
-        "_index_room",
-        "_indexes_are_right",
-        "_max_timestamp",
-        "_offset_of_max",
-        "_positions",
-        "created_ms",
-        "index_interval_bytes",
-        "must_roll",
-        "roll_jitter_ms",
-    )
-
-    def __init__(
-        self,
-        dir: Path,
-        base_offset: int,
-        config: LogConfig,
-        *,
-        size_bytes: int,
-        now_ms: int,
-        suffix: str = "",
-    ) -> None:
-        super().__init__(
-            dir,
-            base_offset,
-            size_bytes=size_bytes,
-            index_max_bytes=config.segment_index_bytes,
-            suffix=suffix,
-        )
-        self.created_ms = now_ms
-        self.index_interval_bytes = config.index_interval_bytes
-        self.roll_jitter_ms = config.random_segment_jitter_ms()
-        self._bytes_since_index = 0
-        self.must_roll = False  # an index is full
-        self._indexes_are_right = (
-            False  # made anew from the log file: whatever does not fit them is damaged itself
-        )
-        # So many entries fit into both indexes at least; at 0 it is looked how many.
-        self._index_room = 0
-        self._max_timestamp: int | None = None
-        self._offset_of_max = base_offset
-        self._first_timestamp: int | None = None
-        self._positions: dict[int, int] = {}
-        self._boundaries: dict[tuple[int, int], tuple[int, int]] = {}
-
-    @classmethod
-    def create(
-        cls, dir: Path, base_offset: int, config: LogConfig, now_ms: int, suffix: str = ""
-    ) -> "LogSegment":
-        """A new, empty segment; files of that name are emptied."""
-        segment = cls(dir, base_offset, config, size_bytes=0, now_ms=now_ms, suffix=suffix)
-        for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            create_empty(segment._path(kind))
-        segment.txn_index.reset()
-        return segment
-
     # -- indexes from the log file
-
-    def _open_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """As they are, or made anew if one is missing or cannot be right."""
-        with self._opening:  # until they are made anew: a thread that searches is not to make them, too
-            try:
-                return super()._open_indexes()
-            except CorruptIndexError as error:
-                return self.rebuild_indexes(str(error))
 
     def rebuild_indexes(self, reason: str) -> tuple[OffsetIndex, TimeIndex]:
         """Makes both indexes anew from the batch headers, as the appends would have.
@@ -406,11 +367,32 @@ class LogSegment(SegmentFiles):
                 break
         return self._first_timestamp
 
+    # -- rolling
+
     def time_waited_for_roll(self, now_ms: int, message_timestamp: int) -> int:
         first = self.first_batch_timestamp
         if first is not None and first >= 0:
             return message_timestamp - first
         return now_ms - self.created_ms
+
+    def should_roll(
+        self, config: LogConfig, size: int, max_timestamp: int, last_offset: int, now_ms: int
+    ) -> bool:
+        """Is the segment full or too old for batches of a size that end at an offset?"""
+        if self.size_bytes > config.segment_bytes - size or not self.can_hold_offset(last_offset):
+            return True
+        if self.size_bytes == 0:
+            return False
+        waited_ms = self.time_waited_for_roll(now_ms, max_timestamp)
+        return waited_ms > config.max_segment_ms - self.roll_jitter_ms or self.indexes_full
+
+    def roll_deadlines(self, config: LogConfig) -> tuple[int, int]:
+        """(timestamp, time) after which should_roll has to be asked again; before that nothing is too old."""
+        allowed_ms = config.max_segment_ms - self.roll_jitter_ms
+        first = self.first_batch_timestamp
+        if first is None:
+            return ASK_TO_ROLL
+        return (first + allowed_ms, MAX_LONG) if first >= 0 else (MAX_LONG, self.created_ms + allowed_ms)
 
     # -- appending
 

@@ -14,10 +14,11 @@ from ottla.records.control import end_txn_marker
 from ottla.storage.cleaner.cleaner import Cleaner
 from ottla.storage.cleaner.job import CleanedGroup
 from ottla.storage.cleaner.manager import make_job, measure
-from ottla.storage.config import CleanerSettings, LogConfig
+from ottla.storage.config import CleanerConfig, LogConfig
 from ottla.storage.files import CLEANED_SUFFIX, LOG_SUFFIX
-from ottla.storage.log.log import AppendOrigin, Log
+from ottla.storage.log.log import Log
 from ottla.storage.segment.segment import LogSegment
+from ottla.storage.validator import AppendOrigin
 
 KEYS = [b"key-%d" % i for i in range(6)]
 
@@ -77,7 +78,7 @@ def clean(log: Log, segment_bytes: int) -> None:
         )
         log.replace_segments([new], old)
 
-    Cleaner(make_job(target, CleanerSettings(), NOW_MS), lambda: None).run(swap)
+    Cleaner(make_job(target, CleanerConfig(), NOW_MS), lambda: None).run(swap)
 
 
 def check(log: Log, newest: dict[bytes, bytes], log_end_offset: int) -> None:

@@ -42,9 +42,9 @@ from ottla.storage.cleaner.job import (
     decode_job,
     encode_job,
 )
-from ottla.storage.cleaner.manager import CleanerManager, make_job, measure
+from ottla.storage.cleaner.manager import LogCleanerManager, make_job, measure
 from ottla.storage.cleaner.process import CleanerProcess
-from ottla.storage.config import CleanerSettings, LogConfig
+from ottla.storage.config import CleanerConfig, LogConfig
 from ottla.storage.dirs.checkpoints import parse_offsets
 from ottla.storage.log.log import Log
 from ottla.storage.log_manager import LogManager
@@ -219,7 +219,7 @@ def test_a_log_is_cleaned_swapped_in_and_checkpointed(dir: Path, runner: type[Th
 
 def test_the_cleaner_works_by_itself_and_rests_without_a_process(dir: Path) -> None:
     async def test() -> None:
-        async with running(dir, settings=quiet(cleaner=CleanerSettings(backoff_ms=1))) as manager:
+        async with running(dir, settings=quiet(cleaner=CleanerConfig(backoff_ms=1))) as manager:
             manager.start()
             log = dirty_log(manager)
             await eventually(lambda: manager.cleaner.clean_offset(TP) == 30)
@@ -235,7 +235,7 @@ def test_the_cleaner_works_by_itself_and_rests_without_a_process(dir: Path) -> N
 
 def test_a_round_that_fills_the_map_goes_on_in_the_next(dir: Path) -> None:
     async def test() -> None:
-        tiny = CleanerSettings(dedupe_buffer_size_bytes=4096, io_buffer_load_factor=0.1)
+        tiny = CleanerConfig(dedupe_buffer_size_bytes=4096, io_buffer_load_factor=0.1)
         async with running(dir, settings=quiet(cleaner=tiny)) as manager:
             log = manager.get_or_create(TP, TOPIC_ID, compacted())
             for version in range(2):
@@ -369,7 +369,7 @@ def test_a_killed_worker_is_replaced_by_a_new_one(dir: Path) -> None:
     async def test() -> None:
         async with running(dir) as manager:
             log = dirty_log(manager)
-            slow = make_job(measured(manager, log), CleanerSettings(io_max_bytes_per_second=1.0), NOW_MS)
+            slow = make_job(measured(manager, log), CleanerConfig(io_max_bytes_per_second=1.0), NOW_MS)
             process = CleanerProcess()
             loop = asyncio.get_running_loop()
             waiting = loop.run_in_executor(None, process.run, slow, lambda group: None, lambda: False)
@@ -390,7 +390,7 @@ def test_a_cleaning_stopped_before_its_worker_runs_does_not_wait_for_it(dir: Pat
     async def test() -> None:
         async with running(dir) as manager:
             log = dirty_log(manager)
-            slow = make_job(measured(manager, log), CleanerSettings(io_max_bytes_per_second=1.0), NOW_MS)
+            slow = make_job(measured(manager, log), CleanerConfig(io_max_bytes_per_second=1.0), NOW_MS)
             process = CleanerProcess()
             process.kill()
             with pytest.raises(CleaningAbortedError):
@@ -412,7 +412,7 @@ def test_a_worker_ends_with_its_input(dir: Path) -> None:
             log = dirty_log(manager)
             process = CleanerProcess()
             process.run(
-                make_job(measured(manager, log), CleanerSettings(), NOW_MS), lambda group: None, lambda: False
+                make_job(measured(manager, log), CleanerConfig(), NOW_MS), lambda group: None, lambda: False
             )
             assert process.pid is not None
             os.kill(process.pid, 0)
@@ -430,10 +430,10 @@ from pathlib import Path
 from tests.unit.storage.manager_support import eventually, quiet, running
 from tests.unit.storage.cleaner.test_manager import dirty_log
 from ottla.storage.cleaner.process import CleanerProcess
-from ottla.storage.config import CleanerSettings
+from ottla.storage.config import CleanerConfig
 
 async def main():
-    slow = CleanerSettings(io_max_bytes_per_second=1.0)
+    slow = CleanerConfig(io_max_bytes_per_second=1.0)
     async with running(Path(sys.argv[1]), settings=quiet(cleaner=slow)) as manager:
         dirty_log(manager)
         process = CleanerProcess()
@@ -494,7 +494,7 @@ Process().run(decode_job(sys.stdin.buffer.readline()), print, lambda: False)
 def test_a_worker_that_hangs_in_a_read_does_not_outlive_its_broker(dir: Path, tmp_path: Path) -> None:
     async def job() -> CleaningJob:
         async with running(dir) as manager:
-            return make_job(measured(manager, dirty_log(manager)), CleanerSettings(), NOW_MS)
+            return make_job(measured(manager, dirty_log(manager)), CleanerConfig(), NOW_MS)
 
     stuck = tmp_path / "stuck-0"
     described = replace(run(job), dir=str(stuck))
@@ -559,7 +559,7 @@ def test_a_slot_whose_worker_cannot_be_closed_goes_on_with_another(
                 raise RuntimeError("cannot close")
 
     async def test() -> None:
-        async with running(dir, settings=quiet(cleaner=CleanerSettings(backoff_ms=1))) as manager:
+        async with running(dir, settings=quiet(cleaner=CleanerConfig(backoff_ms=1))) as manager:
             manager.cleaner._new_runner = Stubborn
             manager.start()
             await eventually(lambda: closed > 4)
@@ -591,7 +591,7 @@ def test_an_unexpected_error_leaves_one_log_alone_and_is_logged(
 
 def test_a_stop_ends_the_worker_and_clears_its_files_away(dir: Path) -> None:
     async def test() -> None:
-        slow = CleanerSettings(io_max_bytes_per_second=1.0, backoff_ms=1)
+        slow = CleanerConfig(io_max_bytes_per_second=1.0, backoff_ms=1)
         async with running(dir, settings=quiet(cleaner=slow)) as manager:
             log = dirty_log(manager)
             manager.start()
@@ -659,7 +659,7 @@ def test_a_full_disk_is_tried_again_and_another_disk_error_takes_the_directory_o
             assert await manager.cleaner.dirtiest() is not None
             assert not await manager.cleaner.clean_dirtiest(Raising(OSError(errno.EIO, "broken")))
             assert not manager.dirs[0].online
-            assert manager.is_offline(TP)
+            assert TP in manager._offline
 
     run(test)
 
@@ -668,7 +668,7 @@ def test_a_worker_reports_the_disk_error_it_met(dir: Path) -> None:
     async def test() -> None:
         async with running(dir) as manager:
             log = dirty_log(manager)
-            job = make_job(measured(manager, log), CleanerSettings(), NOW_MS)
+            job = make_job(measured(manager, log), CleanerConfig(), NOW_MS)
             process = CleanerProcess()
             with pytest.raises(FileNotFoundError) as error:
                 process.run(replace(job, dir=str(dir / "nowhere")), lambda group: None, lambda: False)
@@ -683,7 +683,7 @@ def test_a_job_travels_to_the_worker_whole(dir: Path) -> None:
         async with running(dir) as manager:
             log = dirty_log(manager)
             append(log, (b"k", b"v"), producer_id=3, producer_epoch=1, base_sequence=0)
-            job = make_job(measured(manager, log), CleanerSettings(), NOW_MS)
+            job = make_job(measured(manager, log), CleanerConfig(), NOW_MS)
             assert job.last_records == {3: (40, 1)}
             assert decode_job(encode_job(job)) == job
 
@@ -716,14 +716,14 @@ def test_the_cleaner_checkpoint_moves_with_the_log(tmp_path: Path) -> None:
 
 def test_cleaner_slots_are_made_anew_when_their_number_changes(dir: Path) -> None:
     async def test() -> None:
-        async with running(dir, settings=quiet(cleaner=CleanerSettings(threads=1, backoff_ms=1))) as manager:
+        async with running(dir, settings=quiet(cleaner=CleanerConfig(threads=1, backoff_ms=1))) as manager:
             manager.start()
-            manager.reconfigure(quiet(cleaner=CleanerSettings(threads=2, backoff_ms=1)))
+            manager.reconfigure(quiet(cleaner=CleanerConfig(threads=2, backoff_ms=1)))
             logs = [dirty_log(manager, TopicPartition("t", i)) for i in range(3)]
             await eventually(
                 lambda: all(manager.cleaner.clean_offset(log.topic_partition) == 30 for log in logs)
             )
             assert all(values(log) == CLEANED for log in logs)
-            assert isinstance(manager.cleaner, CleanerManager)
+            assert isinstance(manager.cleaner, LogCleanerManager)
 
     run(test)

@@ -100,18 +100,6 @@ def test_a_failed_write_leaves_the_old_file_and_is_tried_again(
     assert checkpoint.read() == new
 
 
-def test_the_directory_is_synced_after_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[str] = []
-    real_replace = os.replace
-    monkeypatch.setattr(
-        os, "fsync", lambda fd: events.append("dir" if os.path.isdir(f"/dev/fd/{fd}") else "file")
-    )
-    monkeypatch.setattr(os, "replace", lambda a, b: (events.append("rename"), real_replace(a, b)))
-    checkpoints.write_atomically(tmp_path / "f", b"x")
-    assert events == ["file", "rename", "dir"]
-    assert [path.name for path in tmp_path.iterdir()] == ["f"]
-
-
 def test_the_clean_shutdown_marker_carries_the_broker_epoch(tmp_path: Path) -> None:
     marker = CleanShutdownFile(tmp_path)
     assert not marker.exists()

@@ -68,7 +68,7 @@ def test_offsets_and_epoch_are_written_into_the_batch(log: Log) -> None:
     data = batch(b"c", b"d", b"e")
     result = log.append_as_leader(data, EPOCH, NOW)
     assert result == (2, 4, -1, 0, False, len(data))
-    assert (log.log_end_offset, log.latest_epoch) == (5, EPOCH)
+    assert (log.log_end_offset, log.epochs.latest) == (5, EPOCH)
     view = BatchView(data)
     assert (view.base_offset, view.partition_leader_epoch, view.crc_ok()) == (2, EPOCH, True)
     assert [record.value for record in records_of(log)] == [b"a", b"b", b"c", b"d", b"e"]
@@ -357,7 +357,7 @@ def test_recompression_gives_the_topics_codec(tmp_path: Path, compression_type: 
         log.append_as_leader(again, EPOCH, NOW, inspected=inspected)
     assert {view.compression for view in batches_of(log)} == {codec}
     assert values_of(log) == [b"x" * 300, b"y"] * 5
-    assert [producer.producer_id for producer in log.active_producers()] == [0, 1, 2, 3, 4]
+    assert [producer.producer_id for producer in log.producers.active_producers()] == [0, 1, 2, 3, 4]
 
 
 def test_recompression_leaves_damage_for_the_append_to_refuse(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_a_follower_takes_offsets_as_given(log: Log, tmp_path: Path) -> None:
     other = open_log(tmp_path / "other")
     result = other.append_as_follower(copied, NOW)
     assert (result.base_offset, result.last_offset, result.size_bytes) == (0, 2, len(copied))
-    assert (other.log_end_offset, other.latest_epoch) == (3, EPOCH)
+    assert (other.log_end_offset, other.epochs.latest) == (3, EPOCH)
     assert values_of(other) == values_of(log)
     with pytest.raises(UnexpectedOffsetError):
         other.append_as_follower(copied, NOW)

@@ -31,7 +31,7 @@ def test_batches_get_their_place_one_after_the_other(tmp_path: Path, compression
     assert values_of(log) == [b"a", b"b", b"c"]
     assert [view.partition_leader_epoch for view in batches_of(log)] == [EPOCH, EPOCH + 1]
     assert all(view.crc_ok() for view in batches_of(log))
-    assert log.epoch_for_offset(2) == EPOCH + 1
+    assert log.epochs.epoch_for(2) == EPOCH + 1
 
 
 def test_the_log_is_found_again_after_a_crash(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_transactions_batch_is_remembered(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, own(b"plain"))
     append(log, own(b"t", producer_id=5, producer_epoch=0, transactional=True))
-    assert log.first_undecided_offset() == 1
+    assert min(log.producers.ongoing, default=None) == 1
 
 
 def test_what_is_too_large_or_broken_is_refused(tmp_path: Path) -> None:

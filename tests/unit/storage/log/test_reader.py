@@ -10,10 +10,10 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import iter_batches
 from ottla.records.record import build_batch
 from ottla.storage.config import LogConfig
-from ottla.storage.log import reader
+from ottla.storage.log import log as log_module
 from ottla.storage.log.log import Log
 from ottla.storage.segment import file_records
-from ottla.storage.segment.file_records import ColdDataError, ColdSliceError, LogSlice
+from ottla.storage.segment.file_records import ColdDataError, ColdSliceError, LogSlice, is_cold, warm_up
 
 SMALL = LogConfig(segment_bytes=700, index_interval_bytes=150)
 
@@ -104,8 +104,8 @@ def test_a_slice_outlives_the_deletion_of_its_segment(log: Log) -> None:
     log.delete_files(gone)
     assert piece.read() == content
     assert os.fstat(piece.fd).st_nlink == 0
-    assert piece.is_warm()
-    piece.warm_up()
+    assert not is_cold(piece)
+    warm_up([piece])
 
 
 def test_gaps_at_the_end_of_a_segment_lead_to_the_next(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def read_at_last(log: Log, offset: int, max_bytes: int) -> tuple[LogSlice, list[
 
 def test_a_read_that_must_not_wait_says_what_to_warm_up(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = ColdDisk()
-    monkeypatch.setattr(reader, "pread_warm", disk.pread)
+    monkeypatch.setattr(log_module, "pread_warm", disk.pread)
     for max_bytes in (1, 100, 230):
         for offset in range(0, log.log_end_offset, 3):
             piece, needed = read_at_last(log, offset, max_bytes)

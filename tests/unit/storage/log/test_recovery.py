@@ -23,9 +23,11 @@ from tests.unit.storage.log_support import (
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.kernel import crc32c
 from ottla.storage.config import LogConfig
-from ottla.storage.log.log import Log, LogSegment, TimestampOffset
+from ottla.storage.log.log import Log
 from ottla.storage.segment import segment as segment_module
+from ottla.storage.segment.file_records import TimestampOffset
 from ottla.storage.segment.indexes import OffsetIndex, TimeIndex
+from ottla.storage.segment.segment import LogSegment
 
 SMALL = LogConfig(segment_bytes=600, index_interval_bytes=100)
 VALUES = [b"%03d" % i for i in range(40)]
@@ -43,7 +45,7 @@ def log(tmp_path: Path) -> Log:
 def test_a_crash_with_nothing_flushed_loses_nothing_that_was_written(log: Log) -> None:
     again = crash(log)
     assert values_of(again) == VALUES
-    assert (again.log_end_offset, again.recovery_point, again.latest_epoch) == (40, 0, EPOCH)
+    assert (again.log_end_offset, again.recovery_point, again.epochs.latest) == (40, 0, EPOCH)
 
 
 def test_recovered_indexes_are_those_of_a_clean_stop(log: Log) -> None:
@@ -161,7 +163,7 @@ def test_a_damaged_transaction_index_is_made_anew(log: Log) -> None:
     again = open_log(log.dir, SMALL, recovery_point=40, clean=True)
     assert again.aborted_transactions(0, 40) == []
     assert values_of(again) == VALUES
-    assert len(again.active_producers()) == 3
+    assert len(again.producers.active_producers()) == 3
 
 
 def test_deleted_files_are_unlinked_and_metadata_snapshots_left(log: Log) -> None:
@@ -218,7 +220,7 @@ def test_a_log_that_ends_before_its_start_begins_anew(log: Log) -> None:
     log.close_handlers()
     again = open_log(log.dir, SMALL, log_start_offset=100)
     assert (again.log_start_offset, again.log_end_offset) == (100, 100)
-    assert again.latest_epoch == -1
+    assert again.epochs.latest == -1
     assert names(log.dir, ".log") == ["00000000000000000100.log"]
     assert append(again, b"x") == 100
 
@@ -361,15 +363,15 @@ def test_lost_epochs_above_the_recovery_point_are_found_again(tmp_path: Path) ->
     log.close_handlers()
     (log.dir / "leader-epoch-checkpoint").unlink()
     again = open_log(log.dir, SMALL)
-    assert again.latest_epoch == 3
-    assert [again.epoch_for_offset(offset) for offset in (0, 3, 6, 9)] == [0, 1, 2, 3]
+    assert again.epochs.latest == 3
+    assert [again.epochs.epoch_for(offset) for offset in (0, 3, 6, 9)] == [0, 1, 2, 3]
 
 
 def test_epochs_beyond_the_end_are_forgotten(log: Log) -> None:
     log.assign_epoch_start(EPOCH + 1, 40)
     log.close_handlers()
     os.truncate(log.active_segment.path, log.active_segment.size_bytes - 1)
-    assert open_log(log.dir, SMALL).latest_epoch == EPOCH
+    assert open_log(log.dir, SMALL).epochs.latest == EPOCH
 
 
 def test_a_batch_larger_than_what_is_read_at_once(tmp_path: Path) -> None:

@@ -24,8 +24,9 @@ from ottla.storage.config import MAX_LONG, LogConfig
 from ottla.storage.errors import StorageError
 from ottla.storage.log import leader_epochs
 from ottla.storage.log import log as log_module
-from ottla.storage.log.log import Log, LogSegment
+from ottla.storage.log.log import Log
 from ottla.storage.segment.indexes import MAX_RELATIVE_OFFSET
+from ottla.storage.segment.segment import LogSegment
 
 SMALL = LogConfig(segment_bytes=300, index_interval_bytes=100)
 
@@ -116,14 +117,6 @@ def test_a_roll_is_told_and_an_empty_segment_is_not_rolled(tmp_path: Path) -> No
     log.roll(NOW)
     assert told == [1]
     assert bases(log) == [0, 1]
-    assert not log.maybe_roll(NOW + MAX_LONG)
-
-
-def test_maybe_roll_goes_by_the_clock(tmp_path: Path) -> None:
-    log = open_log(tmp_path, LogConfig(segment_ms=1000))
-    append(log)
-    assert not log.maybe_roll(NOW + 1000)
-    assert log.maybe_roll(NOW + 1001)
 
 
 def test_a_rolled_segment_is_finished_on_disk(log: Log) -> None:
@@ -289,14 +282,14 @@ def test_truncation_rebuilds_producers_and_epochs(tmp_path: Path) -> None:
     for i in range(20):
         data = batch(b"v", producer_id=1, sequence=i)
         log.append_as_leader(data, i // 5, NOW)
-    assert log.latest_epoch == 3
+    assert log.epochs.latest == 3
     log.truncate_to(8, NOW)
-    assert log.latest_epoch == 1
-    assert log.active_producers()[0].last_sequence == 7
-    assert log.end_offset_for_epoch(0) == (0, 5)
-    assert log.end_offset_for_epoch(1) == (1, 8)
+    assert log.epochs.latest == 1
+    assert log.producers.active_producers()[0].last_sequence == 7
+    assert log.epochs.end_offset_for(0, log.log_end_offset) == (0, 5)
+    assert log.epochs.end_offset_for(1, log.log_end_offset) == (1, 8)
     log.append_as_leader(batch(b"v", producer_id=1, sequence=8), 9, NOW)
-    assert log.epoch_for_offset(8) == 9
+    assert log.epochs.epoch_for(8) == 9
 
 
 def test_truncation_below_the_first_segment_starts_anew(log: Log) -> None:
@@ -310,7 +303,7 @@ def test_truncation_below_the_first_segment_starts_anew(log: Log) -> None:
 def test_truncating_fully(log: Log) -> None:
     log.truncate_fully_and_start_at(100, NOW)
     assert (log.log_start_offset, log.log_end_offset, bases(log)) == (100, 100, [100])
-    assert log.latest_epoch == -1
+    assert log.epochs.latest == -1
     assert append(log, b"x") == 100
     assert names(log.dir, ".log") == ["00000000000000000100.log"]
     assert values_of(crash(log)) == [b"x"]
@@ -386,7 +379,7 @@ def test_segments_are_replaced_as_the_cleaner_does(log: Log) -> None:
             cleaned.append(view.raw(), view.size_bytes, view.last_offset, view.max_timestamp)
     cleaned.finish_indexes()
     cleaned.flush()
-    cleaned.set_last_modified(NOW)
+    os.utime(cleaned.path, (NOW / 1000, NOW / 1000))
     gone = log.replace_segments([cleaned], old)
     assert gone == list(old)
     assert bases(log)[:2] == [0, log.segments[1].base_offset]

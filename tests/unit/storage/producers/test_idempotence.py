@@ -38,7 +38,7 @@ def refusal(log: Log, sequence: int, epoch: int = 0) -> ErrorCode:
 def test_sequences_follow_on(log: Log) -> None:
     for sequence, count in [(0, 3), (3, 1), (4, 10), (14, 1)]:
         assert not send(log, sequence, count).duplicate
-    (producer,) = log.active_producers()
+    (producer,) = log.producers.active_producers()
     assert producer == (PID, 0, 14, NOW, -1, -1)
 
 
@@ -82,7 +82,7 @@ def test_sequences_wrap(log: Log) -> None:
     assert send(log, 0).base_offset == 2
     send(log, 1, 3)
     other = send(log, MAX_SEQUENCE - 1, 4, pid=5)
-    assert log.active_producers()[1].last_sequence == 1
+    assert log.producers.active_producers()[1].last_sequence == 1
     assert send(log, 2, pid=5).base_offset == other.last_offset + 1
     assert send(log, MAX_SEQUENCE - 1, 4, pid=5).duplicate
 
@@ -99,17 +99,17 @@ def test_producers_do_not_disturb_each_other(log: Log) -> None:
     for sequence in range(20):
         for pid in range(10):
             send(log, sequence, pid=pid)
-    assert log.producer_id_count == 10
-    assert log.last_records_of_active_producers()[3] == (193, 0)
+    assert len(log.producers.entries) == 10
+    assert log.producers.last_records()[3] == (193, 0)
 
 
 def test_silent_producers_expire(tmp_path: Path) -> None:
     log = open_log(tmp_path, producer_id_expiration_ms=1000)
     send(log, 0)
-    log.remove_expired_producers(NOW + 999)
-    assert log.producer_id_count == 1
-    log.remove_expired_producers(NOW + 1000)
-    assert log.producer_id_count == 0
+    log.producers.remove_expired(NOW + 999)
+    assert len(log.producers.entries) == 1
+    log.producers.remove_expired(NOW + 1000)
+    assert len(log.producers.entries) == 0
     assert send(log, 17).base_offset == 1
 
 
@@ -117,7 +117,7 @@ def test_a_clean_restart_knows_the_last_batch(log: Log) -> None:
     for i in range(6):
         send(log, i)
     again = reopen(log)
-    assert again.active_producers() == log.active_producers()
+    assert again.producers.active_producers() == log.producers.active_producers()
     assert send(again, 5).duplicate
     assert not send(again, 6).duplicate
 
@@ -129,7 +129,7 @@ def test_a_crash_forgets_no_producer(tmp_path: Path, config: LogConfig) -> None:
         send(log, i)
         send(log, i, pid=5)
     again = crash(log)
-    assert again.active_producers() == log.active_producers()
+    assert again.producers.active_producers() == log.producers.active_producers()
     assert again.log_end_offset == 60
     assert send(again, 29, pid=5).duplicate
     assert send(again, 29).duplicate
@@ -156,7 +156,7 @@ def test_a_damaged_snapshot_is_replaced_by_an_older_one_and_the_log(log: Log) ->
     newest = log.dir / "00000000000000000004.snapshot"
     newest.write_bytes(newest.read_bytes()[:-1])
     again = open_log(log.dir, recovery_point=4, clean=True)
-    assert again.active_producers() == log.active_producers()
+    assert again.producers.active_producers() == log.producers.active_producers()
     assert send(again, 4).base_offset == 4
 
 
@@ -171,7 +171,7 @@ def test_a_stray_snapshot_is_removed(log: Log) -> None:
         (log.dir / f"{offset:020d}.snapshot").write_bytes((log.dir / good[0]).read_bytes())
     again = open_log(log.dir, recovery_point=2, clean=True)
     assert names(log.dir, ".snapshot") == good
-    assert again.producer_id_count == 1
+    assert len(again.producers.entries) == 1
 
 
 def test_a_clean_log_without_any_snapshot_gets_empty_ones(log: Log) -> None:
@@ -196,4 +196,4 @@ def test_deleted_segments_take_their_snapshots_along(tmp_path: Path) -> None:
     assert names(log.dir, ".snapshot") == ["00000000000000000002.snapshot", "00000000000000000003.snapshot"]
     log.delete_files(gone)
     assert names(log.dir, ".deleted") == []
-    assert log.producer_id_count == 1
+    assert len(log.producers.entries) == 1

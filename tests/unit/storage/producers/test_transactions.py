@@ -47,7 +47,7 @@ def test_the_last_stable_offset_waits_for_the_oldest_open_transaction(log: Log) 
     append(log, b"plain")
     write(log, 2, 0)
     assert log.last_stable_offset == 1
-    assert log.first_undecided_offset() == 1
+    assert min(log.producers.ongoing, default=None) == 1
     end(log, 1, committed=True)
     assert log.last_stable_offset == 1  # decided, but the marker is not replicated
     log.update_high_watermark(log.log_end_offset)
@@ -55,7 +55,7 @@ def test_the_last_stable_offset_waits_for_the_oldest_open_transaction(log: Log) 
     end(log, 2, committed=False)
     log.update_high_watermark(log.log_end_offset)
     assert log.last_stable_offset == log.log_end_offset == 6
-    assert log.first_undecided_offset() is None
+    assert min(log.producers.ongoing, default=None) is None
 
 
 def test_the_last_stable_offset_is_never_above_the_high_watermark(log: Log) -> None:
@@ -93,7 +93,7 @@ def test_aborted_transactions_across_segments(tmp_path: Path) -> None:
 def test_a_marker_without_an_open_transaction_changes_nothing_but_the_epochs(log: Log) -> None:
     end(log, 1, committed=False, coordinator_epoch=5)
     assert log.aborted_transactions(0, 10) == []
-    assert log.active_producers() == [(1, 0, -1, NOW, 5, -1)]
+    assert log.producers.active_producers() == [(1, 0, -1, NOW, 5, -1)]
 
 
 def test_a_plain_batch_inside_a_transaction_is_refused(log: Log) -> None:
@@ -101,7 +101,7 @@ def test_a_plain_batch_inside_a_transaction_is_refused(log: Log) -> None:
     with pytest.raises(KafkaError) as caught:
         log.append_as_leader(batch(producer_id=1, sequence=1), EPOCH, NOW)
     assert caught.value.code is ErrorCode.INVALID_TXN_STATE
-    assert log.active_producers()[0].last_sequence == 0
+    assert log.producers.active_producers()[0].last_sequence == 0
     write(log, 1, 1)
 
 
@@ -132,18 +132,18 @@ def test_with_transactions_v2_a_markers_epoch_must_grow(log: Log) -> None:
 def test_a_producer_goes_on_after_its_marker(log: Log) -> None:
     write(log, 1, 0)
     end(log, 1, committed=True)
-    assert not log.has_ongoing_transaction(1, 0)
+    assert not log.producers.ongoing
     write(log, 1, 1)
-    assert log.has_ongoing_transaction(1, 0)
-    assert not log.has_ongoing_transaction(1, 1)
+    assert list(log.producers.ongoing.values()) == [1]
+    assert log.producers.entries[1].epoch == 0
 
 
 def test_late_transactions_are_seen(tmp_path: Path) -> None:
     log = open_log(tmp_path, max_transaction_timeout_ms=1000)
-    assert not log.has_late_transaction(NOW * 2)
+    assert not log.producers.has_late_transaction(NOW * 2)
     write(log, 1, 0)
-    assert not log.has_late_transaction(NOW + 301_000)
-    assert log.has_late_transaction(NOW + 301_001)
+    assert not log.producers.has_late_transaction(NOW + 301_000)
+    assert log.producers.has_late_transaction(NOW + 301_001)
 
 
 @pytest.mark.parametrize("restart", [reopen, crash])
@@ -165,8 +165,8 @@ def test_open_transactions_survive_a_restart(log: Log, restart: object) -> None:
 def test_an_open_transaction_does_not_expire(tmp_path: Path) -> None:
     log = open_log(tmp_path, producer_id_expiration_ms=10)
     write(log, 1, 0)
-    log.remove_expired_producers(NOW + 1000)
-    assert log.producer_id_count == 1
+    log.producers.remove_expired(NOW + 1000)
+    assert len(log.producers.entries) == 1
 
 
 def test_the_log_start_is_the_least_unstable_offset(log: Log) -> None:

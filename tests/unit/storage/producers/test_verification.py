@@ -64,7 +64,7 @@ def test_a_transaction_begins_with_its_verification(log: Log, kind: bool) -> Non
     shown = start(log, kind=kind)
     assert shown is not None
     assert write(log, shown) == 0
-    assert log.first_undecided_offset() == 0
+    assert min(log.producers.ongoing, default=None) == 0
 
 
 def test_a_transaction_does_not_begin_without_one(log: Log) -> None:
@@ -114,7 +114,7 @@ def test_a_marker_between_the_question_and_the_append_takes_the_verification_awa
     shown = start(log, kind=V1)
     end(log, committed=committed)
     assert refusal(log, shown) is ErrorCode.INVALID_TXN_STATE
-    assert log.first_undecided_offset() is None
+    assert min(log.producers.ongoing, default=None) is None
 
 
 def test_an_old_verification_is_no_good_for_the_next_transaction(log: Log) -> None:
@@ -221,7 +221,7 @@ def test_in_version_2_a_transaction_begins_with_sequence_0(log: Log) -> None:
 
 def test_those_that_nobody_came_back_for_are_forgotten(log: Log) -> None:
     old = start(log, now_ms=NOW)
-    log.remove_expired_producers(NOW + 86_400_000)
+    log.producers.remove_expired(NOW + 86_400_000)
     assert refusal(log, old) is ErrorCode.INVALID_TXN_STATE
 
 
