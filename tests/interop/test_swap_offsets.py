@@ -74,6 +74,15 @@ def in_transaction(s: Script, transactional_id: str, group: str, offset: int, *,
     if end is not None:
         ended = s.quiet(END_TXN, 3, {**producer, "committed": end})
         assert ended["error_code"] == "none", ended
+        # Apache answers before the markers are written.
+        topic = {"name": "swapped", "partition_indexes": [1]}
+        fetch = {"groups": [{"group_id": group, "topics": [topic]}], "require_stable": True}
+
+        def is_decided() -> bool:
+            (found,) = s.quiet(OFFSET_FETCH, 9, fetch)["groups"]
+            return bool(found["topics"][0]["partitions"][0]["error_code"] == "none")
+
+        wait_until(is_decided, 60, "the transaction's markers")
 
 
 def write(s: Script, round_: int) -> None:
