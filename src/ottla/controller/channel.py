@@ -1,7 +1,8 @@
 """What a broker needs of the active controller, wherever that runs.
 
-Purpose: the broker talks to this and not to Controller, so that a controller on another node (over the network, by
-the very same requests) can take its place. Rules: every call gives the response of its API; errors are in it.
+Purpose: the way brokers speak to the controller, so that one on another node (over the network, by the very same
+requests) can take the place of the one in this process. Nothing but a test uses it yet, which holds Controller to it.
+Rules: every call gives the response of its API; errors are in it.
 """
 
 from typing import Protocol

@@ -71,7 +71,7 @@ def test_a_shard_whose_load_fails_for_good_says_that_it_is_no_coordinator(
         link.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
         wait_until(lambda: len(tries) >= 2, 30, "a second try")
         assert asked(link) in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        (shard,) = broker.node.coordinators.groups._shards.values()
+        (shard,) = broker.node.coordinators.groups._contexts.values()
         assert shard.state in (CoordinatorState.FAILED, CoordinatorState.LOADING)
         # The others serve.
         (found,) = link.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4).coordinators

@@ -89,7 +89,7 @@ class ClassicGroupManager:
         self._joins = Joins(context, self._rebalances)
         self._syncs = Syncs(self._rebalances)
         # A group that has been decided on, and the record whose replay puts it among the others.
-        self._newly_made: tuple[GroupMetadataValue, ClassicGroup] | None = None
+        self._created: tuple[GroupMetadataValue, ClassicGroup] | None = None
         self.consumer_groups: ClassicMembers | None = None
 
     def protocol_bytes(self) -> int:
@@ -124,12 +124,13 @@ class ClassicGroupManager:
         reply = self._joins.join(decision, group, caller, request)
         if present is not None:
             decision.records.extend(present.tombstones())
-        decision.records.append(self._making(group, new_group_record(group)))
+        decision.records.append(self._note_created(group, new_group_record(group)))
         return decision.result(reply)
 
-    def _making(self, group: ClassicGroup, record: CoordinatorRecord) -> CoordinatorRecord:
+    def _note_created(self, group: ClassicGroup, record: CoordinatorRecord) -> CoordinatorRecord:
+        """The record, whose replay takes this very group instead of restoring one."""
         assert record.value is not None
-        self._newly_made = (record.value, group)
+        self._created = (record.value, group)
         return record
 
     def sync(
@@ -268,7 +269,7 @@ class ClassicGroupManager:
         """What makes such a group, with the assignments that its members have, one of these; it may rebalance."""
         decision = DecisionBuilder(now_ms)
         assignments = {member.member_id: member.assignment for member in group.members.values()}
-        decision.records.append(self._making(group, group_record(group, assignments)))
+        decision.records.append(self._note_created(group, group_record(group, assignments)))
         for member in group.members.values():
             self._rebalances.expect(decision, group, member, member.session_timeout_ms)
         if rebalance is not None:
@@ -298,14 +299,14 @@ class ClassicGroupManager:
                 groups.pop(key.group)
             return
         if not isinstance(group, ClassicGroup) or self._context.timeline.loading:
-            group = self._made(key.group, value)
+            group = self._created_or_restored(key.group, value)
             groups[key.group] = group
         group.stored.value = value
 
-    def _made(self, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-        newborn, self._newly_made = self._newly_made, None
-        if newborn is not None and newborn[0] is value:
-            return newborn[1]
+    def _created_or_restored(self, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+        created, self._created = self._created, None
+        if created is not None and created[0] is value:
+            return created[1]
         group = ClassicGroup(self._context.timeline, group_id)
         restore(group, value)
         return group
