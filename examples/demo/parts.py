@@ -34,10 +34,10 @@ Progress = Callable[[float], str]
 
 FRAME_S = 0.2
 PROGRESS_S = 1.0
-
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 ABANDON_S = 0.2
+# How often the producer sends what is due, and over how long its rate is measured.
 TICK_S = 0.02
 WINDOW_S = 2.0
 

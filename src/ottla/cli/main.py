@@ -26,8 +26,8 @@ A command without others under it gives `run=` at the top. `argument(...)` takes
 - Modules are imported only when their command is called; heavy imports go into the functions that need them.
 - Data goes to stdout through ottla.cli.output (`emit(rows, columns, args.output)`), talk to stderr (`say`).
 - Raise CliError("one line") for what went wrong (exit code 1), UsageError for a wrong command line (2).
-  ConfigError (2), KafkaError, OSError and any error class of Ottla's own (1) may fly: they are printed as
-  one line here. Ctrl-C is exit code 130, a closed pipe is no error. Anything else is a bug: one line, exit
+  ConfigError (2), KafkaError, OSError and any error class of Ottla's own (1) may be raised: they are
+  printed as one line here. Ctrl-C is exit code 130, a closed pipe is no error. Anything else is a bug: one line, exit
   code 70, the traceback with OTTLA_DEBUG=1.
 - `-o` is the output format (OUTPUT) except where kcat's meaning is older (`ottla consume -o beginning`);
   `-b` is the bootstrap server; resolve it with `args.bootstrap_servers(ns.bootstrap_server)`.
@@ -170,7 +170,7 @@ def _fail(message: str, exit_code: int) -> int:
 
 
 def _report(error: Exception) -> int:
-    """One line for an error that a command let fly."""
+    """One line for an error that a command raised."""
     if os.environ.get("OTTLA_DEBUG"):
         import traceback
 

@@ -125,7 +125,7 @@ def _fitted(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]
 
 
 def _cut(text: str, width: int) -> str:
-    """A text in so many characters; its ends tell it from its like better than its beginning alone."""
+    """A text cut in the middle: names that are alike often differ at their ends."""
     if len(text) <= width:
         return text
     kept = width - len(ELLIPSIS)

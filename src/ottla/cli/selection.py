@@ -92,7 +92,7 @@ def chosen(client: Admin, args: argparse.Namespace) -> tuple[list[GroupDescripti
 
 
 def with_guess(client: Admin, name: str, error: KafkaError) -> KafkaError:
-    """Whoever misspells a group hears which one it may have been."""
+    """The error, with the group that was probably meant."""
     from ottla.model.errors import ErrorCode, KafkaError
 
     if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:

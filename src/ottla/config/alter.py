@@ -322,9 +322,9 @@ def _check_reconfiguration(before: BrokerConfig, after: BrokerConfig) -> None:
 
 
 def _check_listeners(config: BrokerConfig) -> None:
-    """A listener that promises more than it gives is refused here as it is at start.
+    """A listener with a security protocol that is not served is refused here as it is at start.
 
-    Key stores and SASL settings of other listeners may change: without a listener that uses them they promise nothing,
+    Key stores and SASL settings of other listeners may change: without a listener that uses them they have no effect,
     on Kafka neither.
     """
     for name, protocol in unserved_listeners(config):
@@ -368,7 +368,7 @@ def _check_local_retention(config: BrokerConfig, unit: str, whole: int) -> None:
 
 
 def _refused_by_part(name: str, problem: str) -> ConfigError:
-    """Kafka wraps what a part of the broker says in this curious sentence, and clients see it."""
+    """Kafka's sentence around what a part of the broker says; clients see it."""
     return ConfigError(
         f"Invalid value org.apache.kafka.common.config.ConfigException: {problem} "
         "for configuration Invalid dynamic configuration",

@@ -52,7 +52,7 @@ def synonyms_of(name: str, *, listener_too: bool = True) -> tuple[str, ...]:
 
 
 class Synonym:
-    """One layer's word on a key."""
+    """One layer's value of a key."""
 
     __slots__ = ("name", "source", "value")
 
@@ -144,7 +144,7 @@ def describe_client_metrics(
 
 
 def broker_synonyms(config: BrokerConfig, name: str, names: Sequence[str]) -> list[Synonym]:
-    """Every layer under every name, in order; what stands before the name itself is another key's story."""
+    """Every layer under every name, in order; what stands before the name itself belongs to another key."""
     sensitive = _is_sensitive(broker_key(name))
     found = [
         Synonym(synonym, None if sensitive else text, source)

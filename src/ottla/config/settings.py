@@ -145,7 +145,7 @@ class Setting:
 
 
 class Settings:
-    """All settings by key, the winning one of each; `notes` are lines worth telling the user."""
+    """All settings by key, the winning one of each; `notes` are lines for the user."""
 
     __slots__ = ("by_key", "notes")
 
@@ -285,7 +285,7 @@ def base_key(name: str) -> ConfigKey | None:
 
 
 def is_plugin_key(name: str) -> bool:
-    """Is this for a plugin, and none of the broker's business?"""
+    """Is this for a plugin, and not for the broker?"""
     return name in PLUGIN_KEYS or name.startswith(PLUGIN_PREFIXES)
 
 

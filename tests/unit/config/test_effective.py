@@ -30,7 +30,7 @@ ALSO_READ = {"controller.quorum.bootstrap.servers", "group.streams.max.standby.r
 def _sources() -> tuple[str, ...]:
     config = PACKAGE / "config"
     passed_over = {config / f"{name}.py" for name in TABLES}
-    # A client's settings may be called like a broker's.
+    # These are clients: their settings may be called like a broker's.
     clients = {PACKAGE / "client", PACKAGE / "spark", PACKAGE / "examples"}
     found = [p for p in PACKAGE.rglob("*.py") if p not in passed_over and not clients & set(p.parents)]
     return tuple(p.read_text() for p in found if config / "keys" not in p.parents)

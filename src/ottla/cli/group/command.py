@@ -176,18 +176,18 @@ def _lag(args: argparse.Namespace) -> int:
     import time
 
     while True:
-        _begin_picture()
+        _print_time()
         try:
             _show_lag(args)
         except UsageError:
             raise
         except CliError as error:  # the brokers may be back by the next time
             complain(str(error))
-        time.sleep(args.interval)  # between two pictures
+        time.sleep(args.interval)  # between two tables
 
 
-def _begin_picture() -> None:
-    """Begin a new picture: on a terminal in the place of the last one."""
+def _print_time() -> None:
+    """The time of the next table, which on a terminal takes the place of the last one."""
     import sys
     from datetime import datetime
 

@@ -24,8 +24,8 @@ _READ_TIMEOUT_MS = 10_000.0
 _POLL_MS = 500.0
 
 
-class _Standing(NamedTuple):
-    """Where a group of one kind or another stands in a partition."""
+class _Position(NamedTuple):
+    """How far a group of any kind has come in a partition."""
 
     offset: int | None = None
     # What the broker says. Of a share group only it can tell: records after the first one open may be done with.
@@ -44,26 +44,26 @@ class Lags:
     def __init__(self, client: Admin, args: argparse.Namespace) -> None:
         self._client = client
         self._args = args
-        self._groups: list[tuple[GroupDescription, dict[TopicPartition, _Standing]]] = []
+        self._groups: list[tuple[GroupDescription, dict[TopicPartition, _Position]]] = []
 
     def add(self, group: GroupDescription) -> None:
-        standing = _standing(self._client, group)
+        positions = _positions(self._client, group)
         for member in group.members:
             for tp in member.assignment:
-                standing.setdefault(tp, _Standing())
-        self._groups.append((group, standing))
+                positions.setdefault(tp, _Position())
+        self._groups.append((group, positions))
 
     def rows(self) -> list[dict[str, Any]]:
         """One for each group and partition."""
-        partitions = {tp for _, standing in self._groups for tp in standing}
+        partitions = {tp for _, positions in self._groups for tp in positions}
         ends = end_offsets(self._client, partitions)
         ages = self._ages(ends)
         out = []
-        for group, standing in self._groups:
+        for group, positions in self._groups:
             owners = {tp: member for member in group.members for tp in member.assignment}
             out += [
                 _row(group, tp, at, ends.get(tp), ages.get((tp, at.offset)), owners.get(tp))
-                for tp, at in sorted(standing.items())
+                for tp, at in sorted(positions.items())
             ]
         return out
 
@@ -71,8 +71,8 @@ class Lags:
         """Seconds since the first unread record, by partition and offset: groups often stand at the same."""
         behind = {
             (tp, at.offset)
-            for group, standing in self._groups
-            for tp, at in standing.items()
+            for group, positions in self._groups
+            for tp, at in positions.items()
             if at.offset is not None and tp in ends and at.offset < ends[tp] and at.behind(group, ends[tp])
         }
         if not behind:
@@ -85,7 +85,7 @@ class Lags:
 def _row(
     group: GroupDescription,
     tp: TopicPartition,
-    at: _Standing,
+    at: _Position,
     end: int | None,
     age: float | None,
     member: MemberDescription | None,
@@ -107,20 +107,20 @@ def _row(
 
 def committed_offsets(client: Admin, group: GroupDescription) -> dict[TopicPartition, int | None]:
     """What a group of any kind has committed, or where a share group starts."""
-    return {tp: at.offset for tp, at in _standing(client, group).items()}
+    return {tp: at.offset for tp, at in _positions(client, group).items()}
 
 
-def _standing(client: Admin, group: GroupDescription) -> dict[TopicPartition, _Standing]:
+def _positions(client: Admin, group: GroupDescription) -> dict[TopicPartition, _Position]:
     from ottla.model.errors import KafkaError
 
     if group.group_type == SHARE:
         found = client.list_share_group_offsets(group.group_id)
         return {
-            tp: _Standing() if isinstance(at, KafkaError) else _Standing(at.start_offset, at.lag)
+            tp: _Position() if isinstance(at, KafkaError) else _Position(at.start_offset, at.lag)
             for tp, at in found.items()
         }
     offsets = client.list_group_offsets(group.group_id)
-    return {tp: _Standing(None if at is None else at.offset) for tp, at in offsets.items()}
+    return {tp: _Position(None if at is None else at.offset) for tp, at in offsets.items()}
 
 
 def end_offsets(client: Admin, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:

@@ -215,7 +215,7 @@ def _watched(spec: Spec, home: Home) -> int:
                 found = _current(home, process.pid)
                 if found is not None:
                     show(found, home.progress())
-                time.sleep(REDRAW_S)  # between two pictures
+                time.sleep(REDRAW_S)  # between two frames
     except KeyboardInterrupt:
         interrupted = True
         _stop(process, spec)

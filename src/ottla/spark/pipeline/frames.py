@@ -41,13 +41,15 @@ if TYPE_CHECKING:
 
     from ottla.spark.pipeline.load import Pipeline
 
+# Columns that a plan has beside those of its user.
 PARSED = "_ottla_parsed"
+ENCODED = "_ottla_encoded"
+_AGE = "_ottla_age"
+
 METRICS_IN = "ottla_in"
 METRICS_OUT = "ottla_out"
-_AGE = "_ottla_age"
-PREFIX = "ottla.error."
-SUFFIX = ".dead_letter"
-ENCODED = "_ottla_encoded"
+ERROR_HEADER_PREFIX = "ottla.error."
+DEAD_LETTER_SUFFIX = ".dead_letter"
 RAW_COLUMNS = ("key", "value", "headers", "topic", "partition")
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -255,7 +257,9 @@ def header(name: str, value: Column) -> Column:
     """One header of ours."""
     from pyspark.sql import functions as F
 
-    return F.struct(F.lit(PREFIX + name).alias("key"), value.cast("string").cast("binary").alias("value"))
+    return F.struct(
+        F.lit(ERROR_HEADER_PREFIX + name).alias("key"), value.cast("string").cast("binary").alias("value")
+    )
 
 
 def headers_with(headers: Column, *more: Column) -> Column:

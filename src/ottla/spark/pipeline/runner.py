@@ -47,6 +47,15 @@ if TYPE_CHECKING:
     from ottla.client.inline import InlineClient
 
 
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+LOG_EVERY_S = 10.0
+LAST_LAG_TIMEOUT_S = 2.0
+STOP_TIMEOUT_S = 30.0
+# Progress is read every half second: as many micro-batches as there can be until then are kept.
+RECENT = "50"
+
 RESTART_DELAYS_S = (1.0, 5.0, 20.0)
 RAISED = "[USER_RAISED_EXCEPTION] "
 # What fails the same way however often it is tried: the code, the options and the checkpoint do not fit together.
@@ -72,21 +81,15 @@ LASTING = (
     "TRANSFORM_WITH_STATE_USER_FUNCTION_ERROR",
     "sources in the checkpoint offsets",  # a source more or less than before
 )
-# Timestamps are read for so many of the partitions that are behind: the oldest is among the furthest, mostly.
-MAX_TIMESTAMPS = 16
-LAG_TIMEOUT_MS = 2_000.0
-LAG_FETCH_BYTES = 1
-LAG_INTERVAL_S = 2.0
+
 Offsets = Mapping[str, Mapping[str, int]]
 Lag = tuple[int | None, float | None]
 UNKNOWN_LAG: Lag = (None, None)
-log = logging.getLogger(__name__)
-TICK_S = 0.5
-LOG_EVERY_S = 10.0
-LAST_LAG_TIMEOUT_S = 2.0
-STOP_TIMEOUT_S = 30.0
-# Progress is read every half second: as many micro-batches as there can be until then are kept.
-RECENT = "50"
+LAG_INTERVAL_S = 2.0
+LAG_TIMEOUT_MS = 2_000.0
+LAG_FETCH_BYTES = 1
+# Timestamps are read for so many of the partitions that are behind: the oldest is among the furthest, mostly.
+MAX_TIMESTAMPS = 16
 
 
 class Supervised:

@@ -33,9 +33,9 @@ from ottla.spark.pipeline.declare import (
     parse_trigger,
 )
 from ottla.spark.pipeline.frames import (
+    DEAD_LETTER_SUFFIX,
     METRICS_IN,
     METRICS_OUT,
-    SUFFIX,
     Context,
     check_columns,
     encode,
@@ -138,11 +138,12 @@ def _plans(context: Context, stream: Stream, checkpoints: str, available_now: bo
         checkpoint = f"{checkpoints}/{stream.name}"
         writer = _writer(context, stream, result, checkpoint)
         yield Plan(pipeline, stream, name, _prepared(writer, name, checkpoint, trigger))
-        bad = letters(context.for_query(name + SUFFIX), stream) if stream.dead_letter is not None else None
+        aside = name + DEAD_LETTER_SUFFIX
+        bad = letters(context.for_query(aside), stream) if stream.dead_letter is not None else None
         if bad is not None:
-            aside = _topic_writer(context, bad.writeStream, stream.dead_letter)
-            place = f"{checkpoints}/{stream.name}{SUFFIX}"
-            yield Plan(pipeline, stream, name + SUFFIX, _prepared(aside, name + SUFFIX, place, trigger))
+            checkpoint += DEAD_LETTER_SUFFIX
+            writer = _topic_writer(context, bad.writeStream, stream.dead_letter)
+            yield Plan(pipeline, stream, aside, _prepared(writer, aside, checkpoint, trigger))
 
 
 def _prepared(

@@ -58,7 +58,7 @@ def encode_column(row: Column, make: Callable[[], Encode]) -> Column:
 
 
 def _arrow_udf(function: Callable[[Any], Any], returned: StructType, given: Column) -> Column:
-    """Spark tells the kind of an Arrow UDF by its hints, which cannot name a package that is imported late."""
+    """Spark knows the kind of an Arrow UDF by its hints, which cannot name a package that is imported late."""
     import pyarrow as pa
     from pyspark.sql import functions
 
@@ -132,7 +132,7 @@ def encoded(rows: Iterable[dict[str, Any] | None], encode: Encode) -> pa.Array:
 
 
 def _attempt(function: Callable[[Any], Any], given: Any) -> tuple[Any, str | None]:
-    """A codec meets every kind of garbage; what it says is kept with the record."""
+    """The result, or the error that goes with the record: values may be anything."""
     try:
         return function(given), None
     except Exception as error:  # noqa: BLE001 - the record is what is wrong, and the text goes with it
