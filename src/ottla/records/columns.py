@@ -75,16 +75,13 @@ Owned by nobody at run time; a ColumnBuilder by the one reader that made it.
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.model.ids import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from ottla.records.batch import (
     BATCH_HEADER,
     CRC_OFFSET,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
-    NO_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
     PRODUCER_ID_OFFSET,
     compute_crc,
 )

@@ -4,8 +4,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+from tests.support.clock import ManualClock
+
 from ottla.coordinator.group.streams.topology import ConfiguredInternalTopic
-from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.server.topic_creation import MAX_FAILURES, StreamsTopics
 from ottla.wire.messages.topics import CreatableTopicResult, CreateTopicsResponse

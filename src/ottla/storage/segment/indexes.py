@@ -91,9 +91,6 @@ class AbstractIndex:
         with self._lock:
             return self._entry(slot)
 
-    def all_entries(self) -> list[tuple[int, int]]:
-        return [self.entry(slot) for slot in range(self.entries)]
-
     def content(self) -> bytes:
         """The bytes of every entry."""
         with self._lock:
@@ -303,15 +300,6 @@ class OffsetIndex(AbstractIndex):
         with self._lock:
             found = self._floor(1, position)
         return 0 if found is None else found[1][1]
-
-    def upper_bound_offset(self, position: int) -> int | None:
-        """The offset of the first entry at or beyond a position; None past the last entry."""
-        with self._lock:
-            below = self._floor(1, position - 1)
-            slot = 0 if below is None else below[0] + 1
-            if slot >= self._written + len(self._pending) // self.ENTRY.size:
-                return None
-            return self.base_offset + self._entry(slot)[0]
 
     def truncate_to(self, offset: int) -> None:
         """Removes the entries at or above offset."""
