@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.wire.strategies import messages
+from tests.support.batches import set_offset_and_epoch
 from tests.support.consumer_world import ConsumerWorld
 from tests.support.group_world import MemoryLog
 
@@ -15,7 +16,6 @@ from ottla.coordinator.group.offsets.records import offset_record
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.runtime import CoordinatorState
 from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult
-from ottla.records.batch import set_offset_and_epoch
 from ottla.records.record import build_batch
 from ottla.wire.messages.offsets_log import OffsetCommitValue
 

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, TypeVar
 
+from tests.support.batches import set_offset_and_epoch
+
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
-from ottla.records.batch import BatchView, iter_batches, set_offset_and_epoch
+from ottla.records.batch import BatchView, iter_batches
 
 L = TypeVar("L")
 Heard = Callable[[Any, KafkaError | None], None]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.unit.controller.support import registration, settings
 
 from ottla.controller import (
@@ -25,7 +26,6 @@ from ottla.metadata.image import EMPTY_IMAGE, ClusterImage, image_records
 from ottla.metadata.loader import MetadataLoader, MetadataPublisher
 from ottla.metadata.serde import decode_frame
 from ottla.metadata.snapshot import bootstrap_records
-from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.messages import broker_lifecycle as lifecycle
 from ottla.wire.messages import configs as c

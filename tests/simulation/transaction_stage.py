@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.simulation.stage import Faults, LeaderLog, Replicated, Time, Violation
+from tests.support.batches import set_offset_and_epoch
 from tests.support.group_world import SETTINGS
 
 from ottla.coordinator.group.serde import GROUP_RECORDS
@@ -29,7 +30,7 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
-from ottla.records.batch import BatchView, iter_batches, set_offset_and_epoch
+from ottla.records.batch import BatchView, iter_batches
 from ottla.records.control import ControlType, end_txn_marker, parse_control_type
 from ottla.records.record import read_records
 from ottla.server.transaction.markers import MarkerChannel, TransactionMarkerChannelManager

@@ -14,6 +14,8 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tests.support.batches import set_offset_and_epoch
+
 from ottla.config.definitions import BROKER_KEYS
 from ottla.coordinator.group.classic.group import ClassicGroup
 from ottla.coordinator.group.context import Caller, GroupContext
@@ -27,7 +29,7 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.model.pending import Pending
-from ottla.records.batch import iter_batches, set_offset_and_epoch
+from ottla.records.batch import iter_batches
 from ottla.records.record import read_records
 from ottla.wire.messages.groups import (
     HeartbeatRequest,

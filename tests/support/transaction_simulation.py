@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from tests.support.batches import set_offset_and_epoch
 from tests.support.group_world import SETTINGS, ManualScheduler
 
 from ottla.coordinator.loader import replay_batches
@@ -31,7 +32,7 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
-from ottla.records.batch import TRANSACTIONAL_FLAG, BatchView, iter_batches, set_offset_and_epoch
+from ottla.records.batch import TRANSACTIONAL_FLAG, BatchView, iter_batches
 from ottla.records.control import end_txn_marker
 from ottla.server.transaction.markers import TransactionMarkerChannelManager
 from ottla.storage.producers.state import ProducerStateManager, checked, stage_batches

@@ -1,4 +1,4 @@
-"""The identifiers that travel through every layer, as types the checker tells apart."""
+"""The identifiers that travel through every layer, as types the checker tells apart, and the names of topics."""
 
 import base64
 import binascii
@@ -16,13 +16,17 @@ Uuid = NewType("Uuid", bytes)
 ZERO_UUID = Uuid(bytes(16))
 METADATA_TOPIC_ID = Uuid(bytes(15) + b"\x01")
 
-NO_NODE = NodeId(-1)
 NO_PRODUCER_ID = ProducerId(-1)
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1
 NO_OFFSET = -1
+
+MAX_NAME_LENGTH = 249
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicPartition(NamedTuple):
@@ -67,18 +71,8 @@ def next_session_epoch(epoch: int) -> int:
     return 1 if epoch == 2**31 - 1 else epoch + 1
 
 
-# ----------------------------------------
-# What a topic may be called, why other names are refused (in Kafka's words), and the names that are Kafka's own.
-
-
-MAX_NAME_LENGTH = 249
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-
-
 def topic_name_problem(name: str) -> str | None:
-    """Why this cannot be the name of a topic; None if it can."""
+    """Why this cannot be the name of a topic, in Kafka's words; None if it can."""
     reason = None
     if not name:
         reason = "the empty string is not allowed"

@@ -1,4 +1,4 @@
-"""The Python twin of the compiled ColumnBuilder: records to Arrow's buffers. See ottla.records.columns."""
+"""The Python twin of the compiled column code: records to Arrow's buffers, and back. See ottla.records.columns."""
 
 import struct
 from array import array
@@ -34,6 +34,11 @@ _MAX_INT64 = 0x7FFFFFFFFFFFFFFF
 _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 _ROW_BYTES = 28
 _MIN_RECORD_BYTES = 7
+_MAX_PARTITIONS = 1 << 20
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+_NULL = b"\x01"
 
 
 def _microseconds(timestamp: int) -> int:
@@ -304,15 +309,7 @@ class ColumnBuilder:
         return columns
 
 
-# ----------------------------------------
-# The Python twin of the compiled column encoder: Arrow's buffers to records. See ottla.records.columns.
-
-
-_MAX_PARTITIONS = 1 << 20
-_SEED = 0x9747B28C
-_M = 0x5BD1E995
-_MASK = 0xFFFFFFFF
-_NULL = b"\x01"
+# -- Arrow's buffers to records
 
 
 def _bytes(buffer: AnyBuffer | None) -> memoryview:

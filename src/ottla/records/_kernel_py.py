@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 from crc32c import crc32c as _crc32c
 
-from ottla.records.types import Buffer, Headers, InvalidRecordError, NewRecord, Problem, Record
+from ottla.records.types import (
+    OFFSET_MAP_ENTRY_BYTES,
+    OFFSET_MAP_SECRET_BYTES,
+    Buffer,
+    Headers,
+    InvalidRecordError,
+    NewRecord,
+    Problem,
+    Record,
+)
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH = struct.Struct(">i")
@@ -543,25 +552,20 @@ def renumber_records(buf: Buffer, start: int, end: int, count: int, reserve_byte
     return out
 
 
-# ----------------------------------------
-# The Python twin of the compiled OffsetMap: for each key that the cleaner met, the newest offset it has.
-
-
-ENTRY_BYTES = 24
-SECRET_BYTES = 16
-
-
 class OffsetMap:
-    """Keys are kept as 16-byte digests under a secret, so that nobody can make two keys collide."""
+    """For each key that the cleaner met, the newest offset it has.
+
+    Keys are kept as 16-byte digests under a secret, so that nobody can make two keys collide.
+    """
 
     __slots__ = ("_offsets", "_secret", "slots")
 
     def __init__(self, memory_bytes: int, secret: bytes) -> None:
-        if len(secret) != SECRET_BYTES:
-            raise ValueError(f"the secret must have {SECRET_BYTES} bytes")
-        if memory_bytes < ENTRY_BYTES:
-            raise ValueError(f"an offset map needs at least {ENTRY_BYTES} bytes")
-        self.slots = memory_bytes // ENTRY_BYTES
+        if len(secret) != OFFSET_MAP_SECRET_BYTES:
+            raise ValueError(f"the secret must have {OFFSET_MAP_SECRET_BYTES} bytes")
+        if memory_bytes < OFFSET_MAP_ENTRY_BYTES:
+            raise ValueError(f"an offset map needs at least {OFFSET_MAP_ENTRY_BYTES} bytes")
+        self.slots = memory_bytes // OFFSET_MAP_ENTRY_BYTES
         self._secret = bytes(secret)
         self._offsets: dict[bytes, int] = {}
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_PRODUCER_ID, NO_SEQUENCE
 from ottla.records.kernel import crc32c
 from ottla.records.types import Buffer
 
@@ -22,7 +23,6 @@ MIN_BATCH_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
 MAGIC: Final = 2
 
 LENGTH_OFFSET: Final = 8
-LEADER_EPOCH_OFFSET: Final = 12
 MAGIC_OFFSET: Final = 16
 CRC_OFFSET: Final = 17
 ATTRIBUTES_OFFSET: Final = 21  # the CRC covers the batch from here on
@@ -39,13 +39,7 @@ CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 
 MAX_SEQUENCE: Final = 0x7FFFFFFF
-NO_TIMESTAMP: Final = -1
-NO_SEQUENCE: Final = -1
-NO_PRODUCER_ID: Final = -1
-NO_PRODUCER_EPOCH: Final = -1
-NO_LEADER_EPOCH: Final = -1
 
-_OFFSET: Final = struct.Struct(">q")
 _EPOCH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
 _PRODUCER: Final = struct.Struct(">qhi")
@@ -242,12 +236,6 @@ def iter_batches(
 def compute_crc(buf: Buffer, pos: int, size_bytes: int) -> int:
     """CRC-32C over everything after the CRC field itself."""
     return crc32c(memoryview(buf)[pos + ATTRIBUTES_OFFSET : pos + size_bytes])
-
-
-def set_offset_and_epoch(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
-    """What the leader writes into every batch it appends; the CRC does not cover these fields."""
-    _OFFSET.pack_into(buf, pos, base_offset)
-    _EPOCH.pack_into(buf, pos + LEADER_EPOCH_OFFSET, leader_epoch)
 
 
 def stamp_batch(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:

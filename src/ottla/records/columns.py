@@ -74,15 +74,12 @@ Owned by nobody at run time; a ColumnBuilder by the one reader that made it.
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.model.ids import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from ottla.records.batch import (
     BATCH_HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
-    NO_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
     stamp_batch,
 )
 from ottla.records.column_types import BinColumn, Columns, HeaderColumn, HeaderColumns, RowColumns, RowSplit

@@ -8,6 +8,7 @@ Pure: files, transactions and time are the cleaner's.
 
 from typing import NamedTuple, Protocol
 
+from ottla.model.ids import NO_TIMESTAMP
 from ottla.records import batch as _batch
 from ottla.records.batch import HEADER_SIZE, BatchView
 from ottla.records.kernel import rebuild_records
@@ -111,7 +112,7 @@ def empty_batch(batch: BatchView) -> bytearray:
         attributes=batch_attributes(
             0, batch.timestamp_type, transactional=batch.is_transactional, control=batch.is_control
         ),
-        base_timestamp=_batch.NO_TIMESTAMP,
+        base_timestamp=NO_TIMESTAMP,
         max_timestamp=batch.max_timestamp,
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
@@ -124,9 +125,7 @@ def empty_batch(batch: BatchView) -> bytearray:
 
 def _without_records(batch: BatchView, retain_empty: bool) -> Filtered:
     data = empty_batch(batch) if retain_empty else None
-    return Filtered(
-        data, batch.records_count, 0, batch.max_timestamp if retain_empty else _batch.NO_TIMESTAMP
-    )
+    return Filtered(data, batch.records_count, 0, batch.max_timestamp if retain_empty else NO_TIMESTAMP)
 
 
 def _select(

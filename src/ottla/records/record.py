@@ -28,8 +28,6 @@ __all__ = [
 # What a batch may decompress to where the caller says nothing: a hundred times the default max.message.bytes.
 MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
 
-HeaderSequence = Sequence[tuple[str | bytes, Buffer | None]]
-
 
 def record_section(batch: BatchView, max_size: int = MAX_DECOMPRESSED_BYTES) -> tuple[Buffer, int, int]:
     """The plain records of a batch as (buffer, start, end): in the batch's own buffer unless compressed."""

@@ -28,6 +28,11 @@ class Record(NamedTuple):
     sequence: int = -1
 
 
+# The OffsetMap of the log cleaner: what an entry takes, and the secret under which keys are hashed.
+OFFSET_MAP_ENTRY_BYTES = 24
+OFFSET_MAP_SECRET_BYTES = 16
+
+
 class Problem(IntEnum):
     """What is wrong with a batch or with a record in it; the kernels return these as plain ints."""
 

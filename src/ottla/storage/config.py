@@ -1,7 +1,9 @@
-"""The settings of one log, typed and named after the topic configurations.
+"""The settings of logs, log manager and cleaner, typed, with Kafka 4.3's names and defaults.
 
-A LogConfig never changes: a changed topic config is a new object given to Log.update_config. The defaults are
-those of Kafka 4.3. What a broker overrides (log.segment.bytes and so on) is resolved before it gets here.
+A LogConfig is one topic's: what a broker overrides (log.segment.bytes and so on) is resolved before it gets here.
+CleanerConfig and LogManagerSettings are the broker's; the node builds them from `server.properties`, and nothing below
+reads a configuration file. None of them ever changes: a change is a new object given to Log.update_config or
+LogManager.reconfigure.
 """
 
 import random
@@ -15,6 +17,8 @@ CREATE_TIME: Final = "CreateTime"
 LOG_APPEND_TIME: Final = "LogAppendTime"
 PRODUCER_COMPRESSION: Final = "producer"
 UNCOMPRESSED: Final = "uncompressed"
+
+_D = TypeVar("_D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +105,7 @@ def _words(value: object) -> Iterable[str]:
     return [str(word) for word in value]
 
 
-# ----------------------------------------
-# What the broker's configuration tells the log manager and the cleaner, typed, with Kafka 4.3's defaults.
-#
-# The node builds these from `server.properties`; nothing below reads a configuration file. Like LogConfig
-# they never change: a dynamic change is a new object given to LogManager.reconfigure.
-
-
-_D = TypeVar("_D")
+# -- the broker's own settings
 
 
 def _chosen(cls: type[_D], values: Mapping[str, object]) -> dict[str, object]:

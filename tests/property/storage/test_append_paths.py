@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.storage.log_support import NOW, open_log
+from tests.unit.storage.log_support import NOW, all_entries, open_log
 
 from ottla.model.errors import KafkaError
 from ottla.records.batch import MAX_SEQUENCE, set_max_timestamp
@@ -89,7 +89,7 @@ def shown(log: Log, step: dict[str, Any], sequence: int) -> Verification | None:
 
 def state(log: Log) -> object:
     segments = [
-        (s.base_offset, s.path.read_bytes(), s.offset_index.all_entries(), s.time_index.all_entries())
+        (s.base_offset, s.path.read_bytes(), all_entries(s.offset_index), all_entries(s.time_index))
         for s in log.segments
     ]
     offsets = (log.log_end_offset, log.high_watermark, log.last_stable_offset, log.epochs.latest)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.storage.log_support import all_entries
 
 from ottla.storage.segment.indexes import OffsetIndex, TimeIndex
 
@@ -48,7 +49,7 @@ def test_both_indexes_find_what_a_list_finds(steps: list[tuple[str, int]], probe
 
 
 def check(index: OffsetIndex, times: TimeIndex, model: list[int], probes: list[int]) -> None:
-    assert [offset for offset, _ in index.all_entries()] == model
+    assert [offset for offset, _ in all_entries(index)] == model
     assert index.entries == times.entries == len(model)
     for probe in (*probes, *model[-3:]):
         floor = model[bisect_right(model, probe) - 1] if bisect_right(model, probe) else None

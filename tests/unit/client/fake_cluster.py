@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.support.batches import set_offset_and_epoch
+
 from ottla.client.network import NetworkCore
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.net.transport import Connect, Disconnect, Write
-from ottla.records.batch import BatchView, increment_sequence, iter_batches, set_offset_and_epoch
+from ottla.records.batch import BatchView, increment_sequence, iter_batches
 from ottla.records.record import Record, read_records
 from ottla.wire.codec import decode
 from ottla.wire.framing import decode_request_header, encode_response

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.unit.controller.support import registration, settings
 from tests.unit.raft.support import LISTENERS, driver, format_directory
 from tests.unit.raft.test_driver import NEW, fetch_request
@@ -18,7 +19,6 @@ from ottla.metadata.image import EMPTY_IMAGE, ClusterImage, image_records
 from ottla.metadata.loader import MetadataLoader
 from ottla.metadata.records import FeatureLevelRecord, NoOpRecord
 from ottla.metadata.serde import read_record_batch
-from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import random_uuid
 from ottla.raft.metadata_log import MetadataLogConfig

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from tests.support.clock import ManualClock
 
 from ottla.controller.result import ControllerResult
 from ottla.controller.runtime import MAX_PENDING_DECISIONS, ControllerRuntime
@@ -11,7 +12,6 @@ from ottla.metadata import records as r
 from ottla.metadata.delta import Delta, MetadataError
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.metadata.loader import MetadataLoader, MetadataPublisher
-from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.batches import set_offset_and_epoch
 from tests.support.group_world import GroupWorld, MemoryLog
 from tests.unit.coordinator.toy import PLACE, Toy, ToyWorld, number, put
 
@@ -23,7 +24,7 @@ from ottla.coordinator.loader import (
 )
 from ottla.coordinator.runtime import CoordinatorState
 from ottla.coordinator.shard import CoordinatorRecord
-from ottla.records.batch import CRC_OFFSET, HEADER_SIZE, compute_crc, iter_batches, set_offset_and_epoch
+from ottla.records.batch import CRC_OFFSET, HEADER_SIZE, compute_crc, iter_batches
 from ottla.records.control import end_txn_marker
 from ottla.records.record import build_batch
 from ottla.wire.messages.offsets_log import GroupMetadataKey, OffsetCommitValue

@@ -59,7 +59,7 @@ ALLOWED: Final[dict[str, str]] = {
     "model/time_slice.py:_is_over:call_soon": "sets a number",
     "storage/cleaner/process.py:main:Thread": "of another process, which ends with it whatever happens",
     "server/network/connection.py:_run:add_done_callback": "a dictionary's own method",
-    "server/network/connection.py:_answer_ready:call_soon": "_send_soon guards itself, without a closure an answer",
+    "server/network/connection.py:_answer_ready:call_soon": "_send_soon guards itself, no closure for each answer",
     "server/handlers/fetch.py:_warm_up_first:add_done_callback": "it guards itself, and ends its connection",
     "server/handlers/fetch.py:_wait:call_later": "_finish guards itself, without a closure for each long poll",
     "server/handlers/fetch.py:progressed:call_soon": "_look_again guards itself, likewise",

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from tests.support.clock import ManualClock
+
 from ottla.metadata import records as r
 from ottla.metadata.registrations import Endpoint
 from ottla.metadata.serde import encode_records
-from ottla.model.clock import ManualClock
 from ottla.raft.driver import RaftDriver, RaftOptions
 from ottla.raft.formatting import format_metadata, standalone_voters
 from ottla.raft.metadata_log import MetadataLogConfig

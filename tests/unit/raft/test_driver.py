@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.unit.raft.support import (
     CLUSTER_ID,
     DIRECTORY_ID,
@@ -21,7 +22,6 @@ from tests.unit.raft.support import (
 
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.registrations import Endpoint
-from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID
 from ottla.raft.answers import Asked

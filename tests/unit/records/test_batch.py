@@ -9,11 +9,12 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import (
     BATCH_HEADER,
     HEADER_SIZE,
+    LOG_OVERHEAD,
     BatchView,
     increment_sequence,
     iter_batches,
+    pack_place,
     set_max_timestamp,
-    set_offset_and_epoch,
 )
 from ottla.records.record import build_batch, read_records
 
@@ -97,7 +98,7 @@ def test_garbage_headers_are_refused(position: int, value: bytes, code: ErrorCod
 
 def test_offset_and_epoch_are_outside_the_crc() -> None:
     data = bytearray(b"pad") + build_batch([RECORD])
-    set_offset_and_epoch(memoryview(data), 3, 123456789012, 77)
+    pack_place(memoryview(data), 3, 123456789012, len(data) - 3 - LOG_OVERHEAD, 77)
     view = BatchView(data, 3)
     assert (view.base_offset, view.partition_leader_epoch) == (123456789012, 77)
     assert view.crc_ok()

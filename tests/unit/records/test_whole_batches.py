@@ -6,9 +6,10 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.batches import set_offset_and_epoch
 
 from ottla.records import _kernel_py
-from ottla.records.batch import HEADER_SIZE, set_offset_and_epoch
+from ottla.records.batch import HEADER_SIZE
 from ottla.records.record import build_batch
 
 NO_END = 2**63 - 1

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.unit.storage.manager_support import (
     NOW_MS,
     TOPIC_ID,
@@ -26,7 +27,6 @@ from tests.unit.storage.manager_support import (
 )
 
 from ottla.model import tasks
-from ottla.model.clock import ManualClock
 from ottla.model.errors import KafkaError
 from ottla.model.ids import NodeId
 from ottla.replication import alter_log_dirs

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.unit.storage.manager_support import NOW_MS, TOPIC_ID, eventually, formatted, run, running
 
 from ottla.metadata import records as r
 from ottla.metadata.delta import ImageBuilder
 from ottla.metadata.image import ClusterImage
-from ottla.model.clock import ManualClock
 from ottla.model.errors import KafkaError
 from ottla.model.ids import NodeId
 from ottla.replication import replica_manager

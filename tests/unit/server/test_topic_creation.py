@@ -3,8 +3,9 @@
 import asyncio
 from typing import Any
 
+from tests.support.clock import ManualClock
+
 from ottla.coordinator.group.streams.topology import ConfiguredInternalTopic
-from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.server.topic_creation import MAX_FAILURES, StreamsInternalTopics
 from ottla.wire.messages.topics import CreatableTopicResult, CreateTopicsResponse

@@ -9,6 +9,7 @@ from ottla.records.record import build_batch, read_records
 from ottla.records.types import Record
 from ottla.storage.config import LogConfig
 from ottla.storage.log.log import Log
+from ottla.storage.segment.indexes import AbstractIndex
 
 NOW = 1_700_000_000_000
 EPOCH = 3
@@ -90,6 +91,11 @@ def records_of(log: Log, start: int | None = None, max_bytes: int = 1 << 20) -> 
 
 def values_of(log: Log, start: int | None = None) -> list[bytes | None]:
     return [record.value for record in records_of(log, start)]
+
+
+def all_entries(index: AbstractIndex) -> list[tuple[int, int]]:
+    """The raw entries of an index."""
+    return [index.entry(slot) for slot in range(index.entries)]
 
 
 def names(dir: Path, suffix: str = "") -> list[str]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ottla.model.clock import ManualClock
+from tests.support.clock import ManualClock
+
 from ottla.model.ids import TopicPartition, Uuid, random_uuid
 from ottla.records.record import build_batch, read_records
 from ottla.records.types import Record

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.unit.storage.manager_support import (
     NOW_MS,
     TOPIC_ID,
@@ -19,7 +20,6 @@ from tests.unit.storage.manager_support import (
     small,
 )
 
-from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid, random_uuid
 from ottla.storage.config import LogConfig

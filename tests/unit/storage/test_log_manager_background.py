@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.unit.storage.manager_support import (
     NOW_MS,
     TOPIC_ID,
@@ -21,7 +22,6 @@ from tests.unit.storage.manager_support import (
     small,
 )
 
-from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.storage.background import Deletions, Ticker, in_slices

@@ -1,4 +1,4 @@
-"""Compaction of one log: reads its inactive segments, writes cleaned ones beside them, touches nothing else.
+"""Kafka's Cleaner: compacts one log. It reads inactive segments, writes cleaned ones beside them, and no more.
 
 Two passes. The first notes the newest offset of every key in the dirty section; the second copies each
 group of segments into one `.cleaned` segment, leaving out what a newer record of the same key supersedes,
@@ -8,7 +8,7 @@ start removes.
 
 Rules: nothing at or above the first uncleanable offset is read or written. The last batch of an active
 producer and the last batch of the round keep at least their header. Everything blocks and takes CPU, so it
-runs in a process of its own (cleaner_worker) or, for tests, in a thread. `check` is called often and raises
+runs in a process of its own (process.py) or, for tests, in a thread. `check` is called often and raises
 to stop.
 """
 
@@ -25,9 +25,9 @@ from ottla.records.compaction import collect_keys, filter_batch
 from ottla.records.control import ControlType, parse_control_type
 from ottla.records.kernel import OffsetMap
 from ottla.records.record import read_records
+from ottla.records.types import OFFSET_MAP_ENTRY_BYTES, OFFSET_MAP_SECRET_BYTES
 from ottla.storage.cleaner.job import (
     CleanedGroup,
-    CleaningAbortedError,
     CleaningJob,
     CleaningStats,
     SegmentSpec,
@@ -42,21 +42,25 @@ from ottla.storage.files import (
     file_name,
 )
 from ottla.storage.segment.file_records import read_batches
-from ottla.storage.segment.indexes import AbortedTransaction, TransactionIndex
+from ottla.storage.segment.indexes import MAX_RELATIVE_OFFSET, AbortedTransaction, TransactionIndex
 from ottla.storage.segment.segment import LogSegment
 
-# ----------------------------------------
-# What the cleaner must know of transactions while it walks through a log: which batches and markers may go.
-#
-# Data of aborted transactions goes at once, whatever its keys. A marker stays until no batch of its
-# transaction is left, and then for delete.retention.ms more, for readers on their way (the filter sets its
-# delete horizon, KIP-534). An aborted transaction with data left is written to the cleaned segment's own
-# transaction index. One object serves one pass over the log, in order of offsets; it lives in the cleaner's
-# process and nowhere else.
+WRITE_BUFFER_BYTES: Final = 1 << 20
+MIN_MAP_BYTES: Final = 4096
+MAX_OFFSET: Final = (1 << 63) - 1
+LONGEST_SLEEP_S: Final = 0.5
+# A swap renames a group's files on the broker's loop: so many take a few milliseconds.
+MAX_SEGMENTS_A_GROUP: Final = 32
 
 
 class CleanedTransactionMetadata:
-    """The transactions open at the cleaner's place in the log."""
+    """The transactions open at the cleaner's place in the log: which batches and markers may go.
+
+    Data of aborted transactions goes at once, whatever its keys. A marker stays until no batch of its transaction is
+    left, and then for delete.retention.ms more, for readers on their way (the filter sets its delete horizon,
+    KIP-534). An aborted transaction with data left is written to the cleaned segment's own transaction index. One
+    object serves one pass over the log, in order of offsets.
+    """
 
     def __init__(self) -> None:
         # By first offset: a transaction begins to count when the walk reaches it.
@@ -115,34 +119,24 @@ class CleanedTransactionMetadata:
             self._aborted.setdefault(txn.producer_id, txn)
 
 
-# ----------------------------------------
-# The cleaner's memory of the dirty section: for each key the newest offset, and up to where it has read.
-#
-# The map itself is the kernel's (24 bytes an entry, as Kafka's, in C and without the GIL); it is bounded by
-# log.cleaner.dedupe.buffer.size, and when it is full a cleaning covers less of the log and the next one goes
-# on from there. Keys are kept as keyed 128-bit digests, so that no producer can make two keys collide and
-# lose one.
-
-
-SECRET_BYTES: Final = 16
-ENTRY_BYTES: Final = 24
-MIN_MAP_BYTES: Final = 4096
-
-
 class DirtyKeys:
-    """Newest offsets of the keys from the first dirty offset up to `latest_offset`, inclusive."""
+    """Newest offsets of the keys from the first dirty offset up to `latest_offset`, inclusive.
 
-    __slots__ = ("_max_entries", "full", "latest_offset", "newest", "start_offset")
+    The map itself is the kernel's (24 bytes an entry, as Kafka's, in C and without the GIL); it is bounded by
+    log.cleaner.dedupe.buffer.size, and when it is full a cleaning covers less of the log and the next one goes on from
+    there. Keys are kept as keyed 128-bit digests, so that no producer can make two keys collide and lose one.
+    """
+
+    __slots__ = ("_max_entries", "latest_offset", "newest", "start_offset")
 
     def __init__(self, start_offset: int, end_offset: int, memory_bytes: int, load_factor: float) -> None:
         # There are no more keys than offsets: a small dirty section needs no map of 128 MB.
-        needed_bytes = int((end_offset - start_offset) / load_factor + 1) * ENTRY_BYTES
+        needed_bytes = int((end_offset - start_offset) / load_factor + 1) * OFFSET_MAP_ENTRY_BYTES
         size_bytes = max(MIN_MAP_BYTES, min(memory_bytes, needed_bytes))
-        self.newest = OffsetMap(size_bytes, os.urandom(SECRET_BYTES))
+        self.newest = OffsetMap(size_bytes, os.urandom(OFFSET_MAP_SECRET_BYTES))
         self._max_entries = max(1, int(self.newest.slots * load_factor))
         self.start_offset = start_offset
         self.latest_offset = start_offset - 1
-        self.full = False
 
     def add(self, batch: BatchView) -> bool:
         """Notes the keys of a data batch; False if the map is full and the batch does not count as read."""
@@ -151,7 +145,6 @@ class DirtyKeys:
         ):
             # Some of the batch's keys may be in the map. That does no harm: the records they stand for lie
             # past latest_offset and stay, so what they supersede may go.
-            self.full = True
             return False
         self.advance(batch.last_offset)
         return True
@@ -163,14 +156,6 @@ class DirtyKeys:
     @property
     def utilization(self) -> float:
         return len(self.newest) / self.newest.slots
-
-
-WRITE_BUFFER_BYTES: Final = 1 << 20
-MAX_OFFSET: Final = (1 << 63) - 1
-LONGEST_SLEEP_S: Final = 0.5
-# A swap renames a group's files on the broker's loop: so many take a few milliseconds.
-MAX_SEGMENTS_A_GROUP: Final = 32
-MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 
 
 class Throttle:
@@ -432,22 +417,3 @@ def _size_of(dir: Path, spec: SegmentSpec, suffix: str) -> int:
         return os.stat(dir / file_name(spec.base_offset, suffix)).st_size
     except FileNotFoundError:
         return 0
-
-
-class ThreadRunner:
-    """Cleans in the calling thread: for tests, and where no process can be started."""
-
-    def run(
-        self, job: CleaningJob, on_group: Callable[[CleanedGroup], None], aborted: Callable[[], bool]
-    ) -> CleaningStats:
-        def check() -> None:
-            if aborted():
-                raise CleaningAbortedError("stopped")
-
-        return Cleaner(job, check).run(on_group)
-
-    def kill(self) -> None:
-        """The next check sees that the cleaning is aborted."""
-
-    def close(self) -> None:
-        """Holds nothing."""

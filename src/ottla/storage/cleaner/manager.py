@@ -250,9 +250,6 @@ class LogCleanerManager:
         """The log is clean below this, as far as the checkpoint knows."""
         return self._clean_offsets.get(tp)
 
-    def is_uncleanable(self, tp: TopicPartition) -> bool:
-        return tp in self._uncleanable
-
     # -- stopping
 
     def abort(self, tp: TopicPartition) -> None:

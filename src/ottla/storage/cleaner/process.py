@@ -1,7 +1,13 @@
-"""The broker's end of the cleaner's process: starts it, hands it a job, listens, kills it.
+"""The cleaner in a process of its own, and the broker's end of it: a thread would fight the loop for the GIL.
 
-Blocks, so a thread runs it; only `kill` comes from elsewhere. The process is started when first needed and lets its
-memory go when it is closed. See cleaner_worker for the other end.
+`python -m ottla.storage.cleaner.process PARENT_PID` reads one job a line from its standard input and writes one event a
+line to its standard output, JSON both. CleanerProcess is the broker's end: it starts the process when it is first
+needed, hands it a job, listens, kills it; it blocks, so a thread runs it, and only `kill` comes from elsewhere.
+
+The worker never renames or deletes a log's files; killing it at any moment leaves `.cleaned` files at most. It ends
+when its input does, which is when its broker does: a thread reads the input, so that this is seen in the middle of a
+job too. Should it not get to that (a disk that hangs), the lock on the partition's directory keeps the worker of the
+next broker from writing the same files.
 """
 
 import contextlib
@@ -31,6 +37,8 @@ from ottla.storage.cleaner.job import (
 
 MAX_LINE_BYTES: Final = 64 << 20
 EXIT_TIMEOUT_S: Final = 10.0
+# The broker's own work goes first where cores are few.
+NICENESS: Final = 10
 
 
 class CleanerProcess:
@@ -127,25 +135,12 @@ def _events(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
         yield kind, value
 
 
-# ----------------------------------------
-# The cleaner in a process of its own: a thread would fight the broker's loop for the GIL, batch by batch.
-#
-# `python -m ottla.storage.cleaner.process PARENT_PID` reads one job a line from its standard input and writes one event a
-# line to its standard output, JSON both. cleaner_process is the broker's end of it. The worker never renames
-# or deletes a log's files; killing it at any moment leaves `.cleaned` files at most.
-#
-# It ends when its input does, which is when its broker does: a thread reads the input, so that this is seen in the middle
-# of a job too. Should it not get to that (a disk that hangs), the lock on the partition's directory keeps the worker of
-# the next broker from writing the same files.
-
-
-# The broker's own work goes first where cores are few.
-NICENESS: Final = 10
+# -- the worker's end
 
 
 def main() -> None:
     """Works through jobs until the input ends."""
-    parent = int(sys.argv[1])  # told, not asked: it may have died before we could ask
+    parent = int(sys.argv[1])  # an argument, since it may have died before getppid could be asked
     os.nice(NICENESS)
     output = sys.stdout.buffer
 

@@ -6,8 +6,8 @@ belong to them, and of a reader. Offsets: everything below `log_start_offset` is
 `log_end_offset`; everything below `recovery_point` is on the disk.
 
 There are two ways to append. A follower writes batches as its leader sent them. A leader checks them, and gives them
-offsets and its epoch; nearly every batch takes a short way there (`_append_usual`), which costs one look by the kernel
-and one write, and whatever is unusual about one takes the long way, which does the same in general and finds the words
+offsets and its epoch; nearly every batch takes a short way there, which costs one look by the kernel and one write, and
+whatever is unusual about one takes the long way (`_append_unusual`), which does the same in general and finds the words
 for what is refused.
 
 Rules: a Log belongs to the event loop. Only `flush`, the searches by timestamp, `delete_files`, `recompress`,
@@ -402,64 +402,19 @@ class Log:
         inspected: Inspection | None = None,
         verification: Verification | None = NOT_CHECKED,
     ) -> AppendResult:
-        """Checks a batch, gives it offsets and epoch in place and writes it."""
+        """Checks a batch, gives it offsets and epoch in place and writes it.
+
+        This is the short way, for one of three: a client's batch, the next of its producer, in a transaction or not; a
+        coordinator's own, likewise; a transaction's marker. Nothing is changed before the batch is written, so nothing
+        is copied to be judged. Whatever is unusual takes the long way.
+        """
         if self.failed:
             self._require_online()
         size = len(records)
-        if size <= self._plain_bytes and origin is not AppendOrigin.RAFT_LEADER:
-            return self._append_usual(
-                records, size, leader_epoch, now_ms, origin, transaction_version, inspected, verification
+        if size > self._plain_bytes or origin is AppendOrigin.RAFT_LEADER:
+            return self._append_unusual(
+                records, leader_epoch, now_ms, origin, transaction_version, inspected, verification
             )
-        return self._append_unusual(
-            records, leader_epoch, now_ms, origin, transaction_version, inspected, verification
-        )
-
-    def append_as_follower(
-        self, records: Buffer, now_ms: int, *, leader_epoch: int | None = None
-    ) -> AppendResult:
-        """Writes batches that have their offsets and epochs, as a leader or the metadata quorum sent them.
-
-        A batch of a later epoch than the one the replica knows is left out with all that follow
-        (KAFKA-18723): it comes again when the replica has heard of that epoch.
-        """
-        self._require_online()
-        batches: list[CheckedBatch] = []
-        for batch in check_trusted_batches(records, self.topic_partition):
-            if leader_epoch is not None and batch.leader_epoch > leader_epoch:
-                break
-            batches.append(batch)
-        if not batches:
-            return AppendResult(-1, -1, NO_TIMESTAMP, self.log_start_offset, False, 0)
-        check_offsets(batches, self.log_end_offset, self.topic_partition)
-        return self._write(records, batches, now_ms, AppendOrigin.REPLICATION, 0, NO_TIMESTAMP, NOT_CHECKED)
-
-    def append_rest_of(self, other: "Log", now_ms: int) -> None:
-        """Takes what another log of the partition has beyond our end, also if its disk has failed since."""
-        while self.log_end_offset < other.log_end_offset:
-            end = other.log_end_offset
-            records = other._reader.read(self.log_end_offset, COPIED_BYTES, end, end, True, os.pread).read()
-            if not records:
-                raise KafkaError(
-                    ErrorCode.CORRUPT_MESSAGE, f"{other.dir} has no offset {self.log_end_offset}"
-                )
-            self.append_as_follower(records, now_ms)
-
-    def _append_usual(
-        self,
-        records: bytearray | memoryview,
-        size: int,
-        leader_epoch: int,
-        now_ms: int,
-        origin: AppendOrigin,
-        transaction_version: int,
-        inspected: Inspection | None,
-        verification: Verification | None,
-    ) -> AppendResult:
-        """The short way, for one of three: a client's batch, the next of its producer, in a transaction or not; a
-        coordinator's own, likewise; a transaction's marker.
-
-        Nothing is changed before the batch is written, so nothing is copied to be judged.
-        """
         is_client = origin is AppendOrigin.CLIENT
         (
             base_offset, length, _, _, _, attributes, last_delta, timestamp, newest, producer_id, producer_epoch,
@@ -501,7 +456,7 @@ class Log:
             )
         offset = self.log_end_offset
         last_offset = offset + last_delta
-        self._write_usual(records, size, last_delta, newest, leader_epoch, now_ms)
+        self._write_one(records, size, last_delta, newest, leader_epoch, now_ms)
         if producer is not None:
             if marker is not None:
                 self._end_transaction(producer, marker, producer_epoch, offset, timestamp)
@@ -517,6 +472,36 @@ class Log:
         return _new_result(
             AppendResult, (offset, last_offset, NO_TIMESTAMP, self.log_start_offset, False, size)
         )
+
+    def append_as_follower(
+        self, records: Buffer, now_ms: int, *, leader_epoch: int | None = None
+    ) -> AppendResult:
+        """Writes batches that have their offsets and epochs, as a leader or the metadata quorum sent them.
+
+        A batch of a later epoch than the one the replica knows is left out with all that follow
+        (KAFKA-18723): it comes again when the replica has heard of that epoch.
+        """
+        self._require_online()
+        batches: list[CheckedBatch] = []
+        for batch in check_trusted_batches(records, self.topic_partition):
+            if leader_epoch is not None and batch.leader_epoch > leader_epoch:
+                break
+            batches.append(batch)
+        if not batches:
+            return AppendResult(-1, -1, NO_TIMESTAMP, self.log_start_offset, False, 0)
+        check_offsets(batches, self.log_end_offset, self.topic_partition)
+        return self._write(records, batches, now_ms, AppendOrigin.REPLICATION, 0, NO_TIMESTAMP, NOT_CHECKED)
+
+    def append_rest_of(self, other: "Log", now_ms: int) -> None:
+        """Takes what another log of the partition has beyond our end, also if its disk has failed since."""
+        while self.log_end_offset < other.log_end_offset:
+            end = other.log_end_offset
+            records = other._reader.read(self.log_end_offset, COPIED_BYTES, end, end, True, os.pread).read()
+            if not records:
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE, f"{other.dir} has no offset {self.log_end_offset}"
+                )
+            self.append_as_follower(records, now_ms)
 
     def _append_unusual(
         self,
@@ -543,7 +528,7 @@ class Log:
             verification = NOT_CHECKED
         return self._write(records, batches, now_ms, origin, transaction_version, append_time, verification)
 
-    def _write_usual(
+    def _write_one(
         self,
         records: bytearray | memoryview,
         size: int,

@@ -1,12 +1,12 @@
-"""The offset index of a segment: which position holds which offset, sparsely.
+"""The indexes of a segment: OffsetIndex, TimeIndex and TransactionIndex.
 
-An entry is eight bytes: the offset relative to the segment's base and the file position, both int32. New
-entries are kept in memory and written out by the page, when the segment is flushed, rolled or closed: after a
-crash the index above the recovery point is rebuilt from the log anyhow, so an entry needs no write of its own.
-Searches map the written part, and go over every 64th entry in memory first, because each look at a mapped entry
-costs Python more than a whole bisection of an array. Nothing is opened before the first use.
+The first two are sparse. New entries are kept in memory and written out by the page, when the segment is flushed,
+rolled or closed: after a crash the index above the recovery point is rebuilt from the log anyhow, so an entry needs no
+write of its own. Searches map the written part, and go over every 64th entry in memory first, because each look at a
+mapped entry costs Python more than a whole bisection of an array. Nothing is opened before the first use.
 
-Every index has a lock because flushes and searches by timestamp come from threads while the loop appends.
+They have a lock each because flushes and searches by timestamp come from threads while the loop appends. Owned by
+their LogSegment.
 """
 
 import mmap
@@ -33,8 +33,10 @@ from ottla.storage.files import (
 
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 WRITE_OUT_BYTES: Final = 4096  # pending entries are written to the file when they reach this
-
 ENTRIES_A_FENCE: Final = 64
+
+TXN_ENTRY: Final = struct.Struct(">hqqqq")
+TXN_INDEX_VERSION: Final = 0
 
 
 class CorruptIndexError(Exception):
@@ -90,9 +92,6 @@ class AbstractIndex:
         """The raw entry in that slot."""
         with self._lock:
             return self._entry(slot)
-
-    def all_entries(self) -> list[tuple[int, int]]:
-        return [self.entry(slot) for slot in range(self.entries)]
 
     def content(self) -> bytes:
         """The bytes of every entry."""
@@ -268,7 +267,10 @@ class AbstractIndex:
 
 
 class OffsetIndex(AbstractIndex):
-    """Finds the position from which to look for an offset, and the offset near a position."""
+    """Finds the position from which to look for an offset, and the offset near a position.
+
+    An entry is eight bytes: the offset relative to the segment's base and the file position, both int32.
+    """
 
     __slots__ = ("last_offset",)
 
@@ -304,15 +306,6 @@ class OffsetIndex(AbstractIndex):
             found = self._floor(1, position)
         return 0 if found is None else found[1][1]
 
-    def upper_bound_offset(self, position: int) -> int | None:
-        """The offset of the first entry at or beyond a position; None past the last entry."""
-        with self._lock:
-            below = self._floor(1, position - 1)
-            slot = 0 if below is None else below[0] + 1
-            if slot >= self._written + len(self._pending) // self.ENTRY.size:
-                return None
-            return self.base_offset + self._entry(slot)[0]
-
     def truncate_to(self, offset: int) -> None:
         """Removes the entries at or above offset."""
         with self._lock:
@@ -340,17 +333,14 @@ def last_position(path: str) -> int:
         os.close(fd)
 
 
-# ----------------------------------------
-# The time index of a segment: from which offset on a timestamp may be found.
-#
-# An entry is twelve bytes: a timestamp (int64) and the relative offset (int32) of the last record of the batch
-# that brought it; it says that no record before it has a later timestamp. One is written with every entry of the
-# offset index if the largest timestamp has grown, and one when the segment is rolled or closed, so that the last
-# entry of a finished segment is its largest timestamp.
-
-
 class TimeIndex(AbstractIndex):
-    """Finds the offset from which to look for a timestamp."""
+    """Finds the offset from which to look for a timestamp.
+
+    An entry is twelve bytes: a timestamp (int64) and the relative offset (int32) of the last record of the batch that
+    brought it; it says that no record before it has a later timestamp. One is written with every entry of the offset
+    index if the largest timestamp has grown, and one when the segment is rolled or closed, so that the last entry of a
+    finished segment is its largest timestamp.
+    """
 
     __slots__ = ("last_offset", "last_timestamp")
 
@@ -398,19 +388,6 @@ class TimeIndex(AbstractIndex):
         self.last_offset = self.base_offset + (last[1] if last else 0)
 
 
-# ----------------------------------------
-# The transaction index of a segment: the aborted transactions whose markers lie in it.
-#
-# An entry is 34 bytes: version (0), producer id, first and last offset of the transaction, and the last stable
-# offset when it was aborted, which tells a search when it has seen enough. The file is made with the first entry,
-# as most segments never have one. There are few entries: they are read at the first search and kept, and an entry
-# is written at once.
-
-
-TXN_ENTRY: Final = struct.Struct(">hqqqq")
-TXN_INDEX_VERSION: Final = 0
-
-
 class AbortedTransaction(NamedTuple):
     """An aborted transaction and the last stable offset at its end."""
 
@@ -421,7 +398,13 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex:
-    """Aborted transactions in the order of their markers."""
+    """The aborted transactions whose markers lie in a segment, in the order of the markers.
+
+    An entry is 34 bytes: version (0), producer id, first and last offset of the transaction, and the last stable offset
+    when it was aborted, which tells a search when it has seen enough. The file is made with the first entry, as most
+    segments never have one. There are few entries: they are read at the first search and kept, and an entry is written
+    at once.
+    """
 
     __slots__ = ("_transactions", "base_offset", "path")
 

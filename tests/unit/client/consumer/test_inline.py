@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.support.batches import set_offset_and_epoch
 from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWER, FakeCluster, Partition
 
 from ottla.client.config import AdminConfig
@@ -12,7 +13,7 @@ from ottla.client.lookups import GONE_AFTER_MS
 from ottla.client.network import NetworkCore
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.records.batch import BatchView, set_offset_and_epoch
+from ottla.records.batch import BatchView
 from ottla.records.compression import CODECS
 from ottla.records.control import end_txn_marker
 from ottla.records.kernel import decode_records

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.unit.storage.manager_support import (
     NOW_MS,
     TOPIC_ID,
@@ -29,10 +30,9 @@ from tests.unit.storage.manager_support import (
 )
 
 from ottla.model import tasks
-from ottla.model.clock import ManualClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.storage.cleaner.cleaner import Cleaner, ThreadRunner
+from ottla.storage.cleaner.cleaner import Cleaner
 from ottla.storage.cleaner.job import (
     CleanedGroup,
     CleaningAbortedError,
@@ -179,6 +179,25 @@ def test_the_dirtiest_log_comes_first_and_busy_or_paused_ones_do_not(dir: Path) 
 
 
 # -- cleaning
+
+
+class ThreadRunner:
+    """Cleans in the calling thread."""
+
+    def run(
+        self, job: CleaningJob, on_group: Callable[[CleanedGroup], None], aborted: Callable[[], bool]
+    ) -> CleaningStats:
+        def check() -> None:
+            if aborted():
+                raise CleaningAbortedError("stopped")
+
+        return Cleaner(job, check).run(on_group)
+
+    def kill(self) -> None:
+        """The next check sees that the cleaning is aborted."""
+
+    def close(self) -> None:
+        """Holds nothing."""
 
 
 @pytest.mark.parametrize("runner", [ThreadRunner, CleanerProcess])
@@ -578,7 +597,7 @@ def test_an_unexpected_error_leaves_one_log_alone_and_is_logged(
         async with running(dir) as manager:
             log = dirty_log(manager)
             assert await manager.cleaner.clean_dirtiest(Raising(KeyError("a bug")))
-            assert manager.cleaner.is_uncleanable(TP)
+            assert TP in manager.cleaner._uncleanable
             other = TopicPartition("other", 0)
             dirty_log(manager, other)
             assert await manager.cleaner.clean_dirtiest(ThreadRunner())
@@ -627,13 +646,13 @@ def test_a_log_that_cannot_be_cleaned_is_left_alone_and_others_are_cleaned(dir: 
                 file.seek(16)
                 file.write(b"\x09")
             assert await manager.cleaner.clean_dirtiest(CleanerProcess())
-            assert manager.cleaner.is_uncleanable(TP)
+            assert TP in manager.cleaner._uncleanable
             assert await manager.cleaner.clean_dirtiest(ThreadRunner())
             assert manager.cleaner.clean_offset(TopicPartition("other", 0)) == 30
             assert not await manager.cleaner.clean_dirtiest(ThreadRunner())
             assert len(other.segments) == 2
             await manager.delete(TP)
-            assert not manager.cleaner.is_uncleanable(TP)
+            assert TP not in manager.cleaner._uncleanable
 
     run(test)
 
@@ -644,7 +663,7 @@ def test_an_error_in_the_log_marks_it_uncleanable(dir: Path, error: Exception) -
         async with running(dir) as manager:
             dirty_log(manager)
             await manager.cleaner.clean_dirtiest(Raising(error))
-            assert manager.cleaner.is_uncleanable(TP)
+            assert TP in manager.cleaner._uncleanable
             assert manager.dirs[0].online
 
     run(test)

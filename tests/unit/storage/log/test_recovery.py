@@ -10,6 +10,7 @@ import pytest
 from tests.unit.storage.log_support import (
     EPOCH,
     NOW,
+    all_entries,
     append,
     batch,
     crash,
@@ -311,7 +312,7 @@ def test_a_fetch_past_damage_makes_the_indexes_anew_once(log: Log, caplog: pytes
     log = reopen(log)
     segment = log.segments[1]
     positions = [position for position, _ in segment.headers()]
-    indexed = segment.offset_index.all_entries()
+    indexed = all_entries(segment.offset_index)
     with segment.path.open("r+b") as file:
         file.seek(positions[2])
         file.write(bytes(61))

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.unit.storage.log_support import all_entries
 
 from ottla.storage.segment.indexes import WRITE_OUT_BYTES, CorruptIndexError, OffsetIndex, TimeIndex
 
@@ -50,19 +51,11 @@ def test_an_index_loaded_from_its_file_answers_the_same(index: OffsetIndex) -> N
     fill(index, 700)
     index.close()
     again = OffsetIndex(index.path, BASE, MAX_BYTES)
-    assert again.all_entries() == [(10 * i, 100 * i) for i in range(1, 701)]
+    assert all_entries(again) == [(10 * i, 100 * i) for i in range(1, 701)]
     assert again.lookup(BASE + 6999) == (BASE + 6990, 69900)
     fill_from = again.entries + 1
     again.append(BASE + 10 * fill_from, 100 * fill_from)
     assert again.lookup(BASE + 10 * fill_from) == (BASE + 10 * fill_from, 100 * fill_from)
-
-
-def test_upper_bound_is_the_first_entry_at_or_beyond_a_position(index: OffsetIndex) -> None:
-    fill(index, 600)
-    assert index.upper_bound_offset(100) == BASE + 10
-    assert index.upper_bound_offset(101) == BASE + 20
-    assert index.upper_bound_offset(60_000) == BASE + 6000
-    assert index.upper_bound_offset(60_001) is None
 
 
 @pytest.mark.parametrize("kept", [0, 1, 200, 511, 512, 513, 600])
@@ -73,7 +66,7 @@ def test_truncation_removes_entries_at_or_above_an_offset(index: OffsetIndex, ke
     assert index.entries == kept
     assert index.last_offset == BASE + 10 * kept
     index.append(BASE + 9000, 70_000)
-    assert index.all_entries() == [(10 * i, 100 * i) for i in range(1, kept + 1)] + [(9000, 70_000)]
+    assert all_entries(index) == [(10 * i, 100 * i) for i in range(1, kept + 1)] + [(9000, 70_000)]
 
 
 def test_an_index_is_full_at_its_maximum(tmp_path: Path) -> None:
@@ -119,7 +112,7 @@ def test_a_time_index_entry_is_a_timestamp_and_a_relative_offset(time_index: Tim
 def test_a_time_index_takes_only_growing_timestamps(time_index: TimeIndex) -> None:
     for timestamp, offset in [(50, 1001), (50, 1002), (40, 1003), (60, 1004), (-1, 1005)]:
         time_index.maybe_append(timestamp, offset)
-    assert time_index.all_entries() == [(50, 1), (60, 4)]
+    assert all_entries(time_index) == [(50, 1), (60, 4)]
     assert time_index.last_entry() == (60, 1004)
     assert time_index.lookup(49) == (-1, BASE)
     assert time_index.lookup(55) == (50, 1001)

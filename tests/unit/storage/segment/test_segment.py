@@ -6,9 +6,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.log_support import NOW, batch
+from tests.support.batches import set_offset_and_epoch
+from tests.unit.storage.log_support import NOW, all_entries, batch
 
-from ottla.records.batch import set_offset_and_epoch
 from ottla.storage.config import LogConfig
 from ottla.storage.log.reader import find_by_timestamp, find_max_timestamp
 from ottla.storage.segment.segment import REMEMBERED_POSITIONS, LogSegment
@@ -44,8 +44,8 @@ def test_an_index_entry_is_made_when_more_than_the_interval_was_written(segment:
     assert sizes == [size] * 10
     between = 300 // size + 1  # batches until more than 300 bytes have passed
     expected = [(2 * i + 1, i * size) for i in range(between, 10, between)]
-    assert segment.offset_index.all_entries() == expected
-    assert segment.time_index.all_entries() == [(NOW + i, 2 * i + 1) for i in range(between, 10, between)]
+    assert all_entries(segment.offset_index) == expected
+    assert all_entries(segment.time_index) == [(NOW + i, 2 * i + 1) for i in range(between, 10, between)]
 
 
 def test_finishing_adds_the_largest_timestamp(segment: LogSegment) -> None:
@@ -54,7 +54,7 @@ def test_finishing_adds_the_largest_timestamp(segment: LogSegment) -> None:
     assert segment.time_index.entries == 0
     segment.finish_indexes()
     segment.finish_indexes()
-    assert segment.time_index.all_entries() == [(NOW + 7, 0)]
+    assert all_entries(segment.time_index) == [(NOW + 7, 0)]
     assert segment.time_index.path.stat().st_size == 12
 
 
@@ -108,7 +108,7 @@ def test_truncation_cuts_file_and_indexes(segment: LogSegment, offset: int) -> N
     removed = segment.truncate_to(offset, NOW + 99)
     assert removed == sum(sizes[kept:])
     assert segment.size_bytes == os.stat(segment.path).st_size == sum(sizes[:kept])
-    assert all(relative < offset - BASE for relative, _ in segment.offset_index.all_entries())
+    assert all(relative < offset - BASE for relative, _ in all_entries(segment.offset_index))
     assert segment.max_timestamp_so_far == (NOW + kept - 1 if kept else -1)
     assert segment.created_ms == (NOW if kept else NOW + 99)
     add(segment, offset, b"again")
