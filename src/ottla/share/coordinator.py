@@ -8,8 +8,8 @@ In the log a snapshot has everything of a share partition, an update what has ch
 names, and a tombstone of the snapshot's key removes it. Every so many updates a new snapshot is written, also for
 share partitions that have long been quiet: what lies before the oldest snapshot that is still needed can be cut off.
 
-ShareCoordinatorShard is the pure machine of one partition of the log; its owner is a CoordinatorContext of the share coordinator's
-runtime. ShareCoordinatorService is how others ask it; its owner is the node, on the broker's loop.
+ShareCoordinatorShard is the pure machine of one partition of the log; its owner is a CoordinatorContext of the share
+coordinator's runtime. ShareCoordinatorService is how others ask it; its owner is the node, on the broker's loop.
 """
 
 import heapq

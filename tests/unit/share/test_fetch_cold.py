@@ -28,7 +28,6 @@ class ColdDisk:
         self.left = times
         self.fails = False
         monkeypatch.setattr(fetch, "pread_warm", self._pread)
-        monkeypatch.setattr(fetch, "pread_warm", self._pread)
         monkeypatch.setattr(fetch, "warm_up", self._warm_up)
 
     def _pread(self, fd: int, size: int, position: int) -> bytes:

@@ -101,8 +101,11 @@ class LogReader:
         found = segment.locate(max_offset, pread)
         if found is None:
             return segment.size_bytes, max_offset
-        segment.remember(max_offset, found[0])
-        return found[0], max_offset
+        position, base_offset = found
+        if base_offset < max_offset:
+            return position, base_offset  # it lies within a batch, which is not read
+        segment.remember(max_offset, position)
+        return position, max_offset
 
     def _cut(
         self, segment: LogSegment, start: int, limit: int, min_one_message: bool, pread: Pread
