@@ -2,6 +2,12 @@
 
 Purpose: whole requests and responses as they go onto a socket, and the cutting of a stream into frames.
 
+Which version of a header goes with a request or a response follows from the API key and the API version alone: flexible
+requests have header v2, others v1; flexible responses have v1, others v0. There are three exceptions, all Kafka's own.
+The client id keeps the old string encoding even in header v2, so that a broker can read the header of an ApiVersions
+request newer than it knows. An ApiVersions response always has header v0, because the client cannot know yet what the
+broker speaks (KIP-511). ControlledShutdown v0 came before client ids. An unknown tag in a header is skipped.
+
 Rules: a size is judged before a byte is set aside for it. `FrameReader` belongs to one connection; the rest
 is stateless.
 """
@@ -15,19 +21,6 @@ from ottla.wire.primitives import Buffer, WireError, skip_tags
 from ottla.wire.registry import APIS
 from ottla.wire.schema import schema_of
 
-# ----------------------------------------
-# The headers before every request and response.
-#
-# Purpose: reading and writing them, and knowing which of their versions goes with which API and version. The
-# version follows from the API key and the API version alone: flexible requests have header v2, others v1;
-# flexible responses have v1, others v0.
-#
-# Rules: three exceptions, all Kafka's own. The client id keeps the old string encoding even in header v2, so
-# that a broker can read the header of an ApiVersions request newer than it knows. An ApiVersions response
-# always has header v0, because the client cannot know yet what the broker speaks (KIP-511). ControlledShutdown
-# v0 came before client ids. An unknown tag in a header is skipped. Stateless.
-
-
 API_VERSIONS = 18
 CONTROLLED_SHUTDOWN = 7
 _NEVER = 0x8000  # beyond every int16: an API without flexible versions
@@ -38,6 +31,10 @@ _FLEXIBLE_FROM = {
 _FIXED = Struct(">hhi")
 _WITH_LENGTH = Struct(">hhih")
 _CORRELATION = Struct(">i")
+_CLIENT_ID_LENGTH = Struct(">h")
+_CLIENT_ID = 10  # where it begins
+SIZE = Struct(">i")
+SIZE_BYTES = 4
 
 
 class RequestHeader(NamedTuple):
@@ -87,6 +84,21 @@ def decode_request_header(buf: Buffer, offset: int, end: int) -> tuple[RequestHe
     if p > end:
         raise WireError("a request ends within its header")
     return RequestHeader(api_key, api_version, correlation_id, client_id), p
+
+
+def body_offset(view: memoryview, start: int, stop: int, flexible: bool) -> int:
+    """Where the body of the request at view[start:stop] begins, for hand-tuned paths that skip its header."""
+    if stop - start < _CLIENT_ID:
+        raise WireError("a request ends within its header")
+    length = _CLIENT_ID_LENGTH.unpack_from(view, start + 8)[0]
+    offset = start + _CLIENT_ID + (length if length > 0 else 0)
+    if offset >= stop:
+        raise WireError("a request ends within its header")
+    if not flexible:
+        return int(offset)
+    if view[offset] == 0:
+        return int(offset) + 1
+    return decode_request_header(view, start, stop)[1]
 
 
 def _decode_short_header(buf: Buffer, offset: int, end: int) -> tuple[RequestHeader, int]:
@@ -143,10 +155,6 @@ def decode_response_header(buf: Buffer, offset: int, api_key: int, api_version: 
     except (StructError, IndexError):
         raise WireError("a response ends within its header") from None
     return correlation_id, p
-
-
-SIZE = Struct(">i")
-SIZE_BYTES = 4
 
 
 def encode_request(message: Any, version: int, correlation_id: int, client_id: str | None) -> bytes:

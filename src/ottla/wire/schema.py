@@ -55,14 +55,10 @@ from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get
 
 from ottla.model.ids import ZERO_UUID, Uuid
 
-# ----------------------------------------
-# The classes behind declarations: slots, and a constructor, comparison and repr made when first used.
+# ---- the classes behind declarations: slots, and a constructor, comparison and repr made when first used
 #
-# Purpose: `dataclasses` writes and compiles three functions per class at import; with six hundred structs that
-# is most of a second. Here a class is born with its slots only and compiles its constructor on the first call.
-#
-# Rules: knows names and defaults, nothing of versions or bytes. Owned by `ottla.wire.schema`.
-
+# `dataclasses` writes and compiles three functions per class at import; with six hundred structs that is most of a
+# second. Here a class is born with its slots only and compiles its constructor on the first call.
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
