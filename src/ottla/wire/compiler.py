@@ -1,19 +1,9 @@
-"""Compiles the codec of one message in one version: straight-line Python functions.
+"""The notebook in which the compiler writes a codec: lines, fresh names, constants.
 
-`compile_encoder(cls, version)` gives `f(out, message)`, which appends to the bytearray `out`. A field that the version
-lacks must hold its default unless it is ignorable; that is checked. Values of the wrong type surface as struct.error,
-TypeError or AttributeError, which `ottla.wire.codec` turns into WireError.
+Purpose: shared by the compilers of decoders and encoders. They gather runs of fixed-size values into one
+`struct` call each, which is where most of a compiled codec's speed comes from.
 
-`compile_decoder(cls, version)` gives `f(buf, p, end) -> (message, p)`. The buffer is any bytes-like object indexable to
-ints; a count or a length is compared with the bytes left before anything is made of it. A bounded decoder also counts
-what it makes: `f(buf, p, end, left) -> (message, p, left)` may make `left` elements of arrays and tags, all together,
-and gives back how many it might still have made. Short input surfaces as IndexError or struct.error.
-
-Nested structs are written inline, loops only where the wire has arrays, and a run of fixed-size fields is one `struct`
-call, which is where most of a compiled codec's speed comes from.
-
-Rules: only text is written; `build` is the one place where text becomes a function. Owned by `ottla.wire.codec`, which
-keeps the results.
+Rules: writes text only; `build` is the one place where text becomes a function. One a codec.
 """
 
 from collections.abc import Callable, Iterator
@@ -85,7 +75,16 @@ class Source:
         return function
 
 
-# ---- encoders -----------------------------------------------------------------------------------------------
+# ----------------------------------------
+# Compiles the encoder of one message in one version to a straight-line Python function.
+#
+# Purpose: `compile_encoder(cls, version)` gives `f(out, message)`, which appends to the bytearray `out`. The
+# mirror image of `ottla.wire.compiler`: structs inline, a run of fixed-size fields is one `pack`.
+#
+# Rules: a field that the version lacks must hold its default unless it is ignorable; that is checked. Values of
+# the wrong type surface as struct.error, TypeError or AttributeError, which `ottla.wire.codec` turns into
+# WireError. Owned by `ottla.wire.codec`, which keeps the results.
+
 
 _ENCODER_HELPERS: dict[str, Any] = {
     "pack": pack,
@@ -307,7 +306,19 @@ class _Encoder:
             self._value(field.kind, expression, nullable)
 
 
-# ---- decoders -----------------------------------------------------------------------------------------------
+# ----------------------------------------
+# Compiles the decoder of one message in one version to a straight-line Python function.
+#
+# Purpose: `compile_decoder(cls, version)` gives `f(buf, p, end) -> (message, p)`. Nested structs are written
+# inline, loops only where the wire has arrays, and a run of fixed-size fields is a single `unpack_from`
+# straight into the message's attributes, together with the length that follows it.
+#
+# Rules: the buffer is any bytes-like object indexable to ints; a count or a length is compared with the bytes
+# left before anything is made of it. A bounded decoder also counts what it makes: `f(buf, p, end, left) -> (message, p,
+# left)` may make `left` elements of arrays and tags, all together, and gives back how many it might still have made.
+# Short input surfaces as IndexError or struct.error, which
+# `ottla.wire.codec` turns into WireError. Owned by `ottla.wire.codec`, which keeps the results.
+
 
 _DECODER_HELPERS: dict[str, Any] = {
     "new": object.__new__,

@@ -2,12 +2,6 @@
 
 Purpose: whole requests and responses as they go onto a socket, and the cutting of a stream into frames.
 
-Which version of a header goes with a request or a response follows from the API key and the API version alone: flexible
-requests have header v2, others v1; flexible responses have v1, others v0. There are three exceptions, all Kafka's own.
-The client id keeps the old string encoding even in header v2, so that a broker can read the header of an ApiVersions
-request newer than it knows. An ApiVersions response always has header v0, because the client cannot know yet what the
-broker speaks (KIP-511). ControlledShutdown v0 came before client ids. An unknown tag in a header is skipped.
-
 Rules: a size is judged before a byte is set aside for it. `FrameReader` belongs to one connection; the rest
 is stateless.
 """
@@ -21,6 +15,19 @@ from ottla.wire.primitives import Buffer, WireError, skip_tags
 from ottla.wire.registry import APIS
 from ottla.wire.schema import schema_of
 
+# ----------------------------------------
+# The headers before every request and response.
+#
+# Purpose: reading and writing them, and knowing which of their versions goes with which API and version. The
+# version follows from the API key and the API version alone: flexible requests have header v2, others v1;
+# flexible responses have v1, others v0.
+#
+# Rules: three exceptions, all Kafka's own. The client id keeps the old string encoding even in header v2, so
+# that a broker can read the header of an ApiVersions request newer than it knows. An ApiVersions response
+# always has header v0, because the client cannot know yet what the broker speaks (KIP-511). ControlledShutdown
+# v0 came before client ids. An unknown tag in a header is skipped. Stateless.
+
+
 API_VERSIONS = 18
 CONTROLLED_SHUTDOWN = 7
 _NEVER = 0x8000  # beyond every int16: an API without flexible versions
@@ -33,8 +40,6 @@ _WITH_LENGTH = Struct(">hhih")
 _CORRELATION = Struct(">i")
 _CLIENT_ID_LENGTH = Struct(">h")
 _CLIENT_ID = 10  # where it begins
-SIZE = Struct(">i")
-SIZE_BYTES = 4
 
 
 class RequestHeader(NamedTuple):
@@ -155,6 +160,10 @@ def decode_response_header(buf: Buffer, offset: int, api_key: int, api_version: 
     except (StructError, IndexError):
         raise WireError("a response ends within its header") from None
     return correlation_id, p
+
+
+SIZE = Struct(">i")
+SIZE_BYTES = 4
 
 
 def encode_request(message: Any, version: int, correlation_id: int, client_id: str | None) -> bytes:

@@ -55,10 +55,14 @@ from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get
 
 from ottla.model.ids import ZERO_UUID, Uuid
 
-# ---- the classes behind declarations: slots, and a constructor, comparison and repr made when first used
+# ----------------------------------------
+# The classes behind declarations: slots, and a constructor, comparison and repr made when first used.
 #
-# `dataclasses` writes and compiles three functions per class at import; with six hundred structs that is most of a
-# second. Here a class is born with its slots only and compiles its constructor on the first call.
+# Purpose: `dataclasses` writes and compiles three functions per class at import; with six hundred structs that
+# is most of a second. Here a class is born with its slots only and compiles its constructor on the first call.
+#
+# Rules: knows names and defaults, nothing of versions or bytes. Owned by `ottla.wire.schema`.
+
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 

@@ -1,13 +1,12 @@
-"""Fetch by hand: its request to one flat list of partitions, its response to chunks of bytes and slices of log files.
+"""The hand-tuned road of Fetch's request: one flat list of partitions.
 
-Purpose: a fetch names up to thousands of partitions, many times a second; each becomes one small object, filled by one
-`unpack_from`, and nothing else. A response carries megabytes that no one should copy: of a slice only its length is
-looked at, and it goes into the list of chunks as it is, for sendfile. Both directions say on the wire what
-`ottla.wire.messages.fetch` declares, and a test holds them to that.
+Purpose: a fetch names up to thousands of partitions, many times a second; each becomes one small object, filled
+by one `unpack_from`, and nothing else. It reads what `ottla.wire.messages.fetch` declares, and a test holds it to
+that. The answer's road is `ottla.wire.fast.fetch`.
 
 Rules: every count and length is checked against the end of the frame, and a count against MAX_PARTITIONS; what does
-not fit is a WireError. In a response partitions come as one flat list and are grouped while their topic stays the same,
-as Kafka does it; what a version cannot carry is dropped, as Kafka drops what is ignorable. Stateless.
+not fit is a WireError.
+Stateless.
 """
 
 from collections.abc import Sequence
@@ -37,6 +36,17 @@ from ottla.wire.primitives import (
 )
 
 __all__ = ["FetchFast", "Wanted", "decode_fetch", "encode_fetch_response"]
+
+
+# ----------------------------------------
+# The hand-tuned road of Fetch's answer: chunks of bytes, and between them the caller's slices of log files.
+#
+# Purpose: an answer carries megabytes that no one should copy. Of a slice only its length is looked at; it goes
+# into the list of chunks as it is, for sendfile. On the wire this is what `ottla.wire.messages.fetch` says, and
+# a test holds it to that.
+#
+# Rules: partitions come as one flat list and are grouped while their topic stays the same, as Kafka does it. What
+# a version cannot carry is dropped, as Kafka drops what is ignorable. Stateless.
 
 
 FLEXIBLE_VERSION = 12

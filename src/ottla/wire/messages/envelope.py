@@ -1,4 +1,4 @@
-"""Forwarding to the controller: the request, and who sent it.
+"""Forwarding to the controller.
 
 Declarations only, in the language of `ottla.wire.schema`.
 """
@@ -21,6 +21,12 @@ class EnvelopeResponse:
 
     response_data: NullableBytes = None
     error_code: Int16 = 0
+
+
+# ----------------------------------------
+# Who sent a forwarded request.
+#
+# Declarations only, in the language of `ottla.wire.schema`.
 
 
 @data(versions="0", flexible="0+")
