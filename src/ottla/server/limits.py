@@ -4,7 +4,6 @@ Owner: the node, which has one ElementBudget and one Unpacking for all requests;
 """
 
 import asyncio
-import struct
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -13,7 +12,6 @@ from typing import Any, Final, TypeVar
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.compression import DecompressedTooLargeError
 from ottla.records.record import MAX_DECOMPRESSED_BYTES
-from ottla.wire.framing import decode_request_header
 
 T = TypeVar("T")
 
@@ -31,24 +29,6 @@ MAX_ELEMENTS_AT_ONCE = 4 * MAX_ELEMENTS
 
 # What is decompressed beside others.
 SMALL_BYTES: Final = 8 * 1024 * 1024
-
-_CLIENT_ID_LENGTH = struct.Struct(">h")
-_CLIENT_ID = 10
-
-
-def body_offset(view: memoryview, start: int, stop: int, flexible: bool) -> int:
-    """Where the body of the request at view[start:stop] begins."""
-    if stop - start < _CLIENT_ID:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a request ends within its header")
-    length = _CLIENT_ID_LENGTH.unpack_from(view, start + 8)[0]
-    offset = start + _CLIENT_ID + (length if length > 0 else 0)
-    if offset >= stop:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a request ends within its header")
-    if not flexible:
-        return int(offset)
-    if view[offset] == 0:
-        return int(offset) + 1
-    return decode_request_header(view, start, stop)[1]
 
 
 def check_size(size_bytes: int) -> None:

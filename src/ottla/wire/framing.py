@@ -32,6 +32,8 @@ _FLEXIBLE_FROM = {
 _FIXED = Struct(">hhi")
 _WITH_LENGTH = Struct(">hhih")
 _CORRELATION = Struct(">i")
+_CLIENT_ID_LENGTH = Struct(">h")
+_CLIENT_ID = 10  # where it begins
 
 
 class RequestHeader(NamedTuple):
@@ -81,6 +83,21 @@ def decode_request_header(buf: Buffer, offset: int, end: int) -> tuple[RequestHe
     if p > end:
         raise WireError("a request ends within its header")
     return RequestHeader(api_key, api_version, correlation_id, client_id), p
+
+
+def body_offset(view: memoryview, start: int, stop: int, flexible: bool) -> int:
+    """Where the body of the request at view[start:stop] begins, for hand-tuned paths that skip its header."""
+    if stop - start < _CLIENT_ID:
+        raise WireError("a request ends within its header")
+    length = _CLIENT_ID_LENGTH.unpack_from(view, start + 8)[0]
+    offset = start + _CLIENT_ID + (length if length > 0 else 0)
+    if offset >= stop:
+        raise WireError("a request ends within its header")
+    if not flexible:
+        return int(offset)
+    if view[offset] == 0:
+        return int(offset) + 1
+    return decode_request_header(view, start, stop)[1]
 
 
 def _decode_short_header(buf: Buffer, offset: int, end: int) -> tuple[RequestHeader, int]:

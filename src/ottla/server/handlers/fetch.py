@@ -30,7 +30,7 @@ from ottla.replication.replica_manager import (
 from ottla.server.context import Services
 from ottla.server.errors import MISDIRECTED, current_leader, endpoints
 from ottla.server.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchContext, Watermarks
-from ottla.server.limits import body_offset, check_size
+from ottla.server.limits import check_size
 from ottla.server.network.connection import Connection
 from ottla.server.network.output import Answer, Deferred, Reply
 from ottla.server.registry import handles_raw
@@ -39,6 +39,7 @@ from ottla.storage.segment.file_records import ColdSliceError, LogSlice, is_cold
 from ottla.wire.fast.fetch import TOPIC_ID_VERSION, FetchFast, Wanted, decode_fetch, encode_fetch_response
 from ottla.wire.fast.fetch_one import answer_head, answer_tail, read_one
 from ottla.wire.fast.produce import MAX_PARTITIONS
+from ottla.wire.framing import body_offset
 from ottla.wire.messages.fetch import FetchRequest
 
 READ_UNCOMMITTED = 0

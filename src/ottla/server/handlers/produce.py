@@ -30,7 +30,6 @@ from ottla.records.kernel import KERNEL
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.server.context import Services
 from ottla.server.errors import current_leader, endpoints
-from ottla.server.limits import body_offset
 from ottla.server.network.connection import Connection
 from ottla.server.network.output import Answer, Deferred, Reply
 from ottla.server.registry import handles_raw
@@ -46,7 +45,7 @@ from ottla.wire.fast.produce import (
     decode_produce,
     encode_produce_response,
 )
-from ottla.wire.framing import decode_request_header
+from ottla.wire.framing import body_offset, decode_request_header
 from ottla.wire.messages.produce import ProduceRequest
 
 # What each partition is answered with, by topic.
