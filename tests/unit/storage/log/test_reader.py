@@ -51,6 +51,7 @@ def test_nothing_at_or_above_the_maximum_offset_is_read(log: Log) -> None:
         while (piece := log.read(offset, 1 << 20, limit)).length:
             last = list(iter_batches(piece.read()))[-1]
             assert last.last_offset < limit
+            assert piece.next_offset == last.next_offset
             seen = offset = last.next_offset
         assert seen == max(boundary for boundary in boundaries | {0} if boundary <= limit)
 
