@@ -103,14 +103,13 @@ class ProducerIdentity:
             return False
         sequences = self.of(batch.tp)
         if not batch.has_sequence:
-            if sequences.in_flight and (
-                self._is_stale(sequences) or sequences.last_acked_sequence == NO_SEQUENCE
-            ):
-                # Number 0 of a new epoch must not overtake what is left of the old one. And a partition that
-                # does not know us takes any number as the first: only once it has 0 may others follow.
-                return False
-            if len(sequences.in_flight) >= MAX_IN_FLIGHT_WITH_IDEMPOTENCE:
-                return False  # what a broker remembers of a producer
+            if sequences.in_flight:
+                if len(sequences.in_flight) >= MAX_IN_FLIGHT_WITH_IDEMPOTENCE:
+                    return False  # what a broker remembers of a producer
+                if sequences.last_acked_sequence == NO_SEQUENCE or self._is_stale(sequences):
+                    # A partition that does not know us takes any number as the first: only once it has 0 may others
+                    # follow. And number 0 of a new epoch must not overtake what is left of the old one.
+                    return False
             return batch.tp not in self._unresolved
         # A batch with a number is here again: they go one at a time then, the lowest first.
         return not sequences.in_flight or sequences.in_flight[0] is batch

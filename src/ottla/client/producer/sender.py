@@ -173,8 +173,10 @@ class Sender:
         """The next request's worth: one batch a partition, within max_request_size."""
         batches: list[ProducerBatch] = []
         size = 0
-        start = self._network.random.randrange(len(partitions))  # so that a full request starves nobody
-        for tp in partitions[start:] + partitions[:start]:
+        if len(partitions) > 1:
+            start = self._network.random.randrange(len(partitions))  # so that a full request starves nobody
+            partitions = partitions[start:] + partitions[:start]
+        for tp in partitions:
             queue = self.accumulator.queues.get(tp)
             if not queue or tp in self._muted or not self.accumulator.is_ready(queue, now):
                 continue
