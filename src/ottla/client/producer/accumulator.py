@@ -359,9 +359,6 @@ class RecordAccumulator:
     def overdue(self, timeout_ms: float, now: float) -> list[ProducerBatch]:
         """Batches whose time for delivery has run out."""
         # Added as in the sender's deadline: `now - timeout_ms` may be rounded to before the moment it woke us for.
-        oldest = next(iter(self.incomplete), None)
-        if oldest is None or oldest.created_ms + timeout_ms > now:
-            return []
         return list(takewhile(lambda batch: batch.created_ms + timeout_ms <= now, self.incomplete))
 
 

@@ -18,7 +18,7 @@ from ottla.client.network import STALE_METADATA, NetworkCore
 from ottla.client.producer.accumulator import ProducerBatch, RecordAccumulator
 from ottla.client.producer.identity import ProducerIdentity
 from ottla.model.errors import ErrorCode, KafkaError, error_of
-from ottla.model.ids import NO_OFFSET, NO_TIMESTAMP, ZERO_UUID, TopicPartition, Uuid
+from ottla.model.ids import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, ZERO_UUID, TopicPartition, Uuid
 from ottla.net.peers import Node
 from ottla.records.batch import HEADER_SIZE
 from ottla.records.compression import NONE
@@ -106,7 +106,7 @@ class Sender:
         if self.identity is not None:
             self.identity.resolve()
             self.identity.restart_if_needed()
-            if not self.identity.is_known:
+            if self.identity.producer_id == NO_PRODUCER_ID:
                 if self._request_identity is not None:
                     self._request_identity(now)
                 return
@@ -344,6 +344,9 @@ class Sender:
 
     def _expire(self, now: float) -> None:
         timeout_ms = self._settings.delivery_timeout_ms
+        oldest = next(iter(self.accumulator.incomplete), None)
+        if oldest is None or oldest.created_ms + timeout_ms > now:
+            return
         for batch in self.accumulator.overdue(timeout_ms, now):
             if batch.is_done:
                 continue
