@@ -1,4 +1,4 @@
-"""The heart of every client: connections, metadata and calls, moved on by events and by the time.
+"""What every client is built on: connections, metadata and calls, moved on by events and by the time.
 
 The driver tells it what happened (`on_connected`, `on_data`, `on_disconnected`) and calls `poll(now)`, which
 returns what to do (`Connect`, `Write`, `Disconnect`); `next_deadline` says when to come back though nothing
@@ -442,7 +442,7 @@ class NetworkCore:
             self._close(peer, Closed(), None, now)
         return self._take_actions()
 
-    # -- the turn of the crank ------------------------------------------------------------------------
+    # -- the turn -------------------------------------------------------------------------------------
 
     def poll(self, now: float) -> list[Action]:
         """Do all that can be done now, and say what the driver has to do."""

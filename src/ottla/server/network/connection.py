@@ -589,9 +589,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_soon(self) -> None:
         self._send_scheduled = False
-        self._send_and_go_on()
+        self._send_and_continue()
 
-    def _send_and_go_on(self) -> None:
+    def _send_and_continue(self) -> None:
         """Called by the loop, which would only log a fault and leave the client waiting."""
         try:
             self._send_ready()
@@ -637,7 +637,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _drained(self) -> None:
         self.last_active = self.host.monotonic()
-        self._send_and_go_on()
+        self._send_and_continue()
 
     def _send_failed(self, error: OSError) -> None:
         if not isinstance(error, ConnectionError):
