@@ -1,4 +1,4 @@
-"""The heart of every client: connections, metadata and calls, moved on by events and by the time.
+"""What every client is built on: metadata and calls over a NetworkClient, moved on by events and by the time.
 
 The driver tells it what happened (`on_connected`, `on_data`, `on_disconnected`) and calls `poll(now)`, which
 returns what to do (`Connect`, `Write`, `Disconnect`); `next_deadline` says when to come back though nothing
@@ -22,19 +22,16 @@ from ottla.client.errors import (
     NotABroker,
     TimedOut,
     UnsupportedVersion,
-    WrongAddress,
 )
 from ottla.client.metadata import ClusterMetadata
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
-from ottla.net.connection import Authenticator, Connection, OnDone, State, lost
-from ottla.net.peers import MAIN, Backoff, Peer, Peers
-from ottla.net.transport import Action, Connect, Disconnect, Write
+from ottla.net.client import NetworkClient, NetworkSettings
+from ottla.net.connection import Authenticator, OnDone
+from ottla.net.peers import MAIN, Backoff, Peer
+from ottla.net.transport import Action
 from ottla.wire.messages.groups import FindCoordinatorRequest
 from ottla.wire.messages.metadata import MetadataRequest
-
-__all__ = ["NetworkCore", "Party", "State", "timed_out_waiting"]
-
 
 # -- coordinators -----------------------------------------------------------------------------------------
 
@@ -283,7 +280,7 @@ class Party(Protocol):
 
 
 class NetworkCore:
-    """Connections, metadata and calls of one client (what Kafka's NetworkClient and Metadata are together)."""
+    """One client's metadata, calls and parties, on a NetworkClient."""
 
     def __init__(
         self,
@@ -299,116 +296,32 @@ class NetworkCore:
         self.coordinators = Coordinators(self._ask_coordinator)
         self.parties: list[Party] = []
         self.closed = False
-        reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, self.random)
-        self._peers = Peers(config.addresses, reconnect, self.random)
-        self._software_version = software_version
-        self._authenticator = authenticator
+        client = self._client = NetworkClient(
+            _network_settings(config),
+            config.addresses,
+            self.random,
+            on_stale=self.metadata.invalidate,
+            software_version=software_version,
+            authenticator=authenticator,
+        )
+        self._peers = client.peers
+        # Straight to the connections, without a call in between: what the driver reports, and what parties send.
+        self.on_connected = client.on_connected
+        self.on_data = client.on_data
+        self.buffer = client.buffer
+        self.on_filled = client.on_filled
+        self.on_disconnected = client.on_disconnected
+        self.ready = client.ready
+        self.version_for = client.version_for
+        self.send = client.send
+        self.feature_level = client.feature_level
         self._retry_backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, self.random)
-        self._features: dict[str, int] = {}
-        self._features_epoch = -1
         self._calls: list[Call] = []
-        self._actions: list[Action] = []
         self._metadata_in_flight = False
         self._metadata_attempts = 0
         self._metadata_not_before = float("-inf")
 
-    # -- what the driver reports ----------------------------------------------------------------------
-
-    def on_connected(self, link: int, now: float) -> bool:
-        """A connection stands; False if it is not wanted any more."""
-        peer = self._peers.by_link(link)
-        if peer is None or peer.connection is None:
-            return False
-        peer.connection.connected(now)
-        return True
-
-    def on_data(self, link: int, data: bytes, now: float) -> None:
-        self._received(link, lambda connection: connection.receive(data, now), now)
-
-    def buffer(self, link: int) -> memoryview | None:
-        """Where a driver may put the next bytes of a link by itself; None of a connection given up meanwhile."""
-        peer = self._peers.by_link(link)
-        return None if peer is None or peer.connection is None else peer.connection.buffer()
-
-    def on_filled(self, link: int, count: int, now: float) -> None:
-        """It has put so many bytes there."""
-        self._received(link, lambda connection: connection.filled(count, now), now)
-
-    def _received(self, link: int, take: Callable[[Connection], None], now: float) -> None:
-        peer = self._peers.by_link(link)
-        if peer is None or peer.connection is None:
-            return  # of a connection given up meanwhile
-        was_ready = peer.is_ready
-        try:
-            take(peer.connection)
-        except KafkaError as error:
-            # Looked up again: an answer may have handed the connection from a bootstrap peer to a broker.
-            peer = self._peers.by_link(link)
-            if peer is not None:
-                is_no_broker = isinstance(error, WrongAddress)
-                self._drop(peer, error.message or error.code.name, now, is_no_broker=is_no_broker)
-            return
-        if not was_ready and peer.is_ready:
-            self._peers.settled(peer)
-            self._note_features(peer)
-
-    def on_disconnected(self, link: int, reason: str, now: float) -> None:
-        """The connection broke, or could not be made."""
-        peer = self._peers.by_link(link)
-        if peer is None:
-            return
-        if peer.connection is not None and peer.connection.state is State.NEGOTIATING:
-            reason += " before its first answer (a listener with TLS or SASL, or no Kafka?)"
-        self._fail(peer, reason, now)
-
     # -- what is asked of it --------------------------------------------------------------------------
-
-    def ready(self, node_id: int, now: float, channel: int = MAIN) -> bool:
-        """Can a request go to this node now? If it is not connected, a connection is begun."""
-        peer = self._peers.get(node_id, channel)
-        if peer is None:
-            self.metadata.invalidate()
-            return False
-        if peer.can_send(now, self.config.max_in_flight_requests_per_connection):
-            return True
-        if peer.can_connect(now):
-            self._connect(peer, now)
-        return False
-
-    def version_for(
-        self, node_id: int, request_type: Any, at_most: int | None = None, channel: int = MAIN
-    ) -> int:
-        """The version this node and we share; only for a node that is ready."""
-        return self._connection(node_id, channel).ranges.version_for(request_type, at_most)
-
-    def send(
-        self,
-        node_id: int,
-        request: Any,
-        version: int,
-        on_done: OnDone | None,
-        now: float,
-        timeout_ms: float,
-        channel: int = MAIN,
-    ) -> None:
-        """One request to a node that is ready: no retries, the outcome is the caller's."""
-        self._connection(node_id, channel).send(request, version, on_done, now, timeout_ms)
-
-    def _connection(self, node_id: int, channel: int) -> Connection:
-        peer = self._peers.get(node_id, channel)
-        assert peer is not None
-        assert peer.connection is not None
-        return peer.connection
-
-    def feature_level(self, name: str) -> int:
-        """The level of a feature that is in force in the cluster, as the newest answer to ApiVersions has it."""
-        return self._features.get(name, 0)
-
-    def _note_features(self, peer: Peer) -> None:
-        assert peer.connection is not None
-        ranges = peer.connection.ranges
-        if ranges.features_epoch >= self._features_epoch:
-            self._features, self._features_epoch = ranges.features, ranges.features_epoch
 
     def call(self, call: Call, now: float) -> None:
         """A request with routing and retries; the outcome goes to its on_done."""
@@ -438,28 +351,26 @@ class NetworkCore:
         calls, self._calls = self._calls, []
         for call in calls:
             call.finish(None, Closed(), now)
-        for peer in [*self._peers, *self._peers.take_retired()]:
-            self._close(peer, Closed(), None, now)
-        return self._take_actions()
+        self._client.close(now)
+        return self._client.take_actions()
 
-    # -- the turn of the crank ------------------------------------------------------------------------
+    # -- the turn -------------------------------------------------------------------------------------
 
     def poll(self, now: float) -> list[Action]:
         """Do all that can be done now, and say what the driver has to do."""
         if not self.closed:
-            self._expire(now)
+            self._client.expire(now)
             self._refresh_metadata(now)
             for party in self.parties:
                 party.step(now)
             self._route_calls(now)
             self._refresh_metadata(now)
-            self._flush()
-        return self._take_actions()
+            self._client.flush()
+        return self._client.take_actions()
 
     def next_deadline(self, now: float) -> float:
         """When poll has something to do though nothing happened (inf: never)."""
-        due = [peer.deadline_ms() for peer in self._peers]
-        due += [peer.connection.throttled_until_ms for peer in self._peers if peer.connection is not None]
+        due = self._client.deadlines()
         due += [call.deadline_ms for call in self._calls]
         due += [call.not_before_ms for call in self._calls]
         due += [party.next_deadline(now) for party in self.parties]
@@ -467,68 +378,6 @@ class NetworkCore:
             due.append(self._metadata_due_ms())
         # What is due already could not be done in this poll: it waits for an event, not for the time.
         return min((moment for moment in due if moment > now), default=float("inf"))
-
-    def _take_actions(self) -> list[Action]:
-        actions, self._actions = self._actions, []
-        return actions
-
-    def _flush(self) -> None:
-        for peer in self._peers:
-            if peer.connection is not None and (chunks := peer.connection.take_output()):
-                self._actions.append(Write(peer.link, chunks))
-
-    # -- connections ----------------------------------------------------------------------------------
-
-    def _connect(self, peer: Peer, now: float) -> None:
-        connection = Connection(
-            self.config.client_id,
-            max_response_bytes=self.config.max_response_bytes,
-            request_timeout_ms=self.config.request_timeout_ms,
-            software_version=self._software_version,
-            authenticator=self._authenticator() if self._authenticator else None,
-        )
-        link = self._peers.linked(peer, connection, now, self.config.socket_connection_setup_timeout_ms)
-        self._actions.append(Connect(link, peer.node.host, peer.node.port))
-
-    def _drop(self, peer: Peer, reason: str, now: float, *, is_no_broker: bool = False) -> None:
-        """Hang up on a peer that misbehaves."""
-        self._actions.append(Disconnect(peer.link))
-        self._fail(peer, reason, now, is_no_broker=is_no_broker)
-
-    def _fail(self, peer: Peer, reason: str, now: float, *, is_no_broker: bool = False) -> None:
-        # Which broker leads what may have changed with the broker's going.
-        self.metadata.invalidate()
-        connection = peer.connection
-        self._peers.unlinked(peer, reason, now, is_no_broker=is_no_broker)
-        if connection is not None:
-            connection.close(lost(peer.node.address, reason), now)
-
-    def _close(self, peer: Peer, error: KafkaError, reason: str | None, now: float) -> None:
-        """Hang up in peace."""
-        connection = peer.connection
-        if connection is None:
-            return
-        self._actions.append(Disconnect(peer.link))
-        self._peers.unlinked(peer, reason, now)
-        connection.close(error, now)
-
-    def _expire(self, now: float) -> None:
-        idle = now - self.config.connections_max_idle_ms
-        for peer in list(self._peers):
-            connection = peer.connection
-            if connection is None:
-                continue
-            if peer.setup_deadline_ms <= now:
-                self._drop(peer, "the connection could not be set up in time", now)
-            elif connection.deadline_ms() <= now:
-                # Answers come in order: behind one that does not come, none will.
-                self._drop(peer, f"no answer within {self.config.request_timeout_ms} ms", now)
-            elif peer.is_ready and not connection.in_flight and connection.last_used_ms < idle:
-                self._close(peer, Closed(), None, now)
-        for peer in self._peers.idle_bootstrap():
-            self._close(peer, Closed(), None, now)
-        for peer in self._peers.take_retired():
-            self._close(peer, lost(peer.node.address, "the broker left the cluster or moved"), None, now)
 
     # -- metadata -------------------------------------------------------------------------------------
 
@@ -539,7 +388,7 @@ class NetworkCore:
         if peer is None:
             return
         if not peer.is_ready:
-            self._connect(peer, now)
+            self._client.connect(peer, now)
             return
         self._ask_metadata(peer, now)
 
@@ -597,7 +446,7 @@ class NetworkCore:
             return False
         if not peer.can_send(now, self.config.max_in_flight_requests_per_connection):
             if peer.can_connect(now):
-                self._connect(peer, now)
+                self._client.connect(peer, now)
             return False
         try:
             version = self.version_for(peer.node.node_id, type(call.request), call.at_most, call.channel)
@@ -682,6 +531,19 @@ class NetworkCore:
         delay_ms = call.retry_backoff_ms
         call.not_before_ms = now + (self.retry_delay_ms(call.attempts) if delay_ms is None else delay_ms)
         self._calls.append(call)
+
+
+def _network_settings(config: ClientConfig) -> NetworkSettings:
+    return NetworkSettings(
+        client_id=config.client_id,
+        request_timeout_ms=config.request_timeout_ms,
+        connection_setup_timeout_ms=config.socket_connection_setup_timeout_ms,
+        max_idle_ms=config.connections_max_idle_ms,
+        max_in_flight=config.max_in_flight_requests_per_connection,
+        max_response_bytes=config.max_response_bytes,
+        reconnect_backoff_ms=config.reconnect_backoff_ms,
+        reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
+    )
 
 
 def timed_out_waiting(what: str, core: NetworkCore) -> KafkaError:

@@ -347,7 +347,7 @@ class Connection:
                 self._filler.max_frame_bytes = self._max_response_bytes
 
     def _refuse_nonsense(self, error: ProtocolError) -> None:
-        """Nonsense from the beginning is not a broker's: it is told as that."""
+        """Whoever answers nonsense from the beginning is no broker: the address is wrong."""
         if self.state is State.NEGOTIATING and not isinstance(error, WrongAddress):
             raise WrongAddress(f"this is not Kafka: {error.message}") from error
 

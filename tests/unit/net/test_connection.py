@@ -11,6 +11,7 @@ from ottla.net.connection import ApiRanges, Connection, State
 from ottla.wire.framing import decode_request_header, encode_response
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.wire.messages.raft import VoteRequest
 from ottla.wire.messages.sasl import SaslHandshakeRequest, SaslHandshakeResponse
 
 RANGES = ApiVersionsResponse(
@@ -192,6 +193,27 @@ def test_a_controller_is_told_from_a_broker() -> None:
     )
     with pytest.raises(WrongAddress, match="this is the port of a controller"):
         connection.receive(encode_response(votes, 4, FIRST), 1.0)
+
+
+def test_who_wants_a_controller_takes_one_that_serves_no_metadata() -> None:
+    connection = Connection(
+        "me", max_response_bytes=10_000, request_timeout_ms=1000, software_version="1", required=VoteRequest
+    )
+    connection.connected(0.0)
+    votes = ApiVersionsResponse(
+        api_keys=[ApiVersion(api_key=key, min_version=0, max_version=2) for key in (18, 52, 60)]
+    )
+    connection.receive(encode_response(votes, 4, FIRST), 1.0)
+    assert connection.state is State.READY
+
+
+def test_a_broker_is_none_to_ask_for_its_vote() -> None:
+    connection = Connection(
+        "me", max_response_bytes=10_000, request_timeout_ms=1000, software_version="1", required=VoteRequest
+    )
+    connection.connected(0.0)
+    with pytest.raises(WrongAddress, match="does not serve Vote"):
+        connection.receive(encode_response(RANGES, 4, FIRST), 1.0)
 
 
 def test_a_broker_of_another_age_is_told() -> None:

@@ -260,7 +260,7 @@ async def list_groups(
 async def describe_groups(
     client: AsyncClient, group_ids: Iterable[str], *, types: Mapping[str, str] | None = None
 ) -> dict[str, GroupDescription | KafkaError]:
-    """Groups of any kind and their members; `types` saves trying, where a listing has told the type."""
+    """Groups of any kind and their members; `types` saves trying, where a listing has named the type."""
     known = types or {}
     return await each(group_ids, lambda group: _describe(client, group, known.get(group)))
 

@@ -231,9 +231,9 @@ class AsyncConsumer(AsyncClient):
         while (event := self.take_event()) is not None:
             try:
                 await self.commit_before(event)
-                told = self.callback(event)(event.partitions)
-                if isawaitable(told):
-                    await told
+                result = self.callback(event)(event.partitions)
+                if isawaitable(result):
+                    await result
             finally:
                 self.finish_event(event)
 

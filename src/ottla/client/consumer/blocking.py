@@ -137,9 +137,9 @@ class Consumer(Blocking):
         while (event := twin.take_event()) is not None:
             try:
                 self._run(twin.commit_before(event))
-                told = twin.callback(event)(event.partitions)
-                if iscoroutine(told):
-                    told.close()
+                result = twin.callback(event)(event.partitions)
+                if iscoroutine(result):
+                    result.close()
                     raise TypeError("a listener with coroutines is for the AsyncConsumer")
             finally:
                 twin.finish_event(event)

@@ -63,7 +63,7 @@ class SessionRequest(NamedTuple):
 
     session_id: int
     epoch: int
-    send: dict[TopicPartition, FetchSpec]
+    send: Mapping[TopicPartition, FetchSpec]
     forget: dict[TopicPartition, Uuid]
     by_id: bool
 
@@ -120,6 +120,12 @@ class FetchSessionHandler:
             self.session_id = NO_SESSION
         self.epoch = FULL_EPOCH
         self._partitions = {}
+
+
+def _without_session(wanted: Mapping[TopicPartition, FetchSpec]) -> SessionRequest:
+    """A fetch that stands alone; no session is made for it."""
+    by_id = all(spec.topic_id != ZERO_UUID for spec in wanted.values())
+    return SessionRequest(NO_SESSION, FINAL_EPOCH, wanted, {}, by_id)
 
 
 def _fetch_topics(send: Mapping[TopicPartition, FetchSpec]) -> list[FetchTopic]:
@@ -226,8 +232,8 @@ class Fetcher:
         settings = self._settings
         if not self._network.ready(node_id, now, settings.channel):
             return
-        session = self._session(node_id)
-        asked = session.build(wanted)
+        session = self._session(node_id) if settings.uses_sessions else None
+        asked = _without_session(wanted) if session is None else session.build(wanted)
         try:
             at_most = None if asked.by_id else FETCH_WITH_TOPIC_IDS - 1
             version = self._network.version_for(node_id, FetchRequest, at_most, settings.channel)
@@ -245,7 +251,8 @@ class Fetcher:
             if error is None:
                 self._on_response(node_id, wanted, names, response, now)
             else:
-                session.failed()
+                if session is not None:
+                    session.failed()
                 self._node_failed(node_id, now)
                 self._reader.on_lost(node_id, error, now)
 
@@ -255,7 +262,7 @@ class Fetcher:
             max_bytes=settings.max_bytes if max_bytes is None else max_bytes,
             isolation_level=int(settings.read_committed),
             session_id=asked.session_id,
-            session_epoch=asked.epoch if settings.uses_sessions else FINAL_EPOCH,
+            session_epoch=asked.epoch,
             topics=_fetch_topics(asked.send),
             forgotten_topics_data=_forgotten_topics(asked.forget),
             rack_id=settings.rack,
@@ -296,10 +303,11 @@ class Fetcher:
         response: Any,
         now: float,
     ) -> None:
-        session = self._session(node_id)
+        session = self._session(node_id) if self._settings.uses_sessions else None
         code = error_of(response.error_code)
         if code is not None:
-            session.failed(code)
+            if session is not None:
+                session.failed(code)
             if code in STALE_METADATA:
                 self._metadata.invalidate()
             self._node_failed(node_id, now)
@@ -307,10 +315,11 @@ class Fetcher:
                 node_id, KafkaError(code, f"fetch from node {node_id}: {code.name}"), now
             )
             return
-        session.accepted(response.session_id if self._settings.uses_sessions else NO_SESSION)
+        if session is not None:
+            session.accepted(response.session_id)
         self._failures.pop(node_id, None)
         nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
-        missing = set() if self._settings.uses_sessions else set(wanted)  # in a session silence means no news
+        missing = set(wanted) if session is None else set()  # in a session silence means no news
         for topic in response.responses:
             name = topic.topic if names is None else names.get(topic.topic_id)
             for data in topic.partitions:

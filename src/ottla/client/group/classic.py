@@ -10,12 +10,12 @@ await: the group core gives it its turns and tells the application what it decid
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.client.config import ConsumerConfig
 from ottla.client.errors import Closed
 from ottla.client.group.assignors import Assignor, make_assignors
-from ottla.client.group.events import Change
+from ottla.client.group.events import Change, Group
 from ottla.client.group.protocol import (
     NO_GENERATION,
     PROTOCOL_TYPE,
@@ -39,10 +39,6 @@ from ottla.wire.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-
-if TYPE_CHECKING:
-    from ottla.client.group.core import GroupCore
-
 
 # Topics nobody speaks of are forgotten by the metadata: those of the other members are spoken of so often.
 _LOOK_AGAIN_MS = 1_000.0
@@ -138,7 +134,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 class ClassicMember:
     """The state machine of one member, from join to leave."""
 
-    def __init__(self, group: "GroupCore", network: NetworkCore, config: ConsumerConfig) -> None:
+    def __init__(self, group: Group, network: NetworkCore, config: ConsumerConfig) -> None:
         self._group = group
         self._network = network
         self._config = config

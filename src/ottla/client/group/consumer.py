@@ -7,11 +7,11 @@ core gives it its turns and tells the application what changes hands.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.client.config import ConsumerConfig
 from ottla.client.errors import Closed, UnsupportedVersion
-from ottla.client.group.events import Change
+from ottla.client.group.events import Change, Group
 from ottla.client.network import MOVED_COORDINATOR, Call, NetworkCore, group_coordinator
 from ottla.client.offsets import GroupMetadata, by_topic
 from ottla.model.errors import ErrorCode, KafkaError, error_of
@@ -20,9 +20,6 @@ from ottla.wire.messages.consumer_group import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
 )
-
-if TYPE_CHECKING:
-    from ottla.client.group.core import GroupCore
 
 JOINING_EPOCH = 0
 LEAVING_EPOCH = -1
@@ -39,7 +36,7 @@ _LOST = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 class ConsumerMember:
     """One member, from its first heartbeat to its last."""
 
-    def __init__(self, group: "GroupCore", network: NetworkCore, config: ConsumerConfig) -> None:
+    def __init__(self, group: Group, network: NetworkCore, config: ConsumerConfig) -> None:
         self._group = group
         self._network = network
         self._config = config

@@ -17,7 +17,7 @@ from typing import Any
 from ottla.client.config import ConsumerConfig
 from ottla.client.consumer.core import ConsumerCore
 from ottla.client.errors import Closed, CommitFailed, StateError
-from ottla.client.group.events import Change, Member, Rebalance
+from ottla.client.group.events import Change, Member, Rebalance, Subscribed
 from ottla.client.network import Call, NetworkCore, group_coordinator
 from ottla.client.offsets import (
     GroupMetadata,
@@ -206,36 +206,6 @@ def _explain(code: ErrorCode, group_id: str) -> str:
 _KEEP_TOPICS_MS = 1_000.0
 
 
-class Subscribed:
-    """What the application wants to read: topics, or an expression that the client or the broker matches."""
-
-    def __init__(self) -> None:
-        self.topics: frozenset[str] = frozenset()
-        self.pattern: re.Pattern[str] | None = None
-        self.server_pattern: str | None = None
-        self._matched_version = -1
-
-    def __bool__(self) -> bool:
-        return bool(self.topics) or self.pattern is not None or self.server_pattern is not None
-
-    def match(self, network: NetworkCore, exclude_internal: bool) -> None:
-        """Look for topics the client-side expression matches, if the picture is new."""
-        metadata = network.metadata
-        if self.pattern is None or metadata.version == self._matched_version or not metadata.covers_all:
-            return
-        self._matched_version = metadata.version
-        self.topics = frozenset(
-            name
-            for name, info in metadata.topics.items()
-            if self.pattern.fullmatch(name) and not (info.is_internal and exclude_internal)
-        )
-
-    @property
-    def is_settled(self) -> bool:
-        """False while a client-side expression waits for its first list of topics."""
-        return self.pattern is None or self._matched_version >= 0
-
-
 class GroupCore:
     """A consumer's side of its group: the subscription, the member, commits, and rebalances for the application."""
 
@@ -386,7 +356,7 @@ class GroupCore:
             self._consumer.hold(self._events[-1].partitions)
 
     def interrupt(self) -> None:
-        """What was to be told is out of date; what is being told ends without consequences."""
+        """Events that the application has not heard of are out of date; the one it hears of now has no consequences."""
         self._events.clear()
         if self._current is not None:
             self._current.then = None

@@ -99,18 +99,18 @@ class ProducerIdentity:
 
     def may_send(self, batch: ProducerBatch) -> bool:
         """May this batch, the first in its queue, go out now?"""
-        if not self.is_known:
+        # Asked for each batch and in each turn: no properties.
+        if self.producer_id == NO_PRODUCER_ID:
             return False
-        sequences = self.of(batch.tp)
-        if not batch.has_sequence:
-            if sequences.in_flight and (
-                self._is_stale(sequences) or sequences.last_acked_sequence == NO_SEQUENCE
-            ):
-                # Number 0 of a new epoch must not overtake what is left of the old one. And a partition that
-                # does not know us takes any number as the first: only once it has 0 may others follow.
-                return False
-            if len(sequences.in_flight) >= MAX_IN_FLIGHT_WITH_IDEMPOTENCE:
-                return False  # what a broker remembers of a producer
+        sequences = self._partitions.get(batch.tp) or self.of(batch.tp)
+        if batch.base_sequence == NO_SEQUENCE:
+            if sequences.in_flight:
+                if len(sequences.in_flight) >= MAX_IN_FLIGHT_WITH_IDEMPOTENCE:
+                    return False  # what a broker remembers of a producer
+                if sequences.last_acked_sequence == NO_SEQUENCE or self._is_stale(sequences):
+                    # A partition that does not know us takes any number as the first: only once it has 0 may others
+                    # follow. And number 0 of a new epoch must not overtake what is left of the old one.
+                    return False
             return batch.tp not in self._unresolved
         # A batch with a number is here again: they go one at a time then, the lowest first.
         return not sequences.in_flight or sequences.in_flight[0] is batch
@@ -133,13 +133,13 @@ class ProducerIdentity:
     # -- after the answer -----------------------------------------------------------------------------
 
     def acknowledged(self, batch: ProducerBatch, base_offset: int) -> None:
-        sequences = self.of(batch.tp)
+        sequences, count = self.of(batch.tp), len(batch)
         if self._is_current(batch, sequences):
-            last = increment_sequence(batch.base_sequence, len(batch) - 1)
+            last = increment_sequence(batch.base_sequence, count - 1)
             if sequences.last_acked_sequence == NO_SEQUENCE or is_after(last, sequences.last_acked_sequence):
                 sequences.last_acked_sequence = last
         if base_offset != NO_OFFSET:
-            last_offset = base_offset + len(batch) - 1
+            last_offset = base_offset + count - 1
             sequences.last_acked_offset = max(sequences.last_acked_offset, last_offset)
         self._forget(batch, sequences)
 

@@ -146,8 +146,9 @@ class RawProducer:
             words = f"{error.message}: another producer has taken over"
             self.sender.fail(ProducerFenced(words) if fenced else error)
             return
-        first, last, count = self._written.get(batch.tp) or Written(NO_OFFSET, NO_OFFSET, 0)
-        if batch.base_offset != NO_OFFSET:
-            first = batch.base_offset if first == NO_OFFSET else min(first, batch.base_offset)
-            last = max(last, batch.base_offset + len(batch) - 1)
-        self._written[batch.tp] = Written(first, last, count + len(batch))
+        first, last, before = self._written.get(batch.tp) or Written(NO_OFFSET, NO_OFFSET, 0)
+        base_offset, count = batch.base_offset, len(batch)
+        if base_offset != NO_OFFSET:
+            first = base_offset if first == NO_OFFSET else min(first, base_offset)
+            last = max(last, base_offset + count - 1)
+        self._written[batch.tp] = Written(first, last, before + count)

@@ -18,7 +18,7 @@ from ottla.client.network import STALE_METADATA, NetworkCore
 from ottla.client.producer.accumulator import ProducerBatch, RecordAccumulator
 from ottla.client.producer.identity import ProducerIdentity
 from ottla.model.errors import ErrorCode, KafkaError, error_of
-from ottla.model.ids import NO_OFFSET, NO_TIMESTAMP, ZERO_UUID, TopicPartition, Uuid
+from ottla.model.ids import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, ZERO_UUID, TopicPartition, Uuid
 from ottla.net.peers import Node
 from ottla.records.batch import HEADER_SIZE
 from ottla.records.compression import NONE
@@ -106,7 +106,7 @@ class Sender:
         if self.identity is not None:
             self.identity.resolve()
             self.identity.restart_if_needed()
-            if not self.identity.is_known:
+            if self.identity.producer_id == NO_PRODUCER_ID:
                 if self._request_identity is not None:
                     self._request_identity(now)
                 return
@@ -173,8 +173,10 @@ class Sender:
         """The next request's worth: one batch a partition, within max_request_size."""
         batches: list[ProducerBatch] = []
         size = 0
-        start = self._network.random.randrange(len(partitions))  # so that a full request starves nobody
-        for tp in partitions[start:] + partitions[:start]:
+        if len(partitions) > 1:
+            start = self._network.random.randrange(len(partitions))  # so that a full request starves nobody
+            partitions = partitions[start:] + partitions[:start]
+        for tp in partitions:
             queue = self.accumulator.queues.get(tp)
             if not queue or tp in self._muted or not self.accumulator.is_ready(queue, now):
                 continue
@@ -342,6 +344,9 @@ class Sender:
 
     def _expire(self, now: float) -> None:
         timeout_ms = self._settings.delivery_timeout_ms
+        oldest = next(iter(self.accumulator.incomplete), None)
+        if oldest is None or oldest.created_ms + timeout_ms > now:
+            return
         for batch in self.accumulator.overdue(timeout_ms, now):
             if batch.is_done:
                 continue

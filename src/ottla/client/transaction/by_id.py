@@ -42,7 +42,7 @@ __all__ = [
     "describe",
     "end",
     "end_all",
-    "end_and_go_on",
+    "end_and_continue",
     "fence_all",
     "init_producer_id",
     "is_v2",
@@ -134,7 +134,7 @@ def end(client: InlineClient, txn: TxnHandle, commit: bool) -> Ended:
     INVALID_PRODUCER_EPOCH       coordinator when the transaction timed out. An open transaction was aborted by that,
                                  but this one may have been committed before: FENCED, and the log has the truth. In
                                  version 2 a timeout raises the epoch by no more than the step of its abort, so that it
-                                 is told as INVALID_TXN_STATE (4.3.1, and Ottla; the first 4.x raised it twice).
+                                 shows as INVALID_TXN_STATE (4.3.1, and Ottla; the first 4.x raised it twice).
     INVALID_PRODUCER_ID_MAPPING  the transactional id has expired (transactional.id.expiration.ms) or its epochs were
     TRANSACTIONAL_ID_NOT_FOUND   used up and it has a new producer id: UNKNOWN, and the log has the truth.
 
@@ -159,7 +159,7 @@ def end_all(client: InlineClient, txns: Sequence[TxnHandle], commit: bool) -> li
     return [outcome for outcome in outcomes if outcome is not None]
 
 
-def end_and_go_on(client: InlineClient, txn: TxnHandle, commit: bool) -> ProducerIdAndEpoch:
+def end_and_continue(client: InlineClient, txn: TxnHandle, commit: bool) -> ProducerIdAndEpoch:
     """End a transaction and say who its producer is from then on, for one that writes another under the same id."""
     raised = client.ask(messages.end_txn(txn, commit=commit, is_v2=is_v2(client)))
     return raised or ProducerIdAndEpoch(txn.producer_id, txn.producer_epoch)

@@ -428,7 +428,7 @@ class TransactionManager:
     # -- errors ---------------------------------------------------------------------------------------
 
     def on_error(self, code: ErrorCode, what: str, *, of_end: bool = False) -> KafkaError:
-        """Take an error of a coordinator's in; returns what the application is told."""
+        """Take an error of a coordinator's in; returns what the application hears."""
         words = f"transactional id {self.transactional_id!r}: {what}: {code.name}"
         if code in FENCED:
             self.fail(
@@ -446,8 +446,8 @@ class TransactionManager:
             return
         was_committing = self.state is State.COMMITTING
         self._needs_epoch = True
-        told = f"{error.message or error.code.name}: abort the transaction, then try it again"
-        self.error = TransactionAbortable(error.code, told)
+        words = f"{error.message or error.code.name}: abort the transaction, then try it again"
+        self.error = TransactionAbortable(error.code, words)
         self._become(State.ABORTABLE)
         self.partitions.clear()
         self.offsets.fail(self.error)

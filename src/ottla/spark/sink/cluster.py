@@ -28,7 +28,7 @@ from ottla.client.transaction.by_id import (
     add_offsets,
     committed,
     end_all,
-    end_and_go_on,
+    end_and_continue,
     fence_all,
     init_producer_id,
     list_open,
@@ -292,7 +292,7 @@ class SinkCluster:
         return {tp: (offset, metadata) for tp, (offset, metadata) in offsets.items()}
 
     def _end_decision(self, identity: Identity) -> Identity:
-        return Identity(*end_and_go_on(self._client, self._handle(identity), commit=True))
+        return Identity(*end_and_continue(self._client, self._handle(identity), commit=True))
 
     # -- the tasks' transactions -----------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from tests.unit.client.fake_groups import FakeGroups
 from ottla.client.config import ConsumerConfig
 from ottla.client.consumer.core import ConsumerCore
 from ottla.client.consumer.fetch import ConsumerRecord
-from ottla.client.errors import CommitFailed
+from ottla.client.errors import Closed, CommitFailed
 from ottla.client.group.classic import TRANSITIONS, ClassicMember, State
 from ottla.client.group.core import GroupCore
 from ottla.client.group.events import Change
@@ -28,6 +28,9 @@ from ottla.wire.messages.groups import (
     JoinGroupResponse,
     LeaveGroupRequest,
     OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
     OffsetFetchRequest,
     SyncGroupRequest,
 )
@@ -548,6 +551,31 @@ def test_automatic_commits_are_made_at_polls_and_only_for_what_was_taken() -> No
     commits = len(rig.sent(OffsetCommitRequest))
     rig.run(lambda: False, 20_000)
     assert len(rig.sent(OffsetCommitRequest)) == commits, "what the broker has is not committed again"
+
+
+def test_an_automatic_commit_that_fails_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(auto_commit_interval_ms=1000)
+    numbers(rig.cluster.partition(TopicPartition("t", 0)), 10)
+    rig.subscribe()
+    assert rig.run(lambda: len(rig.got) == 10)
+    rig.group.auto_commit_failed(Closed())
+    assert not caplog.messages, "who closes knows"
+    refused = OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name="t",
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=0, error_code=ErrorCode.OFFSET_METADATA_TOO_LARGE
+                    )
+                ],
+            )
+        ]
+    )
+    rig.cluster.faults.append(lambda node, r, _: refused if isinstance(r, OffsetCommitRequest) else None)
+    rig.run(lambda: bool(caplog.messages), 20_000)
+    assert "could not be committed automatically" in caplog.text
+    assert "OFFSET_METADATA_TOO_LARGE" in caplog.text
 
 
 def test_partitions_assigned_by_hand_are_committed_by_nobody_in_particular() -> None:

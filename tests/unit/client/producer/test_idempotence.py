@@ -11,7 +11,7 @@ from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWE
 from tests.unit.client.producer.test_producer import Rig, answer, refuse
 
 from ottla.client.producer.accumulator import Delivery, ProducerBatch
-from ottla.client.producer.identity import MAX_EPOCH, PartitionSequences, ProducerIdentity
+from ottla.client.producer.identity import MAX_EPOCH, OnGap, PartitionSequences, ProducerIdentity
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import MAX_SEQUENCE, BatchView
@@ -269,3 +269,31 @@ def test_a_lost_number_that_nothing_followed_raises_the_epoch() -> None:
 def test_the_first_number_is_zero() -> None:
     assert PartitionSequences().is_next(0)
     assert not PartitionSequences().is_next(1)
+
+
+def test_no_more_than_five_batches_of_a_partition_are_in_flight() -> None:
+    """However many connections there are, as after a change of leader: a broker remembers five."""
+    who = identity()
+    who.number(first := make_batch())
+    who.acknowledged(first, 0)
+    for _ in range(5):
+        batch = make_batch()
+        assert who.may_send(batch)
+        who.number(batch)
+    assert not who.may_send(make_batch())
+
+
+def test_who_must_not_raise_the_epoch_tries_again_only_behind_another() -> None:
+    who = ProducerIdentity(OnGap.FAIL)
+    who.assigned(7, 3)
+    who.number(first := make_batch())
+    who.number(second := make_batch())
+    out_of_order = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert who.may_retry(second, out_of_order, -1)
+    assert not who.may_retry(first, out_of_order, -1)
+    assert not who.may_retry(first, ErrorCode.UNKNOWN_PRODUCER_ID, 0)
+    assert who.may_retry(first, ErrorCode.NOT_ENOUGH_REPLICAS, -1)
+    who.failed(first, number_is_free=True)
+    who.resolve()
+    who.restart_if_needed()
+    assert (second.producer_epoch, second.base_sequence) == (3, 1), "never numbered anew"

@@ -12,6 +12,7 @@ from ottla.client.network import NetworkCore
 from ottla.client.producer.accumulator import Delivery
 from ottla.client.producer.core import ProducerCore
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import Uuid
 from ottla.records.batch import HEADER_SIZE, BatchView
 from ottla.wire.messages.produce import (
     LeaderIdAndEpoch,
@@ -221,6 +222,26 @@ def test_the_version_goes_by_names_where_ids_are_not_known() -> None:
     assert cluster.run(delivery.done)
     assert delivery.exception() is None
     assert cluster.versions(ProduceRequest) == [12]
+
+
+def test_an_answer_is_matched_by_the_id_the_batch_was_sent_under() -> None:
+    """The topic is made anew, and the client hears of it, while the answer is on its way."""
+    rig = Rig()
+    old_id = rig.topic.topic_id
+
+    def made_anew(node: int, request: Any, version: int) -> Any:
+        if isinstance(request, ProduceRequest):
+            info = rig.core.metadata.topics["t"]
+            rig.core.metadata.names_by_id.pop(old_id, None)
+            info.topic_id = Uuid(b"n" * 16)
+            rig.core.metadata.names_by_id[info.topic_id] = "t"
+        return None
+
+    rig.cluster.faults.append(made_anew)
+    delivery = rig.send(b"a")
+    rig.settle([delivery])
+    assert delivery.metadata().offset == 0
+    assert len(rig.produce_requests()) == 1
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
