@@ -1,4 +1,4 @@
-"""BrokerConfig: every broker setting, typed, with the layers that may change while the broker runs.
+"""BrokerConfig (Kafka's KafkaConfig): every broker setting, typed, with the layers that may change while it runs.
 
 Precedence, as in Kafka (KIP-226): set for this broker while it runs, set for all brokers, the static
 configuration (file, environment, -X and what a cluster of one fills in), the default. A BrokerConfig never

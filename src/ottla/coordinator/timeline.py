@@ -1,4 +1,4 @@
-"""State that can go back: what was written to the log but is not yet committed can be undone.
+"""State that can be rolled back, as Kafka's SnapshotRegistry and TimelineHashMap: what is not committed can be undone.
 
 Purpose: a shard replays its records when they are appended, before they are committed. Every change made through
 a TimelineDict or TimelineValue is journalled with the offset of its record; `rollback` undoes the newest changes

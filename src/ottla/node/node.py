@@ -1,4 +1,4 @@
-"""A node: every part put together, started in order and stopped in reverse.
+"""A node (Kafka's BrokerServer and ControllerServer): every part put together, started in order, stopped in reverse.
 
 Start: sockets are bound (so that ports are known), empty directories are formatted, the controller loads the
 metadata log and leads it, the broker registers itself, logs are loaded with the configuration the image gives them,

@@ -1,4 +1,4 @@
-"""What ties a group's member to the consumer's positions and to the application.
+"""Kafka's ConsumerCoordinator: ties a group's member to the consumer's positions and to the application.
 
 The member decides what changes hands; the application is told, and answers, in its own time: `take` hands the
 driver the next rebalance event, the driver commits and calls the listener, `finish` lets the member go on. So

@@ -1,4 +1,4 @@
-"""The handlers, one module an API family; `load` registers all of them.
+"""Kafka's KafkaApis: the handlers, one module an API family; `load` registers all of them.
 
 The families of groups and queues bring in their state machines, a third of all that a broker imports: a start does
 not wait for them. They are imported when the first request for one comes, or when the broker has nothing else to do.
