@@ -75,7 +75,8 @@ def script(shell: str) -> str:
     if shell == "bash":
         return f"{made}\n{_BASH_END}"
     # Of arguments that take many words shtab completes the first in zsh: `*:` is for all of them.
-    return made.replace('"(*)::', '"*:') if shell == "zsh" else made
+    # And `source <(ottla completion zsh)` is to register it as `eval` does.
+    return made.replace('"(*)::', '"*:').replace("== eval ]]", "== (eval|file) ]]") if shell == "zsh" else made
 
 
 def whole_parser() -> argparse.ArgumentParser:

@@ -110,3 +110,14 @@ def test_names_are_asked_where_the_command_line_says(names: Path) -> None:
 
 def test_zsh_completes_every_one_of_many_words() -> None:
     assert '"*:its name (default\\: all):_ottla_topic"' in SCRIPTS["zsh"]
+
+
+@pytest.mark.parametrize("way", ['eval "$(cat {})"', "source {}"])
+def test_zsh_registers_it_also_when_it_is_sourced(tmp_path: Path, way: str) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    made = tmp_path / "ottla.zsh"
+    made.write_text(SCRIPTS["zsh"])
+    begin = f"autoload -Uz compinit; compinit -u -d {tmp_path}/dump"
+    words = ["zsh", "-fc", f"{begin}; {way.format(made)}; print $_comps[ottla]"]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "_shtab_ottla\n"
