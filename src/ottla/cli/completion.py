@@ -76,7 +76,9 @@ def script(shell: str) -> str:
         return f"{made}\n{_BASH_END}"
     # Of arguments that take many words shtab completes the first in zsh: `*:` is for all of them.
     # And `source <(ottla completion zsh)` is to register it as `eval` does.
-    return made.replace('"(*)::', '"*:').replace("== eval ]]", "== (eval|file) ]]") if shell == "zsh" else made
+    return (
+        made.replace('"(*)::', '"*:').replace("== eval ]]", "== (eval|file) ]]") if shell == "zsh" else made
+    )
 
 
 def whole_parser() -> argparse.ArgumentParser:
