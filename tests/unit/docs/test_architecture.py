@@ -87,3 +87,9 @@ def test_kafkas_classes_are_found_by_their_names(row: str) -> None:
         assert any(
             re.search(rf"^(class|def|async def) {name}\b", f.read_text(), re.M) for f in whole.glob("*.py")
         ), name
+
+
+def test_unit_tests_lie_where_what_they_test_lies() -> None:
+    tests = ROOT / "tests" / "unit"
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")} - {Path("docs")}
+    assert [str(folder) for folder in sorted(folders) if not (PACKAGE / folder).is_dir()] == []
