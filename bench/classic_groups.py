@@ -20,7 +20,7 @@ from bench.report import Report, Row
 from bench.servers import both
 from ottla.wire.codec import decode
 from ottla.wire.framing import encode_request as frame_of
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,

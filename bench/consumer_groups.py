@@ -23,7 +23,7 @@ from bench.report import Report, Row
 from bench.servers import both, create_topic
 from ottla.wire.codec import decode
 from ottla.wire.framing import encode_request as frame_of
-from ottla.wire.messages.consumer_group import (
+from ottla.wire.messages.groups.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
     ConsumerGroupHeartbeatResponse,

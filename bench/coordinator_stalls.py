@@ -21,7 +21,7 @@ from bench.load import Connection, connection
 from bench.servers import create_topic, delete_topic
 from ottla.wire.codec import decode
 from ottla.wire.framing import encode_request as frame_of
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
@@ -33,14 +33,14 @@ from ottla.wire.messages.groups import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
-from ottla.wire.messages.producers import InitProducerIdRequest, InitProducerIdResponse
-from ottla.wire.messages.share_group import ShareGroupHeartbeatRequest
-from ottla.wire.messages.streams_group import (
+from ottla.wire.messages.groups.share import ShareGroupHeartbeatRequest
+from ottla.wire.messages.groups.streams import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatRequestSubtopology,
     StreamsGroupHeartbeatRequestTopology,
     TopicInfo,
 )
+from ottla.wire.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from ottla.wire.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,

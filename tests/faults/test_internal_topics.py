@@ -20,9 +20,9 @@ from ottla.coordinator.java_hash import partition_for
 from ottla.coordinator.transaction.log import TRANSACTION_RECORDS
 from ottla.share.coordinator import SHARE_RECORDS
 from ottla.wire.codec import encode
-from ottla.wire.messages.offsets_log import OffsetCommitValue
-from ottla.wire.messages.share_state_log import ShareSnapshotKey
-from ottla.wire.messages.transaction_log import TransactionLogKey
+from ottla.wire.messages.logs.offsets import OffsetCommitValue
+from ottla.wire.messages.logs.share_state import ShareSnapshotKey
+from ottla.wire.messages.logs.transactions import TransactionLogKey
 
 GROUP, TOPIC, TRANSACTIONAL_ID = "hurt", "orders", "payments"
 OFFSETS, TRANSACTIONS, SHARE_STATE = "__consumer_offsets", "__transaction_state", "__share_group_state"

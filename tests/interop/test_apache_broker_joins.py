@@ -15,7 +15,9 @@ from tests.interop.process import HOST, ServerProcess, receive_frame, wait_until
 
 from ottla.wire.codec import decode
 from ottla.wire.framing import encode_request
-from ottla.wire.messages import broker_lifecycle, configs, metadata, raft, topics
+from ottla.wire.messages import metadata
+from ottla.wire.messages.admin import configs, topics
+from ottla.wire.messages.nodes import broker_lifecycle, raft
 
 pytestmark = pytest.mark.interop
 

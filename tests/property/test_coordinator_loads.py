@@ -17,7 +17,7 @@ from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.runtime import CoordinatorState
 from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult
 from ottla.records.record import build_batch
-from ottla.wire.messages.offsets_log import OffsetCommitValue
+from ottla.wire.messages.logs.offsets import OffsetCommitValue
 
 NAMES = {"group": ("g", "h"), "group_id": ("g", "h"), "member_id": ("m", "n"), "topic": ("t",)}
 

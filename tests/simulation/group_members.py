@@ -19,16 +19,7 @@ from ottla.coordinator.group.consumer.migration import parse_assignment, parse_s
 from ottla.coordinator.group.context import Caller
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.codec import encode
-from ottla.wire.messages.consumer_group import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatRequestTopicPartitions,
-)
-from ottla.wire.messages.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    TopicPartition,
-)
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -36,6 +27,15 @@ from ottla.wire.messages.groups import (
     MemberIdentity,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
+)
+from ottla.wire.messages.groups.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatRequestTopicPartitions,
+)
+from ottla.wire.messages.groups.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
 )
 
 if TYPE_CHECKING:

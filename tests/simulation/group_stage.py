@@ -29,7 +29,7 @@ from ottla.model.pending import Pending
 from ottla.records.batch import BatchView
 from ottla.records.control import ControlType, parse_control_type
 from ottla.records.record import read_records
-from ottla.wire.messages.offsets_log import ConsumerGroupMetadataKey, GroupMetadataKey, OffsetCommitKey
+from ottla.wire.messages.logs.offsets import ConsumerGroupMetadataKey, GroupMetadataKey, OffsetCommitKey
 
 GROUP = "g"
 TOPICS = {"t": 4, "u": 2}

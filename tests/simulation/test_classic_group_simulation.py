@@ -22,7 +22,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

@@ -27,9 +27,9 @@ from ottla.metadata.loader import MetadataLoader, MetadataPublisher
 from ottla.metadata.serde import decode_frame
 from ottla.metadata.snapshot import bootstrap_records
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.messages import broker_lifecycle as lifecycle
-from ottla.wire.messages import configs as c
-from ottla.wire.messages import topics as t
+from ottla.wire.messages.admin import configs as c
+from ottla.wire.messages.admin import topics as t
+from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 from ottla.wire.messages.producers import AllocateProducerIdsRequest
 
 SEEDS = range(25)

@@ -27,7 +27,7 @@ from ottla.coordinator.runtime import Producer
 from ottla.coordinator.shard import CoordinatorResult
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

@@ -24,7 +24,7 @@ from ottla.share.coordinator import ShareCoordinator, StateChange, combine
 from ottla.share.groups import ShareGroupService
 from ottla.share.persister import DefaultStatePersister
 from ottla.share.state import PersisterStateBatch, SharePartitionKey
-from ottla.wire.messages.share_group import (
+from ottla.wire.messages.groups.share import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
     AlterShareGroupOffsetsRequestTopic,

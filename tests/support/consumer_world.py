@@ -37,14 +37,14 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.model.pending import Pending
 from ottla.wire.codec import encode
-from ottla.wire.messages.consumer_group import (
+from ottla.wire.messages.groups.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
     ConsumerGroupHeartbeatResponse,
     DescribedGroup,
 )
-from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription
-from ottla.wire.messages.consumer_protocol import TopicPartition as ProtocolPartition
+from ottla.wire.messages.groups.consumer_protocol import ConsumerProtocolSubscription
+from ottla.wire.messages.groups.consumer_protocol import TopicPartition as ProtocolPartition
 
 Owned = Mapping[str, Sequence[int]]
 PARTITION = PartitionRegistration((1,), (), (1,), (), (), 1, 0, 0, 0)

@@ -31,7 +31,7 @@ from ottla.model.ids import TopicPartition, Uuid
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
 from ottla.records.record import read_records
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,

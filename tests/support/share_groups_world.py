@@ -40,7 +40,7 @@ from ottla.share.coordinator import SHARE_RECORDS, ShareCoordinatorService, Shar
 from ottla.share.groups import ShareGroupService
 from ottla.share.persister import DefaultStatePersister
 from ottla.share.state import SharePartitionKey
-from ottla.wire.messages.share_group import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from ottla.wire.messages.groups.share import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 PARTITION = PartitionRegistration((1,), (), (1,), (), (), 1, 0, 0, 0)
 Assigned = dict[str, list[int]]

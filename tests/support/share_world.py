@@ -29,7 +29,7 @@ from ottla.share.state import PersistedState, PersisterStateBatch, RecordState, 
 from ottla.storage.log.log import Log
 from ottla.storage.validator import AppendOrigin
 from ottla.wire.codec import decode, encode
-from ottla.wire.messages.share_group import (
+from ottla.wire.messages.groups.share import (
     AcknowledgementBatch,
     AcknowledgePartition,
     AcknowledgeTopic,

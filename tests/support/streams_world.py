@@ -23,7 +23,7 @@ from ottla.metadata.delta import Delta
 from ottla.metadata.image import ResourceType
 from ottla.model.errors import KafkaError
 from ottla.model.pending import Pending
-from ottla.wire.messages.streams_group import (
+from ottla.wire.messages.groups.streams import (
     CopartitionGroup,
     Endpoint,
     KeyValue,

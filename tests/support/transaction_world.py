@@ -296,7 +296,7 @@ class TransactionWorld:
 
 
 def _key(transactional_id: str) -> Any:
-    from ottla.wire.messages.transaction_log import TransactionLogKey
+    from ottla.wire.messages.logs.transactions import TransactionLogKey
 
     return TransactionLogKey(transactional_id=transactional_id)
 

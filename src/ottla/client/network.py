@@ -30,7 +30,7 @@ from ottla.net.client import NetworkClient, NetworkSettings
 from ottla.net.connection import Authenticator, OnDone
 from ottla.net.peers import MAIN, Backoff, Peer
 from ottla.net.transport import Action
-from ottla.wire.messages.groups import FindCoordinatorRequest
+from ottla.wire.messages.groups.classic import FindCoordinatorRequest
 from ottla.wire.messages.metadata import MetadataRequest
 
 # -- coordinators -----------------------------------------------------------------------------------------

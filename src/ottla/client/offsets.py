@@ -14,7 +14,7 @@ from ottla.client.metadata import ClusterMetadata
 from ottla.client.network import NetworkCore
 from ottla.model.errors import ErrorCode, error_of
 from ottla.model.ids import ZERO_UUID, TopicPartition
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

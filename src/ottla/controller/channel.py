@@ -8,8 +8,11 @@ Rules: every call gives the response of its API; errors are in it.
 from typing import Protocol
 
 from ottla.controller.result import RequestContext
-from ottla.wire.messages import broker_lifecycle as lifecycle
-from ottla.wire.messages import configs, features, producers, replication, topics
+from ottla.wire.messages import producers
+from ottla.wire.messages.admin import cluster as features
+from ottla.wire.messages.admin import configs, topics
+from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
+from ottla.wire.messages.nodes import replication
 
 
 class ControllerChannel(Protocol):

@@ -33,8 +33,8 @@ from ottla.metadata.records import (
 from ottla.metadata.registrations import BrokerRegistration, is_reserved_directory
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid, uuid_to_str
-from ottla.wire.messages import broker_lifecycle as m
 from ottla.wire.messages import producers
+from ottla.wire.messages.nodes import broker_lifecycle as m
 
 # Producer ids that a broker is given at once.
 BLOCK_SIZE = 1_000

@@ -24,7 +24,7 @@ from ottla.metadata.records import ClearElrRecord, ConfigRecord, MetadataRecord
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import topic_name_problem
 from ottla.model.policies import ConfigChange
-from ottla.wire.messages import configs as m
+from ottla.wire.messages.admin import configs as m
 
 CORDONED_LOG_DIRS = "cordoned.log.dirs"
 

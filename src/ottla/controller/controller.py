@@ -39,11 +39,12 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid, random_uuid
 from ottla.model.tasks import report, spawn, spawn_restarting
 from ottla.raft.driver import RaftDriver
-from ottla.wire.messages import broker_lifecycle as lifecycle
-from ottla.wire.messages import configs as config_messages
-from ottla.wire.messages import features as feature_messages
-from ottla.wire.messages import producers, replication
-from ottla.wire.messages import topics as topic_messages
+from ottla.wire.messages import producers
+from ottla.wire.messages.admin import cluster as feature_messages
+from ottla.wire.messages.admin import configs as config_messages
+from ottla.wire.messages.admin import topics as topic_messages
+from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
+from ottla.wire.messages.nodes import replication
 
 logger = logging.getLogger(__name__)
 

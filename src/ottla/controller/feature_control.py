@@ -25,7 +25,7 @@ from ottla.metadata.records import (
 )
 from ottla.metadata.snapshot import feature_level_of, metadata_version_of
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.messages import features as m
+from ottla.wire.messages.admin import cluster as m
 
 
 class UpgradeType(IntEnum):

@@ -24,7 +24,7 @@ from ottla.metadata.image import ClusterImage
 from ottla.metadata.records import NO_LEADER_CHANGE, MetadataRecord, PartitionChangeRecord
 from ottla.metadata.registrations import LeaderRecoveryState, PartitionRegistration, TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.messages import replication as m
+from ottla.wire.messages.nodes import replication as m
 
 # ElectLeadersRequest.election_type.
 PREFERRED, UNCLEAN = 0, 1

@@ -31,7 +31,7 @@ from ottla.metadata.registrations import LeaderRecoveryState, PartitionRegistrat
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid, topic_name_problem
 from ottla.model.policies import NewTopic
-from ottla.wire.messages import topics as m
+from ottla.wire.messages.admin import topics as m
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 MAX_PARTITIONS_PER_BATCH = 10_000

@@ -24,7 +24,7 @@ from ottla.records.batch import LOG_OVERHEAD, BatchView, iter_batches
 from ottla.records.control import ControlType, control_batch, parse_control_type
 from ottla.records.record import read_records
 from ottla.wire.codec import decode, encode
-from ottla.wire.messages.records_control import (
+from ottla.wire.messages.logs.control import (
     KRaftVersionRecord,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,

@@ -16,7 +16,7 @@ from ottla.metadata.registrations import Endpoint
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, Uuid
 from ottla.model.tasks import spawn, spawn_restarting
-from ottla.wire.messages.broker_lifecycle import (
+from ottla.wire.messages.nodes.broker_lifecycle import (
     AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -24,13 +24,13 @@ from ottla.wire.messages.broker_lifecycle import (
     Feature,
     Listener,
 )
-from ottla.wire.messages.broker_lifecycle import (
+from ottla.wire.messages.nodes.broker_lifecycle import (
     AssignReplicasToDirsRequestDirectoryData as Directory,
 )
-from ottla.wire.messages.broker_lifecycle import (
+from ottla.wire.messages.nodes.broker_lifecycle import (
     AssignReplicasToDirsRequestPartitionData as PartitionData,
 )
-from ottla.wire.messages.broker_lifecycle import (
+from ottla.wire.messages.nodes.broker_lifecycle import (
     AssignReplicasToDirsRequestTopicData as TopicData,
 )
 

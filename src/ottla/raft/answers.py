@@ -21,7 +21,7 @@ from ottla.raft.metadata_log import METADATA_PARTITION, MetadataLog, Validity, V
 from ottla.raft.quorum_state import NONE as NO_LEADER
 from ottla.raft.voters import ReplicaKey
 from ottla.wire.messages import fetch as f
-from ottla.wire.messages import raft as m
+from ottla.wire.messages.nodes import raft as m
 
 TOPIC, PARTITION = METADATA_PARTITION
 NONE = 0

@@ -36,13 +36,13 @@ from ottla.records.batch import BatchView
 from ottla.records.control import ControlType, control_batch
 from ottla.wire.codec import decode, encode
 from ottla.wire.messages import fetch as f
-from ottla.wire.messages import raft as m
-from ottla.wire.messages.records_control import (
+from ottla.wire.messages.logs.control import (
     KRaftVersionRecord,
     LeaderChangeMessage,
     LeaderChangeMessageVoter,
     VotersRecord,
 )
+from ottla.wire.messages.nodes import raft as m
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from ottla.metadata.features import DISABLED, KRAFT_VERSION, SUPPORTED_FEATURES, VersionRange
 from ottla.metadata.registrations import Endpoint
 from ottla.model.ids import ZERO_UUID, Uuid
-from ottla.wire.messages import records_control
-from ottla.wire.messages.records_control import KRaftVersionFeature, VotersRecord, VotersRecordVoter
+from ottla.wire.messages.logs import control as records_control
+from ottla.wire.messages.logs.control import KRaftVersionFeature, VotersRecord, VotersRecordVoter
 
 SUPPORTED_KRAFT_VERSIONS = SUPPORTED_FEATURES[KRAFT_VERSION]
 

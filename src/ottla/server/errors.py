@@ -13,7 +13,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
 from ottla.server.context import Services
 from ottla.wire.fast.produce import Endpoint
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,

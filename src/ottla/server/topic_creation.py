@@ -20,7 +20,7 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.tasks import spawn
-from ottla.wire.messages.topics import (
+from ottla.wire.messages.admin.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreatableTopicResult,

@@ -29,8 +29,8 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid, uuid_to_str
 from ottla.model.pending import Pending
 from ottla.share.state import PersisterStateBatch, SharePartitionKey
-from ottla.wire.messages import share_state_log as wire
-from ottla.wire.messages.share_state_log import ShareSnapshotKey, ShareUpdateKey
+from ottla.wire.messages.logs import share_state as wire
+from ottla.wire.messages.logs.share_state import ShareSnapshotKey, ShareUpdateKey
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from ottla.model.errors import KafkaError
 from ottla.model.ids import Uuid
 from ottla.model.pending import Pending, gather
 from ottla.share.persister import DefaultStatePersister, PersisterOutcomes
-from ottla.wire.messages.share_group import (
+from ottla.wire.messages.groups.share import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponseTopic,
     DeleteShareGroupOffsetsRequest,

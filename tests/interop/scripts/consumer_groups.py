@@ -21,8 +21,8 @@ from ottla.metadata.image import ClusterImage
 from ottla.metadata.persistent import PMap
 from ottla.metadata.registrations import TopicImage
 from ottla.model.ids import Uuid
-from ottla.wire.messages.offsets_log import ConsumerGroupMetadataKey
-from ottla.wire.messages.streams_group_log import StreamsGroupMetadataKey
+from ottla.wire.messages.logs.offsets import ConsumerGroupMetadataKey
+from ottla.wire.messages.logs.streams_group import StreamsGroupMetadataKey
 
 HEARTBEAT, DESCRIBE, ALTER, DELETE_TOPICS, CREATE_PARTITIONS = 68, 69, 44, 20, 37
 COMMIT, OFFSET_FETCH, LIST_GROUPS, DELETE_GROUPS = 8, 9, 16, 42

@@ -23,7 +23,7 @@ from ottla.coordinator.group.share import assignor
 from ottla.coordinator.group.share.group import subscription_type
 from ottla.coordinator.java_hash import copied_capacity, hash_order, java_hash_code, members_in_order
 from ottla.model.ids import Uuid
-from ottla.wire.messages import share_group_log as log
+from ottla.wire.messages.logs import share_group as log
 
 HEARTBEAT, DESCRIBE, OFFSETS, ALTER, DELETE_OFFSETS = 76, 77, 90, 91, 92
 LIST_GROUPS, DELETE_GROUPS, DELETE_TOPICS, CREATE_PARTITIONS = 16, 42, 20, 37

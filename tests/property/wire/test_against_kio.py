@@ -15,19 +15,18 @@ from tests.property.wire.kio_oracle import (
     oracle_encode,
 )
 from tests.property.wire.strategies import messages, normal, oracle_element, oracle_fields, present
+from tests.support.messages import every_message
 
 from ottla.wire.codec import decode, encode
-from ottla.wire.registry import message_class, message_names
 from ottla.wire.schema import Array, schema_of
 
 
 def known_versions() -> list[Any]:
     cases = []
-    for name in message_names():
-        cls = message_class(name)
+    for cls in every_message():
         for version in schema_of(cls).versions:
             if oracle_class(cls, version) is not None:
-                cases.append(pytest.param(cls, version, id=f"{name}-v{version}"))
+                cases.append(pytest.param(cls, version, id=f"{cls.__name__}-v{version}"))
     return cases
 
 

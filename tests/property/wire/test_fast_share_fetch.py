@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ottla.model.errors import ErrorCode
 from ottla.wire.codec import encode
 from ottla.wire.fast.share_fetch import SharePartitionAnswer, encode_share_fetch_response
-from ottla.wire.messages import share_group
+from ottla.wire.messages.groups import share as share_group
 
 MANY = settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 INT16 = st.integers(-(2**15), 2**15 - 1)

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.property.wire.fast_shapes import fetch_as_fast, produce_as_message
 from tests.property.wire.strategies import messages
+from tests.support.messages import every_message
 
 from ottla.model.ids import Uuid
 from ottla.wire.codec import WireError, decode, encode
@@ -15,7 +16,6 @@ from ottla.wire.fast.produce import decode_produce
 from ottla.wire.framing import decode_request_header
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from ottla.wire.registry import message_class, message_names
 from ottla.wire.schema import schema_of
 
 MANY = settings(max_examples=400, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -26,8 +26,7 @@ BYTES_ALWAYS = 100_000
 
 
 def cases() -> list[tuple[type[Any], int]]:
-    classes = [message_class(name) for name in message_names()]
-    return [(cls, version) for cls in classes for version in schema_of(cls).versions]
+    return [(cls, version) for cls in every_message() for version in schema_of(cls).versions]
 
 
 CASES = cases()

@@ -7,17 +7,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.property.wire.kio_oracle import oracle_class
 from tests.property.wire.strategies import messages
+from tests.support.messages import every_message
 
 from ottla.wire.codec import WireError, decode, encode
-from ottla.wire.registry import message_class, message_names
 from ottla.wire.schema import schema_of
 
 FEW = settings(max_examples=10, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
 def every_version() -> list[tuple[type[Any], int]]:
-    classes = [message_class(name) for name in message_names()]
-    return [(cls, version) for cls in classes for version in schema_of(cls).versions]
+    return [(cls, version) for cls in every_message() for version in schema_of(cls).versions]
 
 
 def unknown_to_kio() -> list[Any]:

@@ -19,7 +19,9 @@ from ottla.client.group.protocol import (
 )
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import TopicPartition
-from ottla.wire.messages import consumer_group, groups, producers, transactions
+from ottla.wire.messages import producers, transactions
+from ottla.wire.messages.groups import classic as groups
+from ottla.wire.messages.groups import consumer as consumer_group
 
 RANGES = {
     8: (2, 10),

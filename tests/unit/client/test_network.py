@@ -10,8 +10,8 @@ from ottla.client.errors import ConnectionLost, NoBrokersAvailable, TimedOut, Un
 from ottla.client.network import Call, NetworkCore, To
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.wire.messages.admin.cluster import DescribeClusterRequest, DescribeClusterResponse
 from ottla.wire.messages.api_versions import ApiVersionsRequest
-from ottla.wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataResponse
 

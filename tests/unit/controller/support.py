@@ -11,7 +11,7 @@ from ottla.metadata import records as r
 from ottla.metadata.delta import ImageBuilder
 from ottla.metadata.features import SUPPORTED_FEATURES
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
-from ottla.wire.messages import broker_lifecycle as lifecycle
+from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 
 CLUSTER_ID = "cluster"
 CONTEXT = RequestContext(api_version=99)

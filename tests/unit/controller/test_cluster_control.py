@@ -10,7 +10,7 @@ from ottla.metadata import records as r
 from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID
-from ottla.wire.messages import broker_lifecycle as m
+from ottla.wire.messages.nodes import broker_lifecycle as m
 
 TIMEOUT_MS = 9000
 

@@ -8,7 +8,7 @@ from ottla.controller.result import RequestContext
 from ottla.metadata import records as r
 from ottla.metadata.image import ResourceType
 from ottla.model.errors import ErrorCode
-from ottla.wire.messages import configs as m
+from ottla.wire.messages.admin import configs as m
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER, METRICS, GROUP = 2, 4, 16, 32

@@ -22,11 +22,11 @@ from ottla.metadata.serde import read_record_batch
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import random_uuid
 from ottla.raft.metadata_log import MetadataLogConfig
-from ottla.wire.messages import broker_lifecycle as lifecycle
-from ottla.wire.messages import configs as c
-from ottla.wire.messages import topics as t
+from ottla.wire.messages.admin import configs as c
+from ottla.wire.messages.admin import topics as t
+from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
+from ottla.wire.messages.nodes.replication import ElectLeadersRequest
 from ottla.wire.messages.producers import AllocateProducerIdsRequest
-from ottla.wire.messages.replication import ElectLeadersRequest
 
 CONTEXT = RequestContext(7)
 Work = Callable[[Controller], Awaitable[None]]

@@ -10,7 +10,7 @@ from ottla.metadata import records as r
 from ottla.metadata.image import EMPTY_IMAGE, ResourceType
 from ottla.metadata.snapshot import bootstrap_records
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.messages import features as m
+from ottla.wire.messages.admin import cluster as m
 from ottla.wire.messages.producers import AllocateProducerIdsRequest
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3

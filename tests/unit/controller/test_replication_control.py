@@ -12,8 +12,8 @@ from ottla.controller.result import RequestContext
 from ottla.metadata import records as r
 from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.messages import broker_lifecycle as lifecycle
-from ottla.wire.messages import replication as m
+from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
+from ottla.wire.messages.nodes import replication as m
 
 
 def state(cluster: Cluster, number: int = 0) -> PartitionRegistration:

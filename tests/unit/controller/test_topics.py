@@ -9,7 +9,7 @@ from ottla.metadata import records as r
 from ottla.metadata.image import ResourceType
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID
-from ottla.wire.messages import topics as m
+from ottla.wire.messages.admin import topics as m
 
 
 def topic(name: str = "t", partitions: int = 1, factor: int = 1, **fields: object) -> m.CreatableTopic:

@@ -27,7 +27,7 @@ from ottla.coordinator.shard import CoordinatorRecord
 from ottla.records.batch import CRC_OFFSET, HEADER_SIZE, compute_crc, iter_batches
 from ottla.records.control import end_txn_marker
 from ottla.records.record import build_batch
-from ottla.wire.messages.offsets_log import GroupMetadataKey, OffsetCommitValue
+from ottla.wire.messages.logs.offsets import GroupMetadataKey, OffsetCommitValue
 
 Pair = tuple[bytes | None, bytes | None]
 

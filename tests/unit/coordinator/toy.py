@@ -20,7 +20,7 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
-from ottla.wire.messages.offsets_log import OffsetCommitKey, OffsetCommitValue
+from ottla.wire.messages.logs.offsets import OffsetCommitKey, OffsetCommitValue
 
 PLACE = TopicPartition("__consumer_offsets", 3)
 

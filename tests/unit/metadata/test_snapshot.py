@@ -22,7 +22,7 @@ from ottla.metadata.snapshot import (
 )
 from ottla.model.errors import KafkaError
 from ottla.records.batch import iter_batches
-from ottla.wire.messages.records_control import VotersRecord
+from ottla.wire.messages.logs.control import VotersRecord
 
 APACHE = Path(__file__).parent / "apache-4.3.1"
 VOTERS = VotersRecord(version=0, voters=[])

@@ -11,8 +11,8 @@ from ottla.net.connection import ApiRanges, Connection, State
 from ottla.wire.framing import decode_request_header, encode_response
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.metadata import MetadataRequest, MetadataResponse
-from ottla.wire.messages.raft import VoteRequest
-from ottla.wire.messages.sasl import SaslHandshakeRequest, SaslHandshakeResponse
+from ottla.wire.messages.nodes.raft import VoteRequest
+from ottla.wire.messages.security.sasl import SaslHandshakeRequest, SaslHandshakeResponse
 
 RANGES = ApiVersionsResponse(
     api_keys=[

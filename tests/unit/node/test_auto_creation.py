@@ -11,8 +11,8 @@ from tests.unit.node.test_group_offsets import Client
 
 from ottla.model.errors import ErrorCode
 from ottla.testing import Broker
+from ottla.wire.messages.admin.topics import CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from ottla.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 
 UNKNOWN = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 

@@ -14,7 +14,7 @@ from ottla.model.ids import TopicPartition
 from ottla.storage.log import log as log_module
 from ottla.storage.segment.file_records import ColdDataError
 from ottla.testing import Broker
-from ottla.wire.messages.log_dirs import (
+from ottla.wire.messages.admin.log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,

@@ -19,7 +19,7 @@ from ottla.model.pending import Pending
 from ottla.node import coordinators
 from ottla.node.coordinators import MAX_THREADS, LoopBackground
 from ottla.testing import Broker
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     FindCoordinatorRequest,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,

@@ -22,7 +22,7 @@ from ottla.server.handlers.metadata import normal_share_key
 from ottla.testing import Broker
 from ottla.wire.codec import decode
 from ottla.wire.framing import decode_response_header, encode_request
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     DeleteGroupsRequest,
     FindCoordinatorRequest,
     ListGroupsRequest,

@@ -17,8 +17,8 @@ from ottla.records.record import build_batch
 from ottla.testing import Broker
 from ottla.wire.codec import decode
 from ottla.wire.framing import decode_response_header, encode_request
-from ottla.wire.messages.features import FeatureUpdateKey, UpdateFeaturesRequest
-from ottla.wire.messages.groups import FindCoordinatorRequest
+from ottla.wire.messages.admin.cluster import FeatureUpdateKey, UpdateFeaturesRequest
+from ottla.wire.messages.groups.classic import FindCoordinatorRequest
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.wire.messages.producers import DescribeProducersRequest, InitProducerIdRequest, TopicRequest
 from ottla.wire.messages.transactions import (

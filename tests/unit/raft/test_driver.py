@@ -32,7 +32,7 @@ from ottla.raft.quorum_state import MAX_EPOCH, ElectionState, QuorumStateError, 
 from ottla.raft.voters import ReplicaKey
 from ottla.wire.codec import encode
 from ottla.wire.messages import fetch as f
-from ottla.wire.messages import raft as m
+from ottla.wire.messages.nodes import raft as m
 
 NEW = Asked(version=18)
 

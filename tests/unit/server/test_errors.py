@@ -5,7 +5,8 @@ import pytest
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.server.errors import error_response
 from ottla.wire.codec import decode, encode
-from ottla.wire.messages.cluster import DescribeClusterRequest
+from ottla.wire.messages.admin.cluster import DescribeClusterRequest
+from ottla.wire.messages.admin.topics import DeleteRecordsRequest
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -20,7 +21,6 @@ from ottla.wire.messages.metadata import (
     MetadataResponse,
     TopicRequest,
 )
-from ottla.wire.messages.topics import DeleteRecordsRequest
 
 ERROR = ErrorCode.INVALID_REQUEST
 

@@ -8,7 +8,7 @@ from tests.support.clock import ManualClock
 from ottla.coordinator.group.streams.topology import ConfiguredInternalTopic
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.server.topic_creation import MAX_FAILURES, StreamsInternalTopics
-from ottla.wire.messages.topics import CreatableTopicResult, CreateTopicsResponse
+from ottla.wire.messages.admin.topics import CreatableTopicResult, CreateTopicsResponse
 
 RETRY_MS = 10_000
 

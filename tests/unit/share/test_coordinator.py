@@ -11,7 +11,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.share.coordinator import ShareCoordinatorShard, ShareGroupOffset, StateChange, Summary
 from ottla.share.state import PersisterStateBatch, SharePartitionKey
-from ottla.wire.messages.share_state_log import ShareSnapshotKey, ShareUpdateKey
+from ottla.wire.messages.logs.share_state import ShareSnapshotKey, ShareUpdateKey
 
 KEY = SharePartitionKey("g", topic_id("t"), 0)
 OTHER = SharePartitionKey("g", topic_id("t"), 1)

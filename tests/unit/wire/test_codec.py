@@ -9,7 +9,7 @@ from ottla.model.ids import ZERO_UUID, Uuid
 from ottla.wire.codec import WireError, decode, decoder_for, encode, encode_into
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.fetch import FetchRequest, FetchTopic
-from ottla.wire.messages.groups import HeartbeatRequest
+from ottla.wire.messages.groups.classic import HeartbeatRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.wire.schema import (

@@ -11,7 +11,7 @@ from ottla.wire.framing import (
     encode_response,
     frame_size,
 )
-from ottla.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.groups.classic import HeartbeatRequest, HeartbeatResponse
 
 REQUEST = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 

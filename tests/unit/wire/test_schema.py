@@ -7,7 +7,7 @@ import pytest
 
 from ottla.model.ids import ZERO_UUID
 from ottla.wire.messages.fetch import FetchRequest, PartitionData, ReplicaState
-from ottla.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.groups.classic import HeartbeatRequest, HeartbeatResponse
 from ottla.wire.schema import (
     Array,
     Int8,

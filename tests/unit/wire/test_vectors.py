@@ -7,9 +7,9 @@ import pytest
 from ottla.model.ids import Uuid
 from ottla.wire.codec import decode, encode
 from ottla.wire.messages.api_versions import ApiVersionsRequest
-from ottla.wire.messages.broker_lifecycle import UnregisterControllerRequest, UnregisterControllerResponse
-from ottla.wire.messages.groups import DeletableGroupResult, DeleteGroupsResponse
-from ottla.wire.messages.offsets_log import (
+from ottla.wire.messages.groups.classic import DeletableGroupResult, DeleteGroupsResponse
+from ottla.wire.messages.logs.control import AbortedTxn, ControlRecordTypeSchema, EndTxnMarker
+from ottla.wire.messages.logs.offsets import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupMemberMetadataValue,
@@ -17,15 +17,18 @@ from ottla.wire.messages.offsets_log import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from ottla.wire.messages.logs.share_state import ShareSnapshotKey, ShareUpdateValue, StateBatch
+from ottla.wire.messages.logs.transactions import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from ottla.wire.messages.nodes.broker_lifecycle import (
+    UnregisterControllerRequest,
+    UnregisterControllerResponse,
+)
 from ottla.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from ottla.wire.messages.records_control import AbortedTxn, ControlRecordTypeSchema, EndTxnMarker
-from ottla.wire.messages.share_state_log import ShareSnapshotKey, ShareUpdateValue, StateBatch
-from ottla.wire.messages.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
 
 TOPIC_ID = Uuid(b"0123456789abcdef")
 

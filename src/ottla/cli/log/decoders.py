@@ -111,21 +111,23 @@ def cluster_metadata(record: Record) -> tuple[str | None, str | None]:
 
 def offsets() -> Decoder:
     """Records of __consumer_offsets, whatever kind of group wrote them."""
-    from ottla.wire.messages import offsets_log, share_group_log, streams_group_log
+    from ottla.wire.messages.logs import offsets as offsets_log
+    from ottla.wire.messages.logs import share_group as share_group_log
+    from ottla.wire.messages.logs import streams_group as streams_group_log
 
     return _coordinator(offsets_log, share_group_log, streams_group_log)
 
 
 def transactions() -> Decoder:
     """Records of __transaction_state."""
-    from ottla.wire.messages import transaction_log
+    from ottla.wire.messages.logs import transactions as transaction_log
 
     return _coordinator(transaction_log)
 
 
 def share_state() -> Decoder:
     """Records of __share_group_state."""
-    from ottla.wire.messages import share_state_log
+    from ottla.wire.messages.logs import share_state as share_state_log
 
     return _coordinator(share_state_log)
 
@@ -181,7 +183,10 @@ def _decode_value(cls: Any, raw: bytes | None) -> str:
 
 def _open_members(message: Any, document: dict[str, Any]) -> None:
     """A classic consumer group keeps its clients' own messages: they are shown opened, where they can be."""
-    from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+    from ottla.wire.messages.groups.consumer_protocol import (
+        ConsumerProtocolAssignment,
+        ConsumerProtocolSubscription,
+    )
 
     for member, shown in zip(message.members, document["members"], strict=True):
         for field, cls in (

@@ -207,7 +207,7 @@ def control_text(record: Record) -> str:
 def _control_json(name: str, raw: bytes) -> str:
     """Control messages carry their version in their first field."""
     from ottla.wire.codec import decode
-    from ottla.wire.messages import records_control
+    from ottla.wire.messages.logs import control as records_control
 
     cls = getattr(records_control, name)
     version = _SHORT.unpack_from(raw)[0] if len(raw) >= _SHORT.size else 0

@@ -36,8 +36,8 @@ from ottla.client.offsets import by_topic
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.net.peers import Node
-from ottla.wire.messages.cluster import DescribeClusterRequest
-from ottla.wire.messages.configs import (
+from ottla.wire.messages.admin.cluster import DescribeClusterRequest
+from ottla.wire.messages.admin.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     IncrementalAlterableConfig,
@@ -45,14 +45,8 @@ from ottla.wire.messages.configs import (
     IncrementalAlterConfigsResource,
     ListConfigResourcesRequest,
 )
-from ottla.wire.messages.log_dirs import DescribeLogDirsRequest
-from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from ottla.wire.messages.raft import (
-    DescribeQuorumRequest,
-    DescribeQuorumRequestPartitionData,
-    DescribeQuorumRequestTopicData,
-)
-from ottla.wire.messages.topics import (
+from ottla.wire.messages.admin.log_dirs import DescribeLogDirsRequest
+from ottla.wire.messages.admin.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
@@ -63,6 +57,12 @@ from ottla.wire.messages.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
     DeleteTopicsRequest,
+)
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.wire.messages.nodes.raft import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
 )
 
 # Up to this version topics are deleted by name, which every broker understands.

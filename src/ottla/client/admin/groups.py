@@ -37,8 +37,7 @@ from ottla.client.offsets import (
 )
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
-from ottla.wire.messages.consumer_group import ConsumerGroupDescribeRequest
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     LeaveGroupRequest,
@@ -48,7 +47,8 @@ from ottla.wire.messages.groups import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from ottla.wire.messages.share_group import (
+from ottla.wire.messages.groups.consumer import ConsumerGroupDescribeRequest
+from ottla.wire.messages.groups.share import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
     AlterShareGroupOffsetsRequestTopic,
@@ -59,7 +59,7 @@ from ottla.wire.messages.share_group import (
     DescribeShareGroupOffsetsRequestTopic,
     ShareGroupDescribeRequest,
 )
-from ottla.wire.messages.streams_group import StreamsGroupDescribeRequest
+from ottla.wire.messages.groups.streams import StreamsGroupDescribeRequest
 
 _MEMBER_TYPES = {0: CLASSIC, 1: CONSUMER}
 

@@ -23,8 +23,8 @@ from ottla.client.transaction import messages
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.net.connection import API_VERSIONS_AT_MOST, SOFTWARE_NAME
+from ottla.wire.messages.admin.cluster import FeatureUpdateKey, UpdateFeaturesRequest
 from ottla.wire.messages.api_versions import ApiVersionsRequest
-from ottla.wire.messages.features import FeatureUpdateKey, UpdateFeaturesRequest
 from ottla.wire.messages.producers import DescribeProducersRequest
 from ottla.wire.messages.producers import TopicRequest as ProducersTopic
 from ottla.wire.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest

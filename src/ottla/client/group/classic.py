@@ -30,7 +30,7 @@ from ottla.client.offsets import GroupMetadata
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.net.peers import JOIN
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,

@@ -16,7 +16,7 @@ from ottla.client.network import MOVED_COORDINATOR, Call, NetworkCore, group_coo
 from ottla.client.offsets import GroupMetadata, by_topic
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition, Uuid, uuid_to_str
-from ottla.wire.messages.consumer_group import (
+from ottla.wire.messages.groups.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
 )

@@ -12,8 +12,11 @@ from ottla.client.offsets import by_topic
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.wire.codec import WireError, decode, encode
-from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from ottla.wire.messages.consumer_protocol import TopicPartition as ProtocolTopicPartitions
+from ottla.wire.messages.groups.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from ottla.wire.messages.groups.consumer_protocol import TopicPartition as ProtocolTopicPartitions
 
 PROTOCOL_TYPE = "consumer"
 HIGHEST_VERSION = 3

@@ -11,9 +11,9 @@ from typing import Final
 from ottla.coordinator.serde import RecordSerde, RecordType
 from ottla.coordinator.shard import CoordinatorRecord
 from ottla.model.ids import ZERO_UUID
-from ottla.wire.messages import offsets_log as o
-from ottla.wire.messages import share_group_log as sh
-from ottla.wire.messages import streams_group_log as st
+from ottla.wire.messages.logs import offsets as o
+from ottla.wire.messages.logs import share_group as sh
+from ottla.wire.messages.logs import streams_group as st
 
 # The bytes of such an offset.
 KEY_TYPE: Final = 1

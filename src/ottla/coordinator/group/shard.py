@@ -23,8 +23,8 @@ from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import KafkaError
 from ottla.model.pending import Pending
-from ottla.wire.messages.groups import DeletableGroupResult, ListedGroup
-from ottla.wire.messages.offsets_log import OffsetCommitKey
+from ottla.wire.messages.groups.classic import DeletableGroupResult, ListedGroup
+from ottla.wire.messages.logs.offsets import OffsetCommitKey
 
 # Records of a deletion in one decision: some milliseconds.
 SLICE_RECORDS: Final = 300

@@ -16,7 +16,7 @@ from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.transaction.metadata import TransactionMetadata, TransactionState
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
-from ottla.wire.messages.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from ottla.wire.messages.logs.transactions import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from ottla.wire.primitives import put_uvarint
 
 # Value version, producer id and epoch, timeout, state; then the partitions; then the last update and the start.

@@ -27,7 +27,7 @@ from ottla.server.context import Context
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
 from ottla.server.network.connection import Listener
 from ottla.server.registry import handles
-from ottla.wire.messages.configs import (
+from ottla.wire.messages.admin.configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,

@@ -16,7 +16,20 @@ from ottla.server.network.output import Reply
 from ottla.server.registry import Route, handles, routes
 from ottla.wire.codec import decode
 from ottla.wire.framing import decode_request_header
-from ottla.wire.messages.broker_lifecycle import (
+from ottla.wire.messages.admin.cluster import (
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from ottla.wire.messages.admin.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from ottla.wire.messages.fetch import FetchRequest, FetchResponse
+from ottla.wire.messages.nodes.broker_lifecycle import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
     BrokerHeartbeatRequest,
@@ -28,14 +41,8 @@ from ottla.wire.messages.broker_lifecycle import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from ottla.wire.messages.envelope import DefaultPrincipalData, EnvelopeRequest, EnvelopeResponse
-from ottla.wire.messages.features import (
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
-from ottla.wire.messages.fetch import FetchRequest, FetchResponse
-from ottla.wire.messages.producers import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from ottla.wire.messages.raft import (
+from ottla.wire.messages.nodes.envelope import DefaultPrincipalData, EnvelopeRequest, EnvelopeResponse
+from ottla.wire.messages.nodes.raft import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,
     BeginQuorumEpochRequest,
@@ -53,7 +60,7 @@ from ottla.wire.messages.raft import (
     VoteRequest,
     VoteResponse,
 )
-from ottla.wire.messages.replication import (
+from ottla.wire.messages.nodes.replication import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
@@ -63,14 +70,7 @@ from ottla.wire.messages.replication import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from ottla.wire.messages.topics import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
+from ottla.wire.messages.producers import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from ottla.wire.primitives import WireError
 from ottla.wire.registry import APIS
 from ottla.wire.schema import schema_of

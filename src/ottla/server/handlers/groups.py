@@ -29,15 +29,7 @@ from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.registry import handles
 from ottla.wire.codec import encode
-from ottla.wire.messages.consumer_group import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    Member,
-)
-from ottla.wire.messages.consumer_group import DescribedGroup as DescribedConsumerGroup
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -57,8 +49,16 @@ from ottla.wire.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from ottla.wire.messages.streams_group import DescribedGroup as DescribedStreamsGroup
-from ottla.wire.messages.streams_group import (
+from ottla.wire.messages.groups.consumer import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    Member,
+)
+from ottla.wire.messages.groups.consumer import DescribedGroup as DescribedConsumerGroup
+from ottla.wire.messages.groups.streams import DescribedGroup as DescribedStreamsGroup
+from ottla.wire.messages.groups.streams import (
     StreamsGroupDescribeRequest,
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,

@@ -30,12 +30,12 @@ from ottla.server.topic_creation import (
     InternalTopic,
 )
 from ottla.wire.codec import encode
-from ottla.wire.messages.cluster import (
+from ottla.wire.messages.admin.cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from ottla.wire.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.wire.messages.groups.classic import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.wire.messages.metadata import (
     Cursor,
     DescribeTopicPartitionsRequest,

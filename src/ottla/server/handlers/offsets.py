@@ -21,7 +21,7 @@ from ottla.server.errors import PartitionAnswers, error_response
 from ottla.server.registry import handles
 from ottla.server.transaction.verification import verify_offset_commit
 from ottla.wire.codec import encode
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,

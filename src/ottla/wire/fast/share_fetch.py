@@ -1,6 +1,6 @@
 """ShareFetch's response by hand: chunks of bytes, and between them the caller's slices of log files.
 
-Purpose: as with Fetch, the records are never copied. On the wire this is what `ottla.wire.messages.share_group` says,
+Purpose: as with Fetch, the records are never copied. On the wire this is what `ottla.wire.messages.groups.share` says,
 and a test holds it to that.
 
 Rules: the body only; the frame's size and header are put before it by who sends it. Stateless.

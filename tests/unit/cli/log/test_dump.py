@@ -16,7 +16,7 @@ from ottla.records.control import end_txn_marker
 from ottla.records.record import build_batch
 from ottla.storage.producers.entry import SnapshotEntry, write_snapshot
 from ottla.wire.codec import encode
-from ottla.wire.messages.offsets_log import OffsetCommitKey, OffsetCommitValue
+from ottla.wire.messages.logs.offsets import OffsetCommitKey, OffsetCommitValue
 
 Capture = pytest.CaptureFixture[str]
 NOW = 1_700_000_000_000

@@ -20,7 +20,7 @@ from ottla.client.network import NetworkCore
 from ottla.client.offsets import OffsetAndMetadata
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     FindCoordinatorRequest,
     HeartbeatRequest,
     HeartbeatResponse,

@@ -15,8 +15,8 @@ from ottla.client.group.events import Change
 from ottla.client.offsets import OffsetAndMetadata
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
-from ottla.wire.messages.consumer_group import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
-from ottla.wire.messages.groups import OffsetCommitRequest
+from ottla.wire.messages.groups.classic import OffsetCommitRequest
+from ottla.wire.messages.groups.consumer import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 

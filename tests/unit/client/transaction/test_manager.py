@@ -23,7 +23,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import BatchView
 from ottla.wire.messages.api_versions import ApiVersionsRequest, FinalizedFeatureKey
-from ottla.wire.messages.groups import FindCoordinatorRequest
+from ottla.wire.messages.groups.classic import FindCoordinatorRequest
 from ottla.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,

@@ -11,7 +11,7 @@ from ottla.coordinator.serde import RecordSerde, RecordType
 from ottla.coordinator.shard import CoordinatorRecord
 from ottla.model.ids import ZERO_UUID
 from ottla.wire.codec import WireError
-from ottla.wire.messages.offsets_log import OffsetCommitKey, OffsetCommitValue
+from ottla.wire.messages.logs.offsets import OffsetCommitKey, OffsetCommitValue
 
 ORDINARY = RecordSerde({1: RecordType(OffsetCommitKey, OffsetCommitValue, 4)})
 TOPIC_ID = b"0123456789abcdef"

@@ -19,7 +19,7 @@ from ottla.coordinator.transaction.metadata import (
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.wire.codec import encode
-from ottla.wire.messages.transaction_log import TransactionLogKey
+from ottla.wire.messages.logs.transactions import TransactionLogKey
 
 S = TransactionState
 NEW = TransactionMetadata.new(5, 60_000, 1_000).initialized(None, 60_000, 1_000)

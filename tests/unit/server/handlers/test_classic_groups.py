@@ -15,7 +15,7 @@ from ottla.model.pending import Pending
 from ottla.server.authorized import ALL_GROUP_OPERATIONS, NOT_ASKED
 from ottla.server.handlers.groups import describe_groups, heartbeat, join_group, leave_group, sync_group
 from ottla.wire.codec import encode
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     DescribeGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,

@@ -5,7 +5,7 @@ import pytest
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.server.handlers.controller import FORWARDABLE, read_principal
 from ottla.wire.codec import encode
-from ottla.wire.messages.envelope import DefaultPrincipalData
+from ottla.wire.messages.nodes.envelope import DefaultPrincipalData
 from ottla.wire.registry import APIS
 
 PRINCIPAL = DefaultPrincipalData(type="User", name="alice", token_authenticated=True)

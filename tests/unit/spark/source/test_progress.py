@@ -11,7 +11,7 @@ import pytest
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.spark.source.stream import REPEAT_AFTER_S, RETRY_AFTER_S, Progress
-from ottla.wire.messages.groups import OffsetCommitResponse
+from ottla.wire.messages.groups.classic import OffsetCommitResponse
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 

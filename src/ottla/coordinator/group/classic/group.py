@@ -23,14 +23,14 @@ from ottla.coordinator.timeline import Timeline, TimelineValue
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.wire.codec import decode
-from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     DescribedGroup,
     DescribedGroupMember,
     JoinGroupResponse,
     SyncGroupResponse,
 )
-from ottla.wire.messages.offsets_log import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from ottla.wire.messages.groups.consumer_protocol import ConsumerProtocolSubscription
+from ottla.wire.messages.logs.offsets import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 _VERSION: Final = struct.Struct(">h")

@@ -41,7 +41,7 @@ from ottla.coordinator.group.context import Caller, DecisionBuilder, GroupContex
 from ottla.coordinator.shard import After, Effect
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     JoinGroupRequest,
     JoinGroupResponse,
     SyncGroupRequest,

@@ -38,7 +38,7 @@ from ottla.coordinator.group.group import Group, GroupType
 from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect, StartTimer
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     DescribedGroup,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -51,7 +51,7 @@ from ottla.wire.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from ottla.wire.messages.offsets_log import GroupMetadataKey, GroupMetadataValue
+from ottla.wire.messages.logs.offsets import GroupMetadataKey, GroupMetadataValue
 
 # Groups whose timers are started before the loop goes on to something else.
 ARMED_AT_ONCE: Final = 100

@@ -34,7 +34,7 @@ from ottla.coordinator.shard import (
 )
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
-from ottla.wire.messages.groups import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
+from ottla.wire.messages.groups.classic import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
 
 log = logging.getLogger("ottla.coordinator.classic")
 

@@ -27,7 +27,7 @@ from ottla.coordinator.timeline import Timeline, TimelineDict, TimelineValue
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
-from ottla.wire.messages.consumer_group import (
+from ottla.wire.messages.groups.consumer import (
     ConsumerGroupDescribeResponseAssignment,
     ConsumerGroupDescribeResponseTopicPartitions,
     DescribedGroup,

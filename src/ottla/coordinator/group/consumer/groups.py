@@ -41,7 +41,7 @@ from ottla.coordinator.group.modern.metadata_hash import TopicHashes
 from ottla.coordinator.shard import After, CoordinatorResult, StartTimer
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
-from ottla.wire.messages import offsets_log as log
+from ottla.wire.messages.logs import offsets as log
 
 Owned = Mapping[Uuid, frozenset[int]]
 Resolved = Mapping[str, frozenset[str]]

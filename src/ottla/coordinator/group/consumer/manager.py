@@ -50,15 +50,7 @@ from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import uuid_to_str
 from ottla.model.pending import Pending
-from ottla.wire.messages.consumer_group import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    ConsumerGroupHeartbeatResponseAssignment,
-    ConsumerGroupHeartbeatResponseTopicPartitions,
-    DescribedGroup,
-)
-from ottla.wire.messages.consumer_group import Member as DescribedMember
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -70,6 +62,14 @@ from ottla.wire.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from ottla.wire.messages.groups.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupHeartbeatResponseAssignment,
+    ConsumerGroupHeartbeatResponseTopicPartitions,
+    DescribedGroup,
+)
+from ottla.wire.messages.groups.consumer import Member as DescribedMember
 
 Reply = ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from ottla.coordinator.group.modern.group import LEAVE_EPOCH
 from ottla.model.ids import Uuid
-from ottla.wire.messages.offsets_log import (
+from ottla.wire.messages.logs.offsets import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,

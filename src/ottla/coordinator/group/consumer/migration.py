@@ -36,12 +36,7 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid, uuid_to_str
 from ottla.wire.codec import decode, encode
-from ottla.wire.messages.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    TopicPartition,
-)
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -49,7 +44,12 @@ from ottla.wire.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from ottla.wire.messages.offsets_log import ClassicMemberMetadata, ClassicProtocol
+from ottla.wire.messages.groups.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+)
+from ottla.wire.messages.logs.offsets import ClassicMemberMetadata, ClassicProtocol
 
 log = logging.getLogger("ottla.coordinator.consumer")
 

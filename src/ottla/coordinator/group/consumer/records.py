@@ -6,7 +6,7 @@ from ottla.coordinator.group.assignors.api import Assignment, order_of
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember, EpochAssignment
 from ottla.coordinator.group.modern.group import ModernRecords
 from ottla.coordinator.shard import CoordinatorRecord
-from ottla.wire.messages import offsets_log as log
+from ottla.wire.messages.logs import offsets as log
 
 _COMMON = ModernRecords(
     group=log.ConsumerGroupMetadataKey,

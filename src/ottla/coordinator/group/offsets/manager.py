@@ -30,7 +30,7 @@ from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -47,7 +47,7 @@ from ottla.wire.messages.groups import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from ottla.wire.messages.offsets_log import (
+from ottla.wire.messages.logs.offsets import (
     LegacyOffsetCommitKey,
     LegacyOffsetCommitValue,
     OffsetCommitKey,

@@ -22,12 +22,12 @@ from ottla.coordinator.group.serde import (
 )
 from ottla.coordinator.shard import CoordinatorRecord, NewRecord
 from ottla.model.ids import Uuid
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     OffsetCommitRequestTopic,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from ottla.wire.messages.offsets_log import OffsetCommitKey, OffsetCommitValue
+from ottla.wire.messages.logs.offsets import OffsetCommitKey, OffsetCommitValue
 
 # Versions of the record: with an expiry of its own, and the newest, with the topic's id.
 VALUE_WITH_EXPIRY: Final = 1

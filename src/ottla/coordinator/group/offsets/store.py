@@ -24,7 +24,7 @@ from ottla.coordinator.group.serde import (
 )
 from ottla.coordinator.timeline import Timeline, TimelineDict
 from ottla.model.ids import Uuid
-from ottla.wire.messages.offsets_log import OffsetCommitValue
+from ottla.wire.messages.logs.offsets import OffsetCommitValue
 
 V = TypeVar("V")
 

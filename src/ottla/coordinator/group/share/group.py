@@ -19,7 +19,7 @@ from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineDict
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.messages.share_group import (
+from ottla.wire.messages.groups.share import (
     DescribedGroup,
     Member,
     ShareGroupDescribeResponseAssignment,

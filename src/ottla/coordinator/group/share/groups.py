@@ -20,7 +20,7 @@ from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import TimelineDict
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
-from ottla.wire.messages import share_group_log
+from ottla.wire.messages.logs import share_group as share_group_log
 
 RETRY_INTERVAL: Final = "group.share.initialize.retry.interval.ms"
 _SETTINGS: Final = settings_reader(

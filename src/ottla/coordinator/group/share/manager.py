@@ -29,7 +29,7 @@ from ottla.coordinator.shard import CancelTimer, CoordinatorRecord, CoordinatorR
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
-from ottla.wire.messages.share_group import (
+from ottla.wire.messages.groups.share import (
     DescribedGroup,
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,

@@ -7,7 +7,7 @@ from typing import Final
 from ottla.coordinator.group.assignors.api import NO_PARTITIONS, Assignment
 from ottla.coordinator.group.modern.group import LEAVE_EPOCH
 from ottla.model.ids import Uuid
-from ottla.wire.messages import share_group_log as log
+from ottla.wire.messages.logs import share_group as log
 
 # The only state that a member of a share group is ever in, by its number in the log.
 STABLE: Final = 0

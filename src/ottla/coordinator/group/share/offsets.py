@@ -16,7 +16,7 @@ from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult
 from ottla.metadata.registrations import TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
-from ottla.wire.messages.share_group import (
+from ottla.wire.messages.groups.share import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
     AlterShareGroupOffsetsRequestTopic,

@@ -13,7 +13,7 @@ from ottla.coordinator.group.modern.group import ModernRecords
 from ottla.coordinator.group.share.member import ShareGroupMember
 from ottla.coordinator.shard import CoordinatorRecord
 from ottla.model.ids import Uuid
-from ottla.wire.messages import share_group_log as log
+from ottla.wire.messages.logs import share_group as log
 
 UNKNOWN_NAME: Final = "<UNKNOWN>"
 

@@ -26,7 +26,7 @@ from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineDict, TimelineValue
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
-from ottla.wire.messages.streams_group import (
+from ottla.wire.messages.groups.streams import (
     Assignment,
     DescribedGroup,
     Endpoint,
@@ -38,7 +38,7 @@ from ottla.wire.messages.streams_group import (
     TaskIds,
     TopicInfo,
 )
-from ottla.wire.messages.streams_group_log import TopicInfo as LoggedTopicInfo
+from ottla.wire.messages.logs.streams_group import TopicInfo as LoggedTopicInfo
 
 Task = tuple[str, int]
 _NOBODY: frozenset[str] = frozenset()

@@ -33,7 +33,7 @@ from ottla.coordinator.group.streams.topology import ConfiguredTopology, Streams
 from ottla.coordinator.shard import Answer, CoordinatorResult, StartTimer
 from ottla.coordinator.timeline import Timeline
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.messages import streams_group_log as log
+from ottla.wire.messages.logs import streams_group as log
 
 Fence = Callable[[StreamsGroup, StreamsGroupMember, int], CoordinatorResult[Any]]
 Assign = Callable[[StreamsGroup, int], CoordinatorResult[Any]]

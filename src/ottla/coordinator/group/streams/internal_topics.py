@@ -26,7 +26,7 @@ from ottla.coordinator.group.streams.topology import (
 from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.messages.streams_group_log import CopartitionGroup, Subtopology, TopicInfo
+from ottla.wire.messages.logs.streams_group import CopartitionGroup, Subtopology, TopicInfo
 
 T = TypeVar("T")
 

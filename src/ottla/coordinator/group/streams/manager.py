@@ -68,7 +68,7 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import INTERNAL_TOPICS, topic_name_problem
 from ottla.model.pending import Pending
-from ottla.wire.messages.streams_group import (
+from ottla.wire.messages.groups.streams import (
     DescribedGroup,
     Endpoint,
     EndpointToPartitions,

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.coordinator.group.modern.group import LEAVE_EPOCH
-from ottla.wire.messages.streams_group_log import (
+from ottla.wire.messages.logs.streams_group import (
     StreamsGroupCurrentMemberAssignmentValue,
     StreamsGroupMemberMetadataValue,
 )

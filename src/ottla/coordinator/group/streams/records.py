@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ottla.coordinator.group.modern.group import ModernRecords
 from ottla.coordinator.group.streams.member import StreamsGroupMember, TaskEpochs, TaskIds, Tasks
 from ottla.coordinator.shard import CoordinatorRecord
-from ottla.wire.messages import streams_group_log as log
+from ottla.wire.messages.logs import streams_group as log
 
 
 class AssignmentBasis(NamedTuple):

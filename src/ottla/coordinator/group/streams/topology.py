@@ -15,15 +15,15 @@ from functools import cached_property
 
 from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.wire.messages import streams_group as wire
-from ottla.wire.messages.streams_group_log import (
+from ottla.wire.messages.admin.topics import CreatableTopic, CreatableTopicConfig
+from ottla.wire.messages.groups import streams as wire
+from ottla.wire.messages.logs.streams_group import (
     CopartitionGroup,
     StreamsGroupTopologyValue,
     Subtopology,
     TopicConfig,
     TopicInfo,
 )
-from ottla.wire.messages.topics import CreatableTopic, CreatableTopicConfig
 
 
 @dataclass(frozen=True, eq=False)

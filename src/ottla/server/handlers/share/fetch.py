@@ -26,7 +26,7 @@ from ottla.share.state import (
     SharePartitionKey,
 )
 from ottla.wire.fast.share_fetch import SharePartitionAnswer, encode_share_fetch_response
-from ottla.wire.messages.share_group import (
+from ottla.wire.messages.groups.share import (
     AcknowledgementBatch,
     AcknowledgeTopic,
     FetchTopic,

@@ -14,7 +14,7 @@ from ottla.server.handlers.groups import caller_of
 from ottla.server.registry import handles
 from ottla.share.coordinator import FIRST_EPOCH, UNKNOWN, Summary
 from ottla.share.state import SharePartitionKey
-from ottla.wire.messages import share_group as wire
+from ottla.wire.messages.groups import share as wire
 
 SHARE_VERSION = "share.version"
 # A member id is a UUID in its longest form.

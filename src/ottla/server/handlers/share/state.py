@@ -14,7 +14,7 @@ from ottla.server.registry import handles
 from ottla.share.coordinator import ShareGroupOffset, StateChange, Summary
 from ottla.share.persister import sweep
 from ottla.share.state import PersisterStateBatch, SharePartitionKey
-from ottla.wire.messages import share_state as wire
+from ottla.wire.messages.groups import share_state as wire
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -17,8 +17,8 @@ from ottla.coordinator.group.group import OffsetExpiration
 from ottla.coordinator.timeline import Timeline
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.codec import encode
-from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription, TopicPartition
-from ottla.wire.messages.offsets_log import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from ottla.wire.messages.groups.consumer_protocol import ConsumerProtocolSubscription, TopicPartition
+from ottla.wire.messages.logs.offsets import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from tests.support.group_world import GroupWorld, error_of
 
 from ottla.model.errors import ErrorCode
-from ottla.wire.messages.offsets_log import GroupMetadataKey, GroupMetadataValue
+from ottla.wire.messages.logs.offsets import GroupMetadataKey, GroupMetadataValue
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from tests.support.consumer_world import ConsumerWorld, refused, topic_id
 
 from ottla.model.errors import ErrorCode
-from ottla.wire.messages.consumer_group import (
+from ottla.wire.messages.groups.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
 )

@@ -11,11 +11,11 @@ from ottla.coordinator.group.consumer.migration import parse_assignment
 from ottla.coordinator.group.group import GroupType
 from ottla.model.errors import ErrorCode
 from ottla.wire.codec import encode
-from ottla.wire.messages.consumer_protocol import (
+from ottla.wire.messages.groups.consumer_protocol import (
     ConsumerProtocolAssignment,
     TopicPartition,
 )
-from ottla.wire.messages.offsets_log import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue
+from ottla.wire.messages.logs.offsets import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue
 
 
 def given(**partitions: list[int]) -> bytes:

@@ -5,7 +5,7 @@ from tests.support.consumer_world import ConsumerWorld, refused
 
 from ottla.coordinator.group.consumer.regex import SLICE_TOPICS, resolve
 from ottla.model.errors import ErrorCode
-from ottla.wire.messages.offsets_log import ConsumerGroupRegularExpressionKey
+from ottla.wire.messages.logs.offsets import ConsumerGroupRegularExpressionKey
 
 TOPICS = {"red-1": 2, "red-2": 1, "blue-1": 1, "a-red-1": 1}
 

@@ -10,7 +10,7 @@ from ottla.coordinator.group.consumer.member import MemberState
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult
 from ottla.model.errors import ErrorCode
-from ottla.wire.messages import offsets_log as log
+from ottla.wire.messages.logs import offsets as log
 
 
 def shape(group: ConsumerGroup) -> dict[str, object]:

@@ -14,7 +14,7 @@ from ottla.coordinator.group.assignors import UniformAssignor
 from ottla.coordinator.group.consumer.group import TRANSITIONS, ConsumerGroupState
 from ottla.model.errors import ErrorCode
 from ottla.model.pending import Pending
-from ottla.wire.messages.consumer_group import ConsumerGroupHeartbeatResponse
+from ottla.wire.messages.groups.consumer import ConsumerGroupHeartbeatResponse
 
 Assigned = dict[str, list[int]]
 

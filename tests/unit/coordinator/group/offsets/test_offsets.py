@@ -21,7 +21,7 @@ from ottla.metadata.registrations import TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
 from ottla.model.pending import Pending
-from ottla.wire.messages.groups import (
+from ottla.wire.messages.groups.classic import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -32,7 +32,7 @@ from ottla.wire.messages.groups import (
     OffsetFetchRequestTopics,
     OffsetFetchResponseGroup,
 )
-from ottla.wire.messages.offsets_log import GroupMetadataKey, OffsetCommitKey
+from ottla.wire.messages.logs.offsets import GroupMetadataKey, OffsetCommitKey
 from ottla.wire.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,

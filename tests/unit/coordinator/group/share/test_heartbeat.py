@@ -9,7 +9,7 @@ from tests.support.share_groups_world import ShareGroupsWorld, records
 
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.model.errors import ErrorCode
-from ottla.wire.messages.share_group_log import ShareGroupStatePartitionMetadataKey
+from ottla.wire.messages.logs.share_group import ShareGroupStatePartitionMetadataKey
 
 SESSION_MS = 45_000
 

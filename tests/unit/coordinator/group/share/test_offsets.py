@@ -11,7 +11,7 @@ from ottla.coordinator.group.shard import GroupCoordinatorShard
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID
 from ottla.share.persister import MAX_ATTEMPTS
-from ottla.wire.messages.share_group import (
+from ottla.wire.messages.groups.share import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
     AlterShareGroupOffsetsRequestTopic,

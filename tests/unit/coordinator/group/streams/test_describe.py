@@ -8,7 +8,7 @@ from tests.support.streams_world import Owned, StreamsWorld, internal, subtopolo
 from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID
-from ottla.wire.messages.streams_group import DescribedGroup, KeyValue
+from ottla.wire.messages.groups.streams import DescribedGroup, KeyValue
 
 TOPICS = {"in": 2, "g-store-changelog": 2}
 STATEFUL = topology(subtopology(changelogs=[internal("g-store-changelog", cleanup_policy="compact")]))

@@ -18,7 +18,7 @@ from ottla.coordinator.group.streams.manager import MAX_TOPOLOGY_SIZE
 from ottla.coordinator.group.streams.member import MemberState
 from ottla.coordinator.group.streams.topology import StatusCode
 from ottla.model.errors import ErrorCode
-from ottla.wire.messages.streams_group import KeyValue, TaskIds, TaskOffset
+from ottla.wire.messages.groups.streams import KeyValue, TaskIds, TaskOffset
 
 STORE = internal("g-store-changelog", cleanup_policy="compact")
 

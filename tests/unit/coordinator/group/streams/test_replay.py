@@ -6,8 +6,8 @@ from tests.support.streams_world import Owned, StreamsWorld, internal, subtopolo
 from ottla.coordinator.group.streams.group import StreamsGroup
 from ottla.coordinator.group.streams.member import MemberState, StreamsGroupMember
 from ottla.model.errors import ErrorCode
-from ottla.wire.messages import streams_group_log as log
-from ottla.wire.messages.streams_group import KeyValue
+from ottla.wire.messages.groups.streams import KeyValue
+from ottla.wire.messages.logs import streams_group as log
 
 TOPICS = {"in": 3, "g-store-changelog": 3}
 STATEFUL = topology(subtopology(changelogs=[internal("g-store-changelog", cleanup_policy="compact")]))

@@ -11,7 +11,7 @@ from tests.support.streams_world import Owned, StreamsWorld, internal, subtopolo
 
 from ottla.coordinator.group.streams.group import TRANSITIONS, StreamsGroupState
 from ottla.model.errors import ErrorCode
-from ottla.wire.messages.streams_group import StreamsGroupHeartbeatResponse
+from ottla.wire.messages.groups.streams import StreamsGroupHeartbeatResponse
 
 SAID = topology(
     subtopology("0", ["in"], changelogs=[internal("c0")]),

@@ -1,0 +1,1 @@
+"""What administrators ask and change: topics, configurations, directories, the cluster, quotas, telemetry."""

@@ -1,0 +1,1 @@
+"""Groups of consumers, of share members and of streams, and the state that share groups keep."""

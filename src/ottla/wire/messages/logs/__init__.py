@@ -1,0 +1,1 @@
+"""What is stored rather than sent: the keys and values of the internal topics, and control records."""

@@ -1,0 +1,1 @@
+"""Who somebody is and what they may do: SASL, SCRAM, delegation tokens, ACLs."""
