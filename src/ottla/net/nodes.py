@@ -1,0 +1,248 @@
+"""Questions of this node to other nodes (Kafka's InterBrokerSendThread and NodeToControllerChannelManager's transport).
+
+Purpose: the quorum, forwarding and everything brokers ask of one another go through a NodeClient. A question is a
+request with a time to live; its answer is a Pending. Questions to one node share a connection, answered in order.
+
+Rules: a question to a node whose connection has just failed fails at once, and so does everything that waits for that
+connection: whoever asks decides when to ask again, and whom. Nothing is asked twice by itself. How many wait for one
+node is bounded. NodeCore has no socket, clock or await; NodeClient gives it those of asyncio. Owned by the node's loop.
+"""
+
+import ssl
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from ottla import __version__
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.pending import Pending
+from ottla.net.aio import Driver
+from ottla.net.client import NetworkClient, NetworkSettings
+from ottla.net.connection import Authenticator
+from ottla.net.errors import ClientError, ConnectionLost
+from ottla.net.peers import Node
+from ottla.net.transport import Action, monotonic_ms
+from ottla.wire.messages.api_versions import ApiVersionsRequest
+
+REFUSED: Final = "connection refused"
+# Questions that wait for one node; more than this is a node that no longer answers.
+MAX_WAITING: Final = 1_000
+
+
+class ConnectionRefused(ConnectionLost):
+    """Nobody listens there: no process, rather than a slow one."""
+
+
+class TimedOut(ClientError):
+    """The question's time was over before it could be asked."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, message)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClientSettings:
+    """How a node connects to others; the names are Kafka's keys."""
+
+    client_id: str
+    request_timeout_ms: int = 30_000
+    connection_setup_timeout_ms: float = 10_000
+    max_idle_ms: float = 540_000
+    max_in_flight: int = 5
+    max_response_bytes: int = 100 * 1024 * 1024
+    reconnect_backoff_ms: float = 50
+    reconnect_backoff_max_ms: float = 1_000
+    # The request that a node must serve to be of use; all serve this one.
+    required: Any = ApiVersionsRequest
+
+
+class _Question(NamedTuple):
+    request: Any
+    at_most: int | None
+    deadline_ms: float
+    answer: Pending[Any]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What waits for one node's connection."""
+
+    node: Node
+    questions: deque[_Question] = field(default_factory=deque)
+
+    def deadline_ms(self) -> float:
+        return min((question.deadline_ms for question in self.questions), default=float("inf"))
+
+
+class NodeCore:
+    """Questions in, answers out, over connections that a driver makes."""
+
+    def __init__(
+        self,
+        settings: NodeClientSettings,
+        random: Random,
+        authenticator: type[Authenticator] | None = None,
+    ) -> None:
+        self._network = NetworkClient(
+            NetworkSettings(
+                client_id=settings.client_id,
+                request_timeout_ms=settings.request_timeout_ms,
+                connection_setup_timeout_ms=settings.connection_setup_timeout_ms,
+                max_idle_ms=settings.max_idle_ms,
+                max_in_flight=settings.max_in_flight,
+                max_response_bytes=settings.max_response_bytes,
+                reconnect_backoff_ms=settings.reconnect_backoff_ms,
+                reconnect_backoff_max_ms=settings.reconnect_backoff_max_ms,
+                required=settings.required,
+            ),
+            (),
+            random,
+            on_stale=lambda: None,
+            software_version=__version__,
+            authenticator=authenticator,
+        )
+        self._nodes: dict[int, Node] = {}
+        self._waiting: dict[int, _Waiting] = {}
+
+    # -- questions ------------------------------------------------------------------------------------
+
+    def ask(
+        self, to: Node, request: Any, now: float, timeout_ms: float, at_most: int | None = None
+    ) -> Pending[Any]:
+        """Sent as soon as the node's connection takes it; the next turn begins that."""
+        if self._nodes.get(to.node_id) != to:
+            self._nodes[to.node_id] = to
+            self._network.peers.adopt(self._nodes)
+        waiting = self._waiting.setdefault(to.node_id, _Waiting(to))
+        waiting.node = to
+        if len(waiting.questions) >= MAX_WAITING:
+            return Pending.failed(TimedOut(f"{MAX_WAITING} requests wait for {to.address} already"))
+        question = _Question(request, at_most, now + timeout_ms, Pending())
+        waiting.questions.append(question)
+        return question.answer
+
+    def forget(self, node_id: int) -> None:
+        """The node has left: its connection is closed, and what waits for it fails."""
+        if self._nodes.pop(node_id, None) is not None:
+            self._network.peers.adopt(self._nodes)
+
+    def poll(self, now: float) -> list[Action]:
+        self._network.expire(now)
+        for node_id, waiting in list(self._waiting.items()):
+            self._send(node_id, waiting, now)
+            if not waiting.questions:
+                del self._waiting[node_id]
+        self._network.flush()
+        return self._network.take_actions()
+
+    def _send(self, node_id: int, waiting: _Waiting, now: float) -> None:
+        if waiting.deadline_ms() <= now:
+            late = [question for question in waiting.questions if question.deadline_ms <= now]
+            waiting.questions = deque(q for q in waiting.questions if q.deadline_ms > now)
+            for question in late:
+                question.answer.fail(TimedOut(f"{waiting.node.address} could not be asked in time"))
+        questions = waiting.questions
+        while questions:
+            if node_id in self._nodes and self._network.ready(node_id, now):
+                self._send_one(node_id, questions.popleft(), now)
+                continue
+            peer = self._network.peers.get(node_id)
+            if peer is None or (peer.connection is None and peer.failures):
+                self._fail_all(waiting, None if peer is None else peer.last_error)
+            return
+
+    def _send_one(self, node_id: int, question: _Question, now: float) -> None:
+        try:
+            version = self._network.version_for(node_id, question.request, question.at_most)
+        except KafkaError as error:
+            question.answer.fail(error)
+            return
+
+        def answered(response: Any, error: KafkaError | None, now: float) -> None:
+            if error is not None:
+                question.answer.fail(error)
+            else:
+                question.answer.resolve(response)
+
+        timeout_ms = question.deadline_ms - now
+        self._network.send(node_id, question.request, version, answered, now, timeout_ms)
+
+    def _fail_all(self, waiting: _Waiting, reason: str | None) -> None:
+        address = waiting.node.address
+        failed, waiting.questions = waiting.questions, deque()
+        for question in failed:
+            if reason == REFUSED:
+                question.answer.fail(ConnectionRefused(f"{address}: {reason}"))
+            else:
+                question.answer.fail(ConnectionLost(f"{address}: {reason or 'the node has left'}"))
+
+    # -- what the driver reports ----------------------------------------------------------------------
+
+    def on_connected(self, link: int, now: float) -> bool:
+        return self._network.on_connected(link, now)
+
+    def on_data(self, link: int, data: bytes, now: float) -> None:
+        self._network.on_data(link, data, now)
+
+    def buffer(self, link: int) -> memoryview | None:
+        return self._network.buffer(link)
+
+    def on_filled(self, link: int, count: int, now: float) -> None:
+        self._network.on_filled(link, count, now)
+
+    def on_disconnected(self, link: int, reason: str, now: float) -> None:
+        self._network.on_disconnected(link, reason, now)
+
+    def next_deadline(self, now: float) -> float:
+        due = [waiting.deadline_ms() for waiting in self._waiting.values()]
+        due += self._network.deadlines()
+        return min((at for at in due if at > now), default=float("inf"))
+
+    def close(self, now: float) -> list[Action]:
+        for waiting in self._waiting.values():
+            self._fail_all(waiting, "this node is closing its connections")
+        self._network.close(now)
+        return self._network.take_actions()
+
+
+class NodeClient:
+    """Asks other nodes. Made inside a running loop; `close` leaves nothing behind."""
+
+    def __init__(
+        self,
+        settings: NodeClientSettings,
+        *,
+        random: Random | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        authenticator: type[Authenticator] | None = None,
+    ) -> None:
+        self.settings = settings
+        self._core = NodeCore(settings, random or Random(), authenticator)  # jitter, not security
+        self._driver = Driver(self._core, ssl_context=ssl_context)
+        self._closed = False
+
+    def ask(
+        self, to: Node, request: Any, *, timeout_ms: float | None = None, at_most: int | None = None
+    ) -> Pending[Any]:
+        """The response to a request in the highest version that both sides know (`at_most` bounds it).
+
+        Fails with ConnectionRefused, ConnectionLost, UnsupportedVersion or TimedOut: all of them KafkaErrors. Whether
+        a request that was lost has been carried out is not known.
+        """
+        if self._closed:
+            return Pending.failed(ConnectionLost(f"{to.address}: this node has closed its connections"))
+        given_ms = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        answer = self._core.ask(to, request, monotonic_ms(), given_ms, at_most)
+        self._driver.wake()
+        return answer
+
+    def forget(self, node_id: int) -> None:
+        """A node that has left the cluster, or whose id another one has now."""
+        self._core.forget(node_id)
+        self._driver.wake()
+
+    async def close(self) -> None:
+        """Hang up on everybody; what waits fails."""
+        self._closed = True
+        await self._driver.close()

@@ -1,0 +1,127 @@
+"""Questions to other nodes: answered in order, and failed soon where nobody can answer."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+from tests.unit.client.stub_broker import CLOSE, StubBroker
+
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.net.errors import ConnectionLost, UnsupportedVersion
+from ottla.net.nodes import MAX_WAITING, ConnectionRefused, NodeClient, NodeClientSettings, NodeCore
+from ottla.net.peers import Node
+from ottla.net.transport import Connect
+from ottla.wire.messages.metadata import MetadataRequest
+from ottla.wire.messages.nodes.raft import VoteRequest
+
+SETTINGS = NodeClientSettings("node-1", request_timeout_ms=20_000)
+
+
+def run(work: Callable[[NodeClient], Awaitable[None]]) -> None:
+    async def main() -> None:
+        client = NodeClient(SETTINGS, random=Random(1))
+        try:
+            await work(client)
+        finally:
+            await client.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def node_of(broker: StubBroker, node_id: int = 1) -> Node:
+    host, port = broker.cluster.addresses[1]
+    return Node(node_id, host, port)
+
+
+def test_questions_share_a_connection_and_are_answered_in_order() -> None:
+    with StubBroker() as broker:
+
+        async def work(client: NodeClient) -> None:
+            asked = [client.ask(node_of(broker), MetadataRequest(topics=[])) for _ in range(20)]
+            answers = [await answer for answer in asked]
+            assert all(answer.brokers for answer in answers)
+
+        run(work)
+        assert broker.accepted == 1
+
+
+def test_what_the_node_does_not_serve_fails_and_the_rest_goes_on() -> None:
+    with StubBroker() as broker:
+
+        async def work(client: NodeClient) -> None:
+            with pytest.raises(UnsupportedVersion):
+                await client.ask(node_of(broker), VoteRequest(topics=[]))
+            assert (await client.ask(node_of(broker), MetadataRequest(topics=[]))).brokers
+
+        run(work)
+
+
+def test_a_port_that_nobody_listens_on_is_refused_at_once_and_again_in_the_backoff() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: no one else gets it meanwhile
+        nobody = Node(7, *taken.getsockname())
+
+        async def work(client: NodeClient) -> None:
+            for _ in range(3):
+                with pytest.raises(ConnectionRefused):
+                    await client.ask(nobody, MetadataRequest(topics=[]))
+
+        run(work)
+
+
+def test_a_connection_that_breaks_fails_what_is_in_flight_and_is_made_again() -> None:
+    with StubBroker() as broker:
+
+        async def work(client: NodeClient) -> None:
+            assert (await client.ask(node_of(broker), MetadataRequest(topics=[]))).brokers
+            broker.script = lambda request: CLOSE if isinstance(request, MetadataRequest) else None
+            with pytest.raises(ConnectionLost):
+                await client.ask(node_of(broker), MetadataRequest(topics=[]))
+            broker.script = lambda request: None
+            answer = None
+            while answer is None:  # the backoff fails questions until it is over
+                try:
+                    answer = await client.ask(node_of(broker), MetadataRequest(topics=[]))
+                except ConnectionLost:
+                    await asyncio.sleep(0.01)
+            assert answer.brokers
+
+        run(work)
+
+
+def test_a_node_that_moved_is_asked_at_its_new_address() -> None:
+    with StubBroker() as before, StubBroker() as after:
+
+        async def work(client: NodeClient) -> None:
+            assert (await client.ask(node_of(before), MetadataRequest(topics=[]))).brokers
+            assert (await client.ask(node_of(after), MetadataRequest(topics=[]))).brokers
+
+        run(work)
+        assert (before.accepted, after.accepted) == (1, 1)
+
+
+def test_what_waits_is_bounded_and_fails_when_the_node_is_forgotten() -> None:
+    core = NodeCore(SETTINGS, Random(1))
+    silent = Node(3, "127.0.0.1", 9)
+    waiting = [core.ask(silent, MetadataRequest(topics=[]), 0.0, 1_000.0) for _ in range(MAX_WAITING)]
+    refused = core.ask(silent, MetadataRequest(topics=[]), 0.0, 1_000.0)
+    assert refused.done
+    assert refused.error is not None
+    assert [type(action) for action in core.poll(1.0)] == [Connect]
+    core.forget(3)
+    core.poll(2.0)
+    assert all(isinstance(answer.error, ConnectionLost) for answer in waiting)
+
+
+def test_time_runs_out_for_what_could_not_be_sent() -> None:
+    core = NodeCore(SETTINGS, Random(1))
+    answer = core.ask(Node(3, "127.0.0.1", 9), MetadataRequest(topics=[]), 0.0, 500.0)
+    core.poll(1.0)
+    assert not answer.done
+    assert core.next_deadline(1.0) == 500.0
+    core.poll(500.0)
+    assert isinstance(answer.error, KafkaError)
+    assert answer.error.code is ErrorCode.REQUEST_TIMED_OUT
+    assert core.next_deadline(500.0) > 500.0
