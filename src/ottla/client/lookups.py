@@ -281,8 +281,8 @@ class PartitionWatch:
     """Where a partition's leader is, and whether the partition is still the one it was.
 
     Whoever reads or writes by offsets or sequence numbers must not go on with a topic that was deleted, nor with one
-    made anew under the same name: its id tells, from the first answer that was given under it (what was known before
-    may be long out of date).
+    made anew under the same name. The topic's id shows that, from the first answer of the leader on (`confirm`): until
+    then the id comes from metadata that may be long out of date, and may change.
     """
 
     def __init__(self, network: NetworkCore, tp: TopicPartition) -> None:

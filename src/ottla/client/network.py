@@ -1,6 +1,6 @@
 """What every client is built on: metadata and calls over a NetworkClient, moved on by events and by the time.
 
-The driver tells it what happened (`on_connected`, `on_data`, `on_disconnected`) and calls `poll(now)`, which
+The driver reports what happened (`on_connected`, `on_data`, `on_disconnected`) and calls `poll(now)`, which
 returns what to do (`Connect`, `Write`, `Disconnect`); `next_deadline` says when to come back though nothing
 happens. Producer and consumer cores are parties that `poll` gives a turn. No socket, clock or await inside, and
 all chance from one seeded generator: a test replays any history exactly.
@@ -195,7 +195,7 @@ class Call:
     """One request to whoever should answer it, tried again until its time is up.
 
     It knows whom it is for (any broker, the controller, one node, a partition's leader, a coordinator), which errors in
-    the response are worth another try, and whom to tell the outcome. Routing is the network core's business.
+    the response are worth another try, and who gets the outcome (`on_done`). Routing is the network core's business.
     """
 
     request: Any

@@ -176,7 +176,7 @@ class Coordinators:
                     self._follow(runtime, partition)
         time_slice = TimeSlice()
         for runtime in self._runtimes.values():
-            for _ in runtime.tell_image(delta.after, delta):
+            for _ in runtime.on_image_stepwise(delta.after, delta):
                 await time_slice.yield_to_loop()
 
     def _load_again(self, runtime: CoordinatorRuntime[Any], index: int) -> None:

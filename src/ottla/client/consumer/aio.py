@@ -48,7 +48,7 @@ class AsyncConsumer(AsyncClient):
         if self.config.group_id is not None:
             self.group = GroupCore(self.core, self.config, self.consumer)
         self._listener = RebalanceListener()
-        self._told: deque[Callable[[], None]] = deque()  # callbacks of commits, called at the next poll
+        self._commit_callbacks: deque[Callable[[], None]] = deque()  # called at the next poll
         self._woken = False
         self._next_poll_ms = float("-inf")
 
@@ -153,7 +153,7 @@ class AsyncConsumer(AsyncClient):
             self.assign([])
             return
         self.begin_leaving()
-        await self._tell_events()
+        await self._handle_events()
         await self.leave(CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms)
         with self._lock:
             self.group.unsubscribed()
@@ -205,7 +205,7 @@ class AsyncConsumer(AsyncClient):
         return _Polling(self.group)
 
     def has_news(self) -> bool:
-        """Would a poll return, raise or tell something now?"""
+        """Would a poll return, raise or call something now?"""
         return self.consumer.has_data() or self.has_something_to_say()
 
     def has_something_to_say(self) -> bool:
@@ -213,7 +213,7 @@ class AsyncConsumer(AsyncClient):
         group = self.group
         return (
             self._woken
-            or bool(self._told)
+            or bool(self._commit_callbacks)
             or (group is not None and (group.has_event() or group.member.fatal is not None))
         )
 
@@ -223,11 +223,11 @@ class AsyncConsumer(AsyncClient):
         self._wake()
 
     async def attend(self) -> None:
-        """Tell the application what there is to tell: what every poll begins with."""
+        """What every poll begins with: run callbacks that are due, and raise what the application should know."""
         self.note_poll()
-        await self._tell_events()
+        await self._handle_events()
 
-    async def _tell_events(self) -> None:
+    async def _handle_events(self) -> None:
         while (event := self.take_event()) is not None:
             try:
                 await self.commit_before(event)
@@ -243,8 +243,8 @@ class AsyncConsumer(AsyncClient):
         if self._woken:
             self._woken = False
             raise Wakeup()
-        while self._told:
-            self._told.popleft()()
+        while self._commit_callbacks:
+            self._commit_callbacks.popleft()()
         if self.group is not None:
             with self._lock:
                 is_new = not self.group.is_active
@@ -330,7 +330,7 @@ class AsyncConsumer(AsyncClient):
 
         def done(error: KafkaError | None, now: float) -> None:
             if callback is not None:
-                self._told.append(lambda: callback(wanted, error))
+                self._commit_callbacks.append(lambda: callback(wanted, error))
 
         now = monotonic_ms()
         group.commits.commit(wanted, now + self.config.default_api_timeout_ms, done, now)
@@ -420,7 +420,7 @@ class AsyncConsumer(AsyncClient):
         try:
             if self._driver is not None and self.core.metadata.version:
                 self.begin_leaving()
-                await self._tell_events()
+                await self._handle_events()
                 await self.leave(
                     CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms, remain=not leave_group
                 )

@@ -464,7 +464,7 @@ class ConsumerCore:
         return min((moment for moment in moments if moment > now), default=float("inf"))
 
     def close(self, now: float) -> None:
-        """Tell the brokers that our sessions are over; nobody waits for the answer."""
+        """Close the fetch sessions at the brokers; nobody waits for the answer."""
         self._fetcher.close(now)
 
     def _note_topics(self, now: float) -> None:

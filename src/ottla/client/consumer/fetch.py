@@ -271,7 +271,7 @@ class Fetcher:
         self._network.send(node_id, request, version, answered, now, timeout_ms, settings.channel)
 
     def close(self, now: float) -> None:
-        """Tell the brokers that our sessions are over; nobody waits for the answer."""
+        """Close the fetch sessions at the brokers; nobody waits for the answer."""
         channel = self._settings.channel
         for node_id, session in self._sessions.items():
             if session.session_id and self._network.ready(node_id, now, channel):

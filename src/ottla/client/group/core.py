@@ -1,6 +1,6 @@
 """Kafka's ConsumerCoordinator: ties a group's member to the consumer's positions and to the application.
 
-The member decides what changes hands; the application is told, and answers, in its own time: `take` hands the
+The member decides what changes hands; the application hears of it, and reacts, when it polls: `take` hands the
 driver the next rebalance event, the driver commits and calls the listener, `finish` lets the member go on. So
 callbacks run where the application polls, as in the Java client, while heartbeats go on by themselves.
 Positions come from what the group has committed; what was consumed is committed at a poll, when everything that
@@ -363,7 +363,7 @@ class GroupCore:
 
     @property
     def is_settled(self) -> bool:
-        """Nothing is left to tell."""
+        """No rebalance event waits or is being handled."""
         return not self._events and self._current is None
 
     def has_event(self) -> bool:

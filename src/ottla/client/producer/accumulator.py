@@ -194,7 +194,7 @@ class ProducerBatch:
         return parts
 
     def finish(self, base_offset: int, log_append_time_ms: int, error: KafkaError | None) -> None:
-        """The outcome is known; tell whoever asked to hear."""
+        """The outcome is known: deliveries have it, and their callbacks are called."""
         assert not self.is_done
         self.base_offset, self.log_append_time_ms, self.error = base_offset, log_append_time_ms, error
         self.timestamps = [record[0] for record in self.records]

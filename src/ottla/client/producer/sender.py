@@ -4,7 +4,7 @@ Each turn (`step`) looks which batches of the accumulator are due, sends them to
 come back. Order within a partition is kept also when batches are sent again: with idempotence by sequence numbers (up
 to five batches in flight), without it only if max_in_flight_requests_per_connection is 1, as in the Java client.
 
-It knows batches, not records, and what it is told by its owner, a ProducerCore or a RawProducer: who the producer is,
+It knows batches, not records. Its owner, a ProducerCore or a RawProducer, gives it the rest: who the producer is,
 where partitions are (Places), which of them belong to the transaction (Membership). A party of the network core.
 """
 

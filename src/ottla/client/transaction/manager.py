@@ -87,7 +87,7 @@ _FATAL_FOR_A_BATCH = frozenset(
 
 
 class Operation:
-    """Something that takes a while; `is_done` tells when, `error` how."""
+    """Something that takes a while: `is_done` when it is over, `error` if it failed."""
 
     __slots__ = ("error", "is_done", "name")
 
@@ -150,7 +150,7 @@ class TransactionPartitions:
         self._to_add.clear()
 
     def step(self, now: float) -> bool:
-        """Tell the coordinator of new partitions; True if it may have heard of the transaction by that."""
+        """Send new partitions to the coordinator; True if it may know of the transaction by that."""
         if not self._to_add or self._adding:
             return False
         adding = self._adding = self._to_add

@@ -176,7 +176,7 @@ def _topic_offsets(
 def _offsets(
     ctx: Context, topic: str, number: int, answered: Pending[Summary]
 ) -> wire.DescribeShareGroupOffsetsResponsePartition:
-    # What cannot be read is told as not being there, as OffsetFetch does.
+    # What cannot be read is reported as not being there, as OffsetFetch does.
     summary = NOTHING_KNOWN if answered.error is not None else answered.result()
     answer = wire.DescribeShareGroupOffsetsResponsePartition(
         partition_index=number, start_offset=summary.start_offset, leader_epoch=summary.leader_epoch
