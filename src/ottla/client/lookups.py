@@ -43,7 +43,8 @@ class LeaderFanout:
 
     Serves whatever goes by partition: offsets by timestamp, ends of leader epochs, deleting records. Each partition
     gets its own result or error (`on_result` is called once for each); those with an error that passes are asked for
-    again after the backoff, at the leader the metadata then names. A party of the network core while it has work.
+    again after the backoff, at the leader the metadata then names. A RequestManager of the network core while it has
+    work.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class LeaderFanout:
         self._pending = {tp: _Pending() for tp in partitions}
         self._first_version = network.metadata.version
         if self._pending:
-            network.parties.append(self)
+            network.request_managers.append(self)
 
     @property
     def is_done(self) -> bool:
@@ -70,15 +71,16 @@ class LeaderFanout:
     def step(self, now: float) -> None:
         if self._deadline_ms <= now:
             for tp, pending in list(self._pending.items()):
-                why = pending.last_error or KafkaError(ErrorCode.REQUEST_TIMED_OUT, self._network.trouble())
+                failures = self._network.describe_failures()
+                why = pending.last_error or KafkaError(ErrorCode.REQUEST_TIMED_OUT, failures)
                 name = self._question.request_type.NAME
                 self._settle(tp, None, TimedOut(f"{name} for {tp}: no answer in time ({why})"), now)
         for node_id, partitions in self._by_leader(now).items():
             if self._network.ready(node_id, now):
                 self._ask(node_id, partitions, now)
-        if not self._pending and self in self._network.parties:
+        if not self._pending and self in self._network.request_managers:
             # A new list: the network may be walking over the old one.
-            self._network.parties = [party for party in self._network.parties if party is not self]
+            self._network.remove_request_manager(self)
 
     def next_deadline(self, now: float) -> float:
         moments = [p.not_before_ms for p in self._pending.values() if p.not_before_ms > now]
@@ -94,13 +96,13 @@ class LeaderFanout:
             leader = metadata.leader_of(tp)
             if leader is not None:
                 found.setdefault(leader.node_id, []).append(tp)
-            elif (error := self._hopeless(tp)) is not None:
+            elif (error := self._permanent_error(tp)) is not None:
                 self._settle(tp, None, error, now)
             else:
                 metadata.invalidate()
         return found
 
-    def _hopeless(self, tp: TopicPartition) -> KafkaError | None:
+    def _permanent_error(self, tp: TopicPartition) -> KafkaError | None:
         topic = self._network.metadata.topic(tp.topic)
         if topic is None:
             return None
@@ -228,7 +230,7 @@ class FirstContact:
         if core.metadata.version == 0:
             addresses = ", ".join(map(str, core.config.addresses))
             raise core.bootstrap_error() or NoBrokersAvailable(
-                f"no broker can be reached: {core.trouble() or addresses + ': no answer'}"
+                f"no broker can be reached: {core.describe_failures() or addresses + ': no answer'}"
             )
 
 

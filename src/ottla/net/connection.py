@@ -402,7 +402,7 @@ class Connection:
             self._become(State.READY)
             return
         self._become(State.AUTHENTICATING)
-        self._say(step, now)
+        self._send_step(step, now)
 
     def _check_served(self) -> None:
         """A node that does not serve what the connection was made for is at the wrong address."""
@@ -413,7 +413,7 @@ class Connection:
                 raise WrongAddress("this is the port of a controller: clients use that of a broker") from None
             raise WrongAddress(error.message or str(error)) from None
 
-    def _say(self, step: tuple[Any, int], now: float) -> None:
+    def _send_step(self, step: tuple[Any, int], now: float) -> None:
         request, version = step
 
         def answered(response: Any, error: KafkaError | None, now: float) -> None:
@@ -424,7 +424,7 @@ class Connection:
             if further is None:
                 self._become(State.READY)
             else:
-                self._say(further, now)
+                self._send_step(further, now)
 
         self.send(request, version, answered, now, self._request_timeout_ms)
 

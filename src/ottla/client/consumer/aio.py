@@ -194,7 +194,8 @@ class AsyncConsumer(AsyncClient):
         deadline = monotonic_ms() + timeout_ms
         with self.polling():
             while True:
-                await self.attend()
+                self.note_poll()
+                await self._handle_events()
                 records = self.try_poll(max_records)
                 remaining = deadline - monotonic_ms()
                 if records or remaining <= 0:
@@ -206,9 +207,9 @@ class AsyncConsumer(AsyncClient):
 
     def has_news(self) -> bool:
         """Would a poll return, raise or call something now?"""
-        return self.consumer.has_data() or self.has_something_to_say()
+        return self.consumer.has_data() or self.has_events()
 
-    def has_something_to_say(self) -> bool:
+    def has_events(self) -> bool:
         """Is there something other than records?"""
         group = self.group
         return (
@@ -222,11 +223,6 @@ class AsyncConsumer(AsyncClient):
         self._woken = True
         self._wake()
 
-    async def attend(self) -> None:
-        """What every poll begins with: run callbacks that are due, and raise what the application should know."""
-        self.note_poll()
-        await self._handle_events()
-
     async def _handle_events(self) -> None:
         while (event := self.take_event()) is not None:
             try:
@@ -238,7 +234,7 @@ class AsyncConsumer(AsyncClient):
                 self.finish_event(event)
 
     def note_poll(self) -> None:
-        """The application is here: raise what it should hear of, commit what is due."""
+        """What every poll begins with: raise or call what the application should know, commit what is due."""
         self._next_poll_ms = monotonic_ms() + ITERATION_POLL_MS
         if self._woken:
             self._woken = False
@@ -286,7 +282,7 @@ class AsyncConsumer(AsyncClient):
 
     def next_record(self) -> ConsumerRecord | None:
         """One record on the short way; None says that a poll is due, for whatever reason."""
-        if self.has_something_to_say() or monotonic_ms() >= self._next_poll_ms:
+        if self.has_events() or monotonic_ms() >= self._next_poll_ms:
             return None
         return self.consumer.next_record()
 
@@ -386,7 +382,7 @@ class AsyncConsumer(AsyncClient):
     # The end.
 
     def begin_leaving(self) -> None:
-        """The application has to hear that it gives up what it has; see `attend`."""
+        """Queues the rebalance event that takes away what the consumer has; `_handle_events` handles it."""
         self._woken = False
         if self.group is not None:
             with self._lock:

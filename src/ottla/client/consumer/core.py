@@ -4,7 +4,7 @@ Who assigns the partitions, the application or its group (ottla.client.group), m
 looks up positions that are not known (what the group committed, else ListOffsets), checks positions after a
 change of leader (OffsetForLeaderEpoch, KIP-320), and keeps one fetch in flight to each broker, within a session
 (KIP-227). What comes back waits, undecoded, until `drain` takes it; meanwhile the next fetch is under way, as
-long as what waits is less than fetch_max_bytes. A party of the network core; owned by one driver.
+long as what waits is less than fetch_max_bytes. A RequestManager of the network core; owned by one driver.
 """
 
 from collections import deque
@@ -111,8 +111,8 @@ class PartitionPosition:
             and self.not_before_ms <= now
         )
 
-    def trouble(self, now: float, delay_ms: float) -> None:
-        """A fetch went wrong in a way that passes."""
+    def back_off(self, now: float, delay_ms: float) -> None:
+        """A fetch failed with an error that is worth a retry."""
         self.not_before_ms = now + delay_ms
 
     def prefer(self, replica: int, until_ms: float) -> None:
@@ -276,7 +276,7 @@ class ConsumerCore:
         self._errors: deque[KafkaError] = deque()
         self._fetcher = Fetcher(network, _fetch_settings(config), self)
         self.finder = PositionFinder(network, config, self._positions, self.report, self._discard)
-        network.parties.append(self)
+        network.request_managers.append(self)
 
     # -- what the application says --------------------------------------------------------------------
 
@@ -406,7 +406,7 @@ class ConsumerCore:
         return out
 
     def next_record(self) -> ConsumerRecord | None:
-        """One record, if that is no trouble at all; None says no more than that `drain` has to be asked."""
+        """The next record, if it is at hand; else None, and `drain` has to be asked."""
         if self._errors or not self._fetched:
             return None
         fetched = self._fetched[0]
@@ -479,7 +479,7 @@ class ConsumerCore:
     # -- fetching -------------------------------------------------------------------------------------
 
     def _fetches(self, now: float) -> dict[int, dict[TopicPartition, FetchSpec]]:
-        """What to fetch from whom; brokers with a fetch in flight, or in trouble, are left alone."""
+        """What to fetch from whom; brokers with a fetch in flight, or backing off, are left alone."""
         by_node: dict[int, dict[TopicPartition, FetchSpec]] = {}
         if self._buffered_bytes >= self._config.fetch_max_bytes:
             return by_node
@@ -528,7 +528,7 @@ class ConsumerCore:
     def on_refused(self, tp: TopicPartition, error: KafkaError, node_id: int, now: float) -> None:
         state = self._positions[tp]
         state.attempts += 1
-        state.trouble(now, self._network.retry_delay_ms(state.attempts))
+        state.back_off(now, self._network.retry_delay_ms(state.attempts))
         if state.read_replica(now) == node_id:
             state.prefer(-1, float("-inf"))  # whatever it was, ask the leader
             return
@@ -539,7 +539,7 @@ class ConsumerCore:
 
     def on_corrupt(self, tp: TopicPartition, error: KafkaError) -> None:
         self._errors.append(error)
-        self._positions[tp].trouble(float("inf"), 0)
+        self._positions[tp].back_off(float("inf"), 0)
 
     def on_node_error(self, node_id: int, error: KafkaError, now: float) -> None:
         if not error.code.retriable:

@@ -213,7 +213,7 @@ class Fetcher:
         return not self._in_flight
 
     def is_free(self, node_id: int, now: float) -> bool:
-        """Not with a fetch in flight, nor in trouble."""
+        """Not with a fetch in flight, nor while backing off."""
         return node_id not in self._in_flight and self._not_before.get(node_id, now) <= now
 
     def next_deadline(self, now: float) -> float:

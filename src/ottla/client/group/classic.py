@@ -347,7 +347,7 @@ class ClassicMember:
             self._rejoin = "partitions were given up for others"
         self._group.push(Change.ASSIGNED, set(partitions) - owned)
 
-    # -- trouble --------------------------------------------------------------------------------------
+    # -- errors ---------------------------------------------------------------------------------------
 
     def _on_refused(self, code: ErrorCode, what: str, now: float) -> None:
         """A join or a sync came to nothing: start again, unless that is no use."""

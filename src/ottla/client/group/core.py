@@ -4,7 +4,7 @@ The member decides what changes hands; the application hears of it, and reacts, 
 driver the next rebalance event, the driver commits and calls the listener, `finish` lets the member go on. So
 callbacks run where the application polls, as in the Java client, while heartbeats go on by themselves.
 Positions come from what the group has committed; what was consumed is committed at a poll, when everything that
-earlier polls returned is done with. A party of the network core; owned by one driver.
+earlier polls returned is done with. A RequestManager of the network core; owned by one driver.
 """
 
 import logging
@@ -229,7 +229,7 @@ class GroupCore:
         self._is_leaving = False
         self._next_auto_commit_ms = float("inf")
         consumer.finder.committed_source = self._fetch_committed
-        network.parties.append(self)
+        network.request_managers.append(self)
 
     # -- what the application says --------------------------------------------------------------------
 

@@ -5,7 +5,8 @@ come back. Order within a partition is kept also when batches are sent again: wi
 to five batches in flight), without it only if max_in_flight_requests_per_connection is 1, as in the Java client.
 
 It knows batches, not records. Its owner, a ProducerCore or a RawProducer, gives it the rest: who the producer is,
-where partitions are (Places), which of them belong to the transaction (Membership). A party of the network core.
+where partitions are (Places), which of them belong to the transaction (Membership). A RequestManager of the
+network core.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,12 +92,12 @@ class Sender:
         self.fatal: KafkaError | None = None
         self.in_flight_bytes = 0
         self._muted: set[TopicPartition] = set()
-        network.parties.append(self)
+        network.request_managers.append(self)
 
     def close(self, error: KafkaError) -> None:
         """No more turns; what is not written fails."""
         self.fail(error)
-        self._network.parties = [party for party in self._network.parties if party is not self]
+        self._network.remove_request_manager(self)
 
     # -- the turn -------------------------------------------------------------------------------------
 
@@ -351,10 +352,10 @@ class Sender:
             if batch.is_done:
                 continue
             self.accumulator.remove_queued(batch)
-            trouble = self._network.trouble()
+            failures = self._network.describe_failures()
             error = TimedOut(
                 f"{len(batch)} record(s) for {batch.tp} were not delivered within {timeout_ms:.0f} ms"
-                + (f" ({trouble})" if trouble else "")
+                + (f" ({failures})" if failures else "")
             )
             if self.identity is not None:
                 self.identity.given_up(batch)

@@ -423,7 +423,7 @@ class TransactionManager:
         self._needs_epoch |= numbered  # its numbers are lost, or used by we know not what
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
             fatal = error.code in _FATAL_FOR_A_BATCH
-            self.fail(error) if fatal else self.spoil(error)
+            self.fail(error) if fatal else self.transition_to_abortable_error(error)
 
     # -- errors ---------------------------------------------------------------------------------------
 
@@ -437,10 +437,11 @@ class TransactionManager:
         elif code not in _ABORTABLE or (of_end and self.state is State.ABORTING):
             self.fail(KafkaError(code, words))
         else:
-            self.spoil(KafkaError(code, words))  # no more than that it is being aborted already
+            # Does nothing while the transaction is being aborted already.
+            self.transition_to_abortable_error(KafkaError(code, words))
         return self.error or KafkaError(code, words)
 
-    def spoil(self, error: KafkaError) -> None:
+    def transition_to_abortable_error(self, error: KafkaError) -> None:
         """From here the transaction can only be aborted."""
         if self.state not in (State.IN_TRANSACTION, State.COMMITTING):
             return

@@ -159,7 +159,7 @@ class SocketOutput:
             self._loop.remove_writer(self._fd)
         self._queue.clear()
         # A ring of connection and output would wait for the garbage collector.
-        self._on_drained = self._on_error = _nobody
+        self._on_drained = self._on_error = _ignore
         os.close(self._fd)
 
     def _on_writable(self) -> None:
@@ -218,7 +218,7 @@ class SocketOutput:
             queue.popleft()
 
 
-def _nobody(*_: object) -> None:
+def _ignore(*_: object) -> None:
     """The callbacks of an output that is closed."""
 
 

@@ -378,7 +378,7 @@ def test_after_close_nothing_is_sent() -> None:
     rig.producer.close()
     rig.cluster.run_for(10_000)
     assert rig.cluster.requests(ProduceRequest) == []
-    assert rig.sender not in rig.core.parties
+    assert rig.sender not in rig.core.request_managers
 
 
 # -- transactions ---------------------------------------------------------------------------------------
