@@ -341,7 +341,7 @@ class PartitionWatch:
 
 
 class Places(Protocol):
-    """Where partitions are, for a sender or a fetcher."""
+    """Where partitions are, for a sender or a fetcher, which asks for a partition's leader before all else."""
 
     def leader(self, tp: TopicPartition, now: float) -> Node | None:
         """The leader, or None if it is asked for and somebody has to wait; KafkaError if there is none to come."""
@@ -386,20 +386,17 @@ class WatchedPlaces:
         self._network = network
         self._watches: dict[TopicPartition, PartitionWatch] = {}
 
-    def _watch(self, tp: TopicPartition) -> PartitionWatch:
+    def leader(self, tp: TopicPartition, now: float) -> Node | None:
         watch = self._watches.get(tp)
         if watch is None:
             watch = self._watches[tp] = PartitionWatch(self._network, tp)
-        return watch
-
-    def leader(self, tp: TopicPartition, now: float) -> Node | None:
-        return self._watch(tp).leader(now)
+        return watch.leader(now)
 
     def topic_id(self, tp: TopicPartition) -> Uuid:
-        return self._watch(tp).topic_id
+        return self._watches[tp].topic_id
 
     def confirm(self, tp: TopicPartition) -> None:
-        self._watch(tp).confirm()
+        self._watches[tp].confirm()
 
     def next_deadline(self) -> float:
         return min((watch.next_deadline() for watch in self._watches.values()), default=float("inf"))

@@ -14,6 +14,7 @@ a large frame is then never copied.
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from ottla.model.errors import ErrorCode, KafkaError
@@ -238,6 +239,9 @@ class InFlight(NamedTuple):
     on_done: OnDone
 
 
+_DEADLINE_MS: Callable[[InFlight], float] = attrgetter("deadline_ms")
+
+
 class Connection:
     """Requests out, responses in, in order."""
 
@@ -334,7 +338,7 @@ class Connection:
     def deadline_ms(self) -> float:
         """When the first of the requests in flight is overdue."""
         # Not the first in the queue: a long call may stand before a short one.
-        return min((request.deadline_ms for request in self.in_flight), default=float("inf"))
+        return min(map(_DEADLINE_MS, self.in_flight), default=float("inf"))
 
     # -- inside ---------------------------------------------------------------------------------------
 

@@ -288,7 +288,7 @@ def test_numbers_wrap() -> None:
     rig.flush()
     partition = rig.cluster.partition(TP)
     assert rig.sender.identity is not None
-    sequences = rig.sender.identity.of(TP)
+    sequences = rig.sender.identity.partitions[TP]
     sequences.next_sequence = MAX_SEQUENCE - 2
     _, recent = partition.producers[PRODUCER_ID]
     recent.append((MAX_SEQUENCE - 4, MAX_SEQUENCE - 3, 0))
@@ -311,7 +311,7 @@ def test_batches_behind_a_failed_one_keep_their_order_where_numbers_wrap(when: i
     rig.send(count=2)
     rig.flush()
     assert rig.sender.identity is not None
-    rig.sender.identity.of(TP).next_sequence = MAX_SEQUENCE - 2
+    rig.sender.identity.partitions[TP].next_sequence = MAX_SEQUENCE - 2
     _, recent = rig.cluster.partition(TP).producers[PRODUCER_ID]
     recent.append((MAX_SEQUENCE - 4, MAX_SEQUENCE - 3, 0))
     faults(rig, *[None] * (when - 1), refusal(ErrorCode.NOT_ENOUGH_REPLICAS))
