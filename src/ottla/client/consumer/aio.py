@@ -176,8 +176,6 @@ class AsyncConsumer(AsyncClient):
 
     def try_poll(self, max_records: int | None = None) -> Records:
         """What has arrived already."""
-        if not self.consumer.has_data():
-            return {}
         buffered = self.consumer.buffered_bytes
         try:
             return self.consumer.drain(max_records or self._max_poll_records)
@@ -243,13 +241,13 @@ class AsyncConsumer(AsyncClient):
             self._commit_callbacks.popleft()()
         if self.group is not None:
             with self._lock:
-                is_new = not self.group.is_active
+                was_active = self.group.is_active
                 self.group.polled(monotonic_ms())
-            if is_new or not self.group.commits.is_idle:
+            if (not was_active and self.group.is_active) or not self.group.commits.is_idle:
                 self._wake()
 
     def take_event(self) -> Rebalance | None:
-        if self.group is None:
+        if self.group is None or not self.group.has_event():
             return None
         with self._lock:
             return self.group.take(monotonic_ms())

@@ -272,7 +272,7 @@ class ConsumerCore:
         self._config = config
         self._positions: dict[TopicPartition, PartitionPosition] = {}
         self._fetched: deque[FetchedRecords] = deque()
-        self._buffered_bytes = 0
+        self.buffered_bytes = 0  # how much waits to be taken
         self._errors: deque[KafkaError] = deque()
         self._fetcher = Fetcher(network, _fetch_settings(config), self)
         self.finder = PositionFinder(network, config, self._positions, self.report, self._discard)
@@ -379,11 +379,6 @@ class ConsumerCore:
         end = state.last_stable_offset if self._config.read_committed else state.high_watermark
         return None if state.position is None or end < 0 else max(end - state.position, 0)
 
-    @property
-    def buffered_bytes(self) -> int:
-        """How much waits to be taken."""
-        return self._buffered_bytes
-
     def has_data(self) -> bool:
         """Would drain return or raise something?"""
         return bool(self._errors) or any(self._is_drainable(fetched) for fetched in self._fetched)
@@ -429,7 +424,7 @@ class ConsumerCore:
             records = fetched.take(limit)
         except KafkaError as error:
             # Fetched again next time; whoever wants to get past it seeks.
-            self._buffered_bytes -= fetched.size_bytes
+            self.buffered_bytes -= fetched.size_bytes
             self._discard(fetched.tp)
             state.fetch_offset = state.position if state.position is not None else -1
             self._errors.append(error)
@@ -438,7 +433,7 @@ class ConsumerCore:
         if records:
             out.setdefault(fetched.tp, []).extend(records)
         if fetched.is_empty:
-            self._buffered_bytes -= fetched.size_bytes
+            self.buffered_bytes -= fetched.size_bytes
         else:
             self._fetched.appendleft(fetched)
         return len(records)
@@ -447,7 +442,7 @@ class ConsumerCore:
         """Forget what was fetched for a partition."""
         for fetched in [fetched for fetched in self._fetched if fetched.tp == tp]:
             self._fetched.remove(fetched)
-            self._buffered_bytes -= fetched.size_bytes
+            self.buffered_bytes -= fetched.size_bytes
 
     # -- the turn -------------------------------------------------------------------------------------
 
@@ -481,7 +476,7 @@ class ConsumerCore:
     def _fetches(self, now: float) -> dict[int, dict[TopicPartition, FetchSpec]]:
         """What to fetch from whom; brokers with a fetch in flight, or backing off, are left alone."""
         by_node: dict[int, dict[TopicPartition, FetchSpec]] = {}
-        if self._buffered_bytes >= self._config.fetch_max_bytes:
+        if self.buffered_bytes >= self._config.fetch_max_bytes:
             return by_node
         for tp, state in self._positions.items():
             if not state.is_fetchable(now):
@@ -523,7 +518,7 @@ class ConsumerCore:
             state.fetch_offset = fetch.next_offset
             fetched = FetchedRecords(fetch)
             self._fetched.append(fetched)
-            self._buffered_bytes += fetched.size_bytes
+            self.buffered_bytes += fetched.size_bytes
 
     def on_refused(self, tp: TopicPartition, error: KafkaError, node_id: int, now: float) -> None:
         state = self._positions[tp]
