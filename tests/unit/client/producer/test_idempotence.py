@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWER
-from tests.unit.client.producer.test_producer import Rig, answer, refuse
+from tests.unit.client.producer.test_core import Rig, answer, refuse
 
 from ottla.client.producer.accumulator import Delivery, ProducerBatch
 from ottla.client.producer.identity import MAX_EPOCH, OnGap, PartitionSequences, ProducerIdentity

@@ -226,7 +226,7 @@ def test_errors_that_pass_are_tried_again_under_the_same_number(code: ErrorCode)
 
 
 def test_what_was_sent_behind_a_failed_batch_waits_for_it() -> None:
-    """It comes back out of order; then all go one by one until the lane is whole again."""
+    """It comes back out of order; then all go one by one until the queue is whole again."""
     rig = Rig()
     faults(rig, None, refusal(ErrorCode.NOT_ENOUGH_REPLICAS), None, None)
     for _ in range(8):
