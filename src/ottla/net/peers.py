@@ -194,7 +194,7 @@ class Peers:
             peer.retry_at_ms = now + self._backoff.delay_ms(peer.failures)
 
     def settled(self, peer: Peer) -> None:
-        """The connection is ready for requests: its troubles are forgotten."""
+        """The connection is ready for requests: earlier failures do not count any more."""
         peer.failures = 0
         peer.last_error = None
         peer.retry_at_ms = float("-inf")

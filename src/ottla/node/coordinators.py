@@ -167,7 +167,7 @@ class Coordinators:
     # ---- following the metadata log -----------------------------------------------------------------------
 
     async def apply(self, delta: Delta) -> None:
-        """Take up what this broker leads now, and lay down what it leads no more."""
+        """Load the partitions that this broker leads now, and resign from those that it leads no more."""
         for change in delta.topics.values():
             topic = change.after or change.before
             runtime = None if topic is None else self._runtimes.get(topic.name)
