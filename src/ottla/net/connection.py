@@ -14,6 +14,7 @@ a large frame is then never copied.
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from ottla.model.errors import ErrorCode, KafkaError
@@ -238,6 +239,9 @@ class InFlight(NamedTuple):
     on_done: OnDone
 
 
+_DEADLINE_MS: Callable[[InFlight], float] = attrgetter("deadline_ms")
+
+
 class Connection:
     """Requests out, responses in, in order."""
 
@@ -334,7 +338,7 @@ class Connection:
     def deadline_ms(self) -> float:
         """When the first of the requests in flight is overdue."""
         # Not the first in the queue: a long call may stand before a short one.
-        return min((request.deadline_ms for request in self.in_flight), default=float("inf"))
+        return min(map(_DEADLINE_MS, self.in_flight), default=float("inf"))
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -402,7 +406,7 @@ class Connection:
             self._become(State.READY)
             return
         self._become(State.AUTHENTICATING)
-        self._say(step, now)
+        self._send_step(step, now)
 
     def _check_served(self) -> None:
         """A node that does not serve what the connection was made for is at the wrong address."""
@@ -413,7 +417,7 @@ class Connection:
                 raise WrongAddress("this is the port of a controller: clients use that of a broker") from None
             raise WrongAddress(error.message or str(error)) from None
 
-    def _say(self, step: tuple[Any, int], now: float) -> None:
+    def _send_step(self, step: tuple[Any, int], now: float) -> None:
         request, version = step
 
         def answered(response: Any, error: KafkaError | None, now: float) -> None:
@@ -424,7 +428,7 @@ class Connection:
             if further is None:
                 self._become(State.READY)
             else:
-                self._say(further, now)
+                self._send_step(further, now)
 
         self.send(request, version, answered, now, self._request_timeout_ms)
 

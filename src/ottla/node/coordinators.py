@@ -167,7 +167,7 @@ class Coordinators:
     # ---- following the metadata log -----------------------------------------------------------------------
 
     async def apply(self, delta: Delta) -> None:
-        """Take up what this broker leads now, and lay down what it leads no more."""
+        """Load the partitions that this broker leads now, and resign from those that it leads no more."""
         for change in delta.topics.values():
             topic = change.after or change.before
             runtime = None if topic is None else self._runtimes.get(topic.name)
@@ -176,7 +176,7 @@ class Coordinators:
                     self._follow(runtime, partition)
         time_slice = TimeSlice()
         for runtime in self._runtimes.values():
-            for _ in runtime.tell_image(delta.after, delta):
+            for _ in runtime.on_image_stepwise(delta.after, delta):
                 await time_slice.yield_to_loop()
 
     def _load_again(self, runtime: CoordinatorRuntime[Any], index: int) -> None:

@@ -4,8 +4,8 @@ Start: sockets are bound (so that ports are known), empty directories are format
 metadata log and leads it, the broker registers itself, logs are loaded with the configuration the image gives them,
 partitions are hosted, the broker is unfenced, and only then are clients served.
 
-Stop: connections are closed, the controller is told, logs are flushed and marked as cleanly stopped with the broker's
-epoch, and the metadata log is closed last.
+Stop: connections are closed, the controller is asked for a controlled shutdown, logs are flushed and marked as cleanly
+stopped with the broker's epoch, and the metadata log is closed last.
 
 Owner: the process (node.main) or a test.
 """
@@ -365,7 +365,7 @@ class Node:
         self.logs.dirs.set_cordoned([Path(path) for path in self.config.cordoned_log_dirs])
 
     def _cordoned_directories(self) -> list[Uuid] | None:
-        """What the controller is told (KIP-1066); None where the metadata log cannot say it yet."""
+        """The cordoned directories that heartbeats report (KIP-1066); None below the metadata version that has them."""
         if not cordoned_dirs_supported(self._publisher.image.metadata_version or 0):
             return None
         return [d.id for d in self.logs.dirs if d.id is not None and self.logs.dirs.is_cordoned(d)]
@@ -405,7 +405,7 @@ class Node:
             assigning = self._lifecycle.assign_directory(
                 partition.topic_id, partition.topic_partition.partition, directory_id
             )
-            spawn(assigning, name=f"telling where {partition.topic_partition} is", owner=OWNER)
+            spawn(assigning, name=f"reporting the directory of {partition.topic_partition}", owner=OWNER)
 
     async def _checkpoint_high_watermarks(self) -> None:
         while True:

@@ -127,14 +127,14 @@ async def find_hanging_transactions(
     ids = {listing.producer_id: listing.transactional_id for listing in listed}
     described = await describe_transactions(client, ids.values())
 
-    def is_cared_for(transaction: OpenTransaction) -> bool:
+    def is_known_to_coordinator(transaction: OpenTransaction) -> bool:
         state = described.get(ids.get(transaction.producer_id, ""))
         return isinstance(state, TransactionDescription) and transaction.partition in state.partitions
 
     for state in described.values():
         if isinstance(state, KafkaError) and state.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             raise state
-    return [transaction for transaction in old if not is_cared_for(transaction)]
+    return [transaction for transaction in old if not is_known_to_coordinator(transaction)]
 
 
 async def abort_open_transaction(client: AsyncClient, transaction: OpenTransaction) -> None:

@@ -87,7 +87,7 @@ _FATAL_FOR_A_BATCH = frozenset(
 
 
 class Operation:
-    """Something that takes a while; `is_done` tells when, `error` how."""
+    """Something that takes a while: `is_done` when it is over, `error` if it failed."""
 
     __slots__ = ("error", "is_done", "name")
 
@@ -150,7 +150,7 @@ class TransactionPartitions:
         self._to_add.clear()
 
     def step(self, now: float) -> bool:
-        """Tell the coordinator of new partitions; True if it may have heard of the transaction by that."""
+        """Send new partitions to the coordinator; True if it may know of the transaction by that."""
         if not self._to_add or self._adding:
             return False
         adding = self._adding = self._to_add
@@ -423,7 +423,7 @@ class TransactionManager:
         self._needs_epoch |= numbered  # its numbers are lost, or used by we know not what
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
             fatal = error.code in _FATAL_FOR_A_BATCH
-            self.fail(error) if fatal else self.spoil(error)
+            self.fail(error) if fatal else self.transition_to_abortable_error(error)
 
     # -- errors ---------------------------------------------------------------------------------------
 
@@ -437,10 +437,11 @@ class TransactionManager:
         elif code not in _ABORTABLE or (of_end and self.state is State.ABORTING):
             self.fail(KafkaError(code, words))
         else:
-            self.spoil(KafkaError(code, words))  # no more than that it is being aborted already
+            # Does nothing while the transaction is being aborted already.
+            self.transition_to_abortable_error(KafkaError(code, words))
         return self.error or KafkaError(code, words)
 
-    def spoil(self, error: KafkaError) -> None:
+    def transition_to_abortable_error(self, error: KafkaError) -> None:
         """From here the transaction can only be aborted."""
         if self.state not in (State.IN_TRANSACTION, State.COMMITTING):
             return

@@ -4,7 +4,7 @@ Each function builds an Ask: the request, whom it is for, which versions may car
 whoever sends it (TransactionManager, the admin client, ottla.client.transaction.by_id). Pure.
 
 With version 2 of transactions (KIP-890) brokers add partitions and groups to a transaction by themselves, and every
-end of one raises the producer's epoch. A broker tells by the version of a request which is meant: hence the caps.
+end of one raises the producer's epoch. The version of a request says which of the two is meant: hence the caps.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -190,7 +190,7 @@ def txn_offset_commit(
 
 
 def _txn_commit_for_version(request: TxnOffsetCommitRequest, version: int) -> TxnOffsetCommitRequest:
-    """Before version 3 the group is not told who commits (KIP-447)."""
+    """Before version 3 the request does not name the group's member (KIP-447)."""
     if version >= 3:
         return request
     return TxnOffsetCommitRequest(

@@ -38,8 +38,8 @@ class Caller(NamedTuple):
 class Background(Protocol):
     """Work done elsewhere that comes back as a decision, made as any other on the group's shard, if it is still here.
 
-    Given by the node. If nothing comes back (the work raised, or the decision was not written), `failed` is told why,
-    and repairs what is not in the log.
+    Given by the node. If nothing comes back (the work raised, or the decision was not written), `failed` is called
+    with the error, and repairs what is not in the log.
     """
 
     def in_thread(

@@ -23,7 +23,7 @@ FEATURES_FROM_ZERO_VERSION = 4
 
 @handles(ApiVersionsRequest, Listener.BROKER, Listener.CONTROLLER)
 def api_versions(ctx: Context, request: ApiVersionsRequest | None) -> ApiVersionsResponse:
-    """None for the request stands for a version newer than ours: the answer tells which ones we know (KIP-511)."""
+    """None for the request stands for a version newer than ours: the answer lists those we know (KIP-511)."""
     if request is None:
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys(ctx))
     if ctx.version >= 3 and not _named_well(request):

@@ -180,7 +180,7 @@ def _txn_as_a_whole(
 ) -> list[TxnOffsetCommitResponseTopic]:
     code = error.code
     if code is ErrorCode.NETWORK_EXCEPTION:
-        # The transaction could not be verified: a client of any age comes again when it is told this.
+        # The transaction could not be verified: clients of all versions retry on this code.
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and ctx.version < FIRST_LOADING_VERSION:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -367,7 +367,7 @@ def _with(
 
 
 def _give_id(ctx: Context, topic: OffsetFetchResponseTopics) -> bool:
-    """A topic that is no more has no id to be told by."""
+    """Sets the topic's id; False if the topic does not exist any more."""
     found = ctx.node.image().topic(topic.name)
     topic.topic_id = ZERO_UUID if found is None else found.id
     return found is not None

@@ -246,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
         """All that was received is done: now the client is gone for everybody else too."""
         on_lost, self._on_lost = self._on_lost, None
         for call in (on_lost or {}).values():
-            guarded(call, name="telling that it is lost", owner=self.name)(self)
+            guarded(call, name="a callback of the lost connection", owner=self.name)(self)
 
     def only_answers(self) -> None:
         """For the coroutine that runs: what it will still do is for the answer alone, and may be left undone."""

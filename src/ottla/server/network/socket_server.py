@@ -338,7 +338,7 @@ class SocketServer:
         self.connections.limits = limits_of(config)
 
     def advertised(self, listeners: Iterable[ListenerConfig]) -> list[Endpoint]:
-        """What clients are told: the advertised address, with the real port where 0 was asked for."""
+        """The addresses that clients get: the advertised address, with the real port where 0 was asked for."""
         return [self._advertise(listener) for listener in listeners]
 
     def _advertise(self, listener: ListenerConfig) -> Endpoint:
@@ -350,8 +350,8 @@ class SocketServer:
             host = LOOPBACK
             if self._hosts[listener.name].kind is Listener.BROKER:
                 node_log.warning(
-                    "listener %s is told to clients as %s, which only this machine reaches: set advertised.listeners "
-                    "if others are to use it",
+                    "listener %s is advertised to clients as %s, which only this machine reaches: "
+                    "set advertised.listeners if others are to use it",
                     listener.name,
                     host,
                 )

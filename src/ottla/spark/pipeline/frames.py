@@ -271,7 +271,7 @@ def headers_with(headers: Column, *more: Column) -> Column:
 
 
 def check_columns(pipeline: Pipeline, stream: Stream, result: DataFrame) -> None:
-    """What only the plan can tell: whether the columns that `out` names are there, and fit."""
+    """Checks what only the plan shows: whether the columns that `out` names are there, and fit."""
     problems = [pipeline.problem(stream, "out", what) for what in _refused(pipeline, stream, result.schema)]
     if problems:
         raise PipelineError(problems)

@@ -214,7 +214,7 @@ class LogCleanerManager:
         self._wake = asyncio.Event()
         self.last_stats: CleaningStats | None = None
 
-    # -- what the manager tells us of
+    # -- what the manager reports
 
     def load_checkpoints(self, log_dir: LogDir) -> None:
         """Learns how far a directory's logs were clean."""

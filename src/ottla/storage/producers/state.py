@@ -70,7 +70,7 @@ class ProducerAppendInfo:
         timestamp: int,
         transactional: bool,
     ) -> None:
-        """Takes a batch of data, or raises what a producer is told."""
+        """Takes a batch of data, or raises the error for the producer's answer."""
         self._check_epoch(epoch, 0)
         if self._origin is AppendOrigin.CLIENT:
             self._check_sequence(epoch, base_sequence)
@@ -427,7 +427,7 @@ def stage_batches(
     transaction_version: int = 0,
     verification: Verification | None = NOT_CHECKED,
 ) -> ProducerUpdate:
-    """Judges the batches of one append, their offsets already assigned; raises what the producer is told."""
+    """Judges the batches of one append, their offsets already assigned; raises the error for the producer's answer."""
     staged: dict[int, ProducerAppendInfo] = {}
     completed: list[CompletedTxn] = []
     for batch in batches:

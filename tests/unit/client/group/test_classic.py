@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from tests.unit.client.consumer.test_consumer import fill, numbers
+from tests.unit.client.consumer.test_core import fill, numbers
 from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, FakeCluster
 from tests.unit.client.fake_groups import FakeGroups
 

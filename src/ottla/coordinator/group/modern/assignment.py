@@ -28,7 +28,7 @@ class Plan(Protocol):
         ...
 
     def compute(self) -> dict[str, Any]:
-        """What each member shall have that gets something else than it had; KafkaError if there is no telling."""
+        """The new assignment of each member whose assignment changes; KafkaError if none can be computed."""
         ...
 
 
