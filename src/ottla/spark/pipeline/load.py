@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -53,7 +53,6 @@ LEGAL_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 SOURCES = (Topic, Parquet, Delta, Iceberg, View)
 SINKS = (Topic, Parquet, Delta, Iceberg)
 START = ("earliest", "latest")
-Report = Callable[[str, str], Problem]
 MODULE_PREFIX = "ottla_pipeline_"
 MAX_FILE_BYTES = 4_000_000
 _UNEXPECTED = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
