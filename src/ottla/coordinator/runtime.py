@@ -733,13 +733,8 @@ class CoordinatorRuntime(Generic[M]):
                 KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker leads {context.topic_partition} no more")
             )
 
-    def on_image(self, image: ClusterImage, delta: Delta) -> None:
-        """The cluster has changed."""
-        for _ in self.on_image_stepwise(image, delta):
-            pass
-
-    def on_image_stepwise(self, image: ClusterImage, delta: Delta) -> Iterator[None]:
-        """The same, a context at a time. What is loaded meanwhile begins with this image."""
+    def on_image(self, image: ClusterImage, delta: Delta) -> Iterator[None]:
+        """The cluster has changed: a context at a time. What is loaded meanwhile begins with this image."""
         self._image = image
         for context in self.active_contexts():
             if context.state is CoordinatorState.ACTIVE:

@@ -50,7 +50,12 @@ def checked_size(prefix: memoryview, max_frame_bytes: int) -> int:
 
 
 class FrameReader:
-    """Bytes that were handed over, cut into frames; what `feed` returns are views that keep their bytes alive."""
+    """Bytes that were handed over, cut into frames; what `feed` returns are views that keep their bytes alive.
+
+    For asyncio, whose bytes are new each time and nobody else's: a frame that came in one piece is never copied. Not a
+    FrameFiller behind a BufferedProtocol: that would be asked for room before each read, one call more, and would copy
+    small frames out of the scratch buffer that the next read overwrites.
+    """
 
     __slots__ = ("_chunks", "_have", "_need", "max_frame_bytes")
 
@@ -90,7 +95,12 @@ class FrameReader:
 
 class FrameFiller:
     """Bytes read into its own buffers, cut into frames: `buffer` says where the next bytes go, `filled` how many came;
-    the frames it returns keep their bytes alive."""
+    the frames it returns keep their bytes alive.
+
+    For a driver that reads its sockets itself and chooses where to (net.selector): a large frame, which takes many
+    reads, is read to where it stays. Not a FrameReader behind `recv`: that would gather the pieces and join them, and
+    copy all of it once more.
+    """
 
     __slots__ = ("_frame", "_have", "_scratch", "max_frame_bytes")
 

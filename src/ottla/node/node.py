@@ -44,11 +44,13 @@ from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.server import handlers
 from ottla.server.context import Services
+from ottla.server.dispatch import Dispatcher
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.limits import Unpacking
 from ottla.server.network.socket_server import SocketServer
 from ottla.server.topic_creation import SHARE_GROUP_STATE, AutoTopicCreationManager, StreamsInternalTopics
 from ottla.server.transaction.producer_ids import ProducerIdBlock, ProducerIdSource
+from ottla.server.transaction.verification import AddPartitionsToTxnManager
 from ottla.share.manager import SharePartitionManager
 from ottla.share.persister import Persister
 from ottla.storage.config import LogConfig, LogManagerSettings
@@ -244,7 +246,7 @@ class Node:
         self._stops.append(self._leave)
         await self._lifecycle.unfence()
         await self.caught_up()
-        await self.sockets.serve(self._services())
+        await self.sockets.serve(partial(Dispatcher, self._services()))
         self._hw_task = spawn_restarting(
             self._checkpoint_high_watermarks, name="checkpoints of high watermarks", owner=OWNER
         )
@@ -279,6 +281,9 @@ class Node:
             groups=self.coordinators.groups,
             group_assignors=self.coordinators.group_assignors,
             transactions=self.coordinators.transactions,
+            verification=AddPartitionsToTxnManager(
+                lambda: self.config, self._clock, self.replicas, self.coordinators.transactions
+            ),
             share_state=self.coordinators.share.coordinator,
             share_groups=self.coordinators.share.groups,
             share=self.share,

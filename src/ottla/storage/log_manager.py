@@ -479,7 +479,6 @@ class LogManager:
             topic_id=topic_id,
             clean=True,
             producer_id_expiration_ms=self.settings.producer_id_expiration_ms,
-            max_transaction_timeout_ms=self.settings.max_transaction_timeout_ms,
         )
 
     def _add(self, logs: dict[TopicPartition, Log], tp: TopicPartition, log: Log, log_dir: LogDir) -> None:

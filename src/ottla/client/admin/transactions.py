@@ -12,14 +12,13 @@ from ottla.client.admin.types import (
     ActiveProducer,
     FeatureDescription,
     OpenTransaction,
-    TransactionDescription,
-    TransactionListing,
 )
 from ottla.client.base import AsyncClient
 from ottla.client.lookups import Question
 from ottla.client.network import To, transaction_coordinator
 from ottla.client.offsets import by_topic
 from ottla.client.transaction import messages
+from ottla.client.transaction.messages import TransactionDescription, TransactionListing
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.net.connection import API_VERSIONS_AT_MOST, SOFTWARE_NAME

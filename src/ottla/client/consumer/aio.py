@@ -10,10 +10,10 @@ from typing import Any
 
 from ottla.client.base import AsyncClient
 from ottla.client.config import ConsumerConfig
+from ottla.client.consumer.coordinator import GroupCore
 from ottla.client.consumer.core import ConsumerCore, Records
 from ottla.client.consumer.fetch import ConsumerRecord
 from ottla.client.errors import StateError, TimedOut, Wakeup
-from ottla.client.group.core import GroupCore
 from ottla.client.group.events import Change, Rebalance, RebalanceListener
 from ottla.client.network import timed_out_waiting
 from ottla.client.offsets import EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp

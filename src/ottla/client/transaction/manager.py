@@ -10,7 +10,7 @@ whoever waits for it may stop waiting, the operation goes on. Owned by the produ
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -19,7 +19,6 @@ from ottla.client.config import ProducerConfig
 from ottla.client.errors import Closed, ProducerFenced, StateError, TransactionAbortable, TransactionAborted
 from ottla.client.network import Ask, NetworkCore
 from ottla.client.offsets import GroupMetadata, OffsetAndMetadata, offset_commit_error
-from ottla.client.producer.accumulator import RecordAccumulator
 from ottla.client.transaction.messages import (
     FENCED,
     NOBODY,
@@ -272,10 +271,18 @@ class _Identity(Protocol):
     def assigned(self, producer_id: int, epoch: int) -> None: ...
 
 
+class _Accumulator(Protocol):
+    hurry: int
+
+    @property
+    def incomplete(self) -> Collection[object]: ...
+
+
 class _Producer(Protocol):
     """What the manager needs of the producer whose transactions it manages (the Sender)."""
 
-    accumulator: RecordAccumulator
+    @property
+    def accumulator(self) -> _Accumulator: ...
 
     @property
     def identity(self) -> _Identity | None: ...

@@ -10,7 +10,6 @@ end of one raises the producer's epoch. The version of a request says which of t
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ottla.client.admin.types import TransactionDescription, TransactionListing
 from ottla.client.errors import ProducerFenced, UnsupportedVersion
 from ottla.client.network import Ask, Target, To, group_coordinator, transaction_coordinator
 from ottla.client.offsets import GroupMetadata, OffsetAndMetadata, by_topic, offset_commit_error
@@ -65,6 +64,28 @@ class TxnHandle(NamedTuple):
     transactional_id: str
     producer_id: int
     producer_epoch: int
+
+
+class TransactionListing(NamedTuple):
+    """A transactional id in the list."""
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    state: str
+
+
+class TransactionDescription(NamedTuple):
+    """A transactional id in full; start_time_ms is None between transactions."""
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    start_time_ms: int | None
+    partitions: tuple[TopicPartition, ...]
 
 
 def init_producer_id(

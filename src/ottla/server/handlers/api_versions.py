@@ -28,7 +28,6 @@ def api_versions(ctx: Context, request: ApiVersionsRequest | None) -> ApiVersion
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys(ctx))
     if ctx.version >= 3 and not _named_well(request):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-    ctx.connection.software = (request.client_software_name, request.client_software_version)
     image = ctx.node.image()
     return ApiVersionsResponse(
         api_keys=_api_keys(ctx),

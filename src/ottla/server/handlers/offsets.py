@@ -19,7 +19,6 @@ from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.errors import PartitionAnswers, error_response
 from ottla.server.registry import handles
-from ottla.server.transaction.verification import verify_offset_commit
 from ottla.wire.codec import encode
 from ottla.wire.messages.groups.classic import (
     OffsetCommitRequest,
@@ -162,8 +161,8 @@ def _write_in_transaction(ctx: Context, request: TxnOffsetCommitRequest) -> Pend
     index = groups.partition_for(request.group_id)
     producer = Producer(request.producer_id, request.producer_epoch)
     # The verification holds only for what is appended in the turn in which it is answered.
-    return verify_offset_commit(
-        ctx.node, TopicPartition(groups.topic, index), request.transactional_id, producer, ctx.version
+    return ctx.node.verification.verify_offset_commit(
+        TopicPartition(groups.topic, index), request.transactional_id, producer, ctx.version
     ).and_then(
         lambda _: groups.write(index, partial(_decide_txn_commit, request, ctx.version), producer=producer)
     )

@@ -206,7 +206,7 @@ class _Produce:
 
     def begin_verification(self, view: memoryview) -> bool:
         """Are the partitions known to be part of the transaction? True if its coordinator has to be asked."""
-        verification = ProduceVerification.begin(self._services, self._request, view, self._version)
+        verification = self._services.verification.begin_produce(self._request, view, self._version)
         if verification is None or not verification.must_ask:
             return False
         self._verification = verification

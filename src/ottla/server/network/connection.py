@@ -164,7 +164,6 @@ class Connection(asyncio.BufferedProtocol):
         self.host = host
         self.peer: tuple[str, int] = ("", 0)
         self.client_id: str | None = None
-        self.software = ("unknown", "unknown")
         self.last_active = host.monotonic()
         self._transport: asyncio.Transport | None = None
         self._output: Output | None = None

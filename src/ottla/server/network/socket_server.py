@@ -24,8 +24,6 @@ from ottla.config.errors import ConfigError
 from ottla.config.listeners import Listener as ListenerConfig
 from ottla.metadata.registrations import Endpoint
 from ottla.model.tasks import spawn_restarting
-from ottla.server.context import Services
-from ottla.server.dispatch import Dispatcher
 from ottla.server.network.connection import (
     SHARED_BUFFER_BYTES,
     Connection,
@@ -325,10 +323,10 @@ class SocketServer:
         }
         return {option: size for option, size in sizes.items() if size > 0}
 
-    async def serve(self, services: Services) -> None:
-        """Begin to answer."""
+    async def serve(self, dispatch_of: Callable[[Listener], Dispatch]) -> None:
+        """Begin to answer: `dispatch_of` says what takes the frames of a kind of listener."""
         for host in self._hosts.values():
-            host.dispatch = Dispatcher(services, host.kind)
+            host.dispatch = dispatch_of(host.kind)
             await host.start()
         self.connections.start_reaping()
 

@@ -177,7 +177,6 @@ class Log:
         log_start_offset: int = 0,
         clean: bool = False,
         producer_id_expiration_ms: int = 86_400_000,
-        max_transaction_timeout_ms: int = 900_000,
         check: Callable[[], None] = never_abort,
     ) -> Self:
         """Loads a log from its directory, or begins one. `clean` says that the last stop was clean.
@@ -193,12 +192,7 @@ class Log:
         known_id = read_topic_id(dir)
         agreed_id = agree_on_topic_id(known_id, topic_id, topic_partition)
         epochs = LeaderEpochFileCache.load(dir)
-        producers = ProducerStateManager(
-            topic_partition,
-            dir,
-            expiration_ms=producer_id_expiration_ms,
-            max_transaction_timeout_ms=max_transaction_timeout_ms,
-        )
+        producers = ProducerStateManager(topic_partition, dir, expiration_ms=producer_id_expiration_ms)
         loader = LogLoader(
             dir,
             config,

@@ -25,7 +25,7 @@ from ottla.coordinator.group.consumer.group import (
 )
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember, MemberState
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression, require_valid, resolve
-from ottla.coordinator.group.context import DecisionBuilder, GroupContext, Replay
+from ottla.coordinator.group.context import DecisionBuilder, FollowUp, GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.modern.group import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from ottla.coordinator.group.modern.groups import (
@@ -358,7 +358,8 @@ class RegularExpressions:
 
         decision.failures.append(failed)
         if background is not None:
-            decision.effects.append(After(lambda: background.in_slices(group_id, work, then, failed)))
+            follow_up = FollowUp(group_id, then, failed)
+            decision.effects.append(After(lambda: background.in_slices(work, follow_up)))
             return
         everything = {}
         for found in work:
