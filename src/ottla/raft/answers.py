@@ -1,8 +1,8 @@
 """The quorum's answers: Vote, BeginQuorumEpoch, EndQuorumEpoch, DescribeQuorum, Fetch, FetchSnapshot, and voters.
 
 Requests to change the voters (KIP-853) are answered as by a quorum that stays one voter: the sole voter cannot be
-removed, and no other is added; a node that asks is told that it is not ready, which Kafka's own tools take as a reason
-to try again later.
+removed, and no other is added; a node that asks gets an error that says it is not ready, which Kafka's own tools take
+as a reason to try again later.
 
 Rules: a function takes the state and a request and gives the next state and the response; it changes nothing
 itself. The log is only read. The driver persists the state before it sends the response.
