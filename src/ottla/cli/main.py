@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "serve": ("ottla.cli.serve", "run a broker (and its controller) on a data directory"),
+    "serve": ("ottla.cli.serve", "run a node (broker, controller or both) on a data directory"),
     "demo": (
         "ottla.cli.demo",
         "a broker, sample clicks and a pipeline on Spark that counts them, live, in a temporary directory",

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.cli.args import Command, UsageError, argument
+from ottla.cli.args import CliError, Command, UsageError, argument
 from ottla.cli.output import say
 from ottla.config.errors import ConfigError
 
@@ -64,7 +64,12 @@ def _load(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[BrokerC
         _listen_on(settings, args.port)
     for note in settings.notes:
         say(f"ottla: {note}")
-    return BrokerConfig.from_settings(settings, _node_id_of(settings)), settings
+    node_id = _node_id_of(settings)
+    config = BrokerConfig.from_settings(settings, node_id)
+    if node_id is None and "node.id" in config.filled_in and not config.is_quorum_by_itself:
+        # Another node of this cluster may have the one that a cluster of one is given.
+        raise ConfigError("node.id is not set: each node of a cluster has its own", "node.id")
+    return config, settings
 
 
 def read_settings(
@@ -131,10 +136,9 @@ def _node_id_of(settings: Settings) -> int | None:
         for key in ("node.id", "broker.id"):
             given = settings.text(key)
             if given is not None and int(given) != meta.node_id:
-                raise ConfigError(
+                raise CliError(
                     f"{key}={given} ({settings.origin(key)}), but {directory} was formatted for node "
-                    f"{meta.node_id}; leave {key} out, or choose another --data-dir",
-                    key,
+                    f"{meta.node_id}; leave {key} out, or choose another --data-dir"
                 )
         return meta.node_id
     return None
@@ -163,38 +167,31 @@ def report_kernel() -> None:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from ottla.config.effective import check_protection
+    from ottla.config.effective import advice, check_protection
 
     config, settings = _load(args, os.environ)
     check_protection(config, settings.origin)
     report_without_effect(config)
-    _require_alone(config)
+    for line in advice(config):
+        say(f"ottla: {line}")
     report_kernel()
-    cluster_id = _wanted_cluster_id(config, args.cluster_id, os.environ.get("CLUSTER_ID"))
+    cluster_id = _wanted_cluster_id(config, args.cluster_id, os.environ)
     from ottla.node.main import serve
 
     return serve(config, cluster_id)
 
 
-def _require_alone(config: BrokerConfig) -> None:
-    """One process is the whole cluster for now; half a node would wait for another that cannot exist."""
-    if len(config.quorum_voters) > 1:
-        raise ConfigError(
-            f"controller.quorum.voters names {len(config.quorum_voters)} voters: this version runs a quorum of one",
-            "controller.quorum.voters",
-        )
-    if len(config.process_roles) != 2:
-        roles = ",".join(config.process_roles)
-        raise ConfigError(
-            f"process.roles={roles}: this version runs only as broker and controller in one "
-            "(process.roles=broker,controller)",
-            "process.roles",
-        )
+def cluster_id_of(environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """The variable that names the cluster, as for Apache's Docker image, and what it says."""
+    for name in ("CLUSTER_ID", "KAFKA_CLUSTER_ID"):
+        if environ.get(name):
+            return name, environ[name]
+    return None
 
 
-def _wanted_cluster_id(config: BrokerConfig, asked: str | None, from_environment: str | None) -> str | None:
+def _wanted_cluster_id(config: BrokerConfig, asked: str | None, environ: Mapping[str, str]) -> str | None:
     """The cluster id somebody chose for empty directories; what formatted ones say stands."""
-    wanted = asked or from_environment
+    variable, wanted = ("", asked) if asked else cluster_id_of(environ) or ("", None)
     if not wanted:
         return None
     from ottla.storage.dirs.meta_properties import read_meta_properties
@@ -204,16 +201,16 @@ def _wanted_cluster_id(config: BrokerConfig, asked: str | None, from_environment
         if meta is None or meta.cluster_id == wanted:
             continue
         if asked:
-            raise UsageError(f"--cluster-id {asked}: {directory} belongs to cluster {meta.cluster_id}")
-        say(f"ottla: CLUSTER_ID={wanted} is not used: {directory} belongs to cluster {meta.cluster_id}")
+            raise CliError(f"--cluster-id {asked}: {directory} belongs to cluster {meta.cluster_id}")
+        say(f"ottla: {variable}={wanted} is not used: {directory} belongs to cluster {meta.cluster_id}")
         break
     return wanted
 
 
 _DETAILS = """\
-An empty directory is formatted as a cluster of one. One that Ottla or Apache Kafka formatted keeps its
-cluster id and node id. Without `listeners` the broker is at 127.0.0.1:9092. SIGTERM or Ctrl-C stops it
-cleanly.
+An empty directory is formatted as a cluster of one; for a node of a larger cluster the cluster id has to
+be given, or `ottla storage format` used. One that Ottla or Apache Kafka formatted keeps its cluster id and
+node id. Without `listeners` the broker is at 127.0.0.1:9092. SIGTERM or Ctrl-C stops it cleanly.
 
   ottla serve
   ottla serve --port 19092 --data-dir ./data
@@ -222,7 +219,7 @@ cleanly.
 
 COMMAND = Command(
     "serve",
-    "run a broker (and its controller) on a data directory",
+    "run a node (broker, controller or both) on a data directory",
     CONFIG,
     DATA_DIR,
     PORT,

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, switch
 from ottla.cli.output import emit, emit_json, say
-from ottla.cli.serve import CONFIG, DATA_DIR, SETTINGS, load_config, log_dirs_of, read_settings
+from ottla.cli.serve import (
+    CONFIG,
+    DATA_DIR,
+    SETTINGS,
+    cluster_id_of,
+    load_config,
+    log_dirs_of,
+    read_settings,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -39,8 +47,12 @@ def _format(args: argparse.Namespace) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from None
     voters = _initial_voters(config, args)
-    asked = args.cluster_id or os.environ.get("CLUSTER_ID")
+    _, asked = ("", args.cluster_id) if args.cluster_id else cluster_id_of(os.environ) or ("", None)
     empty, existing = _directories_to_format(config, args.ignore_formatted, asked)
+    if asked is None and existing is None and not _begins_a_cluster(config, args):
+        raise UsageError(
+            "--cluster-id: a node that joins a cluster, or forms one with others, has to be told its id"
+        )
     cluster_id = asked or existing or uuid_to_str(random_uuid())
     _write(empty, config, cluster_id, voters, version, levels, credentials)
     if not empty:
@@ -138,11 +150,23 @@ def _initial_voters(config: BrokerConfig, args: argparse.Namespace) -> VoterSet 
             return initial_voters(args.initial_controllers, name)
         except ValueError as error:
             raise UsageError(f"--initial-controllers: {error}") from None
-    if "controller" in config.process_roles:
-        return None if args.no_initial_controllers else _this_node(config)
-    if args.standalone:
+    if args.standalone and not config.is_controller:
         raise UsageError("--standalone is for a controller, but process.roles has none")
-    return None
+    if args.no_initial_controllers or not config.is_controller:
+        return None
+    if not args.standalone and not config.is_quorum_by_itself:
+        raise UsageError(
+            "controller.quorum.bootstrap.servers names other controllers: choose --standalone (the first of a new "
+            "quorum), --initial-controllers (one of several) or --no-initial-controllers (it joins)"
+        )
+    return _this_node(config)
+
+
+def _begins_a_cluster(config: BrokerConfig, args: argparse.Namespace) -> bool:
+    """Does a cluster begin with this node, so that it may choose an id for it?"""
+    return bool(args.standalone) or (
+        config.is_quorum_by_itself and args.initial_controllers is None and not args.no_initial_controllers
+    )
 
 
 def _this_node(config: BrokerConfig) -> VoterSet:
@@ -209,7 +233,11 @@ FORMAT = Command(
         metavar="NAME=LEVEL",
         help="the level of one feature; may be given many times",
     ),
-    switch("-s", "--standalone", help="this controller is a quorum of its own (the default)"),
+    switch(
+        "-s",
+        "--standalone",
+        help="this controller is a quorum of its own (the default, unless the settings name others)",
+    ),
     argument(
         "-I",
         "--initial-controllers",

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 from ottla.config.definitions import BROKER_KEYS, TOPIC_KEYS, parse_value
 from ottla.config.dynamic import applicable
 from ottla.config.errors import ConfigError
-from ottla.config.listeners import Listener, listener_name_of, parse_listeners, parse_protocol_map
+from ottla.config.listeners import (
+    Listener,
+    listener_name_of,
+    parse_listeners,
+    parse_protocol_map,
+    split_address,
+)
 from ottla.config.settings import LISTENER_PREFIX, Settings, base_key, in_users_words, synonyms_of
 from ottla.config.standalone import fill_in
 
@@ -25,6 +31,9 @@ _DEFAULTS: dict[str, Any] = {name: key.default for name, key in BROKER_KEYS.item
 _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
 _MB = 1 << 20
+# Hosts that stand for every interface: nobody can connect to them.
+_WILDCARDS = ("", "0.0.0.0", "::")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class BrokerConfig:
@@ -125,6 +134,14 @@ class BrokerConfig:
         return frozenset(self["process.roles"])
 
     @property
+    def is_broker(self) -> bool:
+        return "broker" in self["process.roles"]
+
+    @property
+    def is_controller(self) -> bool:
+        return "controller" in self["process.roles"]
+
+    @property
     def log_dirs(self) -> tuple[str, ...]:
         return tuple(self["log.dirs"] or self["log.dir"])
 
@@ -153,9 +170,18 @@ class BrokerConfig:
 
     @property
     def advertised_controller_listeners(self) -> tuple[Listener, ...]:
-        """Advertised ones where the user gave them, else where the controller listens."""
-        given = {entry.name: entry for entry in self.advertised_listeners}
-        return tuple(given.get(entry.name, entry) for entry in self.controller_listeners)
+        """Advertised ones where the user gave them, else where the controller listens, or is said to by the voters."""
+        given = {} if self["advertised.listeners"] is None else {e.name: e for e in self.advertised_listeners}
+        listening = {entry.name: entry for entry in self.controller_listeners}
+        first = self.controller_listener_names[:1]
+        if first and first[0] in listening and listening[first[0]].host in ("", "0.0.0.0"):
+            listening[first[0]] = self._as_voters_say(listening[first[0]])
+        return tuple(given.get(name, entry) for name, entry in listening.items())
+
+    def _as_voters_say(self, listener: Listener) -> Listener:
+        """An address for a listener on every interface, if controller.quorum.voters has one for this node."""
+        address = self.quorum_voters.get(self.node_id)
+        return listener if address is None else Listener(listener.name, listener.security_protocol, *address)
 
     @property
     def controller_listener_is_implied(self) -> bool:
@@ -172,9 +198,34 @@ class BrokerConfig:
         voters = {}
         for entry in self["controller.quorum.voters"]:
             voter, _, address = entry.partition("@")
-            host, _, port = address.rpartition(":")
-            voters[int(voter)] = (host.strip("[]"), int(port))
+            voters[int(voter)] = split_address(address)
         return voters
+
+    @property
+    def quorum_bootstrap_servers(self) -> tuple[tuple[str, int], ...]:
+        """controller.quorum.bootstrap.servers: where controllers may be asked who leads."""
+        return tuple(split_address(entry) for entry in self["controller.quorum.bootstrap.servers"])
+
+    @property
+    def is_quorum_by_itself(self) -> bool:
+        """Does no setting speak of another controller than this node's?"""
+        if not self.is_controller:
+            return False
+        voters = self.quorum_voters
+        if voters:
+            return set(voters) == {self.node_id}
+        if "controller.quorum.bootstrap.servers" in self.filled_in:
+            return True
+        return all(self._is_own(host, port) for host, port in self.quorum_bootstrap_servers)
+
+    def _is_own(self, host: str, port: int) -> bool:
+        """Is this an address of this node's controller? A name that only a lookup could tell is not."""
+        for listener in (*self.controller_listeners, *self.advertised_controller_listeners):
+            if listener.port == port and (
+                listener.host == host or (host in _LOOPBACK and listener.host in (*_LOOPBACK, *_WILDCARDS))
+            ):
+                return True
+        return False
 
     @property
     def max_connections_per_ip_overrides(self) -> dict[str, int]:
@@ -346,6 +397,11 @@ def _check_logs(config: BrokerConfig) -> None:
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
     )
+    if config.is_broker:
+        _check_cordoned(config)
+
+
+def _check_cordoned(config: BrokerConfig) -> None:
     cordoned = config["cordoned.log.dirs"] or ()
     if "*" in cordoned:
         _require(
@@ -388,7 +444,13 @@ def _check_quorum(config: BrokerConfig) -> None:
         "bootstrap "
         "controllers or controller.quorum.voters must contain a parseable set of controllers.",
     )
-    if "controller" in config.process_roles:
+    for voter, (host, _) in voters.items():
+        _require(
+            host != "0.0.0.0",
+            "controller.quorum.voters",
+            f"controller.quorum.voters: nobody can connect to voter {voter} at 0.0.0.0",
+        )
+    if config.is_controller:
         _check_controller(config, voters)
     else:
         _check_broker_only(config, voters)
@@ -409,13 +471,20 @@ def _check_controller(config: BrokerConfig, voters: dict[int, tuple[str, int]]) 
         "controller.listener.names must only contain values appearing in the 'listeners' configuration when "
         "running the KRaft controller role",
     )
-    if "broker" not in config.process_roles:
+    if not config.is_broker:
         _require(
             len(config.controller_listeners) == len(config.listeners),
             "listeners",
             "The listeners config must only contain KRaft controller listeners from "
             "controller.listener.names "
             "when process.roles=controller",
+        )
+        _require(
+            config["inter.broker.listener.name"] is None
+            or config.inter_broker_listener_name not in config.controller_listener_names,
+            "inter.broker.listener.name",
+            "controller.listener.names must not contain an explicitly set inter.broker.listener.name "
+            "configuration value when process.roles=controller",
         )
 
 
@@ -438,7 +507,9 @@ def _check_broker_only(config: BrokerConfig, voters: dict[int, tuple[str, int]])
             name in config.security_protocols,
             "listener.security.protocol.map",
             f"Controller listener with name {name} defined in controller.listener.names not found in "
-            "listener.security.protocol.map",
+            "listener.security.protocol.map (an explicit security mapping for each controller listener is required if "
+            "listener.security.protocol.map is non-empty, or if there are security protocols other than PLAINTEXT in "
+            "use)",
         )
     _require(
         not config["controller.quorum.auto.join.enable"],
@@ -469,7 +540,7 @@ def _check_listeners(config: BrokerConfig) -> None:
             f"Listener with name {name} defined in inter.broker.listener.name not found in "
             "listener.security.protocol.map.",
         )
-    if "broker" in config.process_roles:
+    if config.is_broker:
         _check_broker_listeners(config)
     _check_early_start(config)
 

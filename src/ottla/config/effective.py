@@ -213,6 +213,10 @@ PER_LISTENER = frozenset(
 )
 
 
+# Asked by the controller, so a node without one does nothing with them.
+_OF_CONTROLLERS = frozenset({"alter.config.policy.class.name", "create.topic.policy.class.name"})
+
+
 # Who sets one of these, or any key of SSL or SASL, counts on clients being known, held to ACLs or out of earshot of
 # others. Quotas are not among them: they share a broker out, they keep nobody out.
 _PROTECTING = frozenset(
@@ -235,6 +239,25 @@ SERVED_PROTOCOLS = ("PLAINTEXT",)
 def without_effect(names: Iterable[str]) -> list[str]:
     """Those among the keys somebody set that do nothing yet; an unknown key has been reported before."""
     return sorted(name for name in names if is_known(name) and not _has_effect(name))
+
+
+def advice(config: BrokerConfig) -> list[str]:
+    """What Kafka warns of when it starts: settings that are allowed and hardly meant."""
+    lines = []
+    if not config.is_controller:
+        misplaced = sorted(_OF_CONTROLLERS & config.static.keys())
+        if misplaced:
+            lines.append(f"only a controller asks {', '.join(misplaced)}: set it there")
+        if len(config.controller_listener_names) > 1:
+            first = config.controller_listener_names[0]
+            lines.append(f"controller.listener.names: a broker uses only the first, {first}")
+    interval_ms, timeout_ms = config["broker.heartbeat.interval.ms"], config["broker.session.timeout.ms"]
+    if interval_ms * 2 > timeout_ms:
+        lines.append(
+            f"broker.heartbeat.interval.ms={interval_ms} is more than half of broker.session.timeout.ms="
+            f"{timeout_ms}: a broker whose heartbeat is late once is fenced"
+        )
+    return lines
 
 
 def check_protection(config: BrokerConfig, origin: Callable[[str], str] | None = None) -> None:

@@ -66,6 +66,12 @@ def split_endpoint(entry: str) -> tuple[str, str, int]:
     return name.upper(), host, int(port)
 
 
+def split_address(entry: str) -> tuple[str, int]:
+    """Host and port of an entry that was checked: host:port or NAME://host:port, IPv6 in brackets."""
+    host, _, port = entry.rpartition("://")[2].rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def parse_protocol_map(text: str) -> dict[str, str]:
     """Listener name to security protocol, names in capitals."""
     mapped: dict[str, str] = {}

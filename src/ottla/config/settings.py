@@ -43,6 +43,7 @@ _JVM = frozenset(
 # ... these are used by its scripts and by those in bin/ ...
 _SCRIPTS = frozenset(
     {
+        "KAFKA_CLUSTER_ID",
         "KAFKA_DEBUG",
         "KAFKA_HOME",
         "KAFKA_JMX_PORT",

@@ -2,7 +2,8 @@
 
 Kafka asks for roles, ids, a controller listener and a quorum, and its defaults of three replicas would leave
 the internal topics of a single node without a home. Here the missing settings are filled in; they then count
-as set in the static configuration, which is what DescribeConfigs shows. Pure.
+as set in the static configuration, which is what DescribeConfigs shows. Whoever says where the quorum is has more
+nodes in mind, and gets Kafka's replication factors. Pure.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def fill_in(given: Mapping[str, str], directory_node_id: int | None = None) -> d
     _fill_listeners(given, added, roles)
     _fill_inter_broker(given, added)
     _fill_quorum(given, added)
-    if "broker" in roles and _is_alone(given):
+    if "broker" in roles and not _names_a_quorum(given):
         alone = ALONE if "process.roles" in given else ALONE | UNTOLD
         added.update({name: text for name, text in alone.items() if name not in given})
     return added
@@ -99,7 +100,7 @@ def _free_port(entries: list[str]) -> int:
 
 def _fill_quorum(given: Mapping[str, str], added: dict[str, str]) -> None:
     """The quorum is found at our own controller listener if nobody says otherwise."""
-    if given.get("controller.quorum.voters") or given.get("controller.quorum.bootstrap.servers"):
+    if _names_a_quorum(given):
         return
     name = (given.get("controller.listener.names") or CONTROLLER).split(",")[0].strip().upper()
     for entry in _words(added.get("listeners") or given.get("listeners", "")):
@@ -111,11 +112,8 @@ def _fill_quorum(given: Mapping[str, str], added: dict[str, str]) -> None:
             return
 
 
-def _is_alone(given: Mapping[str, str]) -> bool:
-    """Does no setting speak of another node?"""
-    voters = _words(given.get("controller.quorum.voters", ""))
-    servers = _words(given.get("controller.quorum.bootstrap.servers", ""))
-    return len(voters) <= 1 and len(servers) <= 1
+def _names_a_quorum(given: Mapping[str, str]) -> bool:
+    return bool(given.get("controller.quorum.voters") or given.get("controller.quorum.bootstrap.servers"))
 
 
 def _names_in_map(text: str) -> set[str]:

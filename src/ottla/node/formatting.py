@@ -3,6 +3,10 @@
 A directory counts as formatted when it has a meta.properties, which is therefore written last. Directories that
 Apache Kafka formatted are taken as they are. With `controller.quorum.voters` the quorum is the static one of
 the configuration; without, the directory itself names its voters (kraft.version 1).
+
+A node by itself formats what is empty and is a cluster. A node of a cluster of several does so only where it cannot be
+the beginning of a second one: where it has been told the cluster's id, and its voters are those of the configuration or
+it has no vote.
 """
 
 import logging
@@ -45,16 +49,18 @@ def ensure_formatted(
     log is something no node can do without.
     """
     metadata_dir = Path(config.metadata_log_dir).absolute()
-    dirs = _dirs(config)
-    found = _read_usable(dirs, metadata_dir)
+    found = _read_usable(_dirs(config), metadata_dir)
     known = {directory: meta for directory, meta in found.items() if meta is not None}
-    verify_ensemble(known)
-    for directory, meta in known.items():
-        cluster_id = _cluster_id_of(directory, meta)
-    cluster_id = cluster_id or uuid_to_str(random_uuid())
+    verify_ensemble(known, node_id=config.node_id)
+    for directory in known:
+        _require_no_other_metadata_log(directory, metadata_dir)
+    of_directories = next((_cluster_id_of(*entry) for entry in known.items()), None)
     empty = [directory for directory, meta in found.items() if meta is None]
+    if metadata_dir in empty and not config.is_quorum_by_itself:
+        _require_told(config, metadata_dir, cluster_id, of_directories)
     for directory in empty:
         _require_empty(directory)
+    cluster_id = of_directories or cluster_id or uuid_to_str(random_uuid())
     for directory in empty:
         directory_id = random_directory_id()
         known[directory] = format_directory(
@@ -64,12 +70,49 @@ def ensure_formatted(
             voters=_own_voters(config, directory_id, controller_endpoints),
             is_metadata_directory=directory == metadata_dir,
         )
-    return known[metadata_dir]
+    return _with_directory_id(metadata_dir, known[metadata_dir])
+
+
+def _with_directory_id(directory: Path, meta: MetaProperties) -> MetaProperties:
+    """A voter is a node with a directory: one of before KIP-858 gets its id now, as in Kafka."""
+    if meta.directory_id is None:
+        meta = meta.with_directory_id(random_directory_id())
+        write_meta_properties(directory, meta)
+    return meta
+
+
+def _require_told(
+    config: BrokerConfig, directory: Path, cluster_id: str | None, of_directories: str | None
+) -> None:
+    """Refuses to guess which cluster an empty metadata directory belongs to, or who votes there."""
+    if config.is_controller and not config.quorum_voters:
+        raise MetaPropertiesError(
+            f"{directory} is not formatted, and controller.quorum.bootstrap.servers names other controllers: use "
+            "`ottla storage format --cluster-id ID` with --standalone (the first controller of a new quorum), "
+            "--initial-controllers (one of several) or --no-initial-controllers (one that joins)"
+        )
+    # A voter that has lost its log is one that has to be told so; a broker has nothing to lose there.
+    known = cluster_id if config.is_controller else cluster_id or of_directories
+    if known is None:
+        raise MetaPropertiesError(
+            f"{directory} is not formatted, and this node is one of several: give each the same cluster id with "
+            "--cluster-id ID or CLUSTER_ID=ID (`ottla storage random-uuid` prints a new one, `ottla cluster info` that "
+            "of a running cluster)"
+        )
+
+
+def _require_no_other_metadata_log(directory: Path, metadata_dir: Path) -> None:
+    """As in Kafka: whoever moved metadata.log.dir and not the log would begin with an empty one."""
+    if directory != metadata_dir and (directory / METADATA_DIRECTORY).exists():
+        raise MetaPropertiesError(
+            f"{directory / METADATA_DIRECTORY} is a metadata log, but that of this node is in {metadata_dir} "
+            "(metadata.log.dir, or else the first of log.dirs)"
+        )
 
 
 def _own_voters(config: BrokerConfig, directory_id: Uuid, listeners: tuple[Endpoint, ...]) -> VoterSet | None:
-    """A controller whose configuration names no voters is a quorum by itself."""
-    if config.quorum_voters or "controller" not in config.process_roles:
+    """A controller whose configuration names nobody else is a quorum by itself."""
+    if config.quorum_voters or not config.is_quorum_by_itself:
         return None
     return standalone_voters(config.node_id, directory_id, listeners)
 

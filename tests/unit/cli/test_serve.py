@@ -3,12 +3,13 @@
 import asyncio
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
-from ottla.cli.args import UsageError, parse
+from ottla.cli.args import CliError, UsageError, parse
 from ottla.cli.main import main
 from ottla.cli.serve import (
     COMMAND,
@@ -19,11 +20,11 @@ from ottla.cli.serve import (
     report_without_effect,
 )
 from ottla.config.broker import BrokerConfig
-from ottla.config.effective import check_protection
+from ottla.config.effective import advice, check_protection
 from ottla.config.errors import ConfigError
 from ottla.node.formatting import ensure_formatted
 from ottla.server.network.socket_server import SocketServer
-from ottla.storage.dirs.meta_properties import read_meta_properties
+from ottla.storage.dirs.meta_properties import MetaPropertiesError, read_meta_properties
 
 Capture = pytest.CaptureFixture[str]
 
@@ -185,8 +186,9 @@ def test_formatting_gives_a_directory_its_ids(tmp_path: Path, capsys: Capture) -
 
 def test_a_node_id_other_than_the_directorys_is_a_mistake(tmp_path: Path) -> None:
     main(["storage", "format", "-d", str(tmp_path), "-t", "c", "-X", "node.id=7"])
-    with pytest.raises(ConfigError, match=r"node.id=8 \(-X\), but .* was formatted for node 7"):
+    with pytest.raises(CliError, match=r"node.id=8 \(-X\), but .* was formatted for node 7") as caught:
         _load(["-d", str(tmp_path), "-X", "node.id=8"])
+    assert caught.value.exit_code == 1
 
 
 def test_a_directory_is_formatted_once(tmp_path: Path, capsys: Capture) -> None:
@@ -269,40 +271,141 @@ def test_an_id_is_a_new_one_each_time(capsys: Capture) -> None:
 def test_a_cluster_id_that_contradicts_the_directory(tmp_path: Path, capsys: Capture) -> None:
     main(["storage", "format", "-d", str(tmp_path), "-t", "c"])
     capsys.readouterr()
-    assert main(["serve", "-d", str(tmp_path), "--cluster-id", "d"]) == 2
+    assert main(["serve", "-d", str(tmp_path), "--cluster-id", "d"]) == 1
     assert capsys.readouterr().err == f"ottla: --cluster-id d: {tmp_path} belongs to cluster c\n"
 
 
+@pytest.mark.parametrize("variable", ["CLUSTER_ID", "KAFKA_CLUSTER_ID"])
 def test_a_cluster_id_in_the_environment_gives_way(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     main(["storage", "format", "-d", str(tmp_path), "-t", "c"])
     capsys.readouterr()
-    monkeypatch.setenv("CLUSTER_ID", "d")
+    monkeypatch.setenv(variable, "d")
     monkeypatch.setattr("ottla.node.main.serve", lambda config, cluster_id: 0)
     assert main(["serve", "-d", str(tmp_path)]) == 0
-    assert capsys.readouterr().err == f"ottla: CLUSTER_ID=d is not used: {tmp_path} belongs to cluster c\n"
+    assert capsys.readouterr().err == f"ottla: {variable}=d is not used: {tmp_path} belongs to cluster c\n"
 
 
-@pytest.mark.parametrize("role", ["broker", "controller"])
-def test_half_a_node_is_refused_before_anything_is_written(
-    tmp_path: Path, capsys: Capture, role: str
+# -- a node of several ------------------------------------------------------------------------------------------
+
+VOTERS = "controller.quorum.voters=1@127.0.0.1:19093,2@127.0.0.1:19094"
+SERVERS = "controller.quorum.bootstrap.servers=127.0.0.1:19093,127.0.0.1:19094"
+CONTROLLER = ("process.roles=controller", "listeners=CONTROLLER://127.0.0.1:0", "node.id=1")
+BROKER = (
+    "process.roles=broker",
+    "controller.listener.names=CONTROLLER",
+    "listeners=PLAINTEXT://127.0.0.1:0",
+    "node.id=3",
+)
+BOTH = ("listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0", "node.id=1")
+
+
+def _settings(*pairs: str) -> list[str]:
+    return [word for pair in pairs for word in ("-X", pair)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "words"),
+    [
+        ((*CONTROLLER, VOTERS), [], "give each the same cluster id with --cluster-id ID or CLUSTER_ID=ID"),
+        ((*BOTH, VOTERS), [], "give each the same cluster id"),
+        ((*BROKER, VOTERS), [], "give each the same cluster id"),
+        ((*BROKER, SERVERS), [], "give each the same cluster id"),
+        ((*CONTROLLER, SERVERS), [], "--standalone (the first controller of a new quorum)"),
+        ((*CONTROLLER, SERVERS), ["--cluster-id", "c"], "--no-initial-controllers (one that joins)"),
+        ((*BOTH, SERVERS), [], "use `ottla storage format --cluster-id ID` with"),
+    ],
+)
+def test_an_empty_directory_does_not_begin_a_second_cluster(
+    tmp_path: Path, capsys: Capture, settings: tuple[str, ...], options: list[str], words: str
 ) -> None:
     data = tmp_path / "data"
-    options = ["-X", f"process.roles={role}", "-X", "controller.listener.names=CONTROLLER"]
-    if role == "broker":
-        options += ["-X", "controller.quorum.bootstrap.servers=127.0.0.1:9093"]
-    assert main(["serve", "-d", str(data), *options]) == 2
-    assert f"process.roles={role}: this version runs only as" in capsys.readouterr().err
+    assert main(["serve", "-d", str(data), *options, *_settings(*settings)]) == 1
+    said = capsys.readouterr().err
+    assert f"{data} is not formatted" in said
+    assert words in said
+    assert said.count("\n") == 1
     assert not data.exists()
 
 
-def test_a_larger_quorum_is_refused_before_anything_is_written(tmp_path: Path, capsys: Capture) -> None:
-    data = tmp_path / "data"
-    voters = "controller.quorum.voters=1@127.0.0.1:9093,2@127.0.0.1:9094"
-    assert main(["serve", "-d", str(data), "-X", voters]) == 2
-    assert "names 2 voters" in capsys.readouterr().err
-    assert not data.exists()
+@pytest.mark.parametrize(
+    "settings", [(*BOTH, VOTERS), (*CONTROLLER, VOTERS), (*BROKER, VOTERS), (*BROKER, SERVERS)]
+)
+def test_with_the_cluster_id_there_is_nothing_to_guess(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    config = _load(["-d", str(tmp_path), *_settings(*settings)])
+    meta = ensure_formatted(config, (), 0, "c")
+    assert (meta.cluster_id, meta.node_id) == ("c", config.node_id)
+    assert not (tmp_path / "__cluster_metadata-0").exists(), (
+        "the voters are the configuration's, or elsewhere"
+    )
+
+
+def test_a_voter_that_has_lost_its_metadata_log_is_not_formatted_unasked(tmp_path: Path) -> None:
+    logs, metadata = tmp_path / "logs", tmp_path / "metadata"
+    words = ["-d", str(logs), "-X", f"metadata.log.dir={metadata}", *_settings(*BOTH, VOTERS)]
+    ensure_formatted(_load(words), (), 0, "c")
+    shutil.rmtree(metadata)
+    with pytest.raises(MetaPropertiesError, match="give each the same cluster id"):
+        ensure_formatted(_load(words), (), 0)
+    assert ensure_formatted(_load(words), (), 0, "c").cluster_id == "c"
+
+
+def test_a_broker_may_be_given_another_directory(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    ensure_formatted(_load(["-d", str(one), *_settings(*BROKER, SERVERS)]), (), 0, "c")
+    config = _load(
+        ["-X", f"log.dirs={two},{one}", "-X", f"metadata.log.dir={one}", *_settings(*BROKER, SERVERS)]
+    )
+    ensure_formatted(config, (), 0)
+    meta = read_meta_properties(two)
+    assert meta is not None
+    assert meta.cluster_id == "c"
+
+
+def test_a_metadata_log_in_the_wrong_place_is_not_passed_over(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    ensure_formatted(_load(["-d", str(one)]), (), 0)
+    with pytest.raises(MetaPropertiesError, match="is a metadata log, but that of this node is in"):
+        ensure_formatted(_load(["-X", f"log.dirs={two},{one}"]), (), 0)
+    assert not two.exists()
+
+
+def test_directories_of_another_cluster_or_node(tmp_path: Path, capsys: Capture) -> None:
+    for name, node in (("a", 1), ("b", 1), ("c", 2)):
+        main(["storage", "format", "-d", str(tmp_path / name), "-t", name, "-X", f"node.id={node}"])
+    capsys.readouterr()
+    for dirs in (f"{tmp_path}/a,{tmp_path}/b", f"{tmp_path}/a,{tmp_path}/c"):
+        words = [f"log.dirs={dirs}", "listeners=PLAINTEXT://127.0.0.1:0", f"metadata.log.dir={tmp_path}/a"]
+        assert main(["serve", *_settings(*words)]) == 1
+        said = capsys.readouterr().err
+        assert "belongs to another node or cluster" in said or "is a metadata log" in said
+        assert said.count("\n") == 1
+
+
+def test_a_node_of_several_has_an_id_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"node\.id is not set"):
+        _load(["-d", str(tmp_path), *_settings(VOTERS)])
+    assert _load(["-d", str(tmp_path), "-X", "controller.quorum.voters=1@127.0.0.1:9093"]).node_id == 1
+    main(["storage", "format", "-d", str(tmp_path), "-t", "c", *_settings("node.id=2", VOTERS)])
+    assert _load(["-d", str(tmp_path), *_settings(VOTERS)]).node_id == 2
+
+
+def test_policies_and_heartbeats_that_are_hardly_meant(tmp_path: Path) -> None:
+    words = [
+        "create.topic.policy.class.name=a.B",
+        "controller.listener.names=A,B",
+        *BROKER[2:],
+        BROKER[0],
+        SERVERS,
+    ]
+    broker = _load(["-d", str(tmp_path), *_settings(*words, "broker.heartbeat.interval.ms=5000")])
+    assert [line.partition(":")[0] for line in advice(broker)] == [
+        "only a controller asks create.topic.policy.class.name",
+        "controller.listener.names",
+        "broker.heartbeat.interval.ms=5000 is more than half of broker.session.timeout.ms=9000",
+    ]
+    assert advice(_load(["-d", str(tmp_path)])) == []
 
 
 @pytest.mark.parametrize("kept", ["notes.txt", "orders-0/00000000000000000000.log"])

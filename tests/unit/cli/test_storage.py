@@ -38,6 +38,36 @@ def test_a_controller_that_joins_names_nobody(tmp_path: Path) -> None:
     assert not (tmp_path / DIRECTORY_NAME).exists()
 
 
+OTHERS = "controller.quorum.bootstrap.servers=127.0.0.1:9093,127.0.0.1:9094"
+
+
+@pytest.mark.parametrize("words", [("--standalone",), ("-N",), ("-I", f"1@localhost:9094:{MINE}")])
+def test_one_of_several_controllers_is_told_which_it_is(
+    tmp_path: Path, capsys: Capture, words: tuple[str, ...]
+) -> None:
+    settings = ("-X", OTHERS, "-X", "node.id=1")
+    assert _format(tmp_path, *settings) == 2
+    assert "names other controllers: choose --standalone" in capsys.readouterr().err
+    assert _format(tmp_path, *settings, *words) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-I", f"1@localhost:9094:{MINE},2@localhost:9095:{OTHER}"),
+        ("-N",),
+        ("-X", "controller.quorum.voters=1@localhost:9093,2@localhost:9094"),
+        ("-X", "process.roles=broker", "-X", "controller.listener.names=CONTROLLER", "-X", OTHERS),
+    ],
+)
+def test_who_joins_others_has_to_know_their_cluster(
+    tmp_path: Path, capsys: Capture, words: tuple[str, ...]
+) -> None:
+    assert main(["storage", "format", "-d", str(tmp_path), "-X", "node.id=1", *words]) == 2
+    assert "--cluster-id: a node that joins a cluster" in capsys.readouterr().err
+    assert read_meta_properties(tmp_path) is None
+
+
 def test_users_are_there_from_the_start(tmp_path: Path) -> None:
     assert _format(tmp_path, "--add-scram", "SCRAM-SHA-256=[name=alice,password=secret]") == 0
     users = [r for r in read_bootstrap(tmp_path) if isinstance(r, UserScramCredentialRecord)]

@@ -73,6 +73,54 @@ def test_a_node_that_knows_of_others_keeps_kafkas_replication_factors() -> None:
     assert BrokerConfig.of({"controller.quorum.voters": voters})["offsets.topic.replication.factor"] == 3
 
 
+@pytest.mark.parametrize(
+    "quorum",
+    [
+        {"controller.quorum.voters": "1@127.0.0.1:9093"},
+        {"controller.quorum.bootstrap.servers": "127.0.0.1:9093"},
+        {"controller.quorum.bootstrap.servers": "elsewhere:9093"},
+    ],
+)
+def test_who_says_where_the_quorum_is_has_more_nodes_in_mind(quorum: dict[str, object]) -> None:
+    config = BrokerConfig.of(quorum)
+    assert config["offsets.topic.replication.factor"] == 3
+    assert config["transaction.state.log.min.isr"] == 2
+    assert config["group.initial.rebalance.delay.ms"] == 3000
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, True),
+        ({"controller.quorum.voters": "1@a:9093"}, True),
+        ({"controller.quorum.voters": "1@a:9093,2@b:9093"}, False),
+        ({"controller.quorum.bootstrap.servers": "localhost:9093"}, True),
+        ({"controller.quorum.bootstrap.servers": "localhost:9094"}, False),
+        ({"controller.quorum.bootstrap.servers": "elsewhere:9093"}, False),
+        ({"controller.quorum.bootstrap.servers": "localhost:9093,elsewhere:9093"}, False),
+        (
+            {
+                "controller.quorum.bootstrap.servers": "here:9093",
+                "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+                "advertised.listeners": "PLAINTEXT://here:9092,CONTROLLER://here:9093",
+            },
+            True,
+        ),
+        (
+            {
+                "process.roles": "broker",
+                "node.id": 4,
+                "controller.listener.names": "CONTROLLER",
+                "controller.quorum.bootstrap.servers": "localhost:9093",
+            },
+            False,
+        ),
+    ],
+)
+def test_whether_a_node_is_a_quorum_by_itself(settings: dict[str, object], expected: bool) -> None:
+    assert BrokerConfig.of(settings).is_quorum_by_itself is expected
+
+
 def test_what_the_user_says_of_replicas_stands() -> None:
     assert BrokerConfig.of({"offsets.topic.replication.factor": 2})["offsets.topic.replication.factor"] == 2
 
@@ -153,7 +201,39 @@ def test_a_listener_may_have_settings_of_its_own() -> None:
     assert config.for_listener("CONTROLLER", "max.connections") == 100
 
 
+def test_a_controller_on_every_interface_is_where_the_voters_say() -> None:
+    settings = {
+        "process.roles": "controller",
+        "node.id": 1,
+        "listeners": "CONTROLLER://:9093",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": "1@[::1]:19093,2@other:9093",
+    }
+    config = BrokerConfig.of(settings)
+    assert config.quorum_voters == {1: ("::1", 19093), 2: ("other", 9093)}
+    assert [str(e) for e in config.advertised_controller_listeners] == ["CONTROLLER://[::1]:19093"]
+    advertised = BrokerConfig.of(settings | {"advertised.listeners": "CONTROLLER://me:9093"})
+    assert [str(e) for e in advertised.advertised_controller_listeners] == ["CONTROLLER://me:9093"]
+    bound = BrokerConfig.of(settings | {"listeners": "CONTROLLER://10.0.0.1:9093"})
+    assert [str(e) for e in bound.advertised_controller_listeners] == ["CONTROLLER://10.0.0.1:9093"]
+
+
+def test_where_controllers_may_be_asked() -> None:
+    config = BrokerConfig.of({"controller.quorum.bootstrap.servers": "a:1,[::1]:2,CONTROLLER://b:3"})
+    assert config.quorum_bootstrap_servers == (("a", 1), ("::1", 2), ("b", 3))
+
+
 # -- rules between keys -----------------------------------------------------------------------------------------
+
+BROKER: dict[str, object] = {
+    "process.roles": "broker",
+    "node.id": 4,
+    "listeners": "PLAINTEXT://:9092",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "controller.quorum.voters": "1@a:9093,2@b:9093,3@c:9093",
+}
+CONTROLLER = BROKER | {"process.roles": "controller", "node.id": 1, "listeners": "CONTROLLER://:9093"}
 
 
 @pytest.mark.parametrize(
@@ -184,6 +264,38 @@ def test_a_listener_may_have_settings_of_its_own() -> None:
         ({"process.roles": "broker"}, 'Missing required configuration "controller.listener.names"'),
         ({"process.roles": "observer"}, "expected a list of broker, controller"),
         ({"controller.quorum.voters": "9@h:9093"}, "the node id 1 must be included in the set of voters"),
+        ({"controller.quorum.voters": "1@0.0.0.0:9093"}, "nobody can connect to voter 1 at 0.0.0.0"),
+        (BROKER | {"node.id": 1}, "the node id 1 must not be included in the set of voters"),
+        (
+            BROKER | {"listeners": "CONTROLLER://:9093"},
+            "must not contain a value appearing in the 'listeners'",
+        ),
+        (BROKER | {"controller.quorum.auto.join.enable": True}, "only supported when process.roles contains"),
+        (
+            BROKER | {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT"},
+            "Controller listener with name CONTROLLER defined in controller.listener.names not found",
+        ),
+        (
+            BROKER | {"controller.quorum.voters": ""},
+            "either controller.quorum.bootstrap.servers must contain the set of bootstrap controllers",
+        ),
+        (
+            CONTROLLER | {"listeners": "CONTROLLER://:9093,PLAINTEXT://:9092"},
+            "must only contain KRaft controller listeners",
+        ),
+        (
+            CONTROLLER | {"listeners": "PLAINTEXT://:9092"},
+            "must only contain values appearing in the 'listeners'",
+        ),
+        (
+            CONTROLLER | {"inter.broker.listener.name": "CONTROLLER"},
+            "must not contain an explicitly set inter.broker.listener.name",
+        ),
+        (CONTROLLER | {"node.id": 7}, "the node id 7 must be included in the set of voters"),
+        (
+            CONTROLLER | {"advertised.listeners": "CONTROLLER://0.0.0.0:9093"},
+            "nonroutable meta-address 0.0.0.0",
+        ),
         ({"log.retention.ms": 0}, "log.retention.ms must be unlimited (-1) or"),
         ({"log.roll.ms": 0}, "log.roll.ms must be greater than or equal to 1"),
         ({"log.cleaner.dedupe.buffer.size": 1000}, "must be at least 1MB per cleaner thread"),
@@ -203,6 +315,14 @@ def test_settings_that_do_not_go_together_are_refused(settings: dict[str, object
         BrokerConfig.of(settings)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("settings", [BROKER, CONTROLLER])
+def test_a_node_may_have_one_role(settings: dict[str, object]) -> None:
+    config = BrokerConfig.of(settings)
+    assert (config.is_broker, config.is_controller) == (settings is BROKER, settings is CONTROLLER)
+    # A controller that is told to is no broker's: what only brokers keep to does not concern it.
+    assert BrokerConfig.of(CONTROLLER | {"cordoned.log.dirs": "/nowhere"})
 
 
 def test_a_refusal_says_where_the_key_was_set() -> None:
