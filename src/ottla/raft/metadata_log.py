@@ -7,10 +7,9 @@ listed only when it is whole. What a snapshot covers may be deleted, never what 
 from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ottla.metadata.snapshot import (
     DELETED_SUFFIX,
@@ -20,14 +19,13 @@ from ottla.metadata.snapshot import (
     read_header_timestamp,
 )
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import METADATA_TOPIC_ID, TopicPartition
-from ottla.raft.core import OffsetAndEpoch
+from ottla.model.ids import METADATA_TOPIC_ID
+from ottla.raft.log_view import METADATA_PARTITION, OffsetAndEpoch, Validity, ValidOffset
 from ottla.records.batch import BatchView, iter_batches
 from ottla.storage.config import LogConfig
 from ottla.storage.log.log import Log
 from ottla.storage.validator import AppendOrigin
 
-METADATA_PARTITION = TopicPartition("__cluster_metadata", 0)
 DIRECTORY_NAME = "__cluster_metadata-0"
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 _LOAD_CHUNK_BYTES = 4 * 1024 * 1024
@@ -67,21 +65,6 @@ class MetadataLogConfig:
             retention_bytes=-1,
             retention_ms=-1,
         )
-
-
-class Validity(Enum):
-    """What a follower that is at some offset and epoch must do next."""
-
-    VALID = "valid"
-    DIVERGING = "diverging"
-    SNAPSHOT = "snapshot"
-
-
-class ValidOffset(NamedTuple):
-    """The judgement, and the place to go back to or the snapshot to fetch."""
-
-    kind: Validity
-    place: OffsetAndEpoch
 
 
 class MetadataLog:
