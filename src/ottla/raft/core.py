@@ -233,7 +233,7 @@ class RaftCore:
         self._snapshot: SnapshotId | None = None
         self._snapshot_position = 0
         self._is_loading = False
-        self._applied_fetch: int | None = None
+        self._applied: int | None = None
         # Of a leader and of one that has resigned.
         self._waiting: dict[int, _WaitingFetch] = {}
         self._first_wait_ms: float = inf
@@ -311,15 +311,17 @@ class RaftCore:
     def answered(self, send_id: int, response: Any, now_ms: int) -> None:
         """The response to a request of ours."""
         self.now_ms = now_ms
-        self._applied_fetch = send_id
         self._take_answer(send_id, response)
+        if self._ready.append or self._ready.piece is not None:
+            self._applied = send_id
         self._act()
 
     def failed(self, send_id: int, now_ms: int, *, refused: bool) -> None:
-        """No answer came, or (of the fetch that was answered last) it could not be used."""
+        """No answer came, or (of the one that brought records or a snapshot last) it could not be used."""
         self.now_ms = now_ms
         pending = self._pending.get(send_id)
-        if pending is None and send_id == self._applied_fetch:
+        if pending is None and send_id == self._applied:
+            self._snapshot, self._is_loading = None, False
             self._back_off(self.state.leader_id)
         elif pending is not None:
             node_id = pending.node.node_id

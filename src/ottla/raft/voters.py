@@ -189,7 +189,7 @@ class QuorumHistory:
 
     def forget(self, start_offset: int) -> None:
         """The log begins here now: of what was said before, only the last counts."""
-        kept = next(i for i in reversed(range(len(self._entries))) if self._entries[i].offset <= start_offset)
+        kept = next(i for i in reversed(range(len(self._entries))) if self._entries[i].offset < start_offset)
         del self._entries[1:kept]
 
     def begin_with_snapshot(self, end_offset: int, kraft_version: int, voters: VoterSet | None) -> None:
