@@ -285,14 +285,10 @@ class RaftDriver:
 
     async def _drive_forever(self) -> None:
         try:
-            while True:
+            while self._failed is None:
                 await self._wake.wait()
                 self._wake.clear()
-                while True:
-                    await self._drive()
-                    if not self._inputs:
-                        break
-                self._set_timer()
+                await self._drive()
         except (OSError, KafkaError, QuorumStateError) as error:
             self._fail(error)  # a disk's reason is one line, not a trace
 
@@ -300,14 +296,21 @@ class RaftDriver:
         """What has happened by now, and what time has brought; each with all that follows from it."""
         turn = TimeSlice()
         await self._perform_all()
-        for _ in range(len(self._inputs)):
+        left = len(self._inputs)  # what comes meanwhile does not keep time from passing
+        while left > 0 and self._failed is None:
+            left -= 1
             self._inputs.popleft()()
             await self._perform_all()
             await turn.yield_to_loop()
+        if self._failed is not None:
+            return
         now_ms = self._now_ms()
         if self._core.next_deadline_ms() <= now_ms:
             self._core.tick(now_ms)
             await self._perform_all()
+        self._set_timer()
+        if self._inputs:
+            self._wake.set()
 
     def _set_timer(self) -> None:
         self._stop_timer()
@@ -343,6 +346,8 @@ class RaftDriver:
             self.log.append_control(ready.control, self.state.epoch, self._clock.now_ms())
         if ready.election is not None:
             await self._run(partial(self._file.write, ready.election, self.kraft_version))
+        if self._failed is not None:
+            return  # the log has failed meanwhile: nothing leaves any more
         if ready.flush:
             self._flush_wanted.set()
         for answer in ready.answers:

@@ -24,6 +24,7 @@ from ottla.metadata.snapshot import (
     read_control_batch,
     read_header,
 )
+from ottla.model.durable import fsync_dir
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import METADATA_TOPIC_ID
 from ottla.raft.log_check import check_log
@@ -113,7 +114,9 @@ class MetadataLog:
         CORRUPT_MESSAGE, with file and offset, if anything else is damaged.
         """
         directory = metadata_dir / DIRECTORY_NAME
-        directory.mkdir(exist_ok=True)
+        if not directory.exists():
+            directory.mkdir()
+            fsync_dir(metadata_dir)  # the vote is in it before the log is
         scan = check_log(directory, _latest_snapshot_in(directory).end_offset)
         # Kafka validates this log from its start at every start: it is small, and all of it is needed.
         log = Log.open(
@@ -439,7 +442,11 @@ class MetadataLog:
         return [partial(self.snapshot_path(s).unlink, missing_ok=True) for s in gone]
 
     def close(self) -> None:
-        self._log.close()
+        """Leaves the files as they are if the disk has failed."""
+        if self._log.failed:
+            self._log.close_handlers()
+        else:
+            self._log.close()
 
 
 def _latest_snapshot_in(directory: Path) -> SnapshotId:

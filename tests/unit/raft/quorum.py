@@ -243,9 +243,7 @@ class Quorum:
                 last = leader.raft.append(frames(*records))
             except KafkaError:
                 continue
-            epoch = leader.raft.epoch
-            await until(lambda: _is_settled(leader, last, epoch))
-            if leader.raft.state.high_watermark > last and leader.raft.epoch == epoch:
+            if await _is_committed(leader.raft, last):
                 return leader
 
     async def agree(self, *members: Member, topics: set[str]) -> None:
@@ -258,9 +256,11 @@ class Quorum:
             await member.start()
 
 
-def _is_settled(leader: Member, last: int, epoch: int) -> bool:
-    raft = leader.raft
-    return raft.state.high_watermark > last or not raft.is_leader or raft.epoch != epoch
+async def _is_committed(raft: RaftDriver, offset: int) -> bool:
+    """What becomes of an append: is it committed before its leader stops leading?"""
+    epoch = raft.epoch
+    await until(lambda: raft.state.high_watermark > offset or not raft.is_leader or raft.epoch != epoch)
+    return raft.state.high_watermark > offset and raft.epoch == epoch
 
 
 async def until(condition: Callable[[], bool]) -> None:

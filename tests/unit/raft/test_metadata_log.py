@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from ottla.raft.log_view import OffsetAndEpoch
 from tests.unit.raft.support import LISTENERS, MV, format_directory, frames, topic
 
 from ottla.metadata.serde import build_record_batch
 from ottla.metadata.snapshot import SnapshotId, checkpoint_batches, write_checkpoint
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.raft.log_view import OffsetAndEpoch
 from ottla.raft.metadata_log import CorruptRecords, MetadataLog, MetadataLogConfig
 from ottla.raft.snapshots import SnapshotReader, SnapshotWriter
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
@@ -296,7 +296,7 @@ def test_a_fetched_snapshot_takes_the_place_of_the_log(tmp_path: Path) -> None:
     assert log.snapshot_path(made).stat().st_mode & 0o777 == 0o400
     assert log.quorum.latest().voters == voters(1, 2, 3)
     assert list(reading) == []
-    assert [record for record in SnapshotReader(log.snapshot_path(made)).records] == [MV, topic("kept")]
+    assert list(SnapshotReader(log.snapshot_path(made)).records) == [MV, topic("kept")]
     log.append_as_follower(records_batch(40, 4, "next"), 4, NOW_MS)
     log.flush(NOW_MS)
     log.close()

@@ -189,14 +189,9 @@ def test_kraft_version_is_raised_while_the_quorum_runs(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(Quorum(tmp_path, dynamic=False)) as quorum:
             await quorum.write(MV)
-            offset = None
-            while offset is None:
+            leader = await quorum.leader()
+            while (offset := await upgraded(leader)) is None:
                 leader = await quorum.leader()
-                try:
-                    offset = await leader.raft.upgrade_kraft_version(1)
-                except KafkaError as error:
-                    # Until every voter has reported what it can do.
-                    assert error.code in (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NOT_CONTROLLER)
             await until(lambda: leader.raft.state.high_watermark > offset)
             await until(lambda: all(m.raft.kraft_version == 1 for m in quorum.running))
             assert await leader.raft.upgrade_kraft_version(1) is None
@@ -204,6 +199,16 @@ def test_kraft_version_is_raised_while_the_quorum_runs(tmp_path: Path) -> None:
                 await leader.raft.upgrade_kraft_version(0)
 
     run(work)
+
+
+async def upgraded(leader: Member) -> int | None:
+    """None until every voter has reported what it can do, or where another leads by then."""
+    try:
+        return await leader.raft.upgrade_kraft_version(1)
+    except KafkaError as error:
+        if error.code not in (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NOT_CONTROLLER):
+            raise
+        return None
 
 
 # --- a diverging tail
@@ -315,9 +320,9 @@ def test_a_leader_that_dies_halfway_is_no_harm(tmp_path: Path) -> None:
             halfway = asyncio.Event()
 
             def slow(asker: int, to: int, request: Any, response: Any) -> Any:
-                if isinstance(request, m.FetchSnapshotRequest):
-                    if request.topics[0].partitions[0].position >= 400:
-                        halfway.set()
+                asked = request.topics[0].partitions[0]
+                if isinstance(request, m.FetchSnapshotRequest) and asked.position >= 400:
+                    halfway.set()
                 return response
 
             quorum.network.mangle = slow
@@ -519,12 +524,13 @@ def test_a_vote_that_cannot_be_written_is_not_given(tmp_path: Path, monkeypatch:
         async with running(Quorum(tmp_path)) as quorum:
             leader = await quorum.write(MV, topic("a"))
             await quorum.agree(topics={"a"})
-            first, second = (member for member in quorum.running if member is not leader)
+            first = next(member for member in quorum.running if member is not leader)
             granted: list[int] = []
 
             def note(asker: int, to: int, request: Any, response: Any) -> Any:
-                if isinstance(request, m.VoteRequest) and not request.topics[0].partitions[0].pre_vote:
-                    if response.topics[0].partitions[0].vote_granted:
+                if isinstance(request, m.VoteRequest):
+                    asked, answer = request.topics[0].partitions[0], response.topics[0].partitions[0]
+                    if answer.vote_granted and not asked.pre_vote:
                         granted.append(to)
                 return response
 
