@@ -1,13 +1,13 @@
 """Kafka's KafkaRaftClient: runs the raft core of one node, voter or observer: its disk, its time, its network.
 
-Purpose: the only place of the quorum that touches any of the three. What has happened (a request, an answer, a time
-that is over, an fsync that is done) is given to the core one thing after the other; what is then to be done comes back
-as a Ready and is done in its order, completely, before the core hears of the next thing.
+Purpose: the only place of the quorum that touches any of the three. Events (a request, an answer, a deadline, a
+finished fsync) are given to the core one after the other; what they lead to comes back as a Ready and is done in its
+order, completely, before the next event.
 
-Rules: everything but files happens on the loop. The log is fsynced by one thread, one fsync at a time: all that was
-appended meanwhile shares the next. The vote is on disk before anybody hears of it; a record is committed when it is on
-the disks of a majority of the voters, and nobody hears of it before. A failed write or fsync is final: the driver
-stops, nothing more is acknowledged, and its owner must stop the node. An exception while one request is answered
+Rules: everything but files happens on the loop. One thread fsyncs the log, one fsync at a time: all that is appended
+meanwhile shares the next. The vote is on disk before any request or answer leaves; a record is committed when it is on
+the disks of a majority of the voters, and no listener is called for it before. A failed write or fsync is final: the
+driver stops, nothing more is acknowledged, and its owner must stop the node. An exception while one request is answered
 concerns that request alone. Owned by the node.
 """
 
@@ -50,16 +50,16 @@ OWNER: Final = "metadata quorum"
 MAINTENANCE_INTERVAL_S = 60.0
 # Requests of others that wait for their answer; a quorum has some hundred members.
 MAX_ASKED: Final = 10_000
-# How long a leader that stops waits until the other voters have heard of it.
+# How long a leader that stops waits for the answers to EndQuorumEpoch.
 RESIGN_TIMEOUT_S: Final = 2.0
-# The time that is over is over: a timer that comes a little early would only come again.
+# A deadline that has passed and could not be met is looked at again after this.
 MIN_TIMER_MS: Final = 1.0
-# One for fsyncs, one for the vote and fetched snapshots, one for snapshots that are written and files that go.
+# One for fsyncs, one for the vote and for fetched snapshots, one for writing snapshots and deleting files.
 THREADS: Final = 3
 
 
 class RaftListener(Protocol):
-    """Who hears of the quorum's events. Called on the loop, in the order of the events; must not wait."""
+    """Is called for the quorum's events, on the loop and in their order; must not wait."""
 
     def on_snapshot(self, snapshot: SnapshotId) -> None:
         """The state begins anew with this snapshot: at the start, or fetched because this node was left behind."""
@@ -127,27 +127,27 @@ class RaftDriver:
         self._file = QuorumStateFile(options.metadata_dir / "__cluster_metadata-0")
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="metadata-log")
         self._listener: RaftListener | None = None
-        # The core's time is the wall's at the start, and never jumps.
-        self._wall_ms = clock.now_ms() - clock.monotonic_ms()
+        # The core's time is that of the wall clock at the start, and never jumps.
+        self._clock_offset_ms = clock.now_ms() - clock.monotonic_ms()
         self._inputs: deque[Callable[[], None]] = deque()
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._time_is_over = guarded(self._wake.set, name="a time-out", owner=OWNER)
+        self._on_timer = guarded(self._wake.set, name="a time-out", owner=OWNER)
         self._flush_wanted = asyncio.Event()
         # Held by whoever needs the log's end to stay where it is on disk: an fsync, a truncation.
         self._disk = asyncio.Lock()
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._next_token = 0
-        # Which of our requests the core was told of last: what it appends then has come with that.
-        self._answered = -1
-        self._append_is_news = False
-        # Requests that tell others that this node does not lead any more, and have no answer yet.
-        self._ending: set[int] = set()
-        self._all_have_heard = asyncio.Event()
+        # The request whose answer the core was given last: what it then appends was in that answer.
+        self._last_answer = -1
+        self._append_queued = False
+        # EndQuorumEpoch requests that have no answer yet.
+        self._notifying: set[int] = set()
+        self._all_notified = asyncio.Event()
         self._fetched: SnapshotWriter | None = None
-        # The epoch in which the listener knows that this node leads.
+        # The epoch for which on_leader was called last, unless on_resigned was since.
         self._led_epoch: int | None = None
-        self._settled = asyncio.Event()
+        self._elected = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._failed: Exception | None = None
         self._opened = False
@@ -159,7 +159,7 @@ class RaftDriver:
     # --- life
 
     def load(self) -> None:
-        """Opens the log, and finds out who this node is in the quorum. Nothing of it is known to be committed yet."""
+        """Opens the log and finds out who this node is in the quorum. What is committed is known only after start()."""
         options = self._options
         stored = self._file.read()
         static_voters = self._static_voters(stored)
@@ -203,8 +203,8 @@ class RaftDriver:
         local, static = self._options.local.key, self._options.static_voters
         if not self._options.may_vote or voters.contains(local):
             return
-        # Who has no vote follows those who have, unless there are none: a sole voter that has lost its directory, or a
-        # node that the configuration does not name.
+        # Who has no vote follows those who have. But nobody is left if the only voter has lost its directory, and with
+        # static voters a controller is one of them.
         if voters.ids == {local.id} or (voters == static and static is not None):
             raise KafkaError(
                 ErrorCode.INCONSISTENT_VOTER_SET,
@@ -225,12 +225,12 @@ class RaftDriver:
         ]
         self._wake.set()
         if self.state.is_only_voter:
-            await self._settled.wait()
+            await self._elected.wait()
             if self._failed is not None:
                 raise self._failed
 
     async def stop(self) -> None:
-        """Tells the other voters if it leads them, puts everything on disk and closes the log."""
+        """Resigns if it leads others, puts everything on disk and closes the log."""
         self._stopping = True
         try:
             if self._tasks and self._failed is None:
@@ -252,35 +252,35 @@ class RaftDriver:
                     self.log.close()
 
     async def _resign(self) -> None:
-        """The other voters need not wait for a time-out then. None of them is waited for for long."""
+        """EndQuorumEpoch to the other voters, so that they need not wait for a time-out. Bounded in time."""
         led = self.state.is_leader and not self.state.is_only_voter
         self._step(lambda: self._core.resign(self._now_ms()))
         if not led:
             return
-        self._step(self._look_whether_all_have_heard)
+        self._step(self._check_all_notified)
         try:
             async with asyncio.timeout(RESIGN_TIMEOUT_S):
-                await self._all_have_heard.wait()
+                await self._all_notified.wait()
         except TimeoutError:
-            logger.info("not every voter has answered that this node does not lead any more")
+            logger.info("stopping, though not every voter has answered EndQuorumEpoch")
 
-    def _look_whether_all_have_heard(self) -> None:
-        if self._stopping and (not self._ending or self._core.may_stop):
-            self._all_have_heard.set()
+    def _check_all_notified(self) -> None:
+        if self._stopping and (not self._notifying or self._core.may_stop):
+            self._all_notified.set()
 
     # --- the core's turns
 
     @property
     def state(self) -> QuorumState:
-        """What this node knows of the quorum; only to be read."""
+        """What this node knows of the quorum; read only."""
         return self._core.state
 
     def _now_ms(self) -> int:
-        return int(self._wall_ms + self._clock.monotonic_ms())
+        return int(self._clock_offset_ms + self._clock.monotonic_ms())
 
-    def _step(self, happened: Callable[[], None]) -> None:
-        """The core hears of it in its turn."""
-        self._inputs.append(happened)
+    def _step(self, event: Callable[[], None]) -> None:
+        """Gives the core an event, when all that the earlier ones led to has been done."""
+        self._inputs.append(event)
         self._wake.set()
 
     async def _drive_forever(self) -> None:
@@ -293,7 +293,7 @@ class RaftDriver:
             self._fail(error)  # a disk's reason is one line, not a trace
 
     async def _drive(self) -> None:
-        """What has happened by now, and what time has brought; each with all that follows from it."""
+        """The events so far, then time; each with all that it leads to."""
         turn = TimeSlice()
         await self._perform_all()
         left = len(self._inputs)  # what comes meanwhile does not keep time from passing
@@ -317,7 +317,7 @@ class RaftDriver:
         left_ms = self._core.next_deadline_ms() - self._now_ms()
         if left_ms != float("inf"):
             left_s = max(left_ms, MIN_TIMER_MS) / 1000
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._time_is_over)
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._on_timer)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -331,7 +331,7 @@ class RaftDriver:
             await self._perform(ready)
 
     async def _perform(self, ready: Ready) -> None:
-        """In the order of its fields: what is said of the disk is true before anything leaves."""
+        """In the order of its fields: what has to be on disk is there before anything leaves."""
         if ready.fatal is not None:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, ready.fatal)
         if ready.truncate_to is not None:
@@ -347,7 +347,7 @@ class RaftDriver:
         if ready.election is not None:
             await self._run(partial(self._file.write, ready.election, self.kraft_version))
         if self._failed is not None:
-            return  # the log has failed meanwhile: nothing leaves any more
+            return  # the log failed meanwhile: nothing leaves any more
         if ready.flush:
             self._flush_wanted.set()
         for answer in ready.answers:
@@ -356,9 +356,9 @@ class RaftDriver:
                 _resolve(asked, answer.response)
         for send in ready.sends:
             self._send(send)
-        self._tell_listener(ready)
+        self._notify_listener(ready)
 
-    def _tell_listener(self, ready: Ready) -> None:
+    def _notify_listener(self, ready: Ready) -> None:
         listener = self._listener
         assert listener is not None
         if ready.high_watermark is not None:
@@ -372,7 +372,7 @@ class RaftDriver:
             )
             self._led_epoch = ready.leads
             listener.on_leader(ready.leads)
-            self._settled.set()
+            self._elected.set()
         if ready.resigned:
             logger.info("no longer leader of the metadata quorum, epoch %d", self.state.epoch)
             self._led_epoch = None
@@ -383,17 +383,17 @@ class RaftDriver:
             size = self.log.append_as_follower(records, self.state.epoch, self._clock.now_ms())
         except CorruptRecords as error:
             logger.warning("dropped what leader %d sent of the metadata log: %s", self.state.leader_id, error)
-            self._unusable()
+            self._reject_answer()
         else:
             self.snapshots.appended(size)
 
-    def _unusable(self) -> None:
-        """The answer that the core heard of last was no good: it is as if none had come."""
-        send_id = self._answered
+    def _reject_answer(self) -> None:
+        """The answer that the core was given last cannot be used: it counts as none."""
+        send_id = self._last_answer
         self._inputs.appendleft(lambda: self._core.failed(send_id, self._now_ms(), refused=False))
 
     async def _store(self, piece: SnapshotPiece) -> None:
-        """Writes a piece of a snapshot; with the last one the log begins anew after it."""
+        """Writes a piece of a snapshot; after the last one the log begins anew behind it."""
         if piece.position == 0 or self._fetched is None:
             await self._drop_fetched()
             self._fetched = SnapshotWriter(self.log, piece.snapshot_id, piece.size)
@@ -408,7 +408,7 @@ class RaftDriver:
         except CorruptRecords as error:
             logger.warning("dropped the snapshot %s: %s", piece.snapshot_id.file_name, error)
             await self._drop_fetched()
-            self._unusable()
+            self._reject_answer()
             return
         self._fetched = None
         async with self._disk:
@@ -430,7 +430,7 @@ class RaftDriver:
 
     def _send(self, send: Send) -> None:
         if isinstance(send.request, EndQuorumEpochRequest):
-            self._ending.add(send.send_id)
+            self._notifying.add(send.send_id)
         if self._client is None:
             outcome: Pending[Any] = Pending.failed(ConnectionLost(f"{send.to.address}: no network"))
         else:
@@ -438,9 +438,9 @@ class RaftDriver:
         outcome.then(lambda done: self._step(lambda: self._receive_answer(send.send_id, done)))
 
     def _receive_answer(self, send_id: int, outcome: Pending[Any]) -> None:
-        self._ending.discard(send_id)
-        self._look_whether_all_have_heard()
-        self._answered = send_id
+        self._notifying.discard(send_id)
+        self._check_all_notified()
+        self._last_answer = send_id
         if outcome.error is None:
             try:
                 self._core.answered(send_id, outcome.result(), self._now_ms())
@@ -450,7 +450,7 @@ class RaftDriver:
         self._core.failed(send_id, self._now_ms(), refused=isinstance(outcome.error, ConnectionRefused))
 
     async def handle(self, request: Any, how: Asked) -> Any:
-        """The response to a request of the quorum; it may wait, as a fetch does. Whoever asked may leave meanwhile."""
+        """The response to a request of the quorum, which may have to wait, as a fetch does. May be cancelled."""
         if self._stopping or self._failed is not None or len(self._asked) >= MAX_ASKED:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "This node does not answer for the quorum now")
         token = self._next_token
@@ -484,7 +484,7 @@ class RaftDriver:
 
     @property
     def is_leader(self) -> bool:
-        """May it append? It leads, and its listener has been told so and nothing else since."""
+        """May the listener append? Between on_leader and the end of that epoch."""
         state = self.state
         return state.is_leader and state.epoch == self._led_epoch and self._failed is None
 
@@ -512,7 +512,7 @@ class RaftDriver:
         return self.log.end_offset
 
     def append(self, groups: Sequence[Sequence[bytes]]) -> int:
-        """Writes each group of frames as one batch and sees to the fsync; gives the last offset."""
+        """Writes each group of frames as one batch, to be fsynced soon; returns the last offset."""
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This node does not lead the metadata quorum")
         now_ms = self._clock.now_ms()
@@ -527,18 +527,18 @@ class RaftDriver:
             # Whether part of it was written is not known: nothing more may be built on this log.
             self._fail(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log failed: {error}") from error
-        if not self._append_is_news:
-            self._append_is_news = True
+        if not self._append_queued:
+            self._append_queued = True
             self._step(self._appended)
         return last
 
     def _appended(self) -> None:
-        self._append_is_news = False
+        self._append_queued = False
         if self.state.is_leader:
             self._core.appended(self._now_ms())
 
     async def upgrade_kraft_version(self, level: int, *, validate_only: bool = False) -> int | None:
-        """Raises kraft.version; gives the offset whose commit makes it true, None if nothing was to be written.
+        """Raises kraft.version; returns the offset whose commit makes it true, None if nothing had to be written.
 
         KafkaError if it cannot be raised.
         """
@@ -579,7 +579,7 @@ class RaftDriver:
             return
         self._failed = error
         self._stop_timer()
-        self._settled.set()
+        self._elected.set()
         logger.critical("the metadata log cannot go on: %s", str(error) or type(error).__name__)
         self._refuse_all(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The metadata log has failed"))
         if self._listener is not None:
@@ -591,7 +591,7 @@ class RaftDriver:
     # --- what is committed, and snapshots of it
 
     def committed(self, offset: int) -> Iterator[BatchView]:
-        """Every batch from the one that holds an offset up to the high watermark, read while they are asked for."""
+        """Every batch from the one that holds an offset up to the high watermark, read lazily."""
         return self.log.committed(offset)
 
     @property
@@ -599,7 +599,7 @@ class RaftDriver:
         return self.log.latest_snapshot
 
     def read_checkpoint(self, snapshot: SnapshotId) -> SnapshotReader:
-        """A snapshot that is here; its records are read while they are asked for."""
+        """A snapshot that is here; its records are read lazily."""
         return SnapshotReader(self.log.snapshot_path(snapshot))
 
     async def maybe_snapshot(self, image: ClusterImage, *, stopping: bool = False) -> bool:

@@ -2,11 +2,11 @@
 
 Kafka ends a log at the first batch that it cannot read, and for a partition that is right: the other replicas have
 the rest. A voter that forgot records which it once said to have on disk could elect a leader that never had them, so
-here a flipped bit in the midst of the log is told with its file and offset, and nothing is cut.
+here a flipped bit in the midst of the log is reported with its file and offset, and nothing is cut.
 
-What a crash leaves is told from damage by what follows: a torn write is the last there is. At the very end it is a
-batch that is cut short, or one of which whole sectors were never written and read as zeros, or bytes that are no batch;
-a batch that is all there and does not match its checksum was damaged after it was written.
+A torn write differs from damage in that nothing follows it. At the very end of the log it is a batch that is cut
+short, or one whose last sectors were never written and read as zeros, or bytes that are no batch; a batch that is all
+there and does not match its checksum was damaged after it was written.
 
 Rules: blocking, run once when the log is opened; files are only read, batch by batch.
 """

@@ -235,7 +235,7 @@ class MetadataLog:
     # --- appending
 
     def append(self, batch: bytearray, epoch: int, now_ms: int) -> int:
-        """Writes one batch of the leader's; gives its last offset. It is not on disk before flush()."""
+        """Writes one batch of the leader's; returns its last offset. It is not on disk before flush()."""
         result = self._log.append_as_leader(batch, epoch, now_ms, origin=AppendOrigin.RAFT_LEADER)
         return result.last_offset
 
@@ -248,7 +248,7 @@ class MetadataLog:
         return last
 
     def append_as_follower(self, records: bytes, epoch: int, now_ms: int) -> int:
-        """Writes a leader's batches as they are; gives their size. Half a batch at the end is left out.
+        """Writes a leader's batches as they are; returns their size. Half a batch at the end is left out.
 
         CorruptRecords if they are damaged or do not follow on what is here: then nothing was written.
         """
@@ -384,7 +384,7 @@ class MetadataLog:
     def begin_after(self, snapshot: SnapshotId, now_ms: int) -> list[Callable[[], None]]:
         """A fetched snapshot is on disk under its name: it takes the place of the log, which begins after it.
 
-        Nobody may flush meanwhile. Gives the file deletions, to be run in a thread.
+        Nobody may flush meanwhile. Returns the file deletions, to be run in a thread.
         """
         self._begin_quorum(snapshot, read_header(self.snapshot_path(snapshot)))
         self._log.truncate_fully_and_start_at(snapshot.end_offset, now_ms)
@@ -405,7 +405,7 @@ class MetadataLog:
             return None
 
     def clean(self, now_ms: int) -> list[Callable[[], None]]:
-        """Lets go of what retention no longer wants; gives the file deletions, to be run in a thread."""
+        """Lets go of what retention no longer wants; returns the file deletions, to be run in a thread."""
         deletions: list[Callable[[], None]] = []
         for _ in range(MAX_DELETED_SNAPSHOTS):
             # What a restarted follower does not know to be committed yet stays until it does.
