@@ -13,7 +13,7 @@ from ottla.metadata.snapshot import SnapshotId
 from ottla.raft.driver import RaftDriver, RaftOptions
 from ottla.raft.formatting import format_metadata, standalone_voters
 from ottla.raft.metadata_log import MetadataLogConfig
-from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode
+from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
 
 CLUSTER_ID = "cluster"
 DIRECTORY_ID = bytes(range(16))
@@ -82,11 +82,13 @@ def driver(
     config: MetadataLogConfig | None = None,
     listeners: tuple[Endpoint, ...] = LISTENERS,
     key: ReplicaKey = KEY,
+    static_voters: VoterSet | None = None,
 ) -> RaftDriver:
     options = RaftOptions(
         cluster_id=CLUSTER_ID,
         metadata_dir=directory,
         local=VoterNode(key, listeners, SUPPORTED_KRAFT_VERSIONS),
+        static_voters=static_voters,
         log_config=config or MetadataLogConfig(),
     )
     return RaftDriver(options, clock or ManualClock(1_000_000))

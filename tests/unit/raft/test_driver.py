@@ -27,9 +27,10 @@ from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID
 from ottla.raft.answers import Asked
 from ottla.raft.core import MAX_CLAIMED_EPOCH
 from ottla.raft.driver import RaftDriver
+from ottla.raft.formatting import format_metadata
 from ottla.raft.metadata_log import MetadataLogConfig
 from ottla.raft.quorum_state import MAX_EPOCH, ElectionState, QuorumStateError, QuorumStateFile
-from ottla.raft.voters import ReplicaKey
+from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
 from ottla.wire.codec import encode
 from ottla.wire.messages import fetch as f
 from ottla.wire.messages.nodes import raft as m
@@ -173,6 +174,59 @@ def test_another_directory_is_not_the_voter(tmp_path: Path) -> None:
     with pytest.raises(KafkaError) as error:
         raft.load()
     assert error.value.code is ErrorCode.INCONSISTENT_VOTER_SET
+
+
+def test_a_controller_that_its_configuration_does_not_name_is_refused(tmp_path: Path) -> None:
+    format_directory(tmp_path, dynamic=False)
+    raft = driver(tmp_path, static_voters=VoterSet.static({2: LISTENERS, 3: LISTENERS}))
+    with pytest.raises(KafkaError) as error:
+        raft.load()
+    assert error.value.code is ErrorCode.INCONSISTENT_VOTER_SET
+    run(raft.stop())
+
+
+def test_who_is_no_voter_any_more_follows_the_others(tmp_path: Path) -> None:
+    """Its directory was lost: it is another voter by that, and waits until it is added."""
+    others = [VoterNode(ReplicaKey(n, bytes([n] * 16)), LISTENERS, SUPPORTED_KRAFT_VERSIONS) for n in (1, 2)]
+    format_metadata(tmp_path, now_ms=1, voters=VoterSet.of(*others))
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        assert raft.state.voters.ids == {1, 2}
+        assert not raft.state.is_voter
+        with pytest.raises(KafkaError) as error:
+            raft.append(frames(MV))
+        assert error.value.code is ErrorCode.NOT_CONTROLLER
+
+    run(with_driver(tmp_path, work))
+
+
+def test_a_disk_that_fails_is_one_line_and_the_stop_goes_on(
+    formatted: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        raft, listener = loaded(formatted)
+        await raft.start(listener)
+        high_watermark = raft.state.high_watermark
+        waiting = asyncio.create_task(
+            raft.handle(fetch_request(raft, raft.log.end_offset + 1, max_wait_ms=5_000), NEW)
+        )
+
+        def failing(fd: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr("os.fsync", failing)
+        raft.append(frames(MV))
+        await until(lambda: bool(listener.failures))
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert raft.state.high_watermark == high_watermark
+        with pytest.raises(KafkaError):
+            await raft.handle(vote_request(7), NEW)
+        await raft.stop()
+
+    asyncio.run(main())
+    (line,) = [r for r in caplog.records if r.levelname == "CRITICAL"]
+    assert "Input/output error" in line.getMessage()
+    assert not [r for r in caplog.records if r.exc_info]
 
 
 def test_a_failed_fsync_is_final(formatted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
