@@ -340,6 +340,7 @@ class RaftDriver:
             logger.info("cut the metadata log at offset %d, as its leader did", ready.truncate_to)
         if ready.append:
             self._append_as_follower(ready.append)
+            await self._drop_fetched()  # another leader may still have what a snapshot was fetched for
         if ready.piece is not None:
             await self._store(ready.piece)
         if ready.control:

@@ -243,7 +243,7 @@ class Quorum:
                 last = leader.raft.append(frames(*records))
             except KafkaError:
                 continue
-            if await _is_committed(leader.raft, last):
+            if await is_committed(leader.raft, last):
                 return leader
 
     async def agree(self, *members: Member, topics: set[str]) -> None:
@@ -256,7 +256,7 @@ class Quorum:
             await member.start()
 
 
-async def _is_committed(raft: RaftDriver, offset: int) -> bool:
+async def is_committed(raft: RaftDriver, offset: int) -> bool:
     """What becomes of an append: is it committed before its leader stops leading?"""
     epoch = raft.epoch
     await until(lambda: raft.state.high_watermark > offset or not raft.is_leader or raft.epoch != epoch)

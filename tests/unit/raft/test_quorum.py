@@ -6,11 +6,22 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from tests.support.clock import ManualClock
-from tests.unit.raft.quorum import LISTENER, Member, NoAnswer, Quorum, run, running, until, voter
+from tests.unit.raft.quorum import (
+    LISTENER,
+    Member,
+    NoAnswer,
+    Quorum,
+    is_committed,
+    run,
+    running,
+    until,
+    voter,
+)
 from tests.unit.raft.support import CLUSTER_ID, MV, Listener, driver, format_directory, frames, topic
 
 from ottla.model.errors import ErrorCode, KafkaError
@@ -366,6 +377,50 @@ def flipped(data: bytes, at: int) -> bytes:
     damaged = bytearray(data)
     damaged[at] ^= 1
     return bytes(damaged)
+
+
+# --- all of it
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_that_was_committed_is_lost_whatever_happens(tmp_path: Path, seed: int) -> None:
+    async def work() -> None:
+        random = Random(seed)
+        quorum = Quorum(tmp_path, config=SMALL_SNAPSHOTS)
+        quorum.fetch_snapshot_bytes = 300
+        async with running(quorum):
+            await quorum.write(MV)
+            committed: set[str] = set()
+            for number in range(12):
+                victim = random.choice(quorum.running)
+                event = random.choice(["crash", "stop", "cut", "snapshot"])
+                if event == "cut":
+                    quorum.network.cut.add(victim.node_id)
+                elif event == "snapshot":
+                    await victim.raft.maybe_snapshot(victim.listener.image)
+                    await victim.raft.maintain()
+                else:
+                    await (victim.crash() if event == "crash" else victim.stop())
+                committed.add(await written(quorum, f"t{number}"))
+                quorum.network.cut.clear()
+                if not victim.running:
+                    await victim.start()
+            await until(lambda: all(committed <= member.topics for member in quorum.running))
+            await until(lambda: len({frozenset(member.topics) for member in quorum.running}) == 1)
+            assert not any(member.listener.failures for member in quorum.running)
+
+    run(work)
+
+
+async def written(quorum: Quorum, name: str) -> str:
+    """A topic that is committed; each try has a name of its own, for the one before may be committed yet."""
+    attempt = 0
+    while True:
+        attempt += 1
+        leader = await quorum.leader()
+        last = leader.raft.append(frames(topic(f"{name}.{attempt}")))
+        if await is_committed(leader.raft, last):
+            return f"{name}.{attempt}"
 
 
 # --- what others send
