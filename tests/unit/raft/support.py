@@ -5,12 +5,15 @@ from pathlib import Path
 from tests.support.clock import ManualClock
 
 from ottla.metadata import records as r
+from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
+from ottla.metadata.loader import MetadataLoader
 from ottla.metadata.registrations import Endpoint
-from ottla.metadata.serde import encode_records
+from ottla.metadata.serde import encode_records, read_record_batch
+from ottla.metadata.snapshot import SnapshotId
 from ottla.raft.driver import RaftDriver, RaftOptions
 from ottla.raft.formatting import format_metadata, standalone_voters
 from ottla.raft.metadata_log import MetadataLogConfig
-from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode
+from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
 
 CLUSTER_ID = "cluster"
 DIRECTORY_ID = bytes(range(16))
@@ -19,15 +22,40 @@ KEY = ReplicaKey(1, DIRECTORY_ID)
 
 
 class Listener:
-    """Notes what the driver tells."""
+    """Notes what the driver tells, and keeps the image of what is committed."""
 
-    def __init__(self) -> None:
+    def __init__(self, raft: RaftDriver) -> None:
+        self.raft = raft
+        self.loader = MetadataLoader(EMPTY_IMAGE)
+        self.snapshots: list[SnapshotId] = []
         self.high_watermarks: list[int] = []
         self.epochs: list[int] = []
+        self.leaders: list[tuple[int, int]] = []
         self.resigned = 0
         self.failures: list[Exception] = []
 
+    @property
+    def image(self) -> ClusterImage:
+        return self.loader.image
+
+    def on_snapshot(self, snapshot: SnapshotId) -> None:
+        self.snapshots.append(snapshot)
+        self.loader = MetadataLoader(EMPTY_IMAGE)
+        reader = self.raft.read_checkpoint(snapshot)
+        end, epoch, timestamp_ms = *snapshot, reader.last_contained_log_timestamp_ms
+        for record in reader.records:
+            self.loader.replay([record], end - 1, epoch, timestamp_ms)
+        self.loader.advance(end - 1, epoch, timestamp_ms)
+        self.loader.publish()
+
     def on_commit(self, high_watermark: int) -> None:
+        for batch in self.raft.committed(self.image.offset + 1):
+            place = batch.partition_leader_epoch, batch.max_timestamp
+            if batch.is_control:
+                self.loader.advance(batch.last_offset, *place)
+            else:
+                self.loader.replay(read_record_batch(batch), batch.base_offset, *place)
+        self.loader.publish()
         self.high_watermarks.append(high_watermark)
 
     def on_leader(self, epoch: int) -> None:
@@ -35,6 +63,9 @@ class Listener:
 
     def on_resigned(self) -> None:
         self.resigned += 1
+
+    def on_leader_changed(self, leader_id: int, epoch: int) -> None:
+        self.leaders.append((leader_id, epoch))
 
     def on_failure(self, error: Exception) -> None:
         self.failures.append(error)
@@ -51,11 +82,13 @@ def driver(
     config: MetadataLogConfig | None = None,
     listeners: tuple[Endpoint, ...] = LISTENERS,
     key: ReplicaKey = KEY,
+    static_voters: VoterSet | None = None,
 ) -> RaftDriver:
     options = RaftOptions(
         cluster_id=CLUSTER_ID,
         metadata_dir=directory,
         local=VoterNode(key, listeners, SUPPORTED_KRAFT_VERSIONS),
+        static_voters=static_voters,
         log_config=config or MetadataLogConfig(),
     )
     return RaftDriver(options, clock or ManualClock(1_000_000))
