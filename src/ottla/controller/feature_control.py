@@ -1,7 +1,7 @@
 """Kafka's FeatureControlManager: UpdateFeatures: raising and lowering what the cluster agreed on (KIP-584, KIP-778).
 
-Rules: pure; all updates of a request or none. kraft.version is the quorum's own and not in the metadata: raising
-it needs voters in the log, which a running quorum of one with static voters does not change by itself.
+Rules: pure; all updates of a request or none. kraft.version is the quorum's own and not in the metadata: here it is only
+asked whether it would go up, and a NoOpRecord gives whoever asked for it an offset to wait for (KIP-853).
 
 Also Kafka's ActivationRecordsGenerator: what a controller writes when it becomes active, the first records of a
 cluster, or the end of what a predecessor left half done.
@@ -9,6 +9,7 @@ cluster, or the end of what a predecessor left half done.
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Protocol
 
 from ottla.controller.result import ControllerResult, RequestContext
 from ottla.controller.rules import MIN_ISR, ClusterRules
@@ -22,6 +23,7 @@ from ottla.metadata.records import (
     EndTransactionRecord,
     FeatureLevelRecord,
     MetadataRecord,
+    NoOpRecord,
 )
 from ottla.metadata.snapshot import feature_level_of, metadata_version_of
 from ottla.model.errors import ErrorCode, KafkaError
@@ -37,12 +39,25 @@ class UpgradeType(IntEnum):
     UNSAFE_DOWNGRADE = 3
 
 
+class KRaftVersionAccessor(Protocol):
+    """What is asked of the quorum about its version."""
+
+    @property
+    def kraft_version(self) -> int: ...
+
+    def upgrade_kraft_version(self, level: int, *, validate_only: bool) -> None:
+        """Appends what raises the version, or only says whether it would: KafkaError if not."""
+
+
 def update_features(
-    rules: ClusterRules, request: m.UpdateFeaturesRequest, context: RequestContext, kraft_version: int
+    rules: ClusterRules,
+    request: m.UpdateFeaturesRequest,
+    context: RequestContext,
+    quorum: KRaftVersionAccessor,
 ) -> ControllerResult[m.UpdateFeaturesResponse]:
     """Sets levels of features."""
     try:
-        records = _updates(rules, request.feature_updates, kraft_version)
+        records = _updates(rules, request.feature_updates, quorum)
     except KafkaError as error:
         message = (
             f"The update failed for all features since the following feature had an error: {error.message}"
@@ -62,12 +77,12 @@ def update_features(
 
 
 def _updates(
-    rules: ClusterRules, updates: Sequence[m.FeatureUpdateKey], kraft_version: int
+    rules: ClusterRules, updates: Sequence[m.FeatureUpdateKey], quorum: KRaftVersionAccessor
 ) -> list[MetadataRecord]:
     proposed = {**rules.image.features, **{u.feature: u.max_version_level for u in updates}}
     records: list[MetadataRecord] = []
     for update in updates:
-        records += _update(rules, update, proposed, kraft_version)
+        records += _update(rules, update, proposed, quorum)
     if any(
         u.feature == features.ELIGIBLE_LEADER_REPLICAS_VERSION and u.max_version_level > 0 for u in updates
     ):
@@ -76,10 +91,10 @@ def _updates(
 
 
 def _update(
-    rules: ClusterRules, update: m.FeatureUpdateKey, proposed: dict[str, int], kraft_version: int
+    rules: ClusterRules, update: m.FeatureUpdateKey, proposed: dict[str, int], quorum: KRaftVersionAccessor
 ) -> list[MetadataRecord]:
     name, level, kind = update.feature, update.max_version_level, update.upgrade_type
-    current = kraft_version if name == features.KRAFT_VERSION else rules.image.features.get(name, 0)
+    current = quorum.kraft_version if name == features.KRAFT_VERSION else rules.image.features.get(name, 0)
     if kind not in (UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE):
         raise _invalid(name, level, "The controller does not support the given upgrade type.")
     if level < 0:
@@ -99,7 +114,7 @@ def _update(
     if name == features.METADATA_VERSION:
         _check_metadata_version(current, level, kind)
     elif name == features.KRAFT_VERSION:
-        return _kraft_version(level, current, kind)
+        return _kraft_version(quorum, level, kind)
     elif name not in SUPPORTED_FEATURES:
         raise _invalid(name, level, f"Feature {name} not found.")
     else:
@@ -121,14 +136,23 @@ def _check_metadata_version(current: int, level: int, kind: int) -> None:
     )
 
 
-def _kraft_version(level: int, current: int, kind: int) -> list[MetadataRecord]:
-    if level == current:
-        return []
-    if kind != UpgradeType.UPGRADE:
+def _kraft_version(quorum: KRaftVersionAccessor, level: int, kind: int) -> list[MetadataRecord]:
+    if kind == UpgradeType.UPGRADE:
+        quorum.upgrade_kraft_version(level, validate_only=True)
+        return [NoOpRecord()]
+    if level != quorum.kraft_version:
         raise _invalid(features.KRAFT_VERSION, level, "Can't downgrade the version of this feature.")
-    raise _invalid(
-        features.KRAFT_VERSION, level, "The voters of this quorum are static and are not in the log."
-    )
+    return []
+
+
+def kraft_version_upgrade(request: m.UpdateFeaturesRequest) -> int | None:
+    """The kraft.version that an update in force asks for."""
+    if request.validate_only:
+        return None
+    for update in request.feature_updates:
+        if update.feature == features.KRAFT_VERSION and update.upgrade_type == UpgradeType.UPGRADE:
+            return update.max_version_level
+    return None
 
 
 def _not_supported(rules: ClusterRules, name: str, level: int) -> str | None:
@@ -144,6 +168,10 @@ def _not_supported(rules: ClusterRules, name: str, level: int) -> str | None:
         offered = controller.supported_features.get(name, DISABLED)
         if controller.id != rules.settings.node_id and level not in offered:
             return _reason(f"Controller {controller.id}", level, offered)
+    if features.controller_registration_supported(rules.metadata_version):
+        for voter in rules.settings.static.quorum_voters:
+            if voter != rules.settings.node_id and voter not in rules.image.controllers:
+                return f"controller {voter} has not registered, and may not support this feature"
     return None
 
 

@@ -16,8 +16,25 @@ from ottla.wire.messages.producers import AllocateProducerIdsRequest
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
 
 
+class Quorum:
+    """Raises its version only where it may."""
+
+    def __init__(self, kraft_version: int = 1, refuses: bool = False) -> None:
+        self.kraft_version = kraft_version
+        self.refuses = refuses
+
+    def upgrade_kraft_version(self, level: int, *, validate_only: bool) -> None:
+        assert validate_only, "a decision changes nothing"
+        if self.refuses:
+            raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, "not all of the voters support it")
+
+
 def update(
-    cluster: Cluster, *updates: tuple[str, int, int], version: int = 2, validate_only: bool = False
+    cluster: Cluster,
+    *updates: tuple[str, int, int],
+    version: int = 2,
+    validate_only: bool = False,
+    quorum: Quorum | None = None,
 ) -> m.UpdateFeaturesResponse:
     request = m.UpdateFeaturesRequest(
         feature_updates=[
@@ -26,7 +43,7 @@ def update(
         ],
         validate_only=validate_only,
     )
-    result = update_features(cluster.rules, request, RequestContext(version), 1)
+    result = update_features(cluster.rules, request, RequestContext(version), quorum or Quorum())
     cluster.take(result)
     return result.response
 
@@ -73,6 +90,30 @@ def test_a_broker_that_cannot_follow_holds_a_feature_back() -> None:
     answer = update(cluster, ("group.version", 1, UPGRADE))
     assert answer.error_message is not None
     assert "Broker 4 does not support this feature." in answer.error_message
+
+
+def test_a_controller_that_cannot_follow_or_has_not_said_so_holds_a_feature_back() -> None:
+    voters = "1@h:1,2@h:2"
+    cluster = Cluster(controller_quorum_voters=voters, controller_quorum_bootstrap_servers="")
+    answer = update(cluster, ("group.version", 1, UPGRADE))
+    assert answer.error_message is not None
+    assert "controller 2 has not registered, and may not support this feature" in answer.error_message
+    cluster.apply(r.RegisterControllerRecord(controller_id=2, incarnation_id=b"2" * 16))
+    answer = update(cluster, ("group.version", 1, UPGRADE))
+    assert answer.error_message is not None
+    assert "Controller 2 does not support this feature." in answer.error_message
+
+
+def test_the_quorum_says_whether_its_version_goes_up() -> None:
+    cluster = Cluster(1)
+    before = cluster.image.offset
+    assert update(cluster, ("kraft.version", 1, UPGRADE), quorum=Quorum(0)).error_code == 0
+    assert cluster.image.offset == before + 1, "there is an offset to wait for"
+    answer = update(cluster, ("kraft.version", 1, UPGRADE), quorum=Quorum(0, refuses=True))
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert answer.error_message is not None
+    assert answer.error_message.endswith("had an error: not all of the voters support it")
+    assert update(cluster, ("kraft.version", 1, SAFE)).error_code == 0
 
 
 def test_old_versions_hear_of_each_feature() -> None:
