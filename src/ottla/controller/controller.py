@@ -1,16 +1,17 @@
 """Kafka's QuorumController: answers every admin and broker request, and acts by itself on what brokers do.
 
-Purpose: ties the pure decisions to the runtime, and both to the quorum's leaderships: a standby follows the log as every
-node does, by its ImageLoader; when this node leads and everything before its epoch is replayed, the controller goes on
-from there, and gives back what is committed when it leads no longer. Any number of times. Rules: a response leaves only
-when its records are committed; a request that is refused as a whole is answered in its own form, never with an
-exception. What is not in the log (who was heard from when, timers) begins anew with each leadership. All on the loop.
+Purpose: ties the pure decisions to the runtime, and both to the quorum's leaderships, any number of times: a standby
+follows the log as every node does, by its ImageLoader; when this node leads and everything before its epoch has been
+replayed, the controller goes on from there, and gives back what is committed when it leads no longer. Rules: a response
+leaves only when its records are committed; a request that is refused as a whole is answered in its own form, never with
+an exception. What is not in the log (who was heard from when, timers) begins anew with each leadership. All on the loop.
 Make it, start() when the log is loaded, and at the end stop(). Owned by the node.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -25,7 +26,7 @@ from ottla.controller import (
 )
 from ottla.controller.channel import ControllerChannel
 from ottla.controller.cluster_control import BrokerControlState, BrokerHeartbeatManager, HeartbeatDecision
-from ottla.controller.feature_control import KRaftVersionAccessor, activation_records
+from ottla.controller.feature_control import KRaftVersion, activation_records
 from ottla.controller.registration import ControllerRegistrationManager
 from ottla.controller.result import ControllerResult, RequestContext
 from ottla.controller.rules import MIN_ISR, ClusterRules, ControllerSettings
@@ -41,7 +42,6 @@ from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid, random_uuid
 from ottla.model.tasks import spawn, spawn_restarting
-from ottla.raft.core import QuorumState
 from ottla.raft.driver import RaftListener
 from ottla.raft.image_loader import ImageLoader
 from ottla.raft.quorum_state import NONE as NOBODY
@@ -60,11 +60,21 @@ OWNER = "controller"
 TICK_INTERVAL_S = 1.0
 
 
-class MetadataQuorum(MetadataAppender, KRaftVersionAccessor, Protocol):
+class QuorumView(Protocol):
+    """What a controller looks up in the QuorumState."""
+
+    @property
+    def is_only_voter(self) -> bool: ...
+
+
+class MetadataQuorum(MetadataAppender, Protocol):
     """What a controller needs of the quorum: the RaftDriver, or a simulation of it."""
 
     @property
-    def state(self) -> QuorumState: ...
+    def state(self) -> QuorumView: ...
+
+    @property
+    def kraft_version(self) -> int: ...
 
     @property
     def has_observers(self) -> bool:
@@ -74,6 +84,9 @@ class MetadataQuorum(MetadataAppender, KRaftVersionAccessor, Protocol):
         """Takes part in the quorum from now on; a sole voter leads when this returns."""
 
     async def stop(self) -> None: ...
+
+    async def upgrade_kraft_version(self, level: int, *, validate_only: bool = False) -> int | None:
+        """Appends what raises the version, or only says whether it would; KafkaError if it cannot be."""
 
 
 class Controller:
@@ -298,18 +311,28 @@ class Controller:
     async def update_features(
         self, request: feature_messages.UpdateFeaturesRequest, context: RequestContext
     ) -> feature_messages.UpdateFeaturesResponse:
-        def decide(rules: ClusterRules) -> ControllerResult[feature_messages.UpdateFeaturesResponse]:
-            result = feature_control.update_features(rules, request, context, self.raft)
-            kraft_version = feature_control.kraft_version_upgrade(request)
-            if kraft_version is not None and not result.response.error_code:
-                # Its records come before those that whoever asked waits for.
-                self.raft.upgrade_kraft_version(kraft_version, validate_only=False)
-            return result
-
+        wanted = feature_control.kraft_version_upgrade(request)
         try:
-            return await self._submit(decide)
+            if wanted is not None and not request.validate_only:
+                tried = await self.update_features(replace(request, validate_only=True), context)
+                if tried.error_code:
+                    return tried
+                # Its records come before the one that whoever asked waits for.
+                await self.raft.upgrade_kraft_version(wanted)
+            version = await self._kraft_version(wanted)
+            return await self._decide(feature_control.update_features, request, context, version)
         except KafkaError as error:
             return feature_messages.UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
+
+    async def _kraft_version(self, wanted: int | None) -> KRaftVersion:
+        """The quorum's version, and what the quorum says to another."""
+        refusal: KafkaError | None = None
+        if wanted is not None and self.active:
+            try:
+                await self.raft.upgrade_kraft_version(wanted, validate_only=True)
+            except KafkaError as error:
+                refusal = error
+        return KRaftVersion(self.raft.kraft_version, refusal)
 
     # --- brokers
 

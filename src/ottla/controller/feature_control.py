@@ -1,7 +1,7 @@
 """Kafka's FeatureControlManager: UpdateFeatures: raising and lowering what the cluster agreed on (KIP-584, KIP-778).
 
-Rules: pure; all updates of a request or none. kraft.version is the quorum's own and not in the metadata: here it is only
-asked whether it would go up, and a NoOpRecord gives whoever asked for it an offset to wait for (KIP-853).
+Rules: pure; all updates of a request or none. kraft.version is the quorum's own and not in the metadata: the quorum has
+said by then whether it would go up, and a NoOpRecord gives whoever asked for it an offset to wait for (KIP-853).
 
 Also Kafka's ActivationRecordsGenerator: what a controller writes when it becomes active, the first records of a
 cluster, or the end of what a predecessor left half done.
@@ -9,7 +9,7 @@ cluster, or the end of what a predecessor left half done.
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple
 
 from ottla.controller.result import ControllerResult, RequestContext
 from ottla.controller.rules import MIN_ISR, ClusterRules
@@ -39,25 +39,22 @@ class UpgradeType(IntEnum):
     UNSAFE_DOWNGRADE = 3
 
 
-class KRaftVersionAccessor(Protocol):
-    """What is asked of the quorum about its version."""
+class KRaftVersion(NamedTuple):
+    """The quorum's version, and why the one that a request asks for cannot be, if it cannot."""
 
-    @property
-    def kraft_version(self) -> int: ...
-
-    def upgrade_kraft_version(self, level: int, *, validate_only: bool) -> None:
-        """Appends what raises the version, or only says whether it would: KafkaError if not."""
+    level: int
+    refusal: KafkaError | None = None
 
 
 def update_features(
     rules: ClusterRules,
     request: m.UpdateFeaturesRequest,
     context: RequestContext,
-    quorum: KRaftVersionAccessor,
+    kraft_version: KRaftVersion,
 ) -> ControllerResult[m.UpdateFeaturesResponse]:
     """Sets levels of features."""
     try:
-        records = _updates(rules, request.feature_updates, quorum)
+        records = _updates(rules, request.feature_updates, kraft_version)
     except KafkaError as error:
         message = (
             f"The update failed for all features since the following feature had an error: {error.message}"
@@ -77,12 +74,12 @@ def update_features(
 
 
 def _updates(
-    rules: ClusterRules, updates: Sequence[m.FeatureUpdateKey], quorum: KRaftVersionAccessor
+    rules: ClusterRules, updates: Sequence[m.FeatureUpdateKey], kraft_version: KRaftVersion
 ) -> list[MetadataRecord]:
     proposed = {**rules.image.features, **{u.feature: u.max_version_level for u in updates}}
     records: list[MetadataRecord] = []
     for update in updates:
-        records += _update(rules, update, proposed, quorum)
+        records += _update(rules, update, proposed, kraft_version)
     if any(
         u.feature == features.ELIGIBLE_LEADER_REPLICAS_VERSION and u.max_version_level > 0 for u in updates
     ):
@@ -91,10 +88,10 @@ def _updates(
 
 
 def _update(
-    rules: ClusterRules, update: m.FeatureUpdateKey, proposed: dict[str, int], quorum: KRaftVersionAccessor
+    rules: ClusterRules, update: m.FeatureUpdateKey, proposed: dict[str, int], kraft_version: KRaftVersion
 ) -> list[MetadataRecord]:
     name, level, kind = update.feature, update.max_version_level, update.upgrade_type
-    current = quorum.kraft_version if name == features.KRAFT_VERSION else rules.image.features.get(name, 0)
+    current = kraft_version.level if name == features.KRAFT_VERSION else rules.image.features.get(name, 0)
     if kind not in (UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE):
         raise _invalid(name, level, "The controller does not support the given upgrade type.")
     if level < 0:
@@ -114,7 +111,7 @@ def _update(
     if name == features.METADATA_VERSION:
         _check_metadata_version(current, level, kind)
     elif name == features.KRAFT_VERSION:
-        return _kraft_version(quorum, level, kind)
+        return _kraft_version(kraft_version, level, kind)
     elif name not in SUPPORTED_FEATURES:
         raise _invalid(name, level, f"Feature {name} not found.")
     else:
@@ -136,19 +133,18 @@ def _check_metadata_version(current: int, level: int, kind: int) -> None:
     )
 
 
-def _kraft_version(quorum: KRaftVersionAccessor, level: int, kind: int) -> list[MetadataRecord]:
+def _kraft_version(current: KRaftVersion, level: int, kind: int) -> list[MetadataRecord]:
     if kind == UpgradeType.UPGRADE:
-        quorum.upgrade_kraft_version(level, validate_only=True)
+        if current.refusal is not None:
+            raise current.refusal
         return [NoOpRecord()]
-    if level != quorum.kraft_version:
+    if level != current.level:
         raise _invalid(features.KRAFT_VERSION, level, "Can't downgrade the version of this feature.")
     return []
 
 
 def kraft_version_upgrade(request: m.UpdateFeaturesRequest) -> int | None:
-    """The kraft.version that an update in force asks for."""
-    if request.validate_only:
-        return None
+    """The kraft.version that a request wants to go up to."""
     for update in request.feature_updates:
         if update.feature == features.KRAFT_VERSION and update.upgrade_type == UpgradeType.UPGRADE:
             return update.max_version_level

@@ -1,10 +1,10 @@
 """How a decision becomes true: decide, replay, append, commit (the event queue of Kafka's QuorumController).
 
 Purpose: while this node leads the quorum, runs decisions one after the other over the newest state, appended or not,
-and releases each response when its records are committed. Rules: a decision is made and replayed on a trial image before
-anything is appended, so nothing half-applied can be seen; if the append or its commit fails, the state is again what
-was committed; reads that others see are of committed images only. A leadership is an epoch: what was decided in one is
-released in that one or fails with NOT_CONTROLLER, and what of it is committed by a later leader comes back through the
+and releases each response when its records are committed. Rules: a decision is made and replayed on a trial image
+before anything is appended, so nothing half-applied can be seen; if the append or its commit fails, the state is again
+what was committed; reads that others see are of committed images only. A leadership is an epoch: what was decided in
+one is released in that one or fails with NOT_CONTROLLER, and what of it a later leader commits comes back through the
 ImageLoader, like anybody's record. Owned by the loop.
 """
 
@@ -83,7 +83,8 @@ class ControllerRuntime:
 
     def activate(self, epoch: int, state: MetadataLoader) -> None:
         """This node leads from this epoch on; `state` is all that was committed before it."""
-        assert not self.active and not self._pending and not self._slicing, "what was before is settled"
+        assert not self.active
+        assert not self._pending, "what was before is settled"
         assert not state.unpublished
         self._state = self._committed = state
         self._last_appended = state.next_offset - 1
@@ -144,6 +145,7 @@ class ControllerRuntime:
 
     def _take(self, result: ControllerResult[T], decide: Decide[T], future: "asyncio.Future[T]") -> None:
         waiter = None if result.more else future
+        assert result.records or not result.more, "a slice goes on"
         if result.records:
             self._pending.append(self._write(result, waiter))
         else:

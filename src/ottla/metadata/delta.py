@@ -404,7 +404,7 @@ _HANDLERS: Mapping[type, Callable[[ImageBuilder, Any], None]] = {
 
 
 def difference_in_steps(before: ClusterImage, after: ClusterImage) -> Steps[Delta]:
-    """What differs between two images: a snapshot has taken the place of the log that was to lead from one to the other."""
+    """What differs between two images: a snapshot has taken the place of the log that led from one to the other."""
     topics: dict[Uuid, TopicChange] = {}
     for count, topic in enumerate(_topics_of_either(before, after), 1):
         earlier, later = before.topics_by_id.get(topic.id), after.topics_by_id.get(topic.id)

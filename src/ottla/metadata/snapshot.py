@@ -20,7 +20,6 @@ from ottla.metadata.records import FeatureLevelRecord, MetadataRecord
 from ottla.metadata.serde import build_record_batch, encode_records, read_record_batch, split_frames
 from ottla.model.durable import replace_file
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.time_slice import Steps, run_to_end
 from ottla.records.batch import LOG_OVERHEAD, BatchView, iter_batches
 from ottla.records.control import ControlType, control_batch, parse_control_type
 from ottla.records.record import read_records
@@ -116,11 +115,6 @@ def _header(
 
 def parse_checkpoint(data: bytes) -> Checkpoint:
     """Reads a whole file; KafkaError CORRUPT_MESSAGE if it is damaged or not complete."""
-    return run_to_end(_parse_in_steps(data))
-
-
-def _parse_in_steps(data: bytes) -> Steps[Checkpoint]:
-    """A batch at a time."""
     timestamp_ms, kraft_version, complete = 0, 0, False
     voters: VotersRecord | None = None
     records: list[MetadataRecord] = []
@@ -129,7 +123,6 @@ def _parse_in_steps(data: bytes) -> Steps[Checkpoint]:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A batch at {batch.pos} has a wrong CRC")
         if not batch.is_control:
             records += read_record_batch(batch)
-            yield
             continue
         for kind, value in read_control_batch(batch):
             if kind is ControlType.SNAPSHOT_HEADER:
@@ -155,16 +148,11 @@ def read_control_batch(batch: BatchView) -> list[tuple[ControlType, bytes]]:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """The file at the path."""
-    return run_to_end(read_checkpoint_in_steps(path))
-
-
-def read_checkpoint_in_steps(path: Path) -> Steps[Checkpoint]:
-    """The file at the path, decoded while the loop runs; it is in memory as a whole, as the image it makes will be."""
+    """The file at the path; it is read in one piece, for the image it makes is in memory as well."""
     if path.stat().st_size > MAX_CHECKPOINT_BYTES:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{path} is larger than {MAX_CHECKPOINT_BYTES} bytes")
     try:
-        return (yield from _parse_in_steps(path.read_bytes()))
+        return parse_checkpoint(path.read_bytes())
     except KafkaError as error:
         raise KafkaError(error.code, f"{path}: {error}") from None
 

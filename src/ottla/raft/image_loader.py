@@ -1,8 +1,8 @@
 """Kafka's MetadataLoader (image.loader), on every node: what the quorum has committed becomes the node's image.
 
-Purpose: hears of snapshots and of the high watermark, replays what is new, and publishes images in the order of the log;
-has snapshots written of them when they are due. Rules: only what is committed is replayed, in slices that let the loop
-run. Nothing is published before the log has been followed to its high watermark once, and nothing of an open
+Purpose: hears of snapshots and of the high watermark, replays what is new, publishes images in the order of the log,
+and has snapshots written of them when they are due. Rules: only what is committed is replayed, in slices that let the
+loop run. Nothing is published before the log has been followed to its high watermark once, and nothing of an open
 transaction. What cannot be replayed is the end of the node: going on would be serving a wrong image. While this node's
 controller is active it makes the images itself: the loader hands over to it and takes back what is committed.
 Owned by the node, on its loop.
@@ -10,7 +10,7 @@ Owned by the node, on its loop.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -18,11 +18,12 @@ from ottla.metadata.delta import Delta, MetadataError, difference_in_steps
 from ottla.metadata.features import unsupported_level
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.metadata.loader import MetadataLoader, MetadataPublisher
+from ottla.metadata.records import MetadataRecord
 from ottla.metadata.serde import iter_record_batch
-from ottla.metadata.snapshot import Checkpoint, SnapshotId
+from ottla.metadata.snapshot import SnapshotId
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.tasks import report, spawn
-from ottla.model.time_slice import Steps, TimeSlice
+from ottla.model.time_slice import TimeSlice
 from ottla.records.batch import BatchView
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,15 @@ class SnapshotsDue(Protocol):
     def due(self, image: ClusterImage, *, stopping: bool = False) -> bool: ...
 
 
+class SnapshotRecords(Protocol):
+    """A snapshot whose records are read while they are asked for."""
+
+    @property
+    def last_contained_log_timestamp_ms(self) -> int: ...
+    @property
+    def records(self) -> Iterable[MetadataRecord]: ...
+
+
 class CommittedLog(Protocol):
     """What the loader needs of the quorum: the RaftDriver, or a simulation of it."""
 
@@ -47,10 +57,13 @@ class CommittedLog(Protocol):
     def snapshots(self) -> SnapshotsDue: ...
 
     def committed(self, offset: int) -> Iterator[BatchView]:
-        """The batches from the one that holds `offset` up to the high watermark."""
+        """The batches from the one that holds `offset` up to the high watermark, with right checksums.
 
-    def read_checkpoint(self, snapshot: SnapshotId) -> Steps[Checkpoint]:
-        """What a snapshot holds, read in steps."""
+        It ends early if a snapshot replaces the log, which on_snapshot tells.
+        """
+
+    def read_checkpoint(self, snapshot: SnapshotId) -> SnapshotRecords:
+        """A snapshot that on_snapshot has told of."""
 
     async def maybe_snapshot(self, image: ClusterImage, *, stopping: bool = False) -> bool:
         """Writes a snapshot of a committed image if one is due."""
@@ -148,7 +161,9 @@ class ImageLoader:
 
     def hand_over(self) -> MetadataLoader:
         """What is replayed and published; from now on somebody else goes on with it. It must not be changed."""
-        assert self._task is None and not self._handed_over and not self._loader.unpublished
+        assert not self._handed_over
+        assert self._task is None, "nothing is half replayed"
+        assert not self._loader.unpublished
         self._handed_over = True
         return self._loader
 
@@ -186,8 +201,8 @@ class ImageLoader:
                     await self._load_snapshot(self._wanted_snapshot, time_slice)
                 elif self._image_is_due:
                     await self._publish(time_slice)
-                else:
-                    await self._load_committed(time_slice)
+                elif not await self._load_committed(time_slice):
+                    break  # it can be read with the next commit
             self._task = None
             self._tell_caught_up()
         except (KafkaError, OSError) as error:
@@ -200,7 +215,7 @@ class ImageLoader:
             call()
 
     async def _load_snapshot(self, snapshot: SnapshotId, time_slice: TimeSlice) -> None:
-        checkpoint = await time_slice.run(self._raft.read_checkpoint(snapshot))
+        checkpoint = self._raft.read_checkpoint(snapshot)
         loader = MetadataLoader(EMPTY_IMAGE)
         offset, timestamp_ms = snapshot.end_offset - 1, checkpoint.last_contained_log_timestamp_ms
         for number, record in enumerate(checkpoint.records):
@@ -216,25 +231,23 @@ class ImageLoader:
             self._loader = loader
             logger.info("the metadata is that of snapshot %s", snapshot.file_name)
 
-    async def _load_committed(self, time_slice: TimeSlice) -> None:
+    async def _load_committed(self, time_slice: TimeSlice) -> bool:
+        """Replays what is there; False if there was nothing."""
         first = self._loader.next_offset
         for batch in self._raft.committed(first):
             await self._replay(batch, time_slice)
             if self._wanted_snapshot is not None:
-                return
+                break
             many = self._records_since_image >= RECORDS_PER_IMAGE
             if self._live and many and self._loader.unpublished:
                 await self._publish(time_slice)
-        if self._loader.next_offset == first:
-            raise self._damaged(first, f"the records from {first} on are not there")
+        return self._wanted_snapshot is not None or self._loader.next_offset > first
 
     async def _replay(self, batch: BatchView, time_slice: TimeSlice) -> None:
         loader, epoch, timestamp_ms = self._loader, batch.partition_leader_epoch, batch.max_timestamp
         first = loader.next_offset
         if batch.base_offset > first:
             raise self._damaged(first, f"the records from {first} to {batch.base_offset - 1} are not there")
-        if not batch.crc_ok():
-            raise self._damaged(batch.base_offset, f"the batch at offset {batch.base_offset} has a wrong CRC")
         if not batch.is_control:
             offset = batch.base_offset
             try:

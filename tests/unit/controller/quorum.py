@@ -6,8 +6,7 @@ from pathlib import Path
 from tests.support.clock import ManualClock
 from tests.unit.raft.support import CLUSTER_ID, KEY, LISTENERS
 
-from ottla.metadata.snapshot import Checkpoint, SnapshotId, read_checkpoint_in_steps
-from ottla.model.time_slice import Steps
+from ottla.metadata.snapshot import Checkpoint, SnapshotId, read_checkpoint
 from ottla.raft.driver import RaftDriver, RaftListener, RaftOptions
 from ottla.raft.metadata_log import MetadataLogConfig
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, VoterNode
@@ -28,11 +27,12 @@ class SoleVoter(RaftDriver):
                 return
             yield batch
 
-    def read_checkpoint(self, snapshot: SnapshotId) -> Steps[Checkpoint]:
-        return read_checkpoint_in_steps(self.log.snapshot_path(snapshot))
+    def read_checkpoint(self, snapshot: SnapshotId) -> Checkpoint:
+        return read_checkpoint(self.log.snapshot_path(snapshot))
 
-    def upgrade_kraft_version(self, level: int, *, validate_only: bool) -> None:
+    async def upgrade_kraft_version(self, level: int, *, validate_only: bool = False) -> int | None:
         assert level == self.kraft_version
+        return None
 
 
 def quorum(

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.controller.support import Cluster
 
 from ottla.controller.cluster_control import allocate_producer_ids
-from ottla.controller.feature_control import activation_records, update_features
+from ottla.controller.feature_control import KRaftVersion, activation_records, update_features
 from ottla.controller.result import RequestContext
 from ottla.metadata import records as r
 from ottla.metadata.image import EMPTY_IMAGE, ResourceType
@@ -14,19 +14,7 @@ from ottla.wire.messages.admin import cluster as m
 from ottla.wire.messages.producers import AllocateProducerIdsRequest
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
-
-
-class Quorum:
-    """Raises its version only where it may."""
-
-    def __init__(self, kraft_version: int = 1, refuses: bool = False) -> None:
-        self.kraft_version = kraft_version
-        self.refuses = refuses
-
-    def upgrade_kraft_version(self, level: int, *, validate_only: bool) -> None:
-        assert validate_only, "a decision changes nothing"
-        if self.refuses:
-            raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, "not all of the voters support it")
+DYNAMIC = KRaftVersion(1)
 
 
 def update(
@@ -34,7 +22,7 @@ def update(
     *updates: tuple[str, int, int],
     version: int = 2,
     validate_only: bool = False,
-    quorum: Quorum | None = None,
+    kraft_version: KRaftVersion = DYNAMIC,
 ) -> m.UpdateFeaturesResponse:
     request = m.UpdateFeaturesRequest(
         feature_updates=[
@@ -43,7 +31,7 @@ def update(
         ],
         validate_only=validate_only,
     )
-    result = update_features(cluster.rules, request, RequestContext(version), quorum or Quorum())
+    result = update_features(cluster.rules, request, RequestContext(version), kraft_version)
     cluster.take(result)
     return result.response
 
@@ -107,9 +95,10 @@ def test_a_controller_that_cannot_follow_or_has_not_said_so_holds_a_feature_back
 def test_the_quorum_says_whether_its_version_goes_up() -> None:
     cluster = Cluster(1)
     before = cluster.image.offset
-    assert update(cluster, ("kraft.version", 1, UPGRADE), quorum=Quorum(0)).error_code == 0
+    assert update(cluster, ("kraft.version", 1, UPGRADE), kraft_version=KRaftVersion(0)).error_code == 0
     assert cluster.image.offset == before + 1, "there is an offset to wait for"
-    answer = update(cluster, ("kraft.version", 1, UPGRADE), quorum=Quorum(0, refuses=True))
+    refusal = KafkaError(ErrorCode.INVALID_UPDATE_VERSION, "not all of the voters support it")
+    answer = update(cluster, ("kraft.version", 1, UPGRADE), kraft_version=KRaftVersion(0, refusal))
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert answer.error_message is not None
     assert answer.error_message.endswith("had an error: not all of the voters support it")
