@@ -1,7 +1,7 @@
 """What a broker needs of the active controller, wherever that runs.
 
 Purpose: the way brokers speak to the controller, so that one on another node (over the network, by the very same
-requests) can take the place of the one in this process. Nothing but a test uses it yet, which holds Controller to it.
+requests) can take the place of the one in this process.
 Rules: every call gives the response of its API; errors are in it.
 """
 
@@ -27,6 +27,9 @@ class ControllerChannel(Protocol):
     async def unregister_broker(
         self, request: lifecycle.UnregisterBrokerRequest, context: RequestContext
     ) -> lifecycle.UnregisterBrokerResponse: ...
+    async def register_controller(
+        self, request: lifecycle.ControllerRegistrationRequest, context: RequestContext
+    ) -> lifecycle.ControllerRegistrationResponse: ...
     async def assign_replicas_to_dirs(
         self, request: lifecycle.AssignReplicasToDirsRequest, context: RequestContext
     ) -> lifecycle.AssignReplicasToDirsResponse: ...

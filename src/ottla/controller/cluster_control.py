@@ -5,15 +5,17 @@ ProducerIdControlManager (KIP-730).
 
 Rules: pure decisions over an image; the heartbeats are only read here, the controller notes what was heard. A broker's
 epoch is the offset of its registration, so that a later life is always above an earlier one. An id that was in a block
-of producer ids is never given away again.
+of producer ids is never given away again. A broker's thousands of partitions are changed in slices, before the record
+that says what has become of it: until then another controller would begin again.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
-from ottla.controller.result import ControllerResult
+from ottla.controller.result import MAX_RECORDS_PER_SLICE, ControllerResult
 from ottla.controller.rules import ClusterRules, Partition, Removal
 from ottla.metadata import features
 from ottla.metadata.features import VersionRange
@@ -35,6 +37,8 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid, uuid_to_str
 from ottla.wire.messages import producers
 from ottla.wire.messages.nodes import broker_lifecycle as m
+
+T = TypeVar("T")
 
 # Producer ids that a broker is given at once.
 BLOCK_SIZE = 1_000
@@ -191,7 +195,7 @@ def register_broker(
     stored_epoch = existing.epoch if existing is not None else -2
     clean = clean_shutdown_detection and stored_epoch == request.previous_broker_epoch
     records = _after_shutdown(rules, request.broker_id, clean)
-    return ControllerResult(m.BrokerRegistrationResponse(broker_epoch=new_epoch), [*records, record])
+    return _in_slices(m.BrokerRegistrationResponse(broker_epoch=new_epoch), records, record)
 
 
 def _check_no_other_life(
@@ -270,11 +274,18 @@ def _registration(rules: ClusterRules, request: m.BrokerRegistrationRequest) -> 
 
 def _after_shutdown(rules: ClusterRules, broker_id: int, clean: bool) -> list[MetadataRecord]:
     """What becomes of a broker's partitions after its last life; without a clean end it may have lost data."""
-    in_sync = rules.partitions_with_isr_member(broker_id)
+    in_sync = rules.partitions_to_leave(broker_id)
     if not rules.image.elr_enabled or clean:
         return rules.leader_and_isr_updates(in_sync, Removal(leaving=broker_id))
-    touched = [*in_sync, *rules.partitions_with_elr_member(broker_id)]
+    touched = chain(in_sync, rules.partitions_to_leave_elr(broker_id, unclean=True))
     return rules.leader_and_isr_updates(touched, Removal(unclean=broker_id))
+
+
+def _in_slices(response: T, records: list[MetadataRecord], last: MetadataRecord) -> ControllerResult[T]:
+    """Partitions first, as many as fit; `last` says what they were changed for, when no more are left."""
+    if len(records) >= MAX_RECORDS_PER_SLICE:
+        return ControllerResult(response, records, more=True)
+    return ControllerResult(response, [*records, last])
 
 
 def register_controller(
@@ -314,6 +325,8 @@ class HeartbeatDecision(NamedTuple):
 
     response: m.BrokerHeartbeatResponse
     state: BrokerControlState
+    # More partitions may have to change than fitted in: see finish_transition().
+    unfinished: bool = False
 
 
 def broker_heartbeat(
@@ -325,15 +338,25 @@ def broker_heartbeat(
     current = current_state(broker)
     following = next_state(rules, broker, request, heartbeats)
     assert following in TRANSITIONS[current]
-    records = _transition(rules, broker, current, following)
-    records += offline_directories(rules, broker, request.offline_log_dirs)
-    records += cordoned_directories(rules, broker, request.cordoned_log_dirs)
     response = m.BrokerHeartbeatResponse(
         is_caught_up=request.current_metadata_offset >= broker.registered_at_offset,
         is_fenced=following in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW),
         should_shut_down=following is BrokerControlState.SHUTDOWN_NOW,
     )
-    return ControllerResult(HeartbeatDecision(response, following), records)
+    decision = HeartbeatDecision(response, following)
+    lost = offline_directories(rules, broker, request.offline_log_dirs)
+    if lost.more:
+        return ControllerResult(decision, lost.records, more=True)
+    transition = _transition(rules, broker, following) if following is not current else ControllerResult(None)
+    if transition.more:
+        return ControllerResult(decision, transition.records, more=True)
+    if following is BrokerControlState.CONTROLLED_SHUTDOWN:
+        # Also where it has been so for a while: whoever controlled then may not have come to the end.
+        decision = decision._replace(unfinished=True)
+    elif following is BrokerControlState.UNFENCED:
+        decision = decision._replace(unfinished=len(transition.records) > MAX_RECORDS_PER_SLICE)
+    cordoned = cordoned_directories(rules, broker, request.cordoned_log_dirs)
+    return ControllerResult(decision, [*transition.records, *lost.records, *cordoned])
 
 
 def current_state(broker: BrokerRegistration) -> BrokerControlState:
@@ -370,33 +393,37 @@ def next_state(
 
 
 def _transition(
-    rules: ClusterRules,
-    broker: BrokerRegistration,
-    current: BrokerControlState,
-    following: BrokerControlState,
-) -> list[MetadataRecord]:
-    if current is following:
-        return []
+    rules: ClusterRules, broker: BrokerRegistration, following: BrokerControlState
+) -> ControllerResult[None]:
     if following in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW):
         return fence_broker(rules, broker.id)
     if following is BrokerControlState.UNFENCED:
-        return unfence_broker(rules, broker)
-    return _enter_controlled_shutdown(rules, broker)
+        return ControllerResult(None, unfence_broker(rules, broker))
+    return ControllerResult(None, _enter_controlled_shutdown(rules, broker))
 
 
-def fence_broker(rules: ClusterRules, broker_id: int) -> list[MetadataRecord]:
+def fence_broker(rules: ClusterRules, broker_id: int) -> ControllerResult[None]:
     """The broker is cut off: it leads nothing and is in no ISR."""
     broker = rules.image.brokers[broker_id]
-    partitions = rules.partitions_with_isr_member(broker_id)
+    partitions = rules.partitions_to_leave(broker_id)
     records = rules.leader_and_isr_updates(partitions, Removal(leaving=broker_id))
     change = BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, fenced=FENCE)
-    return [*records, change]
+    return _in_slices(None, records, change)
+
+
+def fence_expired_broker(
+    rules: ClusterRules, broker_id: int, heartbeats: BrokerHeartbeatManager, now_ms: float
+) -> ControllerResult[None]:
+    """Fences a broker that has not been heard from, unless it has been by now."""
+    if broker_id not in heartbeats.expired(rules.image, now_ms):
+        return ControllerResult(None)
+    return fence_broker(rules, broker_id)
 
 
 def unfence_broker(rules: ClusterRules, broker: BrokerRegistration) -> list[MetadataRecord]:
     """The broker is let in: partitions without a leader may have one again."""
     change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=UNFENCE)
-    leaderless = rules.partitions_without_leader()
+    leaderless = rules.leaderless_partitions(returning=broker.id)
     return [change, *rules.leader_and_isr_updates(leaderless, Removal(returning=broker.id))]
 
 
@@ -404,8 +431,21 @@ def _enter_controlled_shutdown(rules: ClusterRules, broker: BrokerRegistration) 
     change = BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=SHUTTING_DOWN
     )
-    partitions = rules.partitions_with_isr_member(broker.id)
+    partitions = rules.partitions_to_leave(broker.id)
     return [change, *rules.leader_and_isr_updates(partitions, Removal(leaving=broker.id))]
+
+
+def finish_transition(rules: ClusterRules, broker_id: int, broker_epoch: int) -> ControllerResult[None]:
+    """The partitions that did not fit into the decision that let a broker in, or began its controlled shutdown."""
+    rules.check_broker_epoch(broker_id, broker_epoch)
+    state = current_state(rules.image.brokers[broker_id])
+    records: list[MetadataRecord] = []
+    if state is BrokerControlState.CONTROLLED_SHUTDOWN:
+        partitions = rules.partitions_to_leave(broker_id)
+        records = rules.leader_and_isr_updates(partitions, Removal(leaving=broker_id))
+    elif state is BrokerControlState.UNFENCED:
+        records = rules.leader_and_isr_updates(rules.leaderless_partitions(), Removal())
+    return ControllerResult(None, records, more=len(records) >= MAX_RECORDS_PER_SLICE)
 
 
 def unregister_broker(
@@ -417,13 +457,13 @@ def unregister_broker(
         raise KafkaError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not currently registered"
         )
-    touched = [
-        *rules.partitions_with_isr_member(broker.id),
-        *rules.partitions_with_elr_member(broker.id),
-    ]
+    touched = chain(
+        rules.partitions_to_leave(broker.id),
+        rules.partitions_to_leave_elr(broker.id, unclean=False),
+    )
     records = rules.leader_and_isr_updates(touched, Removal(leaving=broker.id))
     gone = UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch)
-    return ControllerResult(m.UnregisterBrokerResponse(error_message=None), [*records, gone])
+    return _in_slices(m.UnregisterBrokerResponse(error_message=None), records, gone)
 
 
 def _invalid(message: str) -> KafkaError:
@@ -435,22 +475,20 @@ def _invalid(message: str) -> KafkaError:
 
 def offline_directories(
     rules: ClusterRules, broker: BrokerRegistration, offline: Sequence[Uuid]
-) -> list[MetadataRecord]:
+) -> ControllerResult[None]:
     """A broker has lost directories: the replicas in them no longer count."""
     if not features.directory_assignment_supported(rules.metadata_version):
-        return []
+        return ControllerResult(None)
     lost = [directory for directory in broker.directories if directory in offline]
     if not lost:
-        return []
-    touched = [
-        entry
-        for entry in rules.image.partitions()
-        if broker.id in entry[2].replicas and entry[2].directory(broker.id) in lost
-    ]
+        return ControllerResult(None)
+    touched = (
+        entry for entry in rules.partitions_to_leave(broker.id) if entry[2].directory(broker.id) in lost
+    )
     records = rules.leader_and_isr_updates(touched, Removal(leaving=broker.id))
     left = [directory for directory in broker.directories if directory not in lost]
     change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, log_dirs=left)
-    return [*records, change]
+    return _in_slices(None, records, change)
 
 
 def cordoned_directories(
@@ -497,7 +535,7 @@ def assign_replicas_to_dirs(
                 m.AssignReplicasToDirsResponseTopicData(topic_id=topic.topic_id, partitions=partitions)
             )
         answers.append(m.AssignReplicasToDirsResponseDirectoryData(id=directory.id, topics=topics))
-    records += rules.leader_and_isr_updates(offline, Removal(leaving=broker.id))
+    records += rules.leader_and_isr_updates(offline, Removal(leaving=broker.id), limit=len(offline))
     return ControllerResult(m.AssignReplicasToDirsResponse(directories=answers), records)
 
 

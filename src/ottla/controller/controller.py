@@ -1,17 +1,21 @@
 """Kafka's QuorumController: answers every admin and broker request, and acts by itself on what brokers do.
 
-Purpose: ties the pure decisions to the runtime. Rules: a response leaves only when its records are committed; a
-request that is refused as a whole is answered in its own form, never with an exception. All on the loop.
-Make it, start(), and at the end stop(). Owned by the node.
+Purpose: ties the pure decisions to the runtime, and both to the quorum's leaderships, any number of times: a standby
+follows the log as every node does, by its ImageLoader; when this node leads and everything before its epoch has been
+replayed, the controller goes on from there, and gives back what is committed when it leads no longer. Rules: a response
+leaves only when its records are committed; a request that is refused as a whole is answered in its own form, never with
+an exception. What is not in the log (who was heard from when, timers) begins anew with each leadership. All on the loop.
+Make it, start() when the log is loaded, and at the end stop(). Owned by the node.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ottla.controller import (
     cluster_control,
@@ -20,25 +24,27 @@ from ottla.controller import (
     replication_control,
     topics,
 )
+from ottla.controller.channel import ControllerChannel
 from ottla.controller.cluster_control import BrokerControlState, BrokerHeartbeatManager, HeartbeatDecision
-from ottla.controller.feature_control import activation_records
+from ottla.controller.feature_control import KRaftVersion, activation_records
+from ottla.controller.registration import ControllerRegistrationManager
 from ottla.controller.result import ControllerResult, RequestContext
 from ottla.controller.rules import MIN_ISR, ClusterRules, ControllerSettings
-from ottla.controller.runtime import ControllerRuntime
+from ottla.controller.runtime import ControllerRuntime, MetadataAppender
 from ottla.controller.topics import Sources
-from ottla.metadata import features
-from ottla.metadata.delta import Delta
 from ottla.metadata.features import SUPPORTED_FEATURES
-from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
-from ottla.metadata.loader import MetadataLoader, MetadataPublisher
-from ottla.metadata.records import NoOpRecord
+from ottla.metadata.image import ClusterImage
+from ottla.metadata.loader import MetadataLoader
+from ottla.metadata.records import MetadataRecord, NoOpRecord
 from ottla.metadata.registrations import Endpoint
-from ottla.metadata.snapshot import read_bootstrap
+from ottla.metadata.snapshot import SnapshotId, read_bootstrap
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid, random_uuid
-from ottla.model.tasks import report, spawn, spawn_restarting
-from ottla.raft.driver import RaftDriver
+from ottla.model.tasks import spawn, spawn_restarting
+from ottla.raft.driver import RaftListener
+from ottla.raft.image_loader import ImageLoader
+from ottla.raft.quorum_state import NONE as NOBODY
 from ottla.wire.messages import producers
 from ottla.wire.messages.admin import cluster as feature_messages
 from ottla.wire.messages.admin import configs as config_messages
@@ -54,109 +60,175 @@ OWNER = "controller"
 TICK_INTERVAL_S = 1.0
 
 
+class QuorumView(Protocol):
+    """What a controller looks up in the QuorumState."""
+
+    @property
+    def is_only_voter(self) -> bool: ...
+
+
+class MetadataQuorum(MetadataAppender, Protocol):
+    """What a controller needs of the quorum: the RaftDriver, or a simulation of it."""
+
+    @property
+    def state(self) -> QuorumView: ...
+
+    @property
+    def kraft_version(self) -> int: ...
+
+    @property
+    def has_observers(self) -> bool:
+        """Does anyone follow the log over the network, other voters among them?"""
+
+    async def start(self, listener: RaftListener) -> None:
+        """Takes part in the quorum from now on; a sole voter leads when this returns."""
+
+    async def stop(self) -> None: ...
+
+    async def upgrade_kraft_version(self, level: int, *, validate_only: bool = False) -> int | None:
+        """Appends what raises the version, or only says whether it would; KafkaError if it cannot be."""
+
+
 class Controller:
-    """The controller of a quorum of one voter, which this node is."""
+    """A controller of the quorum: standby, or active."""
 
     def __init__(
         self,
-        raft: RaftDriver,
+        raft: MetadataQuorum,
+        loader: ImageLoader,
         settings: ControllerSettings,
         clock: Clock,
         *,
         metadata_dir: Path,
         listeners: tuple[Endpoint, ...] = (),
-        on_failure: Callable[[Exception], None] | None = None,
+        channel: ControllerChannel | None = None,
         random: Random | None = None,
         new_uuid: Callable[[], Uuid] = random_uuid,
     ) -> None:
+        """`loader` is the node's; `channel` leads to the active controller, here if nothing else is given."""
         self.raft = raft
         self.settings = settings
-        self.publisher = MetadataPublisher()
-        self.heartbeats = BrokerHeartbeatManager(settings.static["broker.session.timeout.ms"])
+        self.publisher = loader.publisher
+        self.heartbeats = self._new_heartbeats(settings)
+        self._loader = loader
         self._clock = clock
         self._metadata_dir = metadata_dir
-        self._listeners = listeners
-        self._on_failure = on_failure
         self._sources = Sources(random or Random(), new_uuid)  # placement, not security
-        self._runtime = ControllerRuntime(raft, MetadataLoader(EMPTY_IMAGE), self.publisher, clock)
-        self._tasks: list[asyncio.Task[None]] = []
-        self._snapshot: asyncio.Task[None] | None = None
+        self._runtime = ControllerRuntime(raft, self.publisher, clock)
+        request = _registration_request(settings.node_id, self._sources.new_uuid(), listeners)
+        self._registration = ControllerRegistrationManager(request, self.publisher, channel or self)
+        self._ticking: asyncio.Task[None] | None = None
+        # Done when it has been active for the first time; made when the loop is there.
+        self._was_active: asyncio.Future[None] | None = None
         self._balance_interval_ms = settings.static["leader.imbalance.check.interval.seconds"] * 1000
         self._next_balance_ms = clock.monotonic_ms() + self._balance_interval_ms
-        self._last_write_ms = clock.monotonic_ms()
 
     # --- life
 
     async def start(self) -> None:
-        """Loads the log, becomes active, and has said so in the log when this returns."""
-        loader, delta = self.raft.load()
-        self._runtime = ControllerRuntime(self.raft, loader, self.publisher, self._clock)
+        """Joins the quorum as standby. A sole voter is active, and has said so in the log, when this returns."""
+        self._was_active = asyncio.get_running_loop().create_future()
+        self._loader.start()
+        self._registration.start()
+        self._ticking = spawn_restarting(self._tick_forever, name="periodic work", owner=OWNER)
         await self.raft.start(self)
-        self.publisher.publish(loader.image, delta)
-        await self._activate()
-        await self._register_itself()
-        self.publisher.subscribe(self._image_published)
-        self._tasks = [spawn_restarting(self._tick_forever, name="periodic work", owner=OWNER)]
+        if self.raft.state.is_only_voter:
+            await self._loader.caught_up()
+            await self._was_active
+            await self._registration.settled()
 
     async def stop(self) -> None:
-        """Stops deciding, and closes the log with everything in it on disk."""
-        for task in [*self._tasks, *([self._snapshot] if self._snapshot is not None else [])]:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        if self._runtime.active and self.raft.is_leader:
-            await self._write_snapshot(stopping=True)
+        """Stops deciding, and leaves the quorum with everything in the log on disk."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        await self._registration.stop()
         self._runtime.resign()
+        await self._loader.stop()
         try:
             await self.raft.stop()
         finally:
             self.settings.policies.close()
 
-    async def _activate(self) -> None:
-        runtime = self._runtime
-        bootstrap = [] if runtime.image.metadata_version is not None else read_bootstrap(self._metadata_dir)
-        records = activation_records(
-            runtime.image, runtime.transaction_start_offset, bootstrap, self.settings.static[MIN_ISR]
-        )
-        if records:
-            await runtime.submit(lambda image: ControllerResult(None, records))
-
-    async def _register_itself(self) -> None:
-        if not features.controller_registration_supported(self._runtime.image.metadata_version_or_throw):
-            return
-        request = lifecycle.ControllerRegistrationRequest(
-            controller_id=self.settings.node_id,
-            incarnation_id=self._sources.new_uuid(),
-            zk_migration_ready=False,
-            listeners=[
-                lifecycle.Listener(
-                    name=e.listener, host=e.host, port=e.port, security_protocol=e.security_protocol
-                )
-                for e in self._listeners
-            ],
-            features=[
-                lifecycle.Feature(name=name, min_supported_version=r.min, max_supported_version=r.max)
-                for name, r in SUPPORTED_FEATURES.items()
-            ],
-        )
-        await self._decide(cluster_control.register_controller, request)
-
     # --- the quorum's events (RaftListener)
 
+    def on_snapshot(self, snapshot: SnapshotId) -> None:
+        self.on_resigned()  # whoever leads is given none
+        self._loader.on_snapshot(snapshot)
+
     def on_commit(self, high_watermark: int) -> None:
+        self._loader.on_commit(high_watermark)
         self._runtime.on_commit(high_watermark)
 
     def on_leader(self, epoch: int) -> None:
-        self._runtime.activate()
-        if not self._tasks:
-            self.heartbeats.start(self._runtime.image, self.settings.node_id, self._clock.monotonic_ms())
+        self.on_resigned()
+        self._loader.when_caught_up(partial(self._activate, epoch))
 
     def on_resigned(self) -> None:
-        self._runtime.resign()
+        """What waits fails; what is committed is given back, and what of the rest others commit comes like theirs."""
+        self._loader.when_caught_up(None)
+        if self._runtime.active:
+            logger.info("no longer the active controller of epoch %d", self._runtime.epoch)
+            self._loader.take_back(self._runtime.resign())
+
+    def on_leader_changed(self, leader_id: int, epoch: int) -> None:
+        if leader_id != NOBODY:
+            logger.info("the controller of epoch %d is node %d", epoch, leader_id)
+            self._registration.leader_changed()
 
     def on_failure(self, error: Exception) -> None:
-        self._runtime.fail()
-        if self._on_failure is not None:
-            self._on_failure(error)
+        """The log is lost."""
+        self._runtime.resign()
+        self._loader.on_failure(error)
+        if self._was_active is not None and not self._was_active.done():
+            self._was_active.set_exception(error)
+
+    # --- becoming active
+
+    def _activate(self, epoch: int) -> None:
+        """Everything before this epoch is replayed: goes on from it, in the same turn of the loop."""
+        if not self.raft.is_leader or self.raft.epoch != epoch:
+            return  # and will be told so
+        state = self._loader.hand_over()
+        records = self._activation_records(state)
+        self._runtime.activate(epoch, state)
+        self._begin_soft_state(state.image)
+        # The first in the log, before anybody else decides.
+        written = self._runtime.submit(lambda image: ControllerResult(None, records))
+        spawn(self._complete_activation(epoch, written), name="becoming active", owner=OWNER)
+        self._registration.leader_changed()
+
+    def _activation_records(self, state: MetadataLoader) -> list[MetadataRecord]:
+        image = state.image
+        bootstrap = [] if image.metadata_version is not None else read_bootstrap(self._metadata_dir)
+        return activation_records(
+            image, state.transaction_start_offset, bootstrap, self.settings.static[MIN_ISR]
+        )
+
+    def _begin_soft_state(self, image: ClusterImage) -> None:
+        now_ms = self._clock.monotonic_ms()
+        just_started = self._was_active is not None and not self._was_active.done()
+        alone = just_started and self.raft.state.is_only_voter
+        # Whoever still acts on the last leadership's has it to himself.
+        self.heartbeats = self._new_heartbeats(self.settings)
+        self.heartbeats.start(image, self.settings.node_id if alone else NOBODY, now_ms)
+        self._next_balance_ms = now_ms + self._balance_interval_ms
+
+    @staticmethod
+    def _new_heartbeats(settings: ControllerSettings) -> BrokerHeartbeatManager:
+        return BrokerHeartbeatManager(settings.static["broker.session.timeout.ms"])
+
+    async def _complete_activation(self, epoch: int, written: "asyncio.Future[None]") -> None:
+        try:
+            await written
+            logger.info("the active controller of epoch %d", epoch)
+            # An earlier one may have been in the middle of thousands.
+            await self._submit(replication_control.elect_missing_leaders)
+        except KafkaError as error:
+            logger.warning("not active in epoch %d after all: %s", epoch, error)
+            return
+        if self._was_active is not None and not self._was_active.done():
+            self._was_active.set_result(None)
 
     # --- deciding
 
@@ -174,7 +246,6 @@ class Controller:
         return self.raft.epoch
 
     def _submit(self, decide: Callable[[ClusterRules], ControllerResult[T]]) -> "asyncio.Future[T]":
-        self._last_write_ms = self._clock.monotonic_ms()
         return self._runtime.submit(lambda image: decide(ClusterRules(image, self.settings)))
 
     async def _decide(
@@ -240,22 +311,37 @@ class Controller:
     async def update_features(
         self, request: feature_messages.UpdateFeaturesRequest, context: RequestContext
     ) -> feature_messages.UpdateFeaturesResponse:
+        wanted = feature_control.kraft_version_upgrade(request)
         try:
-            return await self._decide(
-                feature_control.update_features, request, context, self.raft.kraft_version
-            )
+            if wanted is not None and not request.validate_only:
+                tried = await self.update_features(replace(request, validate_only=True), context)
+                if tried.error_code:
+                    return tried
+                # Its records come before the one that whoever asked waits for.
+                await self.raft.upgrade_kraft_version(wanted)
+            version = await self._kraft_version(wanted)
+            return await self._decide(feature_control.update_features, request, context, version)
         except KafkaError as error:
             return feature_messages.UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
+
+    async def _kraft_version(self, wanted: int | None) -> KRaftVersion:
+        """The quorum's version, and what the quorum says to another."""
+        refusal: KafkaError | None = None
+        if wanted is not None and self.active:
+            try:
+                await self.raft.upgrade_kraft_version(wanted, validate_only=True)
+            except KafkaError as error:
+                refusal = error
+        return KRaftVersion(self.raft.kraft_version, refusal)
 
     # --- brokers
 
     async def register_broker(
         self, request: lifecycle.BrokerRegistrationRequest, context: RequestContext
     ) -> lifecycle.BrokerRegistrationResponse:
-        now_ms = self._clock.monotonic_ms()
-
         def decide(rules: ClusterRules) -> ControllerResult[lifecycle.BrokerRegistrationResponse]:
-            return cluster_control.register_broker(
+            now_ms = self._clock.monotonic_ms()
+            result = cluster_control.register_broker(
                 rules,
                 request,
                 self.heartbeats,
@@ -264,25 +350,31 @@ class Controller:
                 clean_shutdown_detection=context.api_version >= 3,
                 now_ms=now_ms,
             )
+            if not result.more:
+                # At once: another process with its id is the second one from now on.
+                self.heartbeats.register(request.broker_id, result.response.broker_epoch, now_ms)
+            return result
 
         try:
             response = await self._submit(decide)
         except KafkaError as error:
             logger.warning("broker %d is not registered: %s", request.broker_id, error)
             return lifecycle.BrokerRegistrationResponse(error_code=error.code)
-        self.heartbeats.register(request.broker_id, response.broker_epoch, now_ms)
         logger.info("broker %d is registered with epoch %d", request.broker_id, response.broker_epoch)
         return response
 
     async def broker_heartbeat(
         self, request: lifecycle.BrokerHeartbeatRequest, context: RequestContext
     ) -> lifecycle.BrokerHeartbeatResponse:
+        heartbeats = self.heartbeats
         try:
             decision = await self._submit(partial(self._heartbeat, request))
+            if decision.unfinished:
+                await self._decide(cluster_control.finish_transition, request.broker_id, request.broker_epoch)
         except KafkaError as error:
             return lifecycle.BrokerHeartbeatResponse(error_code=error.code, should_shut_down=False)
         if decision.state is BrokerControlState.CONTROLLED_SHUTDOWN:
-            self.heartbeats.set_controlled_shutdown_offset(request.broker_id, self.image.offset)
+            heartbeats.set_controlled_shutdown_offset(request.broker_id, self.image.offset)
         return decision.response
 
     def _heartbeat(
@@ -300,11 +392,12 @@ class Controller:
     async def unregister_broker(
         self, request: lifecycle.UnregisterBrokerRequest, context: RequestContext
     ) -> lifecycle.UnregisterBrokerResponse:
+        heartbeats = self.heartbeats
         try:
             response = await self._decide(cluster_control.unregister_broker, request)
         except KafkaError as error:
             return lifecycle.UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
-        self.heartbeats.remove(request.broker_id)
+        heartbeats.remove(request.broker_id)
         return response
 
     async def register_controller(
@@ -376,21 +469,6 @@ class Controller:
 
     # --- by itself
 
-    def _image_published(self, image: ClusterImage, delta: Delta) -> None:
-        if self._snapshot is None and self.raft.snapshots.due(image):
-            self._snapshot = spawn(self._write_snapshot(), name="metadata snapshot", owner=OWNER)
-
-    async def _write_snapshot(self, *, stopping: bool = False) -> None:
-        try:
-            await self.raft.maybe_snapshot(self.image, stopping=stopping)
-        except OSError as error:
-            # The log itself is whole: the next snapshot may succeed.
-            logger.error("no metadata snapshot: %s", error)
-        except Exception as error:  # noqa: BLE001 - as above
-            report(error, name="metadata snapshot", owner=OWNER)
-        finally:
-            self._snapshot = None
-
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(self._tick_interval_s())
@@ -400,35 +478,42 @@ class Controller:
                 logger.warning("periodic work of the controller failed: %s", error)
 
     def _tick_interval_s(self) -> float:
-        idle_ms = self.raft.log.config.max_idle_interval_ms
-        return min(TICK_INTERVAL_S, idle_ms / 1000) if self._wants_no_ops() else TICK_INTERVAL_S
+        return (
+            min(TICK_INTERVAL_S, self._idle_interval_ms / 1000) if self._wants_no_ops() else TICK_INTERVAL_S
+        )
 
     async def tick(self) -> None:
         """Everything that is due by time."""
-        if not self.active:
-            return
-        await self._fence_expired()
-        await self._balance()
-        await self._write_no_op()
-        if self._snapshot is None:
-            await self._write_snapshot()
+        if self.active:
+            await self._fence_expired()
+            await self._balance()
+            await self._write_no_op()
+        await self._loader.maybe_snapshot()
 
     async def _fence_expired(self) -> None:
-        for broker_id in self.heartbeats.expired(self.image, self._clock.monotonic_ms()):
+        heartbeats = self.heartbeats
+        for broker_id in heartbeats.expired(self.image, self._clock.monotonic_ms()):
             logger.warning("broker %d has not been heard from: it is fenced", broker_id)
-            await self._submit(partial(self._fence, broker_id))
+            await self._submit(partial(self._fence, broker_id, heartbeats))
 
-    def _fence(self, broker_id: int, rules: ClusterRules) -> ControllerResult[None]:
-        return ControllerResult(None, cluster_control.fence_broker(rules, broker_id))
+    def _fence(
+        self, broker_id: int, heartbeats: BrokerHeartbeatManager, rules: ClusterRules
+    ) -> ControllerResult[None]:
+        now_ms = self._clock.monotonic_ms()
+        return cluster_control.fence_expired_broker(rules, broker_id, heartbeats, now_ms)
 
     async def _balance(self) -> None:
-        now_ms, static = self._clock.monotonic_ms(), self.settings.static
+        now_ms = self._clock.monotonic_ms()
         if now_ms < self._next_balance_ms:
             return
         self._next_balance_ms = now_ms + self._balance_interval_ms
-        if static["auto.leader.rebalance.enable"] and await self._submit(replication_control.balance_leaders):
-            self._next_balance_ms = now_ms
+        if self.settings.static["auto.leader.rebalance.enable"]:
+            await self._submit(replication_control.balance_leaders)
         await self._submit(replication_control.elect_unclean_leaders)
+
+    @property
+    def _idle_interval_ms(self) -> int:
+        return int(self.settings.static["metadata.max.idle.interval.ms"])
 
     def _wants_no_ops(self) -> bool:
         """Kafka writes one every half second; here only if somebody on the network follows the log.
@@ -436,12 +521,32 @@ class Controller:
         A NoOpRecord shows followers that the log is alive. A node by itself has none, and an idle disk is
         worth more to it than a log that grows.
         """
-        return self.raft.log.config.max_idle_interval_ms > 0 and self.raft.has_observers
+        return self.active and self._idle_interval_ms > 0 and self.raft.has_observers
 
     async def _write_no_op(self) -> None:
-        idle_ms = self._clock.monotonic_ms() - self._last_write_ms
-        if self._wants_no_ops() and idle_ms >= self.raft.log.config.max_idle_interval_ms:
+        idle_ms = self._clock.monotonic_ms() - self._runtime.last_append_ms
+        if self._wants_no_ops() and idle_ms >= self._idle_interval_ms:
             await self._submit(lambda rules: ControllerResult(None, [NoOpRecord()]))
+
+
+def _registration_request(
+    node_id: int, incarnation_id: Uuid, listeners: Sequence[Endpoint]
+) -> lifecycle.ControllerRegistrationRequest:
+    return lifecycle.ControllerRegistrationRequest(
+        controller_id=node_id,
+        incarnation_id=incarnation_id,
+        zk_migration_ready=False,
+        listeners=[
+            lifecycle.Listener(
+                name=e.listener, host=e.host, port=e.port, security_protocol=e.security_protocol
+            )
+            for e in listeners
+        ],
+        features=[
+            lifecycle.Feature(name=name, min_supported_version=r.min, max_supported_version=r.max)
+            for name, r in SUPPORTED_FEATURES.items()
+        ],
+    )
 
 
 def _check_time(timeout_ms: int) -> None:

@@ -1,7 +1,7 @@
 """Kafka's FeatureControlManager: UpdateFeatures: raising and lowering what the cluster agreed on (KIP-584, KIP-778).
 
-Rules: pure; all updates of a request or none. kraft.version is the quorum's own and not in the metadata: raising
-it needs voters in the log, which a running quorum of one with static voters does not change by itself.
+Rules: pure; all updates of a request or none. kraft.version is the quorum's own and not in the metadata: the quorum has
+said by then whether it would go up, and a NoOpRecord gives whoever asked for it an offset to wait for (KIP-853).
 
 Also Kafka's ActivationRecordsGenerator: what a controller writes when it becomes active, the first records of a
 cluster, or the end of what a predecessor left half done.
@@ -9,6 +9,7 @@ cluster, or the end of what a predecessor left half done.
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import NamedTuple
 
 from ottla.controller.result import ControllerResult, RequestContext
 from ottla.controller.rules import MIN_ISR, ClusterRules
@@ -22,6 +23,7 @@ from ottla.metadata.records import (
     EndTransactionRecord,
     FeatureLevelRecord,
     MetadataRecord,
+    NoOpRecord,
 )
 from ottla.metadata.snapshot import feature_level_of, metadata_version_of
 from ottla.model.errors import ErrorCode, KafkaError
@@ -37,8 +39,18 @@ class UpgradeType(IntEnum):
     UNSAFE_DOWNGRADE = 3
 
 
+class KRaftVersion(NamedTuple):
+    """The quorum's version, and why the one that a request asks for cannot be, if it cannot."""
+
+    level: int
+    refusal: KafkaError | None = None
+
+
 def update_features(
-    rules: ClusterRules, request: m.UpdateFeaturesRequest, context: RequestContext, kraft_version: int
+    rules: ClusterRules,
+    request: m.UpdateFeaturesRequest,
+    context: RequestContext,
+    kraft_version: KRaftVersion,
 ) -> ControllerResult[m.UpdateFeaturesResponse]:
     """Sets levels of features."""
     try:
@@ -62,7 +74,7 @@ def update_features(
 
 
 def _updates(
-    rules: ClusterRules, updates: Sequence[m.FeatureUpdateKey], kraft_version: int
+    rules: ClusterRules, updates: Sequence[m.FeatureUpdateKey], kraft_version: KRaftVersion
 ) -> list[MetadataRecord]:
     proposed = {**rules.image.features, **{u.feature: u.max_version_level for u in updates}}
     records: list[MetadataRecord] = []
@@ -76,10 +88,10 @@ def _updates(
 
 
 def _update(
-    rules: ClusterRules, update: m.FeatureUpdateKey, proposed: dict[str, int], kraft_version: int
+    rules: ClusterRules, update: m.FeatureUpdateKey, proposed: dict[str, int], kraft_version: KRaftVersion
 ) -> list[MetadataRecord]:
     name, level, kind = update.feature, update.max_version_level, update.upgrade_type
-    current = kraft_version if name == features.KRAFT_VERSION else rules.image.features.get(name, 0)
+    current = kraft_version.level if name == features.KRAFT_VERSION else rules.image.features.get(name, 0)
     if kind not in (UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE):
         raise _invalid(name, level, "The controller does not support the given upgrade type.")
     if level < 0:
@@ -99,7 +111,7 @@ def _update(
     if name == features.METADATA_VERSION:
         _check_metadata_version(current, level, kind)
     elif name == features.KRAFT_VERSION:
-        return _kraft_version(level, current, kind)
+        return _kraft_version(kraft_version, level, kind)
     elif name not in SUPPORTED_FEATURES:
         raise _invalid(name, level, f"Feature {name} not found.")
     else:
@@ -121,14 +133,22 @@ def _check_metadata_version(current: int, level: int, kind: int) -> None:
     )
 
 
-def _kraft_version(level: int, current: int, kind: int) -> list[MetadataRecord]:
-    if level == current:
-        return []
-    if kind != UpgradeType.UPGRADE:
+def _kraft_version(current: KRaftVersion, level: int, kind: int) -> list[MetadataRecord]:
+    if kind == UpgradeType.UPGRADE:
+        if current.refusal is not None:
+            raise current.refusal
+        return [NoOpRecord()]
+    if level != current.level:
         raise _invalid(features.KRAFT_VERSION, level, "Can't downgrade the version of this feature.")
-    raise _invalid(
-        features.KRAFT_VERSION, level, "The voters of this quorum are static and are not in the log."
-    )
+    return []
+
+
+def kraft_version_upgrade(request: m.UpdateFeaturesRequest) -> int | None:
+    """The kraft.version that a request wants to go up to."""
+    for update in request.feature_updates:
+        if update.feature == features.KRAFT_VERSION and update.upgrade_type == UpgradeType.UPGRADE:
+            return update.max_version_level
+    return None
 
 
 def _not_supported(rules: ClusterRules, name: str, level: int) -> str | None:
@@ -144,6 +164,10 @@ def _not_supported(rules: ClusterRules, name: str, level: int) -> str | None:
         offered = controller.supported_features.get(name, DISABLED)
         if controller.id != rules.settings.node_id and level not in offered:
             return _reason(f"Controller {controller.id}", level, offered)
+    if features.controller_registration_supported(rules.metadata_version):
+        for voter in rules.settings.static.quorum_voters:
+            if voter != rules.settings.node_id and voter not in rules.image.controllers:
+                return f"controller {voter} has not registered, and may not support this feature"
     return None
 
 

@@ -10,6 +10,7 @@ Rules: pure decisions over an image.
 
 from ottla.controller.partition_change_builder import Election
 from ottla.controller.result import (
+    MAX_RECORDS_PER_SLICE,
     OK,
     ApiError,
     ControllerResult,
@@ -18,7 +19,7 @@ from ottla.controller.result import (
     error_of,
     standard_error,
 )
-from ottla.controller.rules import ClusterRules
+from ottla.controller.rules import ClusterRules, Removal
 from ottla.controller.topics import check_manual_assignment
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.records import NO_LEADER_CHANGE, MetadataRecord, PartitionChangeRecord
@@ -28,7 +29,6 @@ from ottla.wire.messages.nodes import replication as m
 
 # ElectLeadersRequest.election_type.
 PREFERRED, UNCLEAN = 0, 1
-MAX_ELECTIONS_PER_IMBALANCE = 1_000
 
 
 def alter_partition(
@@ -212,31 +212,38 @@ def _elect(
     return OK
 
 
-def balance_leaders(rules: ClusterRules) -> ControllerResult[bool]:
-    """Gives partitions back to their preferred leaders; True if there is more to do."""
+def balance_leaders(rules: ClusterRules) -> ControllerResult[None]:
+    """Gives partitions back to their preferred leaders."""
     records: list[MetadataRecord] = []
-    for topic, number, partition in rules.image.partitions():
-        if partition.leader == partition.preferred_replica:
-            continue
+    for topic, number, partition in rules.imbalanced_partitions():
+        if len(records) >= MAX_RECORDS_PER_SLICE:
+            break
         change = rules.change(topic, number, partition)
         change.election = Election.PREFERRED
         record = change.build()
         if record is not None:
             records.append(record)
-        if len(records) >= MAX_ELECTIONS_PER_IMBALANCE:
-            return ControllerResult(True, records)
-    return ControllerResult(False, records)
+    return _elected(records)
 
 
-def elect_unclean_leaders(rules: ClusterRules) -> ControllerResult[bool]:
+def elect_unclean_leaders(rules: ClusterRules) -> ControllerResult[None]:
     """Finds leaders for partitions without, at the price of records, where their topics permit it."""
     records: list[MetadataRecord] = []
-    for topic, number, _ in rules.partitions_without_leader():
+    for topic, number, _ in rules.leaderless_partitions():
+        if len(records) >= MAX_RECORDS_PER_SLICE:
+            break
         if rules.unclean_election_enabled(topic):
             _elect(rules, topic.name, number, UNCLEAN, records)
-        if len(records) >= MAX_ELECTIONS_PER_IMBALANCE:
-            return ControllerResult(True, records)
-    return ControllerResult(False, records)
+    return _elected(records)
+
+
+def elect_missing_leaders(rules: ClusterRules) -> ControllerResult[None]:
+    """Finds leaders for partitions without: a controller that is gone may not have come to them."""
+    return _elected(rules.leader_and_isr_updates(rules.leaderless_partitions(), Removal()))
+
+
+def _elected(records: list[MetadataRecord]) -> ControllerResult[None]:
+    return ControllerResult(None, records, more=len(records) >= MAX_RECORDS_PER_SLICE)
 
 
 # --- reassignments

@@ -15,15 +15,22 @@ T = TypeVar("T")
 
 # What one request of a user may write: more would hold up everybody else.
 MAX_RECORDS_PER_USER_OP = 10_000
+# What the controller changes in one go where thousands of partitions are concerned: some five milliseconds.
+MAX_RECORDS_PER_SLICE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerResult(Generic[T]):
-    """A response and its records; atomic ones go into the log as one batch or not at all."""
+    """A response and its records; atomic ones go into the log as one batch or not at all.
+
+    Where there is `more`, the same is decided again, over what is true by then; the last response is the answer. Each
+    slice must leave something that another controller would finish, for it may be the last of this one.
+    """
 
     response: T
     records: Sequence[MetadataRecord] = ()
     atomic: bool = False
+    more: bool = False
 
     def without_records(self) -> "ControllerResult[T]":
         """The same answer, only tried."""

@@ -9,7 +9,7 @@ ottla.model.policies. They are owned by the controller, opened when a node is pu
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ottla.config.broker import BrokerConfig
@@ -17,6 +17,7 @@ from ottla.config.definitions import TOPIC_KEYS
 from ottla.config.errors import ConfigError
 from ottla.config.types import parse_value
 from ottla.controller.partition_change_builder import Election, PartitionChangeBuilder
+from ottla.controller.result import MAX_RECORDS_PER_SLICE
 from ottla.metadata import features
 from ottla.metadata.image import CLUSTER_DEFAULT, ClusterImage, ResourceType
 from ottla.metadata.records import NO_LEADER, MetadataRecord
@@ -236,23 +237,89 @@ class ClusterRules:
         return change
 
     # --- many partitions at once
+    #
+    # A change of thousands of partitions is made in slices, each over the newest image: these give only partitions that
+    # still have something to change, so that no slice goes again over what the earlier ones have done.
 
-    def partitions_with_isr_member(self, broker_id: int) -> list[Partition]:
-        return [entry for entry in self.image.partitions() if broker_id in entry[2].isr]
+    def partitions_to_leave(self, broker_id: int) -> Iterator[Partition]:
+        """Where the broker is in the ISR, as far as it can leave it."""
+        return (
+            (topic, number, partition)
+            for topic in self.image.topics_by_id.values()
+            for number, partition in topic.partitions.items()
+            if broker_id in partition.isr and not self._has_left(topic, partition, broker_id)
+        )
 
-    def partitions_with_elr_member(self, broker_id: int) -> list[Partition]:
-        return [entry for entry in self.image.partitions() if broker_id in entry[2].elr]
+    def partitions_to_leave_elr(self, broker_id: int, *, unclean: bool) -> Iterator[Partition]:
+        """Where the broker is among the eligible leader replicas; it stays one unless it came down hard."""
+        return (
+            (topic, number, partition)
+            for topic in self.image.topics_by_id.values()
+            for number, partition in topic.partitions.items()
+            if broker_id in partition.elr and (unclean or not self._has_left(topic, partition, broker_id))
+        )
 
-    def partitions_without_leader(self) -> list[Partition]:
-        return [entry for entry in self.image.partitions() if not entry[2].has_leader]
+    def _has_left(self, topic: TopicImage, partition: PartitionRegistration, broker_id: int) -> bool:
+        """Would the broker's leaving change nothing more?"""
+        if broker_id in partition.isr and (self.image.elr_enabled or len(partition.isr) > 1):
+            return False
+        if partition.leader == broker_id or partition.reassigning:
+            return False
+        if partition.elr and len(partition.isr) >= self.min_isr(topic):
+            return False
+        return partition.has_leader or not self._can_have_leader(topic, partition, without=broker_id)
+
+    def leaderless_partitions(self, returning: int = NO_LEADER) -> Iterator[Partition]:
+        """Where nobody leads and somebody could, if need be the broker that returns."""
+        return (
+            (topic, number, partition)
+            for topic in self.image.topics_by_id.values()
+            for number, partition in topic.partitions.items()
+            if partition.leader == NO_LEADER and self._can_have_leader(topic, partition, returning=returning)
+        )
+
+    def imbalanced_partitions(self) -> Iterator[Partition]:
+        """Where another replica leads than the preferred one, and that could."""
+        for topic in self.image.topics_by_id.values():
+            for number, partition in topic.partitions.items():
+                preferred = partition.preferred_replica
+                if partition.leader == preferred:
+                    continue
+                if not partition.has_leader:
+                    if self._can_have_leader(topic, partition):
+                        yield topic, number, partition
+                elif preferred in (partition.isr or partition.elr) and self.image.broker_is_active(preferred):
+                    yield topic, number, partition
+
+    def _can_have_leader(
+        self,
+        topic: TopicImage,
+        partition: PartitionRegistration,
+        *,
+        without: int = NO_LEADER,
+        returning: int = NO_LEADER,
+    ) -> bool:
+        """Is there a replica worth an election? Whether its directory is online is the election's to see."""
+        for replica in partition.replicas:
+            if replica == without or not (replica == returning or self.image.broker_is_active(replica)):
+                continue
+            if replica in partition.isr or replica in partition.elr or replica in partition.last_known_elr:
+                return True
+            if self.unclean_election_enabled(topic):
+                return True
+        return False
 
     def has_leaderships(self, broker_id: int) -> bool:
-        return any(partition.leader == broker_id for _, _, partition in self.image.partitions())
+        return any(
+            partition.leader == broker_id
+            for topic in self.image.topics_by_id.values()
+            for partition in topic.partitions.values()
+        )
 
     def leader_and_isr_updates(
-        self, partitions: Iterable[Partition], removal: Removal
+        self, partitions: Iterable[Partition], removal: Removal, limit: int = MAX_RECORDS_PER_SLICE
     ) -> list[MetadataRecord]:
-        """How the partitions change when a broker leaves, comes back, or has come down hard."""
+        """How the partitions change when a broker leaves, comes back, or has come down hard; some of them."""
         gone = (removal.leaving, removal.unclean)
 
         def acceptable(broker_id: int) -> bool:
@@ -262,6 +329,8 @@ class ClusterRules:
 
         records: list[MetadataRecord] = []
         for topic, number, partition in partitions:
+            if len(records) >= limit:
+                break
             change = self.allowing_unclean(self.change(topic, number, partition, acceptable), topic)
             if removal.unclean != NO_LEADER:
                 change.unclean_shutdown_replicas = (removal.unclean,)

@@ -2,12 +2,13 @@
 
 Rules: apply() is what a record means, live and on load alike; it refuses a record that does not fit (that is
 a broken log or a programming error, never a client's). The time of a build grows with the changes, not with
-the cluster; only a topic's own table of partitions is copied whole when one of them changes.
+the cluster; only a topic's own table of partitions is copied whole when one of them changes. Thousands of changes are
+built in steps, between which the loop may run.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ottla.metadata import records as r
 from ottla.metadata.image import ClusterImage, ConfigResource, QuotaEntity, ResourceType
@@ -18,6 +19,12 @@ from ottla.metadata.registrations import (
     TopicImage,
 )
 from ottla.model.ids import Uuid
+from ottla.model.time_slice import Steps, run_to_end
+
+K = TypeVar("K")
+
+# Topics of one step of a build: about half a millisecond.
+TOPICS_PER_STEP = 64
 
 
 class MetadataError(Exception):
@@ -116,7 +123,11 @@ class ImageBuilder:
 
     def build(self, offset: int, epoch: int, timestamp_ms: int) -> tuple[ClusterImage, Delta]:
         """The image up to `offset`, and how it differs from the one this builder began with."""
-        self._close_topics()
+        return run_to_end(self.build_in_steps(offset, epoch, timestamp_ms))
+
+    def build_in_steps(self, offset: int, epoch: int, timestamp_ms: int) -> Steps[tuple[ClusterImage, Delta]]:
+        """build(), where thousands of topics may have changed; nothing may be applied meanwhile."""
+        yield from self._close_topics()
         base = self._base
         image = replace(
             base,
@@ -136,19 +147,21 @@ class ImageBuilder:
             delegation_tokens=self._tokens.build(),
             colliding_names=self._collisions.build(),
         )
-        return image, self._delta(image)
+        topics: dict[Uuid, TopicChange] = {}
+        for count, (topic_id, partitions) in enumerate(self._touched.items(), 1):
+            topics[topic_id] = TopicChange(
+                base.topics_by_id.get(topic_id), image.topics_by_id.get(topic_id), frozenset(partitions)
+            )
+            if count % TOPICS_PER_STEP == 0:
+                yield
+        return image, self._delta(image, topics)
 
-    def _delta(self, image: ClusterImage) -> Delta:
-        base, changed = self._base, self._changed
+    def _delta(self, image: ClusterImage, topics: Mapping[Uuid, TopicChange]) -> Delta:
+        changed = self._changed
         return Delta(
-            before=base,
+            before=self._base,
             after=image,
-            topics={
-                topic_id: TopicChange(
-                    base.topics_by_id.get(topic_id), image.topics_by_id.get(topic_id), frozenset(partitions)
-                )
-                for topic_id, partitions in self._touched.items()
-            },
+            topics=topics,
             brokers=frozenset(changed.get("brokers", ())),
             controllers=frozenset(changed.get("controllers", ())),
             configs=frozenset(changed.get("configs", ())),
@@ -213,7 +226,7 @@ class ImageBuilder:
                 raise MetadataError(f"ClearElrRecord for the unknown topic {record.topic_name}")
             self._clear_topic_elr(topic)
             return
-        self._close_topics()
+        run_to_end(self._close_topics())
         for topic in list(self._topics_by_id.values()):
             self._clear_topic_elr(topic)
 
@@ -235,8 +248,8 @@ class ImageBuilder:
             self._touched.setdefault(topic_id, set())
         return partitions
 
-    def _close_topics(self) -> None:
-        for topic_id, partitions in self._open.items():
+    def _close_topics(self) -> Steps[None]:
+        for count, (topic_id, partitions) in enumerate(self._open.items(), 1):
             topic = self._topics_by_id.get(topic_id)
             assert topic is not None
             if topic_id in self._unordered:
@@ -244,6 +257,8 @@ class ImageBuilder:
             closed = topic._replace(partitions=partitions)
             self._topics_by_id.set(topic_id, closed)
             self._topics_by_name.set(topic.name, closed)
+            if count % TOPICS_PER_STEP == 0:
+                yield
         self._open.clear()
 
     def _add_collision(self, name: str) -> None:
@@ -383,3 +398,51 @@ _HANDLERS: Mapping[type, Callable[[ImageBuilder, Any], None]] = {
     r.EndTransactionRecord: ImageBuilder._nothing,
     r.AbortTransactionRecord: ImageBuilder._nothing,
 }
+
+
+# --- images of which neither was made from the other
+
+
+def difference_in_steps(before: ClusterImage, after: ClusterImage) -> Steps[Delta]:
+    """What differs between two images: a snapshot has taken the place of the log that led from one to the other."""
+    topics: dict[Uuid, TopicChange] = {}
+    for count, topic in enumerate(_topics_of_either(before, after), 1):
+        earlier, later = before.topics_by_id.get(topic.id), after.topics_by_id.get(topic.id)
+        if earlier != later:
+            topics[topic.id] = TopicChange(earlier, later, _changed_partitions(earlier, later))
+        if count % TOPICS_PER_STEP == 0:
+            yield
+    configs = _changed_keys(before.configs, after.configs)
+    yield
+    return Delta(
+        before=before,
+        after=after,
+        topics=topics,
+        brokers=_changed_keys(before.brokers, after.brokers),
+        controllers=_changed_keys(before.controllers, after.controllers),
+        configs=configs,
+        features=_changed_keys(before.features, after.features),
+        client_quotas=_changed_keys(before.client_quotas, after.client_quotas),
+        producer_ids=before.next_producer_id != after.next_producer_id,
+        acls=before.acls != after.acls,
+        scram=before.scram != after.scram,
+        delegation_tokens=before.delegation_tokens != after.delegation_tokens,
+    )
+
+
+def _topics_of_either(before: ClusterImage, after: ClusterImage) -> Iterator[TopicImage]:
+    yield from after.topics_by_id.values()
+    for topic in before.topics_by_id.values():
+        if topic.id not in after.topics_by_id:
+            yield topic
+
+
+def _changed_partitions(before: TopicImage | None, after: TopicImage | None) -> frozenset[int]:
+    earlier = before.partitions if before is not None else {}
+    later = after.partitions if after is not None else {}
+    return _changed_keys(earlier, later)
+
+
+def _changed_keys(before: Mapping[K, Any], after: Mapping[K, Any]) -> frozenset[K]:
+    changed = {key for key, value in after.items() if key not in before or before[key] != value}
+    return frozenset(changed.union(key for key in before if key not in after))

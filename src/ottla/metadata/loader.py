@@ -1,7 +1,8 @@
 """Kafka's MetadataLoader and MetadataPublisher: batches in, images out; a transaction counts whole or not (KIP-866).
 
 Rules: replay() only collects, publish() makes the image: one image for a batch when live, one for thousands
-when a log is loaded. Records of an open transaction wait aside until its end. Owned by one task.
+when a log is loaded. Records of an open transaction wait aside until its end, and an image never goes further than the
+last record before it: a snapshot of one must not lose them. Owned by one task.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from ottla.metadata.records import (
     EndTransactionRecord,
     MetadataRecord,
 )
+from ottla.model.time_slice import Steps, run_to_end
 
 Subscriber = Callable[[ClusterImage, Delta], None]
 
@@ -23,9 +25,12 @@ class MetadataLoader:
 
     def __init__(self, image: ClusterImage) -> None:
         self.image = image
+        # What is to be replayed next, whether it is in an open transaction or not.
+        self.next_offset = image.offset + 1
         self.transaction_start_offset = -1
         self._builder = ImageBuilder(image)
         self._in_transaction: list[tuple[MetadataRecord, int]] = []
+        # Up to where everything counts.
         self._offset = image.offset
         self._epoch = image.epoch
         self._timestamp_ms = image.timestamp_ms
@@ -35,32 +40,50 @@ class MetadataLoader:
     ) -> None:
         """The records of one batch."""
         for offset, record in enumerate(records, base_offset):
-            if isinstance(record, BeginTransactionRecord):
-                self._begin(offset)
-            elif isinstance(record, EndTransactionRecord):
-                self._end(offset)
-            elif isinstance(record, AbortTransactionRecord):
-                self._abort(offset)
-            elif self.transaction_start_offset >= 0:
-                self._in_transaction.append((record, offset))
-            else:
-                self._builder.apply(record, offset)
-        self.advance(base_offset + len(records) - 1, epoch, timestamp_ms)
+            self.apply(record, offset, epoch, timestamp_ms)
+
+    def apply(self, record: MetadataRecord, offset: int, epoch: int, timestamp_ms: int) -> None:
+        """One record of a batch."""
+        if isinstance(record, BeginTransactionRecord):
+            self._begin(offset)
+        elif isinstance(record, EndTransactionRecord):
+            self._end(offset)
+        elif isinstance(record, AbortTransactionRecord):
+            self._abort(offset)
+        elif self.transaction_start_offset >= 0:
+            self._in_transaction.append((record, offset))
+        else:
+            self._builder.apply(record, offset)
+        self.advance(offset, epoch, timestamp_ms)
 
     def advance(self, offset: int, epoch: int, timestamp_ms: int) -> None:
-        """The log goes on to this offset without metadata records (a control batch)."""
-        self._offset, self._epoch, self._timestamp_ms = offset, epoch, timestamp_ms
+        """The log goes on to this offset; without metadata records if that is all (a control batch)."""
+        self.next_offset = offset + 1
+        if self.transaction_start_offset < 0:
+            self._offset, self._epoch, self._timestamp_ms = offset, epoch, timestamp_ms
+
+    @property
+    def unpublished(self) -> bool:
+        """Does anything count that is not in the image?"""
+        return self._offset != self.image.offset
 
     def fork(self) -> "MetadataLoader":
         """Another loader that goes on from here, to try something on; this one stays as it is."""
+        assert not self.unpublished, "a fork goes on from an image"
         other = MetadataLoader(self.image)
+        other.next_offset = self.next_offset
         other.transaction_start_offset = self.transaction_start_offset
         other._in_transaction = list(self._in_transaction)
         return other
 
     def publish(self) -> Delta:
         """The image of all that counts by now, and what has changed since the last one."""
-        self.image, delta = self._builder.build(self._offset, self._epoch, self._timestamp_ms)
+        return run_to_end(self.publish_in_steps())
+
+    def publish_in_steps(self) -> Steps[Delta]:
+        """publish(), where thousands of topics may have changed; nothing may be replayed meanwhile."""
+        steps = self._builder.build_in_steps(self._offset, self._epoch, self._timestamp_ms)
+        self.image, delta = yield from steps
         self._builder = ImageBuilder(self.image)
         return delta
 

@@ -140,10 +140,19 @@ def split_frames(
 
 def read_record_batch(batch: BatchView) -> list[MetadataRecord]:
     """The metadata records of a batch that is not a control batch."""
+    return [record for _, record in iter_record_batch(batch)]
+
+
+def iter_record_batch(batch: BatchView) -> Iterator[tuple[int, MetadataRecord]]:
+    """Offset and record, decoded one at a time; KafkaError CORRUPT_MESSAGE says which is not one."""
     assert not batch.is_control
-    result = []
     for record in read_records(batch):
         if record.value is None:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The metadata record at {record.offset} is null")
-        result.append(decode_frame(record.value)[0])
-    return result
+        try:
+            decoded = decode_frame(record.value)[0]
+        except KafkaError as error:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"The metadata record at {record.offset} cannot be read: {error}"
+            ) from error
+        yield record.offset, decoded

@@ -2,12 +2,27 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from time import monotonic
+from typing import TypeVar
 
 from ottla.model.tasks import report
 
 SLICE_S = 0.005
+
+T = TypeVar("T")
+# Work that can be interrupted: it stops at every `yield`, and what it returns is its result.
+Steps = Generator[None, None, T]
+
+
+def run_to_end(steps: Steps[T]) -> T:
+    """All steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 class TimeSlice:
@@ -22,6 +37,16 @@ class TimeSlice:
         if monotonic() - self._since > SLICE_S:
             await asyncio.sleep(0)
             self._since = monotonic()
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Does the steps, and lets the loop run between them."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            await self.yield_to_loop()
 
 
 class SharedTimeSlice:

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from tests.support.clock import ManualClock
+from tests.unit.controller.quorum import quorum
 from tests.unit.controller.support import registration, settings
 from tests.unit.raft.support import LISTENERS, driver, format_directory
 from tests.unit.raft.test_driver import NEW, fetch_request
@@ -14,11 +15,12 @@ from tests.unit.raft.test_driver import NEW, fetch_request
 from ottla.controller.controller import Controller
 from ottla.controller.result import ControllerResult, RequestContext
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage, image_records
-from ottla.metadata.loader import MetadataLoader
+from ottla.metadata.loader import MetadataLoader, MetadataPublisher
 from ottla.metadata.records import FeatureLevelRecord, NoOpRecord
 from ottla.metadata.serde import read_record_batch
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import random_uuid
+from ottla.raft.image_loader import ImageLoader
 from ottla.raft.metadata_log import MetadataLogConfig
 from ottla.wire.messages.admin import configs as c
 from ottla.wire.messages.admin import topics as t
@@ -30,6 +32,32 @@ CONTEXT = RequestContext(7)
 Work = Callable[[Controller], Awaitable[None]]
 
 
+def make_controller(
+    directory: Path,
+    clock: ManualClock,
+    config: MetadataLogConfig | None = None,
+    failures: list[Exception] | None = None,
+) -> Controller:
+    random = Random(7)
+    raft = quorum(directory, clock, config)
+    loader = ImageLoader(
+        raft,
+        MetadataPublisher(),
+        directory=directory / "__cluster_metadata-0",
+        on_failure=failures.append if failures is not None else lambda error: None,
+    )
+    return Controller(
+        raft,
+        loader,
+        settings(log_dirs=str(directory)),
+        clock,
+        metadata_dir=directory,
+        listeners=LISTENERS,
+        random=random,
+        new_uuid=lambda: random.randbytes(16),
+    )
+
+
 async def with_controller(
     directory: Path,
     work: Work,
@@ -37,20 +65,10 @@ async def with_controller(
     config: MetadataLogConfig | None = None,
     failures: list[Exception] | None = None,
 ) -> ClusterImage:
-    clock = clock or ManualClock(1_000_000)
-    random = Random(7)
-    controller = Controller(
-        driver(directory, clock, config),
-        settings(log_dirs=str(directory)),
-        clock,
-        metadata_dir=directory,
-        listeners=LISTENERS,
-        on_failure=failures.append if failures is not None else None,
-        random=random,
-        new_uuid=lambda: random.randbytes(16),
-    )
-    await controller.start()
+    controller = make_controller(directory, clock or ManualClock(1_000_000), config, failures)
     try:
+        controller.raft.load()
+        await controller.start()
         await work(controller)
     finally:
         await controller.stop()
@@ -393,13 +411,10 @@ def test_a_directory_of_a_newer_release_is_refused(directory: Path) -> None:
 
 
 def test_a_controller_that_never_started_can_be_stopped(tmp_path: Path) -> None:
-    controller = Controller(
-        driver(tmp_path / "none"), settings(), ManualClock(1), metadata_dir=tmp_path / "none"
-    )
-
     async def main() -> None:
+        controller = make_controller(tmp_path / "none", ManualClock(1))
         with pytest.raises(OSError, match="none"):
-            await controller.start()
+            controller.raft.load()
         await controller.stop()
 
     asyncio.run(main())

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.controller.support import Cluster
 
 from ottla.controller.cluster_control import allocate_producer_ids
-from ottla.controller.feature_control import activation_records, update_features
+from ottla.controller.feature_control import KRaftVersion, activation_records, update_features
 from ottla.controller.result import RequestContext
 from ottla.metadata import records as r
 from ottla.metadata.image import EMPTY_IMAGE, ResourceType
@@ -14,10 +14,15 @@ from ottla.wire.messages.admin import cluster as m
 from ottla.wire.messages.producers import AllocateProducerIdsRequest
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
+DYNAMIC = KRaftVersion(1)
 
 
 def update(
-    cluster: Cluster, *updates: tuple[str, int, int], version: int = 2, validate_only: bool = False
+    cluster: Cluster,
+    *updates: tuple[str, int, int],
+    version: int = 2,
+    validate_only: bool = False,
+    kraft_version: KRaftVersion = DYNAMIC,
 ) -> m.UpdateFeaturesResponse:
     request = m.UpdateFeaturesRequest(
         feature_updates=[
@@ -26,7 +31,7 @@ def update(
         ],
         validate_only=validate_only,
     )
-    result = update_features(cluster.rules, request, RequestContext(version), 1)
+    result = update_features(cluster.rules, request, RequestContext(version), kraft_version)
     cluster.take(result)
     return result.response
 
@@ -73,6 +78,31 @@ def test_a_broker_that_cannot_follow_holds_a_feature_back() -> None:
     answer = update(cluster, ("group.version", 1, UPGRADE))
     assert answer.error_message is not None
     assert "Broker 4 does not support this feature." in answer.error_message
+
+
+def test_a_controller_that_cannot_follow_or_has_not_said_so_holds_a_feature_back() -> None:
+    voters = "1@h:1,2@h:2"
+    cluster = Cluster(controller_quorum_voters=voters, controller_quorum_bootstrap_servers="")
+    answer = update(cluster, ("group.version", 1, UPGRADE))
+    assert answer.error_message is not None
+    assert "controller 2 has not registered, and may not support this feature" in answer.error_message
+    cluster.apply(r.RegisterControllerRecord(controller_id=2, incarnation_id=b"2" * 16))
+    answer = update(cluster, ("group.version", 1, UPGRADE))
+    assert answer.error_message is not None
+    assert "Controller 2 does not support this feature." in answer.error_message
+
+
+def test_the_quorum_says_whether_its_version_goes_up() -> None:
+    cluster = Cluster(1)
+    before = cluster.image.offset
+    assert update(cluster, ("kraft.version", 1, UPGRADE), kraft_version=KRaftVersion(0)).error_code == 0
+    assert cluster.image.offset == before + 1, "there is an offset to wait for"
+    refusal = KafkaError(ErrorCode.INVALID_UPDATE_VERSION, "not all of the voters support it")
+    answer = update(cluster, ("kraft.version", 1, UPGRADE), kraft_version=KRaftVersion(0, refusal))
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert answer.error_message is not None
+    assert answer.error_message.endswith("had an error: not all of the voters support it")
+    assert update(cluster, ("kraft.version", 1, SAFE)).error_code == 0
 
 
 def test_old_versions_hear_of_each_feature() -> None:

@@ -38,9 +38,8 @@ class World:
     def __init__(self) -> None:
         self.log = Log()
         self.publisher = MetadataPublisher()
-        loader = MetadataLoader(EMPTY_IMAGE)
-        self.runtime = ControllerRuntime(self.log, loader, self.publisher, ManualClock(5))
-        self.runtime.activate()
+        self.runtime = ControllerRuntime(self.log, self.publisher, ManualClock(5))
+        self.runtime.activate(self.log.epoch, MetadataLoader(EMPTY_IMAGE))
         self.seen: list[tuple[ClusterImage, Delta]] = []
         self.publisher.subscribe(lambda image, delta: self.seen.append((image, delta)))
 
@@ -159,7 +158,7 @@ async def test_a_failed_commit_takes_everything_pending_back(world: World) -> No
     done = world.write(topic("a"))
     world.commit()
     lost = [world.write(topic("b")), world.write(topic("c"))]
-    world.runtime.fail()
+    world.runtime.resign()
     assert await done == "done"
     for future in lost:
         with pytest.raises(KafkaError) as error:
