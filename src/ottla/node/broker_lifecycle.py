@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from ottla.controller.controller import Controller
+from ottla.controller.channel import ControllerDecisions
 from ottla.controller.result import RequestContext
 from ottla.metadata.features import SUPPORTED_FEATURES
 from ottla.metadata.registrations import Endpoint
@@ -51,7 +51,7 @@ class BrokerLifecycle:
 
     def __init__(
         self,
-        controller: Controller,
+        controller: ControllerDecisions,
         node_id: NodeId,
         incarnation_id: Uuid,
         metadata_offset: Callable[[], int],

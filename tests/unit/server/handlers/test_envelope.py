@@ -3,7 +3,8 @@
 import pytest
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.server.handlers.controller import FORWARDABLE, read_principal
+from ottla.server.forwarding import FORWARDABLE
+from ottla.server.principal import read_principal
 from ottla.wire.codec import encode
 from ottla.wire.messages.nodes.envelope import DefaultPrincipalData
 from ottla.wire.registry import APIS
