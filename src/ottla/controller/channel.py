@@ -1,22 +1,35 @@
 """What a broker needs of the active controller, wherever that runs.
 
 Purpose: the way brokers speak to the controller, so that one on another node (over the network, by the very same
-requests) can take the place of the one in this process.
-Rules: every call gives the response of its API; errors are in it.
+requests) can take the place of the one in this process: `server/forwarding.py` has the ways to it. Rules: every call
+gives the response of its API; errors are in it.
 """
 
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from ottla.controller.result import RequestContext
 from ottla.wire.messages import producers
 from ottla.wire.messages.admin import cluster as features
 from ottla.wire.messages.admin import configs, topics
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
-from ottla.wire.messages.nodes import replication
+from ottla.wire.messages.nodes import raft, replication
+
+# What is left of a client's time when its request is passed on. Whoever gives a millisecond, or none, hears what the
+# controller made of it all the same; whoever gives a day is told after a while that there is no controller (as with
+# Kafka, whose brokers try for a minute whatever a client gives).
+MIN_TIME_MS: Final = 1_000
+MAX_TIME_MS: Final = 60_000
 
 
-class ControllerChannel(Protocol):
-    """The active controller."""
+def time_for(request: Any, otherwise_ms: int) -> int:
+    """How long the controller may take for a request; `otherwise_ms` for one that does not say."""
+    return min(max(getattr(request, "timeout_ms", otherwise_ms), MIN_TIME_MS), MAX_TIME_MS)
+
+
+class ControllerDecisions(Protocol):
+    """What the controller decides."""
+
+    # --- brokers and controllers, in their own name
 
     async def register_broker(
         self, request: lifecycle.BrokerRegistrationRequest, context: RequestContext
@@ -24,9 +37,6 @@ class ControllerChannel(Protocol):
     async def broker_heartbeat(
         self, request: lifecycle.BrokerHeartbeatRequest, context: RequestContext
     ) -> lifecycle.BrokerHeartbeatResponse: ...
-    async def unregister_broker(
-        self, request: lifecycle.UnregisterBrokerRequest, context: RequestContext
-    ) -> lifecycle.UnregisterBrokerResponse: ...
     async def register_controller(
         self, request: lifecycle.ControllerRegistrationRequest, context: RequestContext
     ) -> lifecycle.ControllerRegistrationResponse: ...
@@ -36,6 +46,12 @@ class ControllerChannel(Protocol):
     async def allocate_producer_ids(
         self, request: producers.AllocateProducerIdsRequest, context: RequestContext
     ) -> producers.AllocateProducerIdsResponse: ...
+    async def alter_partition(
+        self, request: replication.AlterPartitionRequest, context: RequestContext
+    ) -> replication.AlterPartitionResponse: ...
+
+    # --- clients, through a broker or not
+
     async def create_topics(
         self, request: topics.CreateTopicsRequest, context: RequestContext
     ) -> topics.CreateTopicsResponse: ...
@@ -54,9 +70,9 @@ class ControllerChannel(Protocol):
     async def update_features(
         self, request: features.UpdateFeaturesRequest, context: RequestContext
     ) -> features.UpdateFeaturesResponse: ...
-    async def alter_partition(
-        self, request: replication.AlterPartitionRequest, context: RequestContext
-    ) -> replication.AlterPartitionResponse: ...
+    async def unregister_broker(
+        self, request: lifecycle.UnregisterBrokerRequest, context: RequestContext
+    ) -> lifecycle.UnregisterBrokerResponse: ...
     async def elect_leaders(
         self, request: replication.ElectLeadersRequest, context: RequestContext
     ) -> replication.ElectLeadersResponse: ...
@@ -66,3 +82,20 @@ class ControllerChannel(Protocol):
     async def list_partition_reassignments(
         self, request: replication.ListPartitionReassignmentsRequest, context: RequestContext
     ) -> replication.ListPartitionReassignmentsResponse: ...
+
+
+class ControllerChannel(ControllerDecisions, Protocol):
+    """The active controller: what it decides, and what the quorum that it leads is asked by clients."""
+
+    async def describe_quorum(
+        self, request: raft.DescribeQuorumRequest, context: RequestContext
+    ) -> raft.DescribeQuorumResponse: ...
+    async def add_raft_voter(
+        self, request: raft.AddRaftVoterRequest, context: RequestContext
+    ) -> raft.AddRaftVoterResponse: ...
+    async def remove_raft_voter(
+        self, request: raft.RemoveRaftVoterRequest, context: RequestContext
+    ) -> raft.RemoveRaftVoterResponse: ...
+
+    def versions_of(self, api_key: int) -> tuple[int, int] | None:
+        """The lowest and the highest version of an API that the active controller serves, as far as it has said so."""

@@ -43,6 +43,15 @@ class RequestContext(NamedTuple):
     api_version: int
     # Has a broker checked the request already? Users may also talk to a controller directly.
     forwarded: bool = True
+    # Who asks, as the principal builder writes it; None: a broker in its own name.
+    principal: bytes | None = None
+    client_id: str | None = None
+    # Where it came from: 4 or 16 bytes.
+    client_address: bytes = b""
+    # When whoever asks stops waiting, in the time of Clock.monotonic_ms; None: the request's own time counts.
+    deadline_ms: float | None = None
+    # Does it name so much that it is not encoded or decoded on the loop?
+    is_large: bool = False
 
 
 class ApiError(NamedTuple):

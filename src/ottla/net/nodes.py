@@ -19,7 +19,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.net.aio import Driver
 from ottla.net.client import NetworkClient, NetworkSettings
-from ottla.net.connection import Authenticator
+from ottla.net.connection import ApiRanges, Authenticator
 from ottla.net.errors import ClientError, ConnectionLost
 from ottla.net.peers import Node
 from ottla.net.transport import Action, monotonic_ms
@@ -126,6 +126,11 @@ class NodeCore:
         """The node has left: its connection is closed, and what waits for it fails."""
         if self._nodes.pop(node_id, None) is not None:
             self._network.peers.adopt(self._nodes)
+
+    def ranges(self, node_id: int) -> ApiRanges | None:
+        """What the node serves; None while there is no connection to it."""
+        peer = self._network.peers.get(node_id)
+        return peer.connection.ranges if peer is not None and peer.connection and peer.is_ready else None
 
     def poll(self, now: float) -> list[Action]:
         self._network.expire(now)
@@ -236,6 +241,10 @@ class NodeClient:
         answer = self._core.ask(to, request, monotonic_ms(), given_ms, at_most)
         self._driver.wake()
         return answer
+
+    def ranges(self, node_id: int) -> ApiRanges | None:
+        """What the node serves, in which versions; None while there is no connection to it."""
+        return self._core.ranges(node_id)
 
     def forget(self, node_id: int) -> None:
         """A node that has left the cluster, or whose id another one has now."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from ottla.controller.channel import ControllerChannel
+from ottla.controller.channel import ControllerDecisions
 from ottla.controller.result import RequestContext
 from ottla.metadata.delta import Delta
 from ottla.metadata.features import directory_assignment_supported
@@ -59,7 +59,7 @@ class AssignmentsManager:
 
     def __init__(
         self,
-        controller: ControllerChannel,
+        controller: ControllerDecisions,
         node_id: NodeId,
         broker_epoch: Callable[[], int],
         image: Callable[[], ClusterImage],

@@ -17,7 +17,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final
 
-from ottla.controller.channel import ControllerChannel
+from ottla.controller.channel import ControllerDecisions
 from ottla.controller.result import RequestContext
 from ottla.metadata.delta import Delta
 from ottla.metadata.features import SUPPORTED_FEATURES, directory_assignment_supported
@@ -98,7 +98,7 @@ class BrokerLifecycleManager:
 
     def __init__(
         self,
-        controller: ControllerChannel,
+        controller: ControllerDecisions,
         metadata_offset: Callable[[], int],
         offline_dirs: Callable[[], list[Uuid]],
         cordoned_dirs: Callable[[], list[Uuid] | None],

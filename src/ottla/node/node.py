@@ -32,10 +32,12 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, NodeId, Uuid, random_uuid
 from ottla.model.pending import Pending
 from ottla.model.tasks import guarded, spawn, spawn_restarting
+from ottla.net.nodes import NodeClient, NodeClientSettings
 from ottla.node.broker_lifecycle import BrokerLifecycle
 from ottla.node.coordinators import Coordinators, LoopScheduler
 from ottla.node.formatting import ensure_formatted
 from ottla.node.publisher import Publisher
+from ottla.node.quorum_adapter import QuorumAdapter
 from ottla.node.stalls import StallMonitor
 from ottla.raft.driver import RaftDriver, RaftOptions
 from ottla.raft.metadata_log import MetadataLogConfig
@@ -46,6 +48,7 @@ from ottla.server import handlers
 from ottla.server.context import Services
 from ottla.server.dispatch import Dispatcher
 from ottla.server.fetch_sessions import FetchSessionCache
+from ottla.server.forwarding import ActiveController, ChannelSettings, RemoteController
 from ottla.server.limits import Unpacking
 from ottla.server.network.socket_server import SocketServer
 from ottla.server.topic_creation import SHARE_GROUP_STATE, AutoTopicCreationManager, StreamsInternalTopics
@@ -169,6 +172,28 @@ class Node:
         self._stops.append(self.controller.stop)
         self.controller.publisher.subscribe(self._publisher.publish)
         await self.controller.start()
+        self._quorum = QuorumAdapter(self.controller.raft)
+        self._open_channel()
+
+    def _open_channel(self) -> None:
+        """To the active controller: this process' own, and over the network while that is not the one."""
+        settings = NodeClientSettings(str(self.node_id))
+        clients = NodeClient(settings), NodeClient(settings)
+        remote = RemoteController(
+            *clients,
+            self._quorum.leader_node,
+            self._clock,
+            ChannelSettings.from_config(self.config),
+            executor=self._executor,
+        )
+        self._channel = ActiveController(self.controller, self._quorum, remote)
+
+        async def close() -> None:
+            remote.close()
+            for client in clients:
+                await client.close()
+
+        self._stops.append(close)
 
     async def _start_logs(self) -> None:
         image = self.controller.image
@@ -195,7 +220,7 @@ class Node:
         )
         self._stops.append(self.replicas.stop)
         self._lifecycle = BrokerLifecycle(
-            self.controller,
+            self._channel,
             self.node_id,
             random_uuid(),
             lambda: self._publisher.image.offset,
@@ -258,7 +283,7 @@ class Node:
 
     def _services(self) -> Services:
         topic_creation = AutoTopicCreationManager(
-            lambda: self.config, lambda: self._publisher.image, self.controller, self.caught_up
+            lambda: self.config, lambda: self._publisher.image, self._channel, self.caught_up
         )
         self.coordinators.create_share_topic = partial(topic_creation.create_internal, SHARE_GROUP_STATE)
         return Services(
@@ -272,7 +297,9 @@ class Node:
             image=lambda: self._publisher.image,
             logs=self.logs,
             replicas=self.replicas,
-            controller=self.controller,
+            raft=self._quorum,
+            local_controller=self.controller,
+            controller=self._channel,
             producer_ids=self._producer_ids,
             fetch_sessions=FetchSessionCache(
                 self.config["max.incremental.fetch.session.cache.slots"],
@@ -288,7 +315,7 @@ class Node:
             share_groups=self.coordinators.share.groups,
             share=self.share,
             topic_creation=topic_creation,
-            streams_topics=StreamsInternalTopics(lambda: self.config, self.controller, self._clock),
+            streams_topics=StreamsInternalTopics(lambda: self.config, self._channel, self._clock),
         )
 
     # ---- stopping -----------------------------------------------------------------------------------------
@@ -343,8 +370,9 @@ class Node:
     # ---- following the metadata log -----------------------------------------------------------------------
 
     async def caught_up(self) -> None:
-        """Wait until what the controller has committed by now is in force here."""
-        await self._publisher.reached(self.controller.image.offset)
+        """Wait until what this process' controller has committed by now is in force here, if it is the active one."""
+        if self.controller.active:
+            await self._publisher.reached(self.controller.image.offset)
 
     async def _follow_config(self, delta: Delta) -> None:
         own = {CLUSTER_DEFAULT, ConfigResource(ResourceType.BROKER, str(self.config.node_id))}
@@ -399,7 +427,7 @@ class Node:
         request = AllocateProducerIdsRequest(
             broker_id=self.node_id, broker_epoch=self._lifecycle.broker_epoch
         )
-        response = await self.controller.allocate_producer_ids(request, RequestContext(0))
+        response = await self._channel.allocate_producer_ids(request, RequestContext(0))
         if response.error_code:
             raise KafkaError(ErrorCode(response.error_code))
         return ProducerIdBlock(response.producer_id_start, response.producer_id_len)

@@ -4,19 +4,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ottla.controller.channel import ControllerChannel, ControllerDecisions, time_for
 from ottla.controller.result import RequestContext
 from ottla.model.clock import Clock
 from ottla.model.ids import NodeId
+from ottla.raft.answers import Asked
 from ottla.server.limits import ElementBudget
 from ottla.server.metadata_encoding import TopicEncoder
 from ottla.server.network.connection import Connection, Listener
+from ottla.server.principal import ANONYMOUS, address_bytes
 from ottla.server.topic_creation import AutoTopicCreationManager, StreamsInternalTopics
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
-    from ottla.controller.controller import Controller
     from ottla.coordinator.group.assignors.api import PartitionAssignor
     from ottla.coordinator.group.shard import GroupCoordinatorShard
     from ottla.coordinator.runtime import CoordinatorRuntime
@@ -34,24 +36,58 @@ if TYPE_CHECKING:
     from ottla.wire.framing import RequestHeader
 
 
-@dataclass(slots=True)
-class Services:
-    """The parts of a running node, as the composition root put them together."""
+class Quorum(Protocol):
+    """This node's part of the metadata quorum, as far as handlers ask it (RaftDriver)."""
+
+    @property
+    def kraft_version(self) -> int: ...
+
+    @property
+    def leader(self) -> tuple[int, int]:
+        """Who leads, or -1, and in which epoch."""
+
+    async def handle(self, request: Any, how: Asked) -> Any:
+        """The response to a request of the quorum; it may wait, as a fetch does."""
+
+
+class LocalController(ControllerDecisions, Protocol):
+    """The controller of this process, active or not."""
+
+    @property
+    def active(self) -> bool: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class ControllerServices:
+    """What every node has, and all that handlers of the controller's listener need."""
 
     node_id: NodeId
     cluster_id: str
     clock: Clock
     loop: asyncio.AbstractEventLoop
     executor: ThreadPoolExecutor
-    unpacking: "Unpacking"
     config: Callable[[], "BrokerConfig"]
     image: Callable[[], "ClusterImage"]
+    raft: Quorum
+    # For the controller's listener; None without that role.
+    local_controller: LocalController | None
+    # What large requests list, all together.
+    elements: ElementBudget = field(default_factory=ElementBudget)
+
+
+@dataclass(slots=True, kw_only=True)
+class Services(ControllerServices):
+    """The parts of a running broker, as the composition root put them together."""
+
+    unpacking: "Unpacking"
     logs: "LogManager"
     replicas: "ReplicaManager"
-    controller: "Controller"
+    # The active controller, wherever it runs.
+    controller: ControllerChannel
     producer_ids: "ProducerIdSource"
     fetch_sessions: "FetchSessionCache"
-    # Waits until this broker shows what the controller has committed by now.
+    # Waits until this broker shows what the controller of this process has committed by now; not at all if that is
+    # not the active one.
     caught_up: Callable[[], Awaitable[None]]
     groups: "CoordinatorRuntime[GroupCoordinatorShard]"
     # Of consumer groups, by the names that consumers ask for.
@@ -64,29 +100,76 @@ class Services:
     topic_creation: AutoTopicCreationManager
     streams_topics: StreamsInternalTopics
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
-    # What large requests list, all together.
-    elements: ElementBudget = field(default_factory=ElementBudget)
+
+
+class Sender(NamedTuple):
+    """Who sent a request that a broker has forwarded: not whose connection it came by."""
+
+    principal: bytes
+    address: bytes
 
 
 class Context:
     """One request, for its handler: who sent it, when, and the node's services."""
 
-    __slots__ = ("connection", "header", "node", "now_ms")
+    __slots__ = ("connection", "forwarded_for", "header", "is_large", "node", "now_ms")
 
-    def __init__(self, node: Services, connection: Connection, header: "RequestHeader", now_ms: int) -> None:
+    def __init__(
+        self,
+        node: Services,
+        connection: Connection,
+        header: "RequestHeader",
+        now_ms: int,
+        *,
+        forwarded_for: Sender | None = None,
+        is_large: bool = False,
+    ) -> None:
         self.node = node
         self.connection = connection
         self.header = header
         self.now_ms = now_ms
+        self.forwarded_for = forwarded_for
+        self.is_large = is_large
 
     @property
     def version(self) -> int:
         return self.header.api_version
 
     @property
-    def decision(self) -> RequestContext:
+    def on_controller_listener(self) -> bool:
+        return self.connection.host.kind is Listener.CONTROLLER
+
+    @property
+    def sender(self) -> Sender:
+        """Who asks: nobody proves yet who it is."""
+        return self.forwarded_for or Sender(ANONYMOUS, address_bytes(self.connection.peer[0]))
+
+    @property
+    def controller(self) -> ControllerDecisions:
+        """Who decides: on its own listener this process' controller, which says so if it is not the active one."""
+        if not self.on_controller_listener:
+            return self.node.controller
+        assert self.node.local_controller is not None, "only a controller has such a listener"
+        return self.node.local_controller
+
+    def decision(self, request: Any) -> RequestContext:
         """What the controller has to know of the request."""
-        return RequestContext(self.header.api_version, self.connection.host.kind is Listener.BROKER)
+        sender = self.sender
+        given_ms = time_for(request, self.node.config()["request.timeout.ms"])
+        return RequestContext(
+            self.header.api_version,
+            forwarded=not self.on_controller_listener or self.forwarded_for is not None,
+            principal=sender.principal,
+            client_id=self.header.client_id,
+            client_address=sender.address,
+            deadline_ms=self.node.clock.monotonic_ms() + given_ms,
+            is_large=self.is_large,
+        )
+
+    async def caught_up(self) -> None:
+        """Whoever asks a broker finds there at once what has been changed; with Kafka it may have to look again."""
+        if not self.on_controller_listener:
+            await self.node.caught_up()
 
     @property
     def listener_name(self) -> str:

@@ -8,16 +8,17 @@ Owner: one Dispatcher per listener, on the broker's loop.
 
 import logging
 import struct
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from inspect import iscoroutine
-from typing import Any
+from typing import Any, cast
 
+from ottla.controller.refusals import is_not_controller
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.model.tasks import report
-from ottla.server.context import Context, Services
-from ottla.server.errors import error_response, has_errors_by_item
+from ottla.server.context import Context, ControllerServices, Sender, Services
+from ottla.server.errors import CloseConnection, error_response, has_errors_by_item
 from ottla.server.limits import check_size
 from ottla.server.network.connection import Connection, Listener
 from ottla.server.network.output import Answer, Deferred, Reply
@@ -45,8 +46,9 @@ class Encoded:
 class Dispatcher:
     """Serves the frames of one listener."""
 
-    def __init__(self, services: Services, listener: Listener) -> None:
-        self._services = services
+    def __init__(self, services: ControllerServices, listener: Listener) -> None:
+        # A node without brokers' services has no listener but the controllers', whose handlers need no others.
+        self._services = cast(Services, services)
         self._listener = listener
         self._routes = routes(listener)
 
@@ -101,8 +103,37 @@ class Dispatcher:
         return Context(self._services, connection, header, self._services.clock.now_ms())
 
 
+class NotController(KafkaError):
+    """A forwarded request met with a controller that is not active: the broker has to ask another one."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.NOT_CONTROLLER)
+
+
+async def respond_forwarded(
+    services: Services, connection: Connection, route: Route, frame: memoryview, sender: Sender
+) -> Reply | None:
+    """A request in an envelope: its answer, or NotController; another KafkaError if it cannot be parsed."""
+    if len(frame) > INLINE_REQUEST_BYTES:
+        return await respond(services, connection, route, frame, sender)
+    header, request = _parse(route, frame, 0, len(frame))
+    assert route.handler is not None
+    context = Context(services, connection, header, services.clock.now_ms(), forwarded_for=sender)
+    try:
+        result = route.handler(context, request)
+        if iscoroutine(result) or isinstance(result, Pending):
+            result = await result
+    except Exception as error:  # noqa: BLE001 - a broker never dies of a request
+        return _failed(route, request, header, error, _encode_forwarded)
+    return _encode_forwarded(result, header)
+
+
 async def respond(
-    services: Services, connection: Connection, route: Route, frame: memoryview
+    services: Services,
+    connection: Connection,
+    route: Route,
+    frame: memoryview,
+    forwarded_for: Sender | None = None,
 ) -> Reply | None:
     """A request whose decoding and whose answer's encoding would hold the loop: both are done in a thread."""
     budget = services.elements
@@ -115,12 +146,16 @@ async def respond(
         connection.frame_decoded()
         budget.give_back(elements - listed)
         elements = listed
-        connection.client_id = header.client_id
+        if forwarded_for is None:
+            connection.client_id = header.client_id
         assert route.handler is not None
         # What an error is answered to: the request, or only its kind.
         failing = request if has_errors_by_item(request) else route.request
+        encode = _encode if forwarded_for is None else _encode_forwarded
+        now_ms = services.clock.now_ms()
+        context = Context(services, connection, header, now_ms, forwarded_for=forwarded_for, is_large=True)
         try:
-            result = route.handler(Context(services, connection, header, services.clock.now_ms()), request)
+            result = route.handler(context, request)
             if isinstance(result, Pending) and not result.done:
                 # It is decided: what happens now happens whoever waits. That may take as long as members of a group
                 # need to come together.
@@ -132,8 +167,8 @@ async def respond(
             if iscoroutine(result) or isinstance(result, Pending):
                 result = await result
         except Exception as error:  # noqa: BLE001 - a broker never dies of a request
-            return await in_thread(_failed, route, failing, header, error)
-        return await in_thread(_encode, result, header)
+            return await in_thread(_failed, route, failing, header, error, encode)
+        return await in_thread(encode, result, header)
     finally:
         budget.give_back(elements)
 
@@ -193,6 +228,12 @@ def _reply(route: Route, request: Any, header: RequestHeader, pending: Pending[A
     return _encode(pending.result(), header)
 
 
+def _encode_forwarded(result: Any, header: RequestHeader) -> Reply | None:
+    if is_not_controller(result):
+        raise NotController
+    return _encode(result, header)
+
+
 def _encode(result: Any, header: RequestHeader) -> Reply | None:
     if result is None:
         return None
@@ -205,12 +246,19 @@ def _encode(result: Any, header: RequestHeader) -> Reply | None:
     return [bytes(head), *result.chunks]
 
 
-def _failed(route: Route, request: Any, header: RequestHeader, error: Exception) -> Reply:
+def _failed(
+    route: Route,
+    request: Any,
+    header: RequestHeader,
+    error: Exception,
+    encode: Callable[[Any, RequestHeader], Reply | None] = _encode,
+) -> Reply | None:
     """A handler gave up: the request's own shape of error, and a trace only for what is our fault."""
+    if isinstance(error, CloseConnection):
+        raise error
     if isinstance(error, KafkaError):
         code, message = error.code, error.message
     else:
         log.exception("handling a %s failed", route.request.__name__, exc_info=error)
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
-    response = error_response(request, header.api_version, code, message)
-    return encode_response(response, header.api_version, header.correlation_id)
+    return encode(error_response(request, header.api_version, code, message), header)

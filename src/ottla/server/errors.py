@@ -8,6 +8,7 @@ coordinator is asked, and the others have its answer: both stand in one response
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
+from ottla.controller import refusals
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
@@ -54,6 +55,10 @@ MISDIRECTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 NO_LEADER = (-1, -1)
 
 
+class CloseConnection(KafkaError):
+    """No answer says it: the connection is closed, and the client asks anew what is served here."""
+
+
 def error_response(request: Any, version: int, code: ErrorCode, message: str | None) -> Any:
     """A response that says the error; a request whose response cannot closes the connection instead.
 
@@ -62,6 +67,8 @@ def error_response(request: Any, version: int, code: ErrorCode, message: str | N
     shape = _SHAPES.get(type(request))
     if shape is not None:
         return shape(request, code)
+    if refusals.has_errors_by_item(request):
+        return refusals.refusal(request, version, code, message)
     response = response_class(request.API_KEY)()
     if not hasattr(response, "error_code"):
         raise KafkaError(code, message)
@@ -73,7 +80,7 @@ def error_response(request: Any, version: int, code: ErrorCode, message: str | N
 
 def has_errors_by_item(request: Any) -> bool:
     """Does the response say an error at every item of the request?"""
-    return type(request) in _SHAPES
+    return type(request) in _SHAPES or refusals.has_errors_by_item(request)
 
 
 def _metadata(request: MetadataRequest, code: ErrorCode) -> MetadataResponse:

@@ -1,9 +1,11 @@
 """Topics that the broker has made on demand: the coordinators' own, those that clients ask for, and those of streams.
 
-The controller is asked once at a time for each. Whoever needs a coordinator may wait until its topic is there; a client
-that asks for a topic's metadata is answered that there is none, as with Apache, and finds it when it asks again. The
-heartbeat of a streams group names the internal topics that are missing and does not wait either (KIP-1071); what could
-not be made is not asked for again for a while, and the reason is in the next heartbeats' answers.
+The active controller is asked once at a time for each, and with one request for all that one client asks about: in
+the client's name where there is a client, in the broker's own for the coordinators' topics. Whoever needs a coordinator
+may wait until its topic is there; a client that asks for a topic's metadata is answered that there is none, as with
+Apache, and finds it when it asks again. The heartbeat of a streams group names the internal topics that are missing and
+does not wait either (KIP-1071); what could not be made is not asked for again for a while, and the reason is in the
+next heartbeats' answers.
 
 Owner: the node's services, on the broker's loop.
 """
@@ -11,6 +13,7 @@ Owner: the node's services, on the broker's loop.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -39,6 +42,12 @@ _CREATE_TOPICS: Final = RequestContext(api_version=7)
 # The client is answered first, and one that makes the topic itself in the same moment comes first: with Apache the
 # broker's own request goes to the controller by a queue and a connection.
 AUTO_CREATE_AFTER_S: Final = 0.005
+# How often is looked whether this broker shows a topic that the controller of another node has made, and for how long:
+# it follows the metadata log by milliseconds, or is cut off.
+SHOWN_POLL_S: Final = 0.005
+SHOWN_WITHIN_S: Final = 5.0
+# A request for more is encoded beside the loop.
+MAX_INLINE: Final = 1_000
 # Of the topics of one failed request.
 MAX_NAMED: Final = 10
 # Failures that are remembered at most; what would be forgotten first makes room.
@@ -127,7 +136,7 @@ class AutoTopicCreationManager:
         controller: TopicCreator,
         caught_up: Callable[[], Awaitable[None]],
     ) -> None:
-        """`caught_up` waits until this broker shows what the controller has committed by now."""
+        """`caught_up` waits until this broker shows what the controller has committed by now, if that runs here."""
         self._config = config
         self._image = image
         self._controller = controller
@@ -138,17 +147,17 @@ class AutoTopicCreationManager:
     def create_internal(self, topic: InternalTopic) -> "asyncio.Task[None]":
         """Ask for a coordinators' topic; the task ends when this broker shows it, or when it cannot be made."""
         running = self._in_creation.get(topic.name)
-        return running if running is not None else self._begin([topic.name], after_s=0)
+        return running if running is not None else self._begin([topic.name], _CREATE_TOPICS, after_s=0)
 
-    def auto_create(self, names: Iterable[str]) -> None:
-        """Ask for topics that a client has asked about, beside answering it."""
+    def auto_create(self, names: Iterable[str], asked_by: RequestContext = _CREATE_TOPICS) -> None:
+        """Ask for topics that a client has asked about, in its name, beside answering it."""
         wanted = [name for name in names if name not in self._in_creation]
         if wanted:
-            self._begin(wanted, after_s=AUTO_CREATE_AFTER_S)
+            self._begin(wanted, _for_creation(asked_by, len(wanted)), after_s=AUTO_CREATE_AFTER_S)
 
-    def _begin(self, names: list[str], after_s: float) -> "asyncio.Task[None]":
+    def _begin(self, names: list[str], context: RequestContext, after_s: float) -> "asyncio.Task[None]":
         shown = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        task = spawn(self._create(names, after_s), name=f"creating {shown}", owner="topic creation")
+        task = spawn(self._create(names, context, after_s), name=f"creating {shown}", owner="topic creation")
         self._in_creation.update(dict.fromkeys(names, task))
         task.add_done_callback(lambda _: self._ended(names))
         return task
@@ -157,7 +166,7 @@ class AutoTopicCreationManager:
         for name in names:
             self._in_creation.pop(name, None)
 
-    async def _create(self, names: list[str], after_s: float) -> None:
+    async def _create(self, names: list[str], context: RequestContext, after_s: float) -> None:
         if after_s:
             await asyncio.sleep(after_s)
             names = [name for name in names if self._image().topic(name) is None]
@@ -168,23 +177,53 @@ class AutoTopicCreationManager:
             topics=[_creatable(name, config) for name in names], timeout_ms=config["request.timeout.ms"]
         )
         try:
-            response = await self._controller.create_topics(request, _CREATE_TOPICS)
+            response = await self._controller.create_topics(request, context)
         except KafkaError as error:
             log.warning("%s cannot be created on demand: %s", ", ".join(names[:MAX_NAMED]), error)
             return
+        made = []
         for result in response.topics:
-            if result.error_code:
-                log.warning("topic %s cannot be created on demand: %s", result.name, result.error_message)
-            else:
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                message = result.error_message or ErrorCode(result.error_code).name
+                log.warning("topic %s cannot be created on demand: %s", result.name, message)
+                continue
+            made.append(result.name)
+            if not result.error_code:  # otherwise another broker, or a client, was first
                 log.info("topic %s is created on demand", result.name)
         await self._caught_up()
+        await self._shown(made)
+
+    async def _shown(self, names: list[str]) -> None:
+        """Wait until this broker knows the topics, too; one that is deleted at once is not waited for for long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SHOWN_WITHIN_S):
+                while any(self._image().topic(name) is None for name in names):
+                    await asyncio.sleep(SHOWN_POLL_S)
 
 
 def _creatable(name: str, config: BrokerConfig) -> CreatableTopic:
     internal = _INTERNAL.get(name)
     if internal is not None:
         return internal.creatable(config)
-    return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
+    return CreatableTopic(
+        name=name,
+        num_partitions=_if_given(config, "num.partitions"),
+        replication_factor=_if_given(config, "default.replication.factor"),
+        assignments=[],
+        configs=[],
+    )
+
+
+def _if_given(config: BrokerConfig, key: str) -> int:
+    """What this broker's configuration says; where it says nothing, the controller's counts."""
+    return int(config[key]) if key in config.originals else -1
+
+
+def _for_creation(asked_by: RequestContext, count: int) -> RequestContext:
+    """Whoever asked for something else has its topics made, in the time of the broker's own requests."""
+    return asked_by._replace(
+        api_version=_CREATE_TOPICS.api_version, deadline_ms=None, is_large=count > MAX_INLINE
+    )
 
 
 class _Failure(NamedTuple):
@@ -202,8 +241,17 @@ class StreamsInternalTopics:
         self._in_creation: set[str] = set()
         self._failures: dict[str, _Failure] = {}
 
-    def create(self, topics: "Mapping[str, ConfiguredInternalTopic]", retry_ms: int, now_ms: int) -> None:
-        """Ask the controller for those that it is not asked for already, nor has refused just now."""
+    def create(
+        self,
+        topics: "Mapping[str, ConfiguredInternalTopic]",
+        retry_ms: int,
+        now_ms: int,
+        asked_by: RequestContext = _CREATE_TOPICS,
+    ) -> None:
+        """Ask the controller for those that it is not asked for already, nor has refused just now.
+
+        `asked_by` is the member whose heartbeat needs them.
+        """
         wanted = [
             topic
             for name, topic in topics.items()
@@ -212,7 +260,8 @@ class StreamsInternalTopics:
         if not wanted:
             return
         self._in_creation.update(topic.name for topic in wanted)
-        spawn(self._create(wanted, retry_ms), name="creating topics", owner="streams topics")
+        context = _for_creation(asked_by, len(wanted))
+        spawn(self._create(wanted, context, retry_ms), name="creating topics", owner="streams topics")
 
     def failures(self, names: Iterable[str], now_ms: int) -> dict[str, str]:
         """Why topics could not be made, of those that were refused a while ago at most."""
@@ -222,12 +271,14 @@ class StreamsInternalTopics:
         failure = self._failures.get(name)
         return failure is not None and failure.until_ms > now_ms
 
-    async def _create(self, topics: "list[ConfiguredInternalTopic]", retry_ms: int) -> None:
+    async def _create(
+        self, topics: "list[ConfiguredInternalTopic]", context: RequestContext, retry_ms: int
+    ) -> None:
         request = CreateTopicsRequest(
             topics=[topic.creatable() for topic in topics], timeout_ms=self._config()["request.timeout.ms"]
         )
         try:
-            response = await self._controller.create_topics(request, _CREATE_TOPICS)
+            response = await self._controller.create_topics(request, context)
             results: list[CreatableTopicResult] = response.topics
             self._note(
                 {r.name: r.error_message or ErrorCode(r.error_code).name for r in results if r.error_code},

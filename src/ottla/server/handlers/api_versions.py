@@ -1,10 +1,14 @@
-"""ApiVersions: what is served on this listener, read off the registry, and the cluster's features."""
+"""ApiVersions: what is served on this listener, read off the registry, and the cluster's features.
+
+Of what a broker passes on to the controller, clients are told the versions that both know (KIP-590).
+"""
 
 import re
 
 from ottla.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from ottla.model.errors import ErrorCode
 from ottla.server.context import Context
+from ottla.server.forwarding import FORWARDABLE
 from ottla.server.network.connection import Listener
 from ottla.server.registry import handles, served
 from ottla.wire.messages.api_versions import (
@@ -49,15 +53,19 @@ def _named_well(request: ApiVersionsRequest) -> bool:
 
 
 def _api_keys(ctx: Context) -> list[ApiVersion]:
-    return [
-        ApiVersion(api_key=key, min_version=low, max_version=high)
-        for key, low, high in served(ctx.connection.host.kind)
-    ]
+    keys = []
+    for key, low, high in served(ctx.connection.host.kind):
+        if key in FORWARDABLE and not ctx.on_controller_listener:
+            known = ctx.node.controller.versions_of(key)
+            low, high = (low, high) if known is None else (max(low, known[0]), min(high, known[1]))
+        if low <= high:
+            keys.append(ApiVersion(api_key=key, min_version=low, max_version=high))
+    return keys
 
 
 def _finalized(ctx: Context) -> dict[str, int]:
     """The levels of the metadata log, and the quorum's own."""
-    return {**ctx.node.image().finalized_features, KRAFT_VERSION: ctx.node.controller.raft.kraft_version}
+    return {**ctx.node.image().finalized_features, KRAFT_VERSION: ctx.node.raft.kraft_version}
 
 
 def _supported(version: int) -> list[SupportedFeatureKey]:

@@ -260,10 +260,9 @@ async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConf
     verdicts = _preprocess(ctx, request.resources, lambda r: _check_legacy(ctx, r))
     passed = [r for index, r in enumerate(request.resources) if index not in verdicts]
     if passed:
-        answer = await ctx.node.controller.alter_configs(
-            AlterConfigsRequest(resources=passed, validate_only=request.validate_only), ctx.decision
-        )
-        await ctx.node.caught_up()
+        left = AlterConfigsRequest(resources=passed, validate_only=request.validate_only)
+        answer = await ctx.controller.alter_configs(left, ctx.decision(left))
+        await ctx.caught_up()
         _merge(verdicts, request.resources, answer.responses)
     return AlterConfigsResponse(responses=_responses(request.resources, verdicts))
 
@@ -280,11 +279,9 @@ async def incremental_alter_configs(
     )
     passed = [r for index, r in enumerate(request.resources) if index not in verdicts]
     if passed:
-        answer = await ctx.node.controller.incremental_alter_configs(
-            IncrementalAlterConfigsRequest(resources=passed, validate_only=request.validate_only),
-            ctx.decision,
-        )
-        await ctx.node.caught_up()
+        left = IncrementalAlterConfigsRequest(resources=passed, validate_only=request.validate_only)
+        answer = await ctx.controller.incremental_alter_configs(left, ctx.decision(left))
+        await ctx.caught_up()
         _merge(verdicts, request.resources, answer.responses)
     return IncrementalAlterConfigsResponse(responses=_responses(request.resources, verdicts))
 
@@ -345,7 +342,7 @@ def _refuse_nulls(names: Any) -> None:
 
 
 def _check_broker(ctx: Context, name: str, settings: dict[str, str]) -> None:
-    if ctx.connection.host.kind is Listener.CONTROLLER:
+    if ctx.on_controller_listener:
         return  # a controller is asked about any broker, and checks what can be known of all of them
     if name:
         _check_own_id(ctx, name, f"Unexpected broker id, expected {ctx.node.node_id}, but received {name}")

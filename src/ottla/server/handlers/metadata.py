@@ -8,10 +8,13 @@ import asyncio
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from random import choice
 from typing import Any, Final
 
 from ottla.coordinator.java_hash import partition_for
 from ottla.coordinator.runtime import CoordinatorRuntime
+from ottla.metadata.features import controller_registration_supported
+from ottla.metadata.image import ClusterImage
 from ottla.metadata.registrations import Endpoint, PartitionRegistration, TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import INTERNAL_TOPICS, ZERO_UUID, Uuid, topic_name_problem, uuid_from_str, uuid_to_str
@@ -49,6 +52,7 @@ from ottla.wire.messages.metadata import (
 )
 
 TOPIC_IDS_VERSION = 12
+NOBODY = -1
 
 # DescribeCluster: what kind of node is meant.
 BROKERS, CONTROLLERS = 1, 2
@@ -102,7 +106,7 @@ async def metadata(ctx: Context, request: MetadataRequest) -> Encoded:
             for broker_id, endpoint in view.alive.items()
         ],
         cluster_id=ctx.node.cluster_id,
-        controller_id=_some_controller(ctx, view),
+        controller_id=_some_broker(image),
         topics=[],
         cluster_authorized_operations=(
             ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
@@ -121,10 +125,10 @@ def _check(ctx: Context, request: MetadataRequest) -> None:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a topic is asked for by neither name nor id")
 
 
-def _some_controller(ctx: Context, view: View) -> int:
-    # Brokers pass on what is the controller's (KIP-590), so any of them serves; prefer ourselves.
-    node_id = ctx.node.node_id
-    return node_id if node_id in view.alive else next(iter(view.alive), -1)
+def _some_broker(image: ClusterImage) -> int:
+    """Whom clients take for the controller: brokers pass on what is the controller's (KIP-590), so any serves."""
+    alive = [broker.id for broker in image.brokers.values() if not broker.fenced]
+    return choice(alive) if alive else NOBODY
 
 
 async def _asked(ctx: Context, request: MetadataRequest, view: View) -> tuple[list[TopicImage], list[bytes]]:
@@ -167,7 +171,7 @@ async def _missing(
         encoded.append(encode_topic(ctx.version, error, name))
         await time_slice.yield_to_loop()
     if legal and request.allow_auto_topic_creation and ctx.node.config()["auto.create.topics.enable"]:
-        ctx.node.topic_creation.auto_create(legal[:MAX_DECIDED_ELEMENTS])
+        ctx.node.topic_creation.auto_create(legal[:MAX_DECIDED_ELEMENTS], ctx.decision(request))
     return encoded
 
 
@@ -282,14 +286,22 @@ def _described_partition(
 @handles(DescribeClusterRequest, Listener.BROKER, Listener.CONTROLLER)
 def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
     """The nodes of the kind that this listener leads to."""
-    here = CONTROLLERS if ctx.connection.host.kind is Listener.CONTROLLER else BROKERS
+    here = CONTROLLERS if ctx.on_controller_listener else BROKERS
+    image = ctx.node.image()
+    if here == CONTROLLERS and not controller_registration_supported(image.metadata_version or 0):
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "Direct-to-controller communication is not supported with the current MetadataVersion.",
+        )
     if request.endpoint_type != here:
         return _wrong_endpoint(ctx, request, here)
     nodes = _controllers(ctx) if here == CONTROLLERS else _brokers(ctx, request.include_fenced_brokers)
+    controller_id = ctx.node.raft.leader[0] if here == CONTROLLERS else _some_broker(image)
     return DescribeClusterResponse(
         endpoint_type=here,
         cluster_id=ctx.node.cluster_id,
-        controller_id=_controller_id(ctx, here),
+        # One of whom nothing else is said would be of no use.
+        controller_id=controller_id if any(node.broker_id == controller_id for node in nodes) else NOBODY,
         brokers=nodes,
         cluster_authorized_operations=(
             ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
@@ -299,23 +311,18 @@ def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeC
 
 def _wrong_endpoint(ctx: Context, request: DescribeClusterRequest, here: int) -> DescribeClusterResponse:
     names = {BROKERS: "BROKER", CONTROLLERS: "CONTROLLER"}
-    if ctx.version < ENDPOINT_TYPE_VERSION:
-        error = ErrorCode.INVALID_REQUEST
-        message = "Requests of version 0 are for brokers only"
-    elif request.endpoint_type not in names:
-        error = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-        message = f"Unsupported endpoint type {request.endpoint_type}"
-    else:
+    if request.endpoint_type in names:
         error = ErrorCode.MISMATCHED_ENDPOINT_TYPE
         message = (
             f"The request was sent to an endpoint of type {names[here]}, but we wanted an endpoint of type "
             f"{names[request.endpoint_type]}"
         )
+    else:
+        error = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        message = f"Unsupported endpoint type {request.endpoint_type}"
+    if ctx.version < ENDPOINT_TYPE_VERSION:
+        error = ErrorCode.INVALID_REQUEST
     return DescribeClusterResponse(error_code=error, error_message=message, cluster_id="", brokers=[])
-
-
-def _controller_id(ctx: Context, here: int) -> int:
-    return ctx.node.controller.raft.state.leader_id if here == CONTROLLERS else ctx.node.node_id
 
 
 def _brokers(ctx: Context, include_fenced: bool) -> list[DescribeClusterBroker]:
