@@ -1,6 +1,7 @@
 """Transactions of version 2 across three machines under a seeded scheduler: the transaction coordinator, the group
 coordinator with offsets inside transactions, and partitions of data; all of them move and lose what was not committed,
-refuse and lag; ends, markers and batches are late, lost and doubled; producers crash and have successors.
+refuse and lag; what clients ask of brokers and brokers of one another (partitions to be added, markers) is late, lost
+and doubled; producers crash and have successors.
 
 After every event: a transaction is committed or aborted, everywhere the same, and committed only if its producer asked
 for that; the last stable offset is what the committed log says, and never goes back; no two processes are the same
@@ -20,8 +21,10 @@ from tests.simulation.group_stage import GROUP, NO_OFFSET, Coordinators, Offsets
 from tests.simulation.stage import Faults, Network, Replicated, Time, Violation, names, seeds, simulate
 from tests.simulation.transaction_stage import (
     OFFSETS,
+    TRANSACTIONS,
     Hosted,
     Outcomes,
+    PartitionsBroker,
     ProducerLog,
     TransactionCoordinators,
 )
@@ -33,8 +36,9 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending, gather
 from ottla.records.record import build_batch
+from ottla.server.transaction.add_partitions import Operation
 from ottla.server.transaction.markers import _shard_error
-from ottla.server.transaction.verification import Batch, Operation, ask, begin
+from ottla.server.transaction.verification import Batch, begin
 from ottla.storage.validator import AppendOrigin
 from ottla.wire.messages.transactions import (
     TxnOffsetCommitRequest,
@@ -50,6 +54,8 @@ from ottla.wire.messages.transactions import (
 
 SEEDS, BLOCKS = 500, 20
 DATA = [TopicPartition("data", index) for index in (1, 2)]  # the leader of the offsets' partition is broker 0
+COORDINATOR = 9
+NOBODY = -2  # no broker here asks itself
 PRODUCERS = 2
 LIFE_MS = 30_000
 CALM_MS = 60_000
@@ -216,6 +222,7 @@ class Simulation:
         self._stable = dict.fromkeys(self.outcomes, 0)
         self._checked = dict.fromkeys(self.outcomes, (-1, -1, -1))
         self.coordinators = TransactionCoordinators(self.time, self.faults, self)
+        self.brokers = {where: PartitionsBroker(self, self.time) for where in (OFFSETS, *DATA)}
         ids = names("x")
         self.clients = [Client(self, next(ids)) for _ in range(PRODUCERS)]
         self._happen()
@@ -289,18 +296,13 @@ class Simulation:
         proof = begun.proofs[where]
         if proof is None:
             return Pending.of(None)
-        answer: Pending[Any] = Pending()
-        service = self.coordinators.believed().service
-        asked = ask(service, transactional_id, who, [where], operation)
 
-        def told(errors: dict[TopicPartition, ErrorCode]) -> None:
+        def told(errors: dict[TopicPartition, ErrorCode]) -> Any:
             if where in errors:
-                answer.fail(KafkaError(errors[where]))
-            else:
-                answer.resolve(proof)
+                raise KafkaError(errors[where])
+            return proof
 
-        asked.then(lambda done: self.time.call_later(self.faults.delay_ms(), lambda: told(done.result())))
-        return answer
+        return self.brokers[where].sender.ask(transactional_id, who, [where], operation).map(told)
 
     def commit_offset(self, transactional_id: str, who: ProducerIdAndEpoch, transaction: int) -> Pending[Any]:
         broker = self.groups.believed()
@@ -329,29 +331,38 @@ class Simulation:
 
         return self._verified(Hosted(OFFSETS, log), transactional_id, who, -1).and_then(write)
 
-    # ---- markers (the MarkerChannel of coordinators) ------------------------------------------------------
+    # ---- what brokers ask of one another (the Brokers of all of them) -------------------------------------
 
-    def write_markers(
-        self, broker_id: int, request: WriteTxnMarkersRequest
-    ) -> Pending[WriteTxnMarkersResponse]:
-        answer: Pending[WriteTxnMarkersResponse] = Pending()
-        (marker,) = request.markers
+    node_id = NOBODY
 
-        def heard(value: WriteTxnMarkersResponse, error: KafkaError | None) -> None:
+    def leader_of(self, topic: str, partition: int) -> int:
+        return COORDINATOR if topic == TRANSACTIONS.topic else partition
+
+    def ask(self, node_id: int, request: Any, timeout_ms: float) -> Pending[Any]:
+        answer: Pending[Any] = Pending()
+
+        def heard(value: Any, error: KafkaError | None) -> None:
             if error is None:
                 answer.resolve(value)
             else:
                 answer.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION))
 
-        self.network.ask(lambda: self._mark(marker), heard, timeout_ms=2_000)
+        if isinstance(request, WriteTxnMarkersRequest):
+            self.network.ask(lambda: self._mark_all(request), heard, timeout_ms=timeout_ms)
+        else:
+            self.network.ask(lambda: self.coordinators.add_partitions(request), heard, timeout_ms=timeout_ms)
         return answer
 
-    def _mark(self, marker: WritableTxnMarker) -> Pending[WriteTxnMarkersResponse]:
+    def _mark_all(self, request: WriteTxnMarkersRequest) -> Pending[WriteTxnMarkersResponse]:
+        marked = gather([self._mark(marker) for marker in request.markers])
+        return marked.map(lambda results: WriteTxnMarkersResponse(markers=results))
+
+    def _mark(self, marker: WritableTxnMarker) -> Pending[WritableTxnMarkerResult]:
         places = [
             TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes
         ]
         written = [self._mark_one(marker, where) for where in places]
-        return gather(written).map(lambda codes: _response(marker, dict(zip(places, codes, strict=True))))
+        return gather(written).map(lambda codes: _result(marker, dict(zip(places, codes, strict=True))))
 
     def _mark_one(self, marker: WritableTxnMarker, where: TopicPartition) -> Pending[ErrorCode]:
         if where == OFFSETS:
@@ -459,7 +470,7 @@ class Simulation:
         return None if found == expected else f"the group's offset is {found}, the log says {expected}"
 
 
-def _response(marker: WritableTxnMarker, codes: dict[TopicPartition, ErrorCode]) -> WriteTxnMarkersResponse:
+def _result(marker: WritableTxnMarker, codes: dict[TopicPartition, ErrorCode]) -> WritableTxnMarkerResult:
     topics = [
         WritableTxnMarkerTopicResult(
             name=where.topic,
@@ -469,9 +480,7 @@ def _response(marker: WritableTxnMarker, codes: dict[TopicPartition, ErrorCode])
         )
         for where, code in codes.items()
     ]
-    return WriteTxnMarkersResponse(
-        markers=[WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)]
-    )
+    return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
 
 
 def life(seed: int) -> None:

@@ -88,7 +88,7 @@ class Simulation:
     def watched(self, world: ShareGroupsWorld) -> ShareGroupsWorld:
         coordinator = Watched(world.coordinator, lambda key: self.leaders.pop(key, None))
         world.persister = DefaultStatePersister(coordinator, world.scheduler, lambda: True)
-        world.service = ShareGroupService(world.groups, world.persister)
+        world.service = ShareGroupService(world.groups, world.persister, world.ends)
         return world
 
     # ---- events -------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
-"""Transactions on the stage: partitions that know their producers, transaction coordinators that move, markers on
-their way; and what the committed logs say became of every transaction.
+"""Transactions on the stage: partitions that know their producers, transaction coordinators that move and are other
+brokers than those of the partitions, what these ask of one another; and what the committed logs say became of every
+transaction.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from tests.simulation.stage import Faults, LeaderLog, Replicated, Time, Violation
@@ -16,6 +18,7 @@ from tests.support.group_world import SETTINGS
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.loader import replay_batches
 from ottla.coordinator.runtime import CoordinatorRuntime
+from ottla.coordinator.shard import Brokers
 from ottla.coordinator.timeline import Timeline
 from ottla.coordinator.transaction.coordinator import (
     TransactionContext,
@@ -33,14 +36,23 @@ from ottla.model.pending import Pending
 from ottla.records.batch import BatchView, iter_batches
 from ottla.records.control import ControlType, end_txn_marker, parse_control_type
 from ottla.records.record import read_records
-from ottla.server.transaction.markers import MarkerChannel, TransactionMarkerChannelManager
+from ottla.server.handlers.transactions import add_partitions_to_txn
+from ottla.server.transaction.add_partitions import AddPartitionsToTxnSender
+from ottla.server.transaction.markers import TransactionMarkerChannelManager
 from ottla.server.transaction.service import TransactionService
 from ottla.storage.producers.state import ProducerStateManager, checked, replay_batch, stage_batches
 from ottla.storage.producers.verification import NOT_CHECKED, Verification
 from ottla.storage.validator import AppendOrigin
-from ottla.wire.messages.transactions import WritableTxnMarker
+from ottla.wire.messages.transactions import AddPartitionsToTxnRequest, WritableTxnMarker
 
 OFFSETS = TopicPartition("__consumer_offsets", 0)
+TRANSACTIONS = TopicPartition("__transaction_state", 0)
+# The version of AddPartitionsToTxn in which brokers ask.
+FROM_BROKERS = 5
+# How long a broker waits for the answer of another.
+ANSWER_MS = 2_000
+# Markers are written to the partitions of the simulation.
+NO_WRITER: Any = None
 DAY_MS = 86_400_000
 TRANSACTION_SETTINGS: dict[str, Any] = {
     **SETTINGS,
@@ -174,13 +186,13 @@ class TransactionBroker:
     def __init__(self, owner: TransactionCoordinators, log: LeaderLog) -> None:
         self.log = log
         self.runtime: CoordinatorRuntime[TransactionCoordinator] = CoordinatorRuntime(
-            "__transaction_state", self._machine, TRANSACTION_RECORDS, owner.time, lambda: 1
+            TRANSACTIONS.topic, self._machine, TRANSACTION_RECORDS, owner.time, lambda: 1
         )
         image = ClusterImage(features={TRANSACTION_VERSION: 2})
         list(self.runtime.on_image(image, Delta(ClusterImage(), image)))
-        self.service = _Service(self.runtime)
+        self.service = TransactionService(self.runtime, NO_WRITER, owner.others)
         self.sender = TransactionMarkerChannelManager(
-            owner.channel, self.service, lambda where: where.partition, owner.time
+            owner.others, self.service, owner.time, lambda: ANSWER_MS
         )
         self._owner = owner
 
@@ -199,20 +211,28 @@ class TransactionBroker:
         self.sender.send(markers)
 
 
-class _Service(TransactionService):
-    is_available = True  # type: ignore[assignment]
+class PartitionsBroker:
+    """One that leads a partition and coordinates nothing: it asks for what is written to it in transactions."""
 
-    def __init__(self, runtime: CoordinatorRuntime[TransactionCoordinator]) -> None:
-        self.runtime = runtime
+    def __init__(self, brokers: Brokers, time: Time) -> None:
+        runtime: CoordinatorRuntime[TransactionCoordinator] = CoordinatorRuntime(
+            TRANSACTIONS.topic, _never, TRANSACTION_RECORDS, time, lambda: 1
+        )
+        service = TransactionService(runtime, NO_WRITER, brokers)
+        self.sender = AddPartitionsToTxnSender(service, lambda: ANSWER_MS)
+
+
+def _never(timeline: Timeline, partition: int, epoch: int) -> TransactionCoordinator:
+    raise AssertionError("it coordinates nothing")
 
 
 class TransactionCoordinators:
     """All of them, in their order; the one before the newest may not know yet."""
 
-    def __init__(self, time: Time, faults: Faults, channel: MarkerChannel) -> None:
+    def __init__(self, time: Time, faults: Faults, others: Brokers) -> None:
         self.time = time
         self.faults = faults
-        self.channel = channel
+        self.others = others
         self.ids = itertools.count(1_000)
         self.replicated = Replicated(time, faults)
         self.brokers: list[TransactionBroker] = []
@@ -235,6 +255,22 @@ class TransactionCoordinators:
 
     def write(self, operation: Callable[[TransactionCoordinator, int], Any]) -> Pending[Any]:
         return self.believed().runtime.write(0, operation)
+
+    def add_partitions(self, request: AddPartitionsToTxnRequest) -> Pending[Any]:
+        """What the handler of the broker that is taken for the coordinator answers another broker."""
+        services = SimpleNamespace(image=lambda: _EVERYTHING, transactions=self.believed().service)
+        context: Any = SimpleNamespace(version=FROM_BROKERS, node=services)
+        return add_partitions_to_txn(context, request)
+
+
+class _Everything:
+    """An image in which every partition exists."""
+
+    def partition(self, topic: str, partition: int) -> object:
+        return self
+
+
+_EVERYTHING = _Everything()
 
 
 def _resign(broker: TransactionBroker) -> None:

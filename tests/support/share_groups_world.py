@@ -11,7 +11,7 @@ world = world.reloaded()             # the next coordinators, from what was writ
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import md5
 from typing import Any
 
@@ -31,8 +31,8 @@ from ottla.metadata.delta import Delta, TopicChange
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.persistent import PMap
 from ottla.metadata.registrations import PartitionRegistration, TopicImage
-from ottla.model.errors import ErrorCode
-from ottla.model.ids import Uuid
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition, Uuid
 from ottla.model.pending import Pending
 from ottla.records.batch import iter_batches
 from ottla.records.record import read_records
@@ -49,6 +49,19 @@ Assigned = dict[str, list[int]]
 def topic_id(name: str) -> Uuid:
     """The id of a topic in these tests."""
     return Uuid(md5(name.encode()).digest())
+
+
+class Ends:
+    """Where partitions end, as their leaders say."""
+
+    def __init__(self) -> None:
+        self.known: dict[TopicPartition, int] = {}
+
+    def latest_offsets(
+        self, partitions: Collection[TopicPartition]
+    ) -> Pending[dict[TopicPartition, int | KafkaError]]:
+        unknown = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+        return Pending.of({where: self.known.get(where, unknown) for where in partitions})
 
 
 class ShareGroupsWorld:
@@ -77,7 +90,8 @@ class ShareGroupsWorld:
         self.states = self._runtime("__share_group_state", self._share_machine, SHARE_RECORDS)
         self.coordinator = ShareCoordinatorService(self.states, lambda: 5_000)
         self.persister = DefaultStatePersister(self.coordinator, self.scheduler, lambda: self.has_state_topic)
-        self.service = ShareGroupService(self.groups, self.persister)
+        self.ends = Ends()
+        self.service = ShareGroupService(self.groups, self.persister, self.ends)
         self.set_topics(topics or {})
         self._load(self.groups, self.group_log)
         self._load(self.states, self.state_log)

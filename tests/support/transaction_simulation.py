@@ -49,6 +49,7 @@ from ottla.wire.messages.transactions import (
 
 TOPIC = "__transaction_state"
 DAY_MS = 86_400_000
+PATIENCE_MS = 400
 
 
 class Entry(NamedTuple):
@@ -208,9 +209,7 @@ class SimCoordinator:
         self.epoch += 1
         runtime = CoordinatorRuntime(TOPIC, self._machine, TRANSACTION_RECORDS, self._scheduler, lambda: 1)
         self.runtime = runtime
-        self.sender = TransactionMarkerChannelManager(
-            self, self, lambda where: where.partition, self._scheduler
-        )
+        self.sender = TransactionMarkerChannelManager(self, self, self._scheduler, lambda: PATIENCE_MS)
         image = ClusterImage(features={TRANSACTION_VERSION: 2})
         list(runtime.on_image(image, Delta(ClusterImage(), image)))
         shard = runtime.elect(0, self.epoch, self.log)
@@ -240,28 +239,36 @@ class SimCoordinator:
     def complete(self, markers: TransactionMarkers) -> Pending[None]:
         return self.runtime.write(0, lambda machine, now_ms: machine.complete(markers, now_ms))
 
-    def write_markers(
-        self, broker_id: int, request: WriteTxnMarkersRequest
+    node_id = -1  # it leads no partition of data itself
+
+    def leader_of(self, topic: str, partition: int) -> int:
+        return partition
+
+    def ask(
+        self, broker_id: int, request: WriteTxnMarkersRequest, timeout_ms: float
     ) -> Pending[WriteTxnMarkersResponse]:
         """Over the network: late, lost on the way there or back, or twice (where a second one can be told apart)."""
         answer: Pending[WriteTxnMarkersResponse] = Pending()
-        (marker,) = request.markers
         rng = self._rng
 
         def arrive() -> None:
-            response = self._mark(broker_id, marker)
+            response = self._mark(broker_id, request.markers)
             if rng.random() >= self.losing:
                 self._scheduler.call_later(rng.choice([0, 2, 30]), lambda: _resolve(answer, response))
 
         if rng.random() >= self.losing:
             self._scheduler.call_later(rng.choice([0, 1, 20, 150]), arrive)
-        if marker.transaction_version >= 2 and rng.random() < 0.1:
-            self._scheduler.call_later(rng.choice([5, 100, 1_000]), lambda: self._mark(broker_id, marker))
+        if rng.random() < 0.1:
+            again = [marker for marker in request.markers if marker.transaction_version >= 2]
+            self._scheduler.call_later(rng.choice([5, 100, 1_000]), lambda: self._mark(broker_id, again))
         lost = KafkaError(ErrorCode.NETWORK_EXCEPTION, "lost")
-        self._scheduler.call_later(400, lambda: None if answer.done else answer.fail(lost))
+        self._scheduler.call_later(timeout_ms, lambda: None if answer.done else answer.fail(lost))
         return answer
 
-    def _mark(self, broker_id: int, marker: WritableTxnMarker) -> WriteTxnMarkersResponse:
+    def _mark(self, broker_id: int, markers: list[WritableTxnMarker]) -> WriteTxnMarkersResponse:
+        return WriteTxnMarkersResponse(markers=[self._mark_one(broker_id, marker) for marker in markers])
+
+    def _mark_one(self, broker_id: int, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
         code = ErrorCode.NONE
         try:
             self._partitions[broker_id].mark(marker, self._scheduler.now_ms())
@@ -269,8 +276,7 @@ class SimCoordinator:
             code = error.code
         row = WritableTxnMarkerPartitionResult(partition_index=broker_id, error_code=int(code))
         topic = WritableTxnMarkerTopicResult(name="data", partitions=[row])
-        result = WritableTxnMarkerResult(producer_id=marker.producer_id, topics=[topic])
-        return WriteTxnMarkersResponse(markers=[result])
+        return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=[topic])
 
 
 def _resolve(answer: Pending[Any], value: Any) -> None:

@@ -56,9 +56,12 @@ def place(index: int, topic: str = "topic") -> TopicPartition:
 
 
 class MarkerPartitions:
-    """The partitions that markers are written to, each led by the broker of its number."""
+    """The partitions that markers are written to, each led by the broker of its number; the Brokers of a sender."""
+
+    node_id = -1  # none of them is the coordinator's own
 
     def __init__(self) -> None:
+        self.requests: list[tuple[int, WriteTxnMarkersRequest]] = []
         self.written: list[tuple[int, WritableTxnMarker]] = []
         # What single partitions say instead of taking a marker, each once or for good.
         self.refusals: dict[TopicPartition, list[ErrorCode]] = {}
@@ -66,12 +69,13 @@ class MarkerPartitions:
         self.unreachable = 0
         self._held: list[Callable[[], None]] | None = None
 
-    def leader_of(self, where: TopicPartition) -> int | None:
-        return self.leaders.get(where, where.partition)
+    def leader_of(self, topic: str, partition: int) -> int | None:
+        return self.leaders.get(TopicPartition(topic, partition), partition)
 
-    def write_markers(
-        self, broker_id: int, request: WriteTxnMarkersRequest
+    def ask(
+        self, broker_id: int, request: WriteTxnMarkersRequest, timeout_ms: float
     ) -> Pending[WriteTxnMarkersResponse]:
+        self.requests.append((broker_id, request))
         if self.unreachable:
             self.unreachable -= 1
             return Pending.failed(KafkaError(ErrorCode.NETWORK_EXCEPTION, "unreachable"))
@@ -92,7 +96,9 @@ class MarkerPartitions:
             call()
 
     def _write(self, broker_id: int, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        (marker,) = request.markers
+        return WriteTxnMarkersResponse(markers=[self._write_one(broker_id, m) for m in request.markers])
+
+    def _write_one(self, broker_id: int, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
         self.written.append((broker_id, marker))
         topics = [
             WritableTxnMarkerTopicResult(
@@ -107,8 +113,7 @@ class MarkerPartitions:
             )
             for topic in marker.topics
         ]
-        result = WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
-        return WriteTxnMarkersResponse(markers=[result])
+        return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
 
     def _refusal(self, where: TopicPartition) -> ErrorCode:
         left = self.refusals.get(where)
@@ -139,9 +144,7 @@ class TransactionWorld:
         self.runtime: CoordinatorRuntime[TransactionCoordinator] = CoordinatorRuntime(
             TOPIC, self._machine, TRANSACTION_RECORDS, self.scheduler, lambda: 1
         )
-        self.sender = TransactionMarkerChannelManager(
-            self.markers, self, self.markers.leader_of, self.scheduler
-        )
+        self.sender = TransactionMarkerChannelManager(self.markers, self, self.scheduler, lambda: 30_000)
         self.pass_ms = self.scheduler.pass_ms
         self.set_version(version)
         self._load()

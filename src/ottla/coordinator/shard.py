@@ -134,6 +134,23 @@ class ShardLog(Protocol):
         ...
 
 
+class Brokers(Protocol):
+    """The brokers of the cluster, this one among them: who leads what, and questions to them (InterBroker)."""
+
+    @property
+    def node_id(self) -> int:
+        """This broker."""
+        ...
+
+    def leader_of(self, topic: str, partition: int) -> int | None:
+        """Who leads a partition: NO_LEADER while nobody does who can be asked, None if there is no such partition."""
+        ...
+
+    def ask(self, node_id: int, request: Any, timeout_ms: float) -> Pending[Any]:
+        """The response of a broker. Whether a request whose answer was lost has been carried out is not known."""
+        ...
+
+
 class Settings(Protocol):
     """The broker's configuration, by Kafka's names, with typed values."""
 

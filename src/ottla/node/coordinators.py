@@ -6,7 +6,7 @@ until it works clients are answered NOT_COORDINATOR. No record makes a load fail
 does.
 
 Here is also what the pure coordinators are given of a node: its loop (LoopScheduler), its partitions (PartitionLog),
-threads (LoopBackground), and the way to other brokers (LocalChannel).
+threads (LoopBackground), and the way to other brokers (InterBroker, see ottla.server.inter_broker).
 
 Owner: the node, on the broker's loop; a follower of the metadata log, after the replicas.
 """
@@ -44,15 +44,18 @@ from ottla.model.time_slice import PacedCalls, SharedTimeSlice, TimeSlice
 from ottla.node.stalls import freeze_what_stays
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.server.inter_broker import InterBroker
+from ottla.server.partition_metadata import NetworkPartitionMetadataClient
 from ottla.server.transaction.markers import MarkerWriter, TransactionMarkerChannelManager
 from ottla.server.transaction.producer_ids import ProducerIdSource
 from ottla.server.transaction.service import TransactionService
 from ottla.share.coordinator import SHARE_RECORDS, ShareCoordinatorService, ShareCoordinatorShard
 from ottla.share.groups import ShareGroupService
 from ottla.share.persister import DefaultStatePersister
+from ottla.share.state_requests import PersisterStateManager
 from ottla.storage.log.log import Log
 from ottla.storage.validator import AppendOrigin
-from ottla.wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from ottla.wire.messages.transactions import WriteTxnMarkersRequest
 
 if TYPE_CHECKING:
     from ottla.coordinator.group.context import FollowUp
@@ -104,6 +107,7 @@ class Coordinators:
         self.group_assignors = load_assignors(config()["group.consumer.assignors"])
         self._background = LoopBackground(lambda: self.groups)
         scheduler = LoopScheduler(clock, asyncio.get_running_loop())
+        self.brokers = InterBroker(config().node_id, config)
         self.groups = CoordinatorRuntime(
             GROUPS_TOPIC,
             self._group_machine,
@@ -117,18 +121,19 @@ class Coordinators:
         self._runtimes: dict[str, CoordinatorRuntime[Any]] = {GROUPS_TOPIC: self.groups}
         self.transactions = make_transactions(
             replicas,
+            self.brokers,
             self._runtimes,
             scheduler,
             producer_ids,
             lambda: self._partitions(TRANSACTIONS_TOPIC, "transaction.state.log.num.partitions"),
             config,
-            image,
         )
         self._runtimes[TRANSACTIONS_TOPIC] = self.transactions.runtime
         # Asks the controller for the share coordinator's topic; set when the node can.
         self.create_share_topic: Callable[[], object] = lambda: None
         self.share = make_share(
             replicas,
+            self.brokers,
             self.groups,
             scheduler,
             lambda: self._partitions(SHARE_TOPIC, "share.coordinator.state.topic.num.partitions"),
@@ -169,6 +174,7 @@ class Coordinators:
 
     async def apply(self, delta: Delta) -> None:
         """Load the partitions that this broker leads now, and resign from those that it leads no more."""
+        self.brokers.on_image(delta)
         for change in delta.topics.values():
             topic = change.after or change.before
             runtime = None if topic is None else self._runtimes.get(topic.name)
@@ -255,6 +261,7 @@ class Coordinators:
         await self._background.stop()
         for runtime in self._runtimes.values():
             runtime.stop()
+        await self.brokers.close()
 
 
 def _read(found: Log, offset: int, size_bytes: int) -> tuple[bytes, int]:
@@ -273,12 +280,12 @@ def _next_segment(found: Log, offset: int) -> int:
 
 def make_transactions(
     replicas: ReplicaManager,
+    brokers: InterBroker,
     runtimes: Mapping[str, CoordinatorRuntime[Any]],
     scheduler: Scheduler,
     producer_ids: ProducerIdSource,
     partitions: Callable[[], int],
     config: Callable[[], BrokerConfig],
-    image: Callable[[], ClusterImage],
 ) -> TransactionService:
     """`runtimes` is filled as the coordinators are made: a marker for one of their partitions goes through them."""
 
@@ -290,17 +297,16 @@ def make_transactions(
         )
 
     runtime = CoordinatorRuntime(TRANSACTIONS_TOPIC, machine, TRANSACTION_RECORDS, scheduler, partitions)
-    writer = MarkerWriter(replicas, runtimes, scheduler, lambda: config()["request.timeout.ms"])
-    service = TransactionService(runtime, writer, image)
-    sender = TransactionMarkerChannelManager(
-        LocalChannel(writer), service, lambda where: _leader(image(), where), scheduler
-    )
+    request_timeout_ms = _request_timeout_ms(config)
+    writer = MarkerWriter(replicas, runtimes, scheduler, request_timeout_ms)
+    brokers.serve(WriteTxnMarkersRequest, writer.write)
+    service = TransactionService(runtime, writer, brokers)
+    sender = TransactionMarkerChannelManager(brokers, service, scheduler, request_timeout_ms)
     return service
 
 
-def _leader(image: ClusterImage, where: TopicPartition) -> int | None:
-    partition = image.partition(where.topic, where.partition)
-    return None if partition is None else partition.leader
+def _request_timeout_ms(config: Callable[[], BrokerConfig]) -> Callable[[], int]:
+    return lambda: int(config()["request.timeout.ms"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +321,7 @@ class ShareParts:
 
 def make_share(
     replicas: ReplicaManager,
+    brokers: InterBroker,
     groups: CoordinatorRuntime[GroupCoordinatorShard],
     scheduler: Scheduler,
     partitions: Callable[[], int],
@@ -336,8 +343,11 @@ def make_share(
         lambda: int(config()["share.coordinator.append.linger.ms"]),
     )
     coordinator = ShareCoordinatorService(runtime, lambda: config()["share.coordinator.write.timeout.ms"])
-    persister = DefaultStatePersister(coordinator, scheduler, require_topic)
-    return ShareParts(runtime, coordinator, persister, ShareGroupService(groups, persister))
+    request_timeout_ms = _request_timeout_ms(config)
+    states = PersisterStateManager(coordinator, brokers, scheduler, request_timeout_ms)
+    persister = DefaultStatePersister(states, scheduler, require_topic)
+    ends = NetworkPartitionMetadataClient(replicas, brokers, scheduler, request_timeout_ms)
+    return ShareParts(runtime, coordinator, persister, ShareGroupService(groups, persister, ends))
 
 
 def _prune(replicas: ReplicaManager, index: int, offset: int) -> None:
@@ -398,18 +408,6 @@ class PartitionLog:
 
     def when_committed(self, offset: int, call: Callable[[], None]) -> None:
         self.partition.when_committed(offset, call)
-
-
-class LocalChannel:
-    """The way to the only broker there is: this one."""
-
-    def __init__(self, writer: MarkerWriter) -> None:
-        self._writer = writer
-
-    def write_markers(
-        self, broker_id: int, request: WriteTxnMarkersRequest
-    ) -> Pending[WriteTxnMarkersResponse]:
-        return self._writer.write(request)
 
 
 class LoopBackground:

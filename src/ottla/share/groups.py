@@ -10,11 +10,11 @@ Owner: the node, on the broker's loop.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ottla.model.errors import KafkaError
-from ottla.model.ids import Uuid
+from ottla.model.ids import TopicPartition, Uuid
 from ottla.model.pending import Pending, gather
 from ottla.share.persister import DefaultStatePersister, PersisterOutcomes
 from ottla.wire.messages.groups.share import (
@@ -41,14 +41,28 @@ T = TypeVar("T")
 Deleted = list[DeleteShareGroupOffsetsResponseTopic]
 
 
+class PartitionMetadataClient(Protocol):
+    """Asks the leaders of partitions."""
+
+    def latest_offsets(
+        self, partitions: Collection[TopicPartition]
+    ) -> Pending[dict[TopicPartition, int | KafkaError]]:
+        """The high watermark of each, or why it is not known."""
+        ...
+
+
 class ShareGroupService:
     """What needs both coordinators: heartbeats of members, offsets set and deleted, groups deleted."""
 
     def __init__(
-        self, groups: CoordinatorRuntime[GroupCoordinatorShard], persister: DefaultStatePersister
+        self,
+        groups: CoordinatorRuntime[GroupCoordinatorShard],
+        persister: DefaultStatePersister,
+        partitions: PartitionMetadataClient,
     ) -> None:
         self._groups = groups
         self.persister = persister
+        self.partitions = partitions
 
     def _write(
         self, group_id: str, decide: Callable[[GroupCoordinatorShard, int], CoordinatorResult[T]]

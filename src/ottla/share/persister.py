@@ -1,8 +1,8 @@
 """Persister: brings the state of share partitions to the share coordinator (KIP-932).
 
 The first call makes the topic that the share coordinator writes to. Errors that may pass are tried again, with growing
-pauses: a coordinator that is not there yet, is loading or has moved, a topic that it does not know yet. Every other
-error goes to the caller, with the share coordinator's own code (FENCED_STATE_EPOCH, ...).
+pauses: a coordinator that is not there yet, is loading, has moved or does not answer, a topic that it does not know
+yet. Every other error goes to the caller, with the share coordinator's own code (FENCED_STATE_EPOCH, ...).
 
 Questions about many share partitions are asked in slices, so that they do not hold the loop.
 
@@ -38,6 +38,8 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
     }
 )
 

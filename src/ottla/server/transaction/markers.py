@@ -1,25 +1,29 @@
 """Transaction markers (KIP-98): sent to the leaders of a transaction's partitions, and written by them.
 
 TransactionMarkerChannelManager sends a decided transaction until all partitions have it. A partition that is gone needs
-no marker; one that cannot take it now is asked again, wherever its leader is by then. When nothing is left, the
-coordinator is called, and again if it cannot write that. A coordinator that has lost its partition drops what it was
-sending: the next one finds the decision in the log and sends it anew.
+no marker; one that cannot take it now, or whose broker does not answer, is asked again, wherever its leader is by then:
+a marker that is written twice means the same. One request at a time is on its way to another broker, and the markers of
+all transactions that are decided meanwhile are the next one; this broker itself is never waited for. When nothing is
+left, the coordinator is called, and again if it cannot write that. A coordinator that has lost its partition drops what
+it was sending: the next one finds the decision in the log and sends it anew.
 
 MarkerWriter is what WriteTxnMarkers does on the leader. A marker for a partition of a coordinator goes through its
 shard, which alone writes there and has to replay it; every other partition is appended to directly. An answer says for
 each partition that its marker is committed, or why it is not there.
 
-Owner: the node, on the broker's loop. The channel is this broker itself until there are others.
+Owner: the node, on the broker's loop.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from ottla.coordinator.runtime import CoordinatorRuntime, Producer
-from ottla.coordinator.shard import Scheduler
+from ottla.coordinator.shard import Brokers, Scheduler
 from ottla.coordinator.transaction.coordinator import TransactionMarkers
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.metadata.records import NO_LEADER
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
 from ottla.records.control import end_txn_marker
@@ -40,7 +44,8 @@ log = logging.getLogger("ottla.coordinator")
 
 RETRY_MS: Final = 50
 MAX_RETRY_MS: Final = 1_000
-NO_LEADER: Final = -1
+# Markers in one request to another broker; what is left goes with the next.
+MAX_MARKERS: Final = 10_000
 
 _WRITTEN: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION}
@@ -65,14 +70,6 @@ Work = tuple["_Marker", TopicPartition]
 # ---- sending ------------------------------------------------------------------------------------------------
 
 
-class MarkerChannel(Protocol):
-    """The way to a broker."""
-
-    def write_markers(
-        self, broker_id: int, request: WriteTxnMarkersRequest
-    ) -> Pending[WriteTxnMarkersResponse]: ...
-
-
 class Coordinator(Protocol):
     """Whose markers these are."""
 
@@ -90,41 +87,45 @@ class TransactionMarkerChannelManager:
 
     def __init__(
         self,
-        channel: MarkerChannel,
+        brokers: Brokers,
         coordinator: Coordinator,
-        leader_of: Callable[[TopicPartition], int | None],
         scheduler: Scheduler,
+        timeout_ms: Callable[[], float],
     ) -> None:
-        """`leader_of` is None for a partition that does not exist, NO_LEADER while nobody leads it."""
-        self._channel = channel
+        """`timeout_ms` is request.timeout.ms."""
+        self._brokers = brokers
         self._coordinator = coordinator
-        self._leader_of = leader_of
         self._scheduler = scheduler
+        self._timeout_ms = timeout_ms
         # What is under way, the newest of each transactional id.
         self.sending: dict[str, _Sending] = {}
+        # What waits for the answer of a broker, which one request is on its way to.
+        self._busy: dict[int, _Batch] = {}
 
     def send(self, markers: TransactionMarkers) -> None:
         """Take over a decided transaction."""
         sending = _Sending(markers)
         self.sending[markers.transactional_id] = sending
-        self._send(sending)
+        self._send(sending, markers.partitions)
 
-    def _send(self, sending: "_Sending") -> None:
+    def _send(self, sending: "_Sending", partitions: Collection[TopicPartition]) -> None:
         if not self._is_current(sending):
             return
-        by_leader: dict[int, list[TopicPartition]] = {}
-        for partition in sending.left:
-            leader = self._leader_of(partition)
-            if leader is not None:
-                by_leader.setdefault(leader, []).append(partition)
-        sending.left = {partition for found in by_leader.values() for partition in found}
-        by_leader.pop(NO_LEADER, None)
-        sending.asked = len(by_leader)
-        for leader, partitions in by_leader.items():
-            answer = self._channel.write_markers(leader, _request(sending.markers, partitions))
-            answer.then(lambda done: self._answered(sending, done))
-        if not by_leader:
-            self._round_over(sending)
+        by_leader: dict[int, set[TopicPartition]] = {}
+        for partition in partitions:
+            leader = self._brokers.leader_of(*partition)
+            if leader is None:
+                sending.left.discard(partition)
+            else:
+                by_leader.setdefault(leader, set()).add(partition)
+        self._later(sending, by_leader.pop(NO_LEADER, ()))
+        for leader, found in by_leader.items():
+            waiting = self._busy.get(leader)
+            if waiting is None:
+                self._ask(leader, {sending: found}, {})
+            else:
+                waiting.setdefault(sending, set()).update(found)
+        self._complete_if_written(sending)
 
     def _is_current(self, sending: "_Sending") -> bool:
         markers = sending.markers
@@ -136,29 +137,66 @@ class TransactionMarkerChannelManager:
             return False
         return True
 
-    def _answered(self, sending: "_Sending", done: Pending[WriteTxnMarkersResponse]) -> None:
-        sending.asked -= 1
-        if done.error is None:
-            sending.left.difference_update(_written(done.result()))
-            for partition, code in _refusals(done.result()):
-                self._note_refusal(sending, partition, code)
-        if sending.asked == 0:
-            self._round_over(sending)
+    # ---- one broker ---------------------------------------------------------------------------------------
 
-    def _note_refusal(self, sending: "_Sending", partition: TopicPartition, code: ErrorCode) -> None:
-        who = sending.markers.transactional_id
-        log.info("%s: the marker for %s-%d is not written: %s", who, *partition, code.name)
-        if code in _SUPERSEDED:
-            sending.superseded = True
+    def _ask(self, broker_id: int, batch: "_Batch", waiting: "_Batch") -> None:
+        if broker_id != self._brokers.node_id:
+            self._busy[broker_id] = waiting
+        answer = self._brokers.ask(broker_id, _request(batch), self._timeout_ms())
+        answer.then(lambda done: self._answered(broker_id, batch, done))
 
-    def _round_over(self, sending: "_Sending") -> None:
+    def _answered(self, broker_id: int, batch: "_Batch", done: Pending[WriteTxnMarkersResponse]) -> None:
+        if done.error is not None:
+            log.info("broker %d has not answered for %d transactions: %s", broker_id, len(batch), done.error)
+        errors = {} if done.error is not None else _errors(done.result())
+        for sending, partitions in batch.items():
+            self._take_in(sending, partitions, errors.get(sending.markers.producer_id, {}))
+        waiting = self._busy.pop(broker_id, {})
+        following = self._next_batch(waiting)
+        if following:
+            self._ask(broker_id, following, waiting)
+
+    def _next_batch(self, waiting: "_Batch") -> "_Batch":
+        """Takes as much as one request holds; what nobody wants to be sent any more is dropped."""
+        batch: _Batch = {}
+        room = MAX_MARKERS
+        for sending in list(waiting):
+            if room == 0:
+                break
+            partitions = waiting.pop(sending)
+            if not self._is_current(sending):
+                continue
+            batch[sending] = found = set(islice(partitions, room))
+            room -= len(found)
+            if len(found) < len(partitions):
+                waiting[sending] = partitions - found
+        return batch
+
+    def _take_in(self, sending: "_Sending", asked: Collection[TopicPartition], answered: Errors) -> None:
+        """What a broker says of a transaction's partitions; those it says nothing of are asked again."""
         if not self._is_current(sending):
             return
-        if sending.superseded:
-            del self.sending[sending.markers.transactional_id]
-        elif sending.left:
-            self._later(sending, lambda: self._send(sending))
-        else:
+        refused = []
+        for partition in asked:
+            code = answered.get(partition)
+            if code in _WRITTEN:
+                sending.left.discard(partition)
+                continue
+            refused.append(partition)
+            if code is not None:
+                who = sending.markers.transactional_id
+                log.info("%s: the marker for %s-%d is not written: %s", who, *partition, code.name)
+            if code in _SUPERSEDED:
+                del self.sending[sending.markers.transactional_id]
+                return
+        self._later(sending, refused)
+        self._complete_if_written(sending)
+
+    # ---- the end of a transaction -------------------------------------------------------------------------
+
+    def _complete_if_written(self, sending: "_Sending") -> None:
+        if not sending.left and not sending.completing:
+            sending.completing = True
             self._complete(sending)
 
     def _complete(self, sending: "_Sending") -> None:
@@ -174,31 +212,51 @@ class TransactionMarkerChannelManager:
         if error is None:
             del self.sending[sending.markers.transactional_id]
         else:
-            self._later(sending, lambda: self._complete(sending))
+            self._scheduler.call_later(sending.next_pause_ms(), lambda: self._complete(sending))
 
-    def _later(self, sending: "_Sending", call: Callable[[], None]) -> None:
-        delay_ms, sending.retry_ms = sending.retry_ms, min(sending.retry_ms * 2, MAX_RETRY_MS)
-        self._scheduler.call_later(delay_ms, call)
+    def _later(self, sending: "_Sending", partitions: Collection[TopicPartition]) -> None:
+        """Ask for these again, all that come together at once."""
+        if partitions and not sending.again:
+            self._scheduler.call_later(sending.next_pause_ms(), lambda: self._send_again(sending))
+        sending.again.update(partitions)
+
+    def _send_again(self, sending: "_Sending") -> None:
+        partitions, sending.again = sending.again, set()
+        self._send(sending, partitions)
 
 
 class _Sending:
-    """One transaction's markers: which are still to be written."""
+    """One transaction's markers: which are still to be written, and which of those are to be asked for again."""
 
-    __slots__ = ("asked", "left", "markers", "retry_ms", "superseded")
+    __slots__ = ("_pause_ms", "again", "completing", "left", "markers")
 
     def __init__(self, markers: TransactionMarkers) -> None:
         self.markers = markers
         self.left = set(markers.partitions)
-        self.asked = 0
-        self.superseded = False
-        self.retry_ms = RETRY_MS
+        self.again: set[TopicPartition] = set()
+        self.completing = False
+        self._pause_ms = RETRY_MS
+
+    def next_pause_ms(self) -> int:
+        pause_ms, self._pause_ms = self._pause_ms, min(self._pause_ms * 2, MAX_RETRY_MS)
+        return pause_ms
 
 
-def _request(markers: TransactionMarkers, partitions: Iterable[TopicPartition]) -> WriteTxnMarkersRequest:
+# The markers of one request: of each transaction, for these partitions.
+_Batch = dict[_Sending, set[TopicPartition]]
+
+
+def _request(batch: _Batch) -> WriteTxnMarkersRequest:
+    return WriteTxnMarkersRequest(
+        markers=[_marker(sending.markers, partitions) for sending, partitions in batch.items()]
+    )
+
+
+def _marker(markers: TransactionMarkers, partitions: Collection[TopicPartition]) -> WritableTxnMarker:
     topics: dict[str, list[int]] = {}
     for topic, index in partitions:
         topics.setdefault(topic, []).append(index)
-    marker = WritableTxnMarker(
+    return WritableTxnMarker(
         producer_id=markers.producer_id,
         producer_epoch=markers.producer_epoch,
         transaction_result=markers.committed,
@@ -206,28 +264,18 @@ def _request(markers: TransactionMarkers, partitions: Iterable[TopicPartition]) 
         transaction_version=markers.transaction_version,
         topics=[WritableTxnMarkerTopic(name=name, partition_indexes=found) for name, found in topics.items()],
     )
-    return WriteTxnMarkersRequest(markers=[marker])
 
 
-def _written(response: WriteTxnMarkersResponse) -> Iterable[tuple[str, int]]:
-    """The partitions that need no marker any more."""
-    return [
-        (topic.name, partition.partition_index)
-        for marker in response.markers
-        for topic in marker.topics
-        for partition in topic.partitions
-        if partition.error_code in _WRITTEN
-    ]
-
-
-def _refusals(response: WriteTxnMarkersResponse) -> Iterable[tuple[TopicPartition, ErrorCode]]:
-    return [
-        (TopicPartition(topic.name, partition.partition_index), ErrorCode(partition.error_code))
-        for marker in response.markers
-        for topic in marker.topics
-        for partition in topic.partitions
-        if partition.error_code not in _WRITTEN
-    ]
+def _errors(response: WriteTxnMarkersResponse) -> dict[int, Errors]:
+    """By producer id, as no two transactions have the same producer."""
+    errors: dict[int, Errors] = {}
+    for marker in response.markers:
+        found = errors.setdefault(marker.producer_id, {})
+        for topic in marker.topics:
+            for partition in topic.partitions:
+                where = TopicPartition(topic.name, partition.partition_index)
+                found[where] = error_of(partition.error_code) or ErrorCode.NONE
+    return errors
 
 
 # ---- writing ------------------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ Kafka's TransactionCoordinator, the half that faces requests; what is decided is
 Owner: the node, on the broker's loop.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 
 from ottla.coordinator.runtime import CoordinatorRuntime
+from ottla.coordinator.shard import Brokers
 from ottla.coordinator.transaction.coordinator import (
     EndRequest,
     InitRequest,
@@ -16,7 +17,7 @@ from ottla.coordinator.transaction.coordinator import (
     TransactionMarkers,
 )
 from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch, TransactionMetadata
-from ottla.metadata.image import ClusterImage
+from ottla.metadata.records import NO_LEADER
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
@@ -26,17 +27,12 @@ Runtime = CoordinatorRuntime[TransactionCoordinator]
 
 
 class TransactionService:
-    """Asks the shard of a transactional id."""
+    """Asks the shard of a transactional id, and knows which broker has it."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        markers: MarkerWriter,
-        image: Callable[[], ClusterImage],
-    ) -> None:
+    def __init__(self, runtime: Runtime, markers: MarkerWriter, brokers: Brokers) -> None:
         self.runtime = runtime
         self.markers = markers
-        self._image = image
+        self.brokers = brokers
 
     # ---- what clients ask ---------------------------------------------------------------------------------
 
@@ -100,10 +96,10 @@ class TransactionService:
 
     # ---- what partitions ask ------------------------------------------------------------------------------
 
-    @property
-    def is_available(self) -> bool:
-        """Is there a topic to write transactions to?"""
-        return self._image().topic(self.runtime.topic) is not None
+    def coordinator_of(self, transactional_id: str) -> int:
+        """The broker that coordinates a transactional id; NO_LEADER while there is none, or no topic for it yet."""
+        found = self.brokers.leader_of(self.runtime.topic, self.runtime.partition_for(transactional_id))
+        return NO_LEADER if found is None else found
 
     # ---- what the marker sender asks ----------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Asking a transaction's coordinator for partitions before anything is written to them: AddPartitionsToTxnManager.
+"""What must be known of a transaction before anything is written to a partition: AddPartitionsToTxnManager.
 
 A client of transactions version 2 does not announce partitions: the leader adds them to the transaction with the
 first batch (Produce 12, TxnOffsetCommit 5; KIP-890). Older clients have announced them, and the leader makes sure of
@@ -6,17 +6,16 @@ it. Either way the partition first takes a Verification (see ottla.storage.produ
 transaction begins after its end. A partition on which the transaction is open needs no question, so only the first
 request of a transaction asks.
 
-Owner: the node, on the broker's loop. The coordinator is this broker itself until there are others.
+Owner: the node, on the broker's loop. The coordinator is asked by add_partitions.py, wherever it is.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import Final, NamedTuple
 
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.runtime import Producer, translate
-from ottla.coordinator.transaction.metadata import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
+from ottla.coordinator.transaction.metadata import ProducerIdAndEpoch
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
@@ -24,6 +23,7 @@ from ottla.model.pending import Pending
 from ottla.records.batch import BATCH_HEADER, HEADER_SIZE, TRANSACTIONAL_FLAG
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.server.transaction.add_partitions import AddPartitionsToTxnSender, Operation, PartitionErrors
 from ottla.server.transaction.service import TransactionService
 from ottla.storage.producers.verification import NOT_CHECKED, Verification
 from ottla.wire.fast.produce import ProduceFast, TopicKey
@@ -39,29 +39,8 @@ _RETRIED: Final = frozenset(
     }
 )
 
-PartitionErrors = dict[TopicPartition, ErrorCode]
 Place = tuple[TopicKey, int]
 unpack_header = BATCH_HEADER.unpack_from
-
-
-class Operation(Enum):
-    """What a request's version lets its broker do about a partition, and what its client understands."""
-
-    VERIFY_OLD = "verify, for a client that does not know TRANSACTION_ABORTABLE"
-    VERIFY = "verify"
-    ADD = "add"
-
-    @property
-    def adds(self) -> bool:
-        return self is Operation.ADD
-
-    @classmethod
-    def of_produce(cls, version: int) -> "Operation":
-        return cls.ADD if version > 11 else cls.VERIFY if version > 10 else cls.VERIFY_OLD
-
-    @classmethod
-    def of_offset_commit(cls, version: int) -> "Operation":
-        return cls.ADD if version > 4 else cls.VERIFY if version > 3 else cls.VERIFY_OLD
 
 
 class Batch(NamedTuple):
@@ -98,38 +77,6 @@ def begin(
     return Verified(proofs, errors)
 
 
-def ask(
-    transactions: TransactionService,
-    transactional_id: str,
-    producer: ProducerIdAndEpoch,
-    partitions: Sequence[TopicPartition],
-    operation: Operation,
-) -> Pending[PartitionErrors]:
-    """Add the partitions to the transaction, or ask whether they are in it; the errors in a partition's terms."""
-    if not transactions.is_available:
-        return Pending.of(dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-
-    def fail_all(error: KafkaError) -> PartitionErrors:
-        return dict.fromkeys(partitions, _translated(error.code, operation))
-
-    if operation.adds:
-        added = transactions.add_partitions(transactional_id, producer, partitions, EPOCH_BUMP_VERSION)
-        return added.map(lambda _: {}, fail_all)
-    try:
-        found = transactions.verify_partitions(transactional_id, producer, partitions)
-    except KafkaError as error:
-        return Pending.of(fail_all(error))
-    return Pending.of({where: _translated(code, operation) for where, code in found.items() if code})
-
-
-def _translated(code: ErrorCode, operation: Operation) -> ErrorCode:
-    if code is ErrorCode.PRODUCER_FENCED:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if code is ErrorCode.TRANSACTION_ABORTABLE and operation is Operation.VERIFY_OLD:
-        return ErrorCode.INVALID_TXN_STATE
-    return code
-
-
 class AddPartitionsToTxnManager:
     """Verifies the partitions of produce requests and of offsets that are committed in a transaction."""
 
@@ -143,7 +90,7 @@ class AddPartitionsToTxnManager:
         self._config = config
         self._clock = clock
         self._replicas = replicas
-        self._transactions = transactions
+        self._sender = AddPartitionsToTxnSender(transactions, lambda: config()["request.timeout.ms"])
 
     @property
     def _is_enabled(self) -> bool:
@@ -183,7 +130,7 @@ class AddPartitionsToTxnManager:
             open_ones = [where for where, proof in verified.proofs.items() if proof is not None]
             if not open_ones:
                 return verified
-            errors = await ask(self._transactions, transactional_id, producer, open_ones, operation)
+            errors = await self._sender.ask(transactional_id, producer, open_ones, operation)
             waits = operation.adds and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
             config = self._config()
             if not waits or self._clock.now_ms() - began_ms >= _longest_wait_ms(config):
@@ -213,7 +160,7 @@ class AddPartitionsToTxnManager:
         proof = verified.proofs[where]
         if proof is None:
             return Pending.of(None)
-        asked = ask(self._transactions, transactional_id, who, [where], operation)
+        asked = self._sender.ask(transactional_id, who, [where], operation)
         return asked.map(lambda errors: _require_proof(partition, who, proof, errors.get(where)))
 
 

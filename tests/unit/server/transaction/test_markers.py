@@ -4,8 +4,8 @@ import pytest
 from tests.support.transaction_world import TransactionWorld, error_of, place
 
 from ottla.coordinator.transaction.metadata import TransactionState
+from ottla.metadata.records import NO_LEADER
 from ottla.model.errors import ErrorCode
-from ottla.server.transaction.markers import NO_LEADER
 
 S = TransactionState
 RETRIED = [

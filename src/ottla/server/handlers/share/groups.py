@@ -1,12 +1,12 @@
 """Share groups (KIP-932): heartbeat and describe, and where a group starts to read: describe, alter, delete."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ottla.coordinator.group.modern.group import JOIN_EPOCH, LEAVE_EPOCH
 from ottla.metadata.registrations import TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import ZERO_UUID
+from ottla.model.ids import ZERO_UUID, TopicPartition
 from ottla.model.pending import Pending, gather
 from ottla.server.authorized import ALL_GROUP_OPERATIONS
 from ottla.server.context import Context
@@ -123,9 +123,8 @@ def _group_offsets(
             _require_sound(asked.group_id, [numbers for _, numbers in topics])
     except KafkaError as error:
         return Pending.of(_no_offsets(asked.group_id, error.code, str(error)))
-    answers = [_topic_offsets(ctx, asked.group_id, topic, numbers) for topic, numbers in topics]
     unknown = [_unknown_topic(topic) for topic in asked.topics or () if _image(ctx, topic.topic_name) is None]
-    return gather(answers).map(
+    return _found_offsets(ctx, asked.group_id, topics).map(
         lambda found: wire.DescribeShareGroupOffsetsResponseGroup(
             group_id=asked.group_id, topics=found + unknown
         )
@@ -159,41 +158,77 @@ def _image(ctx: Context, topic_name: str) -> TopicImage | None:
     return ctx.node.image().topic(topic_name)
 
 
-def _topic_offsets(
-    ctx: Context, group_id: str, topic: TopicImage, numbers: list[int]
-) -> Pending[wire.DescribeShareGroupOffsetsResponseTopic]:
-    keys = [SharePartitionKey(group_id, topic.id, number) for number in numbers]
-    read = ctx.node.share_groups.persister.read_summaries(keys)
-    return read.map(
-        lambda answers: wire.DescribeShareGroupOffsetsResponseTopic(
-            topic_name=topic.name,
-            topic_id=topic.id,
-            partitions=[_offsets(ctx, topic.name, key.partition, answers[key]) for key in keys],
+def _found_offsets(
+    ctx: Context, group_id: str, topics: list[tuple[TopicImage, list[int]]]
+) -> Pending[list[wire.DescribeShareGroupOffsetsResponseTopic]]:
+    """The share coordinators say where the group starts, the leaders of the partitions how far that is from the end."""
+    service = ctx.node.share_groups
+    places = {
+        SharePartitionKey(group_id, topic.id, number): TopicPartition(topic.name, number)
+        for topic, numbers in topics
+        for number in numbers
+    }
+
+    def find_ends(
+        answers: dict[SharePartitionKey, Pending[Summary]],
+    ) -> Pending[list[wire.DescribeShareGroupOffsetsResponseTopic]]:
+        summaries = {key: _summary(answer) for key, answer in answers.items()}
+        started = [places[key] for key, summary in summaries.items() if _has_lag(summary)]
+        return service.partitions.latest_offsets(started).map(
+            lambda ends: [
+                _topic_offsets(group_id, topic, numbers, summaries, ends) for topic, numbers in topics
+            ]
         )
+
+    return service.persister.read_summaries(list(places)).and_then(find_ends)
+
+
+def _summary(answered: Pending[Summary]) -> Summary:
+    """What cannot be read is reported as not being there, as OffsetFetch does."""
+    return NOTHING_KNOWN if answered.error is not None else answered.result()
+
+
+def _has_lag(summary: Summary) -> bool:
+    return UNKNOWN not in (summary.start_offset, summary.delivery_complete_count)
+
+
+def _topic_offsets(
+    group_id: str,
+    topic: TopicImage,
+    numbers: list[int],
+    summaries: Mapping[SharePartitionKey, Summary],
+    ends: Mapping[TopicPartition, int | KafkaError],
+) -> wire.DescribeShareGroupOffsetsResponseTopic:
+    return wire.DescribeShareGroupOffsetsResponseTopic(
+        topic_name=topic.name,
+        topic_id=topic.id,
+        partitions=[
+            _offsets(
+                number,
+                summaries[SharePartitionKey(group_id, topic.id, number)],
+                ends.get(TopicPartition(topic.name, number)),
+            )
+            for number in numbers
+        ],
     )
 
 
 def _offsets(
-    ctx: Context, topic: str, number: int, answered: Pending[Summary]
+    number: int, summary: Summary, end: int | KafkaError | None
 ) -> wire.DescribeShareGroupOffsetsResponsePartition:
-    # What cannot be read is reported as not being there, as OffsetFetch does.
-    summary = NOTHING_KNOWN if answered.error is not None else answered.result()
-    answer = wire.DescribeShareGroupOffsetsResponsePartition(
-        partition_index=number, start_offset=summary.start_offset, leader_epoch=summary.leader_epoch
-    )
-    if UNKNOWN in (summary.start_offset, summary.delivery_complete_count):
-        return answer
-    try:
-        end = ctx.node.replicas.leader(topic, number).log.high_watermark
-    except KafkaError as error:
+    if isinstance(end, KafkaError):
         return wire.DescribeShareGroupOffsetsResponsePartition(
             partition_index=number,
             start_offset=0,
             leader_epoch=0,
-            error_code=int(error.code),
-            error_message=str(error),
+            error_code=int(end.code),
+            error_message=str(end),
         )
-    answer.lag = end - summary.start_offset - summary.delivery_complete_count
+    answer = wire.DescribeShareGroupOffsetsResponsePartition(
+        partition_index=number, start_offset=summary.start_offset, leader_epoch=summary.leader_epoch
+    )
+    if end is not None:
+        answer.lag = end - summary.start_offset - summary.delivery_complete_count
     return answer
 
 
