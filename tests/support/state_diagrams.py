@@ -17,6 +17,7 @@ from ottla.coordinator.group.share import group as share
 from ottla.coordinator.group.streams import group as streams
 from ottla.coordinator.group.streams import member as streams_member
 from ottla.coordinator.transaction import metadata as transaction
+from ottla.node import broker_lifecycle
 from ottla.raft import core as raft
 from ottla.share import partition
 from ottla.share import state as share_state
@@ -41,6 +42,7 @@ MACHINES: dict[str, tuple[str, Table]] = {
     "A member of a streams group": (streams_member.__name__, streams_member.TRANSITIONS),
     "A transaction": (transaction.__name__, transaction.TRANSITIONS),
     "A shard of a coordinator": (runtime.__name__, runtime.TRANSITIONS),
+    "A broker": (broker_lifecycle.__name__, broker_lifecycle.TRANSITIONS),
     "A voter of the metadata quorum": (raft.__name__, raft.TRANSITIONS),
 }
 

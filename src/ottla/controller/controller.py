@@ -4,8 +4,8 @@ Purpose: ties the pure decisions to the runtime, and both to the quorum's leader
 follows the log as every node does, by its ImageLoader; when this node leads and everything before its epoch has been
 replayed, the controller goes on from there, and gives back what is committed when it leads no longer. Rules: a response
 leaves only when its records are committed; a request that is refused as a whole is answered in its own form, never with
-an exception. What is not in the log (who was heard from when, timers) begins anew with each leadership. All on the loop.
-Make it, start() when the log is loaded, and at the end stop(). Owned by the node.
+an exception. What is not in the log (who was heard from when, timers) begins anew with each leadership. All on the
+loop. Make it, start() when the log is loaded, and at the end stop(). Owned by the node.
 """
 
 import asyncio
@@ -101,11 +101,11 @@ class Controller:
         *,
         metadata_dir: Path,
         listeners: tuple[Endpoint, ...] = (),
-        channel: ControllerChannel | None = None,
+        channel_of: "Callable[[Controller], ControllerChannel] | None" = None,
         random: Random | None = None,
         new_uuid: Callable[[], Uuid] = random_uuid,
     ) -> None:
-        """`loader` is the node's; `channel` leads to the active controller, here if nothing else is given."""
+        """`loader` is the node's; `channel_of` makes the way to the active controller, if that may be another one."""
         self.raft = raft
         self.settings = settings
         self.publisher = loader.publisher
@@ -116,7 +116,8 @@ class Controller:
         self._sources = Sources(random or Random(), new_uuid)  # placement, not security
         self._runtime = ControllerRuntime(raft, self.publisher, clock)
         request = _registration_request(settings.node_id, self._sources.new_uuid(), listeners)
-        self._registration = ControllerRegistrationManager(request, self.publisher, channel or self)
+        channel = self if channel_of is None else channel_of(self)
+        self._registration = ControllerRegistrationManager(request, self.publisher, channel)
         self._ticking: asyncio.Task[None] | None = None
         # Done when it has been active for the first time; made when the loop is there.
         self._was_active: asyncio.Future[None] | None = None

@@ -30,6 +30,8 @@ class NetworkSettings(NamedTuple):
     reconnect_backoff_ms: float
     reconnect_backoff_max_ms: float
     required: Any = MetadataRequest  # the request that a node must serve to be of use
+    # An attempt that comes after failures has more time, up to this (KIP-601).
+    connection_setup_timeout_max_ms: float = 0
 
 
 class NetworkClient:
@@ -49,6 +51,8 @@ class NetworkClient:
         self._on_stale = on_stale
         backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms, random)
         self.peers = Peers(bootstrap, backoff, random)
+        setup_ms = settings.connection_setup_timeout_ms
+        self._setup_time = Backoff(setup_ms, settings.connection_setup_timeout_max_ms, random)
         self._software_version = software_version
         self._authenticator = authenticator
         self._features: dict[str, int] = {}
@@ -175,7 +179,10 @@ class NetworkClient:
             authenticator=self._authenticator() if self._authenticator else None,
             required=self._settings.required,
         )
-        link = self.peers.linked(peer, connection, now, self._settings.connection_setup_timeout_ms)
+        setup_ms = self._settings.connection_setup_timeout_ms
+        if peer.failures and self._settings.connection_setup_timeout_max_ms > setup_ms:
+            setup_ms = self._setup_time.delay_ms(peer.failures + 1)
+        link = self.peers.linked(peer, connection, now, setup_ms)
         self._actions.append(Connect(link, peer.node.host, peer.node.port))
 
     def _drop(self, peer: Peer, reason: str, now: float, *, is_no_broker: bool = False) -> None:

@@ -48,6 +48,7 @@ class NodeClientSettings:
     client_id: str
     request_timeout_ms: int = 30_000
     connection_setup_timeout_ms: float = 10_000
+    connection_setup_timeout_max_ms: float = 30_000
     max_idle_ms: float = 540_000
     max_in_flight: int = 5
     max_response_bytes: int = 100 * 1024 * 1024
@@ -89,6 +90,7 @@ class NodeCore:
                 client_id=settings.client_id,
                 request_timeout_ms=settings.request_timeout_ms,
                 connection_setup_timeout_ms=settings.connection_setup_timeout_ms,
+                connection_setup_timeout_max_ms=settings.connection_setup_timeout_max_ms,
                 max_idle_ms=settings.max_idle_ms,
                 max_in_flight=settings.max_in_flight,
                 max_response_bytes=settings.max_response_bytes,

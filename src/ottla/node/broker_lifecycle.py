@@ -37,8 +37,9 @@ log = logging.getLogger("ottla.node")
 
 OWNER = "broker"
 # Between two requests of a broker that waits for the controller (to be registered, unfenced, let go): doubled each time
-# up to the heartbeat interval.
+# up to the second, or the heartbeat interval.
 FIRST_PAUSE_S: Final = 0.02
+LONGEST_PAUSE_S: Final = 0.25
 # What a controller has for an answer, however short the interval is.
 LEAST_TIME_TO_ANSWER_S: Final = 2.0
 # A broker that the controller does not let go stops anyway: after this long, or when none has answered for this long.
@@ -316,7 +317,7 @@ class BrokerLifecycleManager:
         """Soon at first, and then less and less often."""
         pause_s = FIRST_PAUSE_S * float(2 ** min(self._times_waited, 16))
         self._times_waited += 1
-        return min(pause_s, self._interval_s)
+        return min(pause_s, LONGEST_PAUSE_S, self._interval_s)
 
     async def _ask(self, answer: Any) -> tuple[Any, str | None]:
         """The response, or why there is none; no controller may keep the next heartbeat waiting."""

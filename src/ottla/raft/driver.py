@@ -127,6 +127,7 @@ class RaftDriver:
         self._file = QuorumStateFile(options.metadata_dir / "__cluster_metadata-0")
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="metadata-log")
         self._listener: RaftListener | None = None
+        self._leader_changed: list[Callable[[], None]] = []
         # The core's time is that of the wall clock at the start, and never jumps.
         self._clock_offset_ms = clock.now_ms() - clock.monotonic_ms()
         self._inputs: deque[Callable[[], None]] = deque()
@@ -367,6 +368,8 @@ class RaftDriver:
             listener.on_commit(ready.high_watermark)
         if ready.leader is not None:
             listener.on_leader_changed(*ready.leader)
+            for call in self._leader_changed:
+                call()
         if ready.leads is not None:
             logger.info(
                 "leader of the metadata quorum in epoch %d, log end %d", ready.leads, self.log.end_offset
@@ -501,6 +504,10 @@ class RaftDriver:
     def leader_node(self) -> Node | None:
         """Where the leader is reached on the controllers' listener; None where nobody is known to lead."""
         return self._core.leader_node()
+
+    def when_leader_changes(self, call: Callable[[], None]) -> None:
+        """For whoever asks the leader and need not hear of anything else: called after the listener; must not raise."""
+        self._leader_changed.append(call)
 
     @property
     def has_observers(self) -> bool:

@@ -75,6 +75,7 @@ class InterBroker:
                 client_id=f"broker-{self.node_id}-{sender}",
                 request_timeout_ms=config["request.timeout.ms"],
                 connection_setup_timeout_ms=config["socket.connection.setup.timeout.ms"],
+                connection_setup_timeout_max_ms=config["socket.connection.setup.timeout.max.ms"],
                 max_idle_ms=idle_ms if idle_ms >= 0 else float("inf"),
             )
         )

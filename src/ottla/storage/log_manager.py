@@ -142,7 +142,8 @@ class LogManager:
         self.defaults = defaults or LogConfig()
         self.on_dir_failure = on_dir_failure
         self.on_all_dirs_failed = on_all_dirs_failed
-        self.previous_broker_epoch = UNKNOWN_BROKER_EPOCH
+        # Of the clean stop before; read before anything is loaded, because a load begins another life.
+        self.previous_broker_epoch = self._read_broker_epoch()
         self._loading_stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         # Deleted, but still under their own names: whoever wants such a name renames them first.
@@ -202,7 +203,6 @@ class LogManager:
         `is_stray` says whether the cluster does not know of a log; it is renamed aside.
         """
         self._loop = asyncio.get_running_loop()
-        self.previous_broker_epoch = self._read_broker_epoch()
         config_of = topic_config or (lambda topic: self.defaults)
         with loading.without_gc():
             loading_dirs = [self._load_dir(log_dir, config_of, is_stray) for log_dir in self.dirs.online]

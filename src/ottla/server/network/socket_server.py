@@ -153,7 +153,8 @@ class Connections:
             self._per_kind[connection.host.kind] -= 1
 
     def start_reaping(self) -> None:
-        self._reaper = spawn_restarting(self._reap_forever, name="reaping", owner="connections")
+        if self._reaper is None:
+            self._reaper = spawn_restarting(self._reap_forever, name="reaping", owner="connections")
 
     async def _reap_forever(self) -> None:
         reap_at = self._monotonic() + REAP_INTERVAL_S
@@ -175,17 +176,23 @@ class Connections:
             elif connection.is_idle and silent_s > idle_limit_s:
                 connection.close(f"idle for {silent_s:.0f} s (connections.max.idle.ms)")
 
-    def close_all(self) -> None:
-        if self._reaper is not None:
+    def close_all(self, kind: Listener | None = None) -> None:
+        if self._reaper is not None and kind is None:
             self._reaper.cancel()
         for connection in list(self._open):
-            connection.close()
+            if kind is None or connection.host.kind is kind:
+                connection.close()
 
-    async def finish(self) -> None:
+    async def finish(self, kind: Listener | None = None) -> None:
         """After `close_all`: what handlers were doing is done, or left when it takes too long."""
-        if not self.handlers:
+        running = [
+            task
+            for task, (connection, _) in self.handlers.items()
+            if kind is None or connection.host.kind is kind
+        ]
+        if not running:
             return
-        _, late = await asyncio.wait(list(self.handlers), timeout=FINISH_S)
+        _, late = await asyncio.wait(running, timeout=FINISH_S)
         for task in late:
             connection, coroutine = self.handlers[task]
             what = describe_handler(coroutine)
@@ -323,12 +330,15 @@ class SocketServer:
         }
         return {option: size for option, size in sizes.items() if size > 0}
 
-    async def serve(self, dispatch_of: Callable[[Listener], Dispatch]) -> None:
-        """Begin to answer: `dispatch_of` says what takes the frames of a kind of listener."""
-        for host in self._hosts.values():
-            host.dispatch = dispatch_of(host.kind)
+    async def serve(self, kind: Listener, dispatch: Dispatch) -> None:
+        """Begin to answer on the listeners of a kind: `dispatch` takes their frames."""
+        for host in self._of(kind):
+            host.dispatch = dispatch
             await host.start()
         self.connections.start_reaping()
+
+    def _of(self, kind: Listener | None) -> list[Acceptor]:
+        return [host for host in self._hosts.values() if kind is None or host.kind is kind]
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """The limits may change while the broker runs."""
@@ -342,7 +352,7 @@ class SocketServer:
     def _advertise(self, listener: ListenerConfig) -> Endpoint:
         bound = self._hosts[listener.name].address
         host = listener.host
-        if host == "":
+        if host == "" or (host in ANY_HOST and self._is_for_other_controllers(listener.name)):
             host = _own_name()
         elif host in ANY_HOST:
             host = LOOPBACK
@@ -356,17 +366,21 @@ class SocketServer:
         protocol = SECURITY_PROTOCOLS[listener.security_protocol]
         return Endpoint(listener.name, host, listener.port or bound[1], protocol)
 
+    def _is_for_other_controllers(self, name: str) -> bool:
+        return self._hosts[name].kind is Listener.CONTROLLER and not self._config.is_quorum_by_itself
+
     def address(self, name: str) -> tuple[str, int]:
         return self._hosts[name].address
 
-    def close(self) -> None:
-        for host in self._hosts.values():
+    def close(self, kind: Listener | None = None) -> None:
+        """Listen no more, and hang up: on those of one kind of listener, or on all for good."""
+        for host in self._of(kind):
             host.stop()
-        self.connections.close_all()
+        self.connections.close_all(kind)
 
-    async def finish(self) -> None:
+    async def finish(self, kind: Listener | None = None) -> None:
         """After `close`: handlers that run come to their end."""
-        await self.connections.finish()
+        await self.connections.finish(kind)
 
 
 def limits_of(config: BrokerConfig) -> ConnectionLimits:

@@ -1,0 +1,82 @@
+"""A node's controller role (Kafka's ControllerServer): a controller, and the listener that other nodes ask.
+
+The listener is served before the quorum is joined: whoever starts needs the votes of others, and they need its own.
+Stopping, it leaves the quorum first, so that another controller is active when its listener closes.
+
+Owner: the node, on its loop.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from ottla.config.broker import BrokerConfig
+from ottla.controller.controller import Controller
+from ottla.controller.rules import ControllerSettings, Policies
+from ottla.metadata.registrations import Endpoint
+from ottla.model.clock import Clock
+from ottla.model.ids import NodeId
+from ottla.node.shared_server import SharedServer
+from ottla.server.context import ControllerServices
+from ottla.server.dispatch import Dispatcher
+from ottla.server.forwarding import ActiveController
+from ottla.server.network.connection import Listener
+from ottla.server.network.socket_server import SocketServer
+
+
+class ControllerServer:
+    """One controller of the quorum: standby, or active."""
+
+    def __init__(
+        self,
+        shared: SharedServer,
+        config: BrokerConfig,
+        endpoints: tuple[Endpoint, ...],
+        sockets: SocketServer,
+        clock: Clock,
+        executor: ThreadPoolExecutor,
+    ) -> None:
+        self._shared = shared
+        self._config = config
+        self._sockets = sockets
+        self._clock = clock
+        self._executor = executor
+        self._settings = ControllerSettings(config, shared.cluster_id, Policies.of(config))
+        self.controller = Controller(
+            shared.raft,
+            shared.loader,
+            self._settings,
+            clock,
+            metadata_dir=shared.metadata_dir,
+            listeners=endpoints,
+            channel_of=self._channel_of,
+        )
+
+    def _channel_of(self, controller: Controller) -> ActiveController:
+        self.channel = ActiveController(controller, self._shared.raft, self._shared.remote)
+        return self.channel
+
+    async def start(self) -> None:
+        """Answer other nodes, then join the quorum. A sole voter is active when this returns."""
+        await self._sockets.serve(Listener.CONTROLLER, Dispatcher(self._services(), Listener.CONTROLLER))
+        await self.controller.start()
+
+    def _services(self) -> ControllerServices:
+        return ControllerServices(
+            node_id=NodeId(self._config.node_id),
+            cluster_id=self._shared.cluster_id,
+            clock=self._clock,
+            loop=asyncio.get_running_loop(),
+            executor=self._executor,
+            config=lambda: self._settings.effective(self._shared.metadata.image),
+            image=lambda: self._shared.metadata.image,
+            raft=self._shared.raft,
+            local_controller=self.controller,
+        )
+
+    async def stop(self) -> None:
+        """Hand over, then close the listener."""
+        try:
+            await self.controller.stop()
+        finally:
+            self._sockets.close(Listener.CONTROLLER)
+            await self._sockets.finish(Listener.CONTROLLER)
