@@ -28,7 +28,7 @@ from ottla.metadata.features import cordoned_dirs_supported
 from ottla.metadata.image import CLUSTER_DEFAULT, ClusterImage, ConfigResource, ResourceType
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import NodeId, Uuid, random_uuid
+from ottla.model.ids import NodeId, TopicPartition, Uuid, random_uuid
 from ottla.model.pending import Pending
 from ottla.model.tasks import guarded, spawn, spawn_restarting
 from ottla.node.assignments_manager import AssignmentsManager
@@ -178,6 +178,7 @@ class BrokerServer:
         if self._interrupted:
             self.logs.stop_loading()
         await self.logs.load(topic_config, partial(self._is_stray, image))
+        await self.logs.adopt_futures(partial(self._is_assigned, image))
         self._loading = False
         self._restore_high_watermarks()
 
@@ -365,6 +366,11 @@ class BrokerServer:
             return True
         registration = topic.partitions.get(found.topic_partition.partition)
         return registration is None or self.node_id not in registration.replicas
+
+    def _is_assigned(self, image: ClusterImage, where: TopicPartition, directory_id: Uuid) -> bool:
+        """Does the cluster have this broker's replica in that directory?"""
+        registration = image.partition(*where)
+        return registration is not None and registration.directory(self.node_id) == directory_id
 
     # ---- requests to the controller -----------------------------------------------------------------------
 

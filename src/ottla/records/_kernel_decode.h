@@ -1,4 +1,4 @@
-/* Records to Python objects: scan_records, decode_records. Included once, by _kernel.c. */
+/* Records to Python objects: decode_records. Included once, by _kernel.c. */
 
 #ifndef OTTLA_KERNEL_DECODE_H
 #define OTTLA_KERNEL_DECODE_H
@@ -15,57 +15,6 @@ list_for_records(PyObject *module, walk_t *walk)
     while (next_record(&ahead, &r)) {
     }
     return raise_invalid(module, ahead.problem, ahead.index);
-}
-
-typedef PyObject *(*record_maker)(const record_t *, void *);
-
-/* One object for each record of the section at args[0..3]. */
-static PyObject *
-map_records(PyObject *module, PyObject *const *args, record_maker make, void *context, const uint8_t **base)
-{
-    Py_buffer view;
-    walk_t walk;
-    if (open_section(args, &view, &walk) < 0) {
-        return NULL;
-    }
-    *base = view.buf;
-    PyObject *list = list_for_records(module, &walk);
-    record_t r;
-    while (list != NULL && next_record(&walk, &r)) {
-        PyObject *item = make(&r, context);
-        if (item == NULL) {
-            Py_CLEAR(list);
-            break;
-        }
-        PyList_SET_ITEM(list, (Py_ssize_t)(walk.index - 1), item);
-    }
-    if (list != NULL && walk.problem != PROBLEM_NONE) {
-        Py_CLEAR(list);
-        raise_invalid(module, walk.problem, walk.index);
-    }
-    PyBuffer_Release(&view);
-    return list;
-}
-
-static PyObject *
-make_scanned(const record_t *r, void *context)
-{
-    const uint8_t *base = *(const uint8_t **)context;
-    const int64_t fields[8] = {
-        r->offset_delta,  r->timestamp_delta, r->key - base,   r->key_len,
-        r->value - base,  r->value_len,       r->start - base, r->end - base,
-    };
-    return pack_integers(fields, 8);
-}
-
-static PyObject *
-kernel_scan_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
-{
-    const uint8_t *base;
-    if (expect_arguments("scan_records", nargs, 4, 4) < 0) {
-        return NULL;
-    }
-    return map_records(module, args, make_scanned, &base, &base);
 }
 
 typedef struct {
@@ -140,9 +89,8 @@ sequence_of(int32_t base_sequence, int32_t offset_delta)
 }
 
 static PyObject *
-make_record(const record_t *r, void *context)
+make_record(const record_t *r, const decode_t *d)
 {
-    const decode_t *d = context;
     PyObject *record = named_tuple_new(d->type, 6);
     if (record == NULL) {
         return NULL;
@@ -170,13 +118,32 @@ kernel_decode_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     kernel_state *state = PyModule_GetState(module);
     decode_t d = {.type = state->record_type, .base_sequence = -1};
-    const uint8_t *base;
     if (expect_arguments("decode_records", nargs, 6, 8) < 0 || as_int64(args[4], &d.base_offset) < 0 ||
         as_int64(args[5], &d.base_timestamp) < 0 || (nargs > 6 && as_int32(args[6], &d.base_sequence) < 0) ||
         (nargs > 7 && as_optional_int64(args[7], &d.log_append_time, &d.has_log_append_time) < 0)) {
         return NULL;
     }
-    return map_records(module, args, make_record, &d, &base);
+    Py_buffer view;
+    walk_t walk;
+    if (open_section(args, &view, &walk) < 0) {
+        return NULL;
+    }
+    PyObject *list = list_for_records(module, &walk);
+    record_t r;
+    while (list != NULL && next_record(&walk, &r)) {
+        PyObject *item = make_record(&r, &d);
+        if (item == NULL) {
+            Py_CLEAR(list);
+            break;
+        }
+        PyList_SET_ITEM(list, (Py_ssize_t)(walk.index - 1), item);
+    }
+    if (list != NULL && walk.problem != PROBLEM_NONE) {
+        Py_CLEAR(list);
+        raise_invalid(module, walk.problem, walk.index);
+    }
+    PyBuffer_Release(&view);
+    return list;
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* Python objects to records: encode_record, encode_records. Records to records: rebuild_records for the cleaner,
- * renumber_records for recompression.
+/* Python objects to records: encode_records. Records to records: rebuild_records for the cleaner, renumber_records for
+ * recompression.
  * Sequences are taken as tuples, which no code of the caller's can change while they are gone through.
  * Included once, by _kernel.c. */
 
@@ -197,30 +197,6 @@ out_finish(out_t *out)
     PyObject *result = PyByteArray_FromStringAndSize((const char *)out->data, (Py_ssize_t)out->length);
     out_free(out);
     return result;
-}
-
-static PyObject *
-kernel_encode_record(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
-{
-    int32_t offset_delta;
-    int64_t timestamp_delta;
-    if (expect_arguments("encode_record", nargs, 4, 5) < 0 || as_int32(args[0], &offset_delta) < 0 ||
-        as_int64(args[1], &timestamp_delta) < 0) {
-        return NULL;
-    }
-    PyObject *none = nargs == 5 ? NULL : PyTuple_New(0);
-    if (nargs < 5 && none == NULL) {
-        return NULL;
-    }
-    PyObject *items[3] = {args[2], args[3], nargs == 5 ? args[4] : none};
-    out_t out = {NULL, 0, 0};
-    int failed = out_record(&out, offset_delta, timestamp_delta, items);
-    Py_XDECREF(none);
-    if (failed < 0) {
-        out_free(&out);
-        return NULL;
-    }
-    return out_finish(&out);
 }
 
 static int

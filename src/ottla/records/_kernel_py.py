@@ -341,24 +341,6 @@ def _check_plain_records(
     return problem, lowest, highest
 
 
-def scan_records(
-    buf: Buffer, start: int, end: int, count: int, /
-) -> list[tuple[int, int, int, int, int, int, int, int]]:
-    return [
-        (
-            p.offset_delta,
-            p.timestamp_delta,
-            p.key_start,
-            p.key_len,
-            p.value_start,
-            p.value_len,
-            p.start,
-            p.end,
-        )
-        for p in _walk(buf, start, end, count)
-    ]
-
-
 def _slice(buf: Buffer, start: int, length: int) -> bytes | None:
     return None if length < 0 else bytes(buf[start : start + length])
 
@@ -472,19 +454,6 @@ def _put_record(
         raise OverflowError("a record cannot be larger than 2^31 - 1 bytes")
     _put_varint(out, len(body))
     out += body
-
-
-def encode_record(
-    offset_delta: int,
-    timestamp_delta: int,
-    key: Buffer | None,
-    value: Buffer | None,
-    headers: Sequence[tuple[str | bytes, Buffer | None]] = (),
-    /,
-) -> bytearray:
-    out = bytearray()
-    _put_record(out, _require_int32(offset_delta), _require_int64(timestamp_delta), key, value, headers)
-    return out
 
 
 def encode_records(

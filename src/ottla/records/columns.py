@@ -55,11 +55,8 @@ encode_columns(columns, order, start, stop, max_bytes) -> (section, next)
     but at least one record: it is for the caller to refuse a section that is longer. `next` is the place in
     `order` to go on from, so the section holds next - start records.
 prepare_batch(section, count, timestamp, *, compression=0, level=None, transactional=False) -> bytearray
-    The batch but for what is known only when it is sent (plain: the very `section`, its header filled in).
-stamp_batch(batch, producer_id, producer_epoch, base_sequence) -> bytearray
-    Fills that in, and the CRC last; returns the same object. May be done again, for another sequence.
-build_batch(section, count, timestamp, *, producer_id=-1, producer_epoch=-1, base_sequence=-1, ...)
-    Both at once.
+    The batch but for what is known only when it is sent (plain: the very `section`, its header filled in);
+    batch.stamp_batch fills that in, and the CRC last.
 
     split = split_rows(ids, None, partitions, keyless=sticky)
     for p in range(partitions):
@@ -75,13 +72,7 @@ Owned by nobody at run time; a ColumnBuilder by the one reader that made it.
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.model.ids import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
-from ottla.records.batch import (
-    BATCH_HEADER,
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    MAGIC,
-    stamp_batch,
-)
+from ottla.records.batch import BATCH_HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC
 from ottla.records.column_types import BinColumn, Columns, HeaderColumn, HeaderColumns, RowColumns, RowSplit
 from ottla.records.compression import NONE, compress
 from ottla.records.kernel import KERNEL
@@ -107,7 +98,6 @@ __all__ = [
     "RowColumns",
     "RowSplit",
     "binary_column",
-    "build_batch",
     "encode_columns",
     "header_column",
     "murmur2_partitions",
@@ -115,7 +105,6 @@ __all__ = [
     "prepare_batch",
     "row_columns",
     "split_rows",
-    "stamp_batch",
 ]
 
 _NO_PARTITION: Final = b"\xff\xff\xff\xff"
@@ -198,23 +187,3 @@ def prepare_batch(
         count,
     )
     return out
-
-
-def build_batch(
-    section: bytearray,
-    count: int,
-    timestamp: int,
-    *,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    base_sequence: int = NO_SEQUENCE,
-    compression: int = NONE,
-    level: int | None = None,
-    transactional: bool = False,
-) -> bytearray:
-    """A whole batch of an encoded section."""
-    assert not transactional or producer_id >= 0, "a transactional batch has a producer id"
-    batch = prepare_batch(
-        section, count, timestamp, compression=compression, level=level, transactional=transactional
-    )
-    return stamp_batch(batch, producer_id, producer_epoch, base_sequence)

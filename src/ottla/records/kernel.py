@@ -31,12 +31,8 @@ whole_batches(buf, start, end, end_offset) -> (position, next_offset)
     Walks over batches by their headers' lengths to where the last whole one ends (a fetched run may end in half
     a batch), and gives the offset after it, -1 if there is none. Stops before the first that begins at or after
     `end_offset`: then that is the offset.
-scan_records(buf, start, end, count)
-    -> [(offset_delta, timestamp_delta, key_start, key_len, value_start, value_len, start, end), ...]
-    Positions in `buf`; a length of -1 is null. InvalidRecordError if the structure is broken.
 decode_records(buf, start, end, count, base_offset, base_timestamp, base_sequence=-1, log_append_time=None)
     -> [Record, ...]. InvalidRecordError if the structure is broken.
-encode_record(offset_delta, timestamp_delta, key, value, headers=()) -> bytearray
 encode_records(records, base_timestamp, offset_deltas=None, reserve_bytes=0) -> (bytearray, max_timestamp)
     `records` are (timestamp, key, value, headers); the first `reserve_bytes` are left for a header.
 rebuild_records(buf, start, end, count, mask, base_timestamp, log_append_time=None, new_base_timestamp=None)
@@ -79,13 +75,11 @@ else:
 check_batch = _impl.check_batch
 crc32c = _impl.crc32c
 decode_records = _impl.decode_records
-encode_record = _impl.encode_record
 encode_records = _impl.encode_records
 find_timestamp = _impl.find_timestamp
 judge_records = _impl.judge_records
 rebuild_records = _impl.rebuild_records
 renumber_records = _impl.renumber_records
-scan_records = _impl.scan_records
 summarize_records = _impl.summarize_records
 whole_batches = _impl.whole_batches
 
@@ -95,13 +89,11 @@ __all__ = [
     "check_batch",
     "crc32c",
     "decode_records",
-    "encode_record",
     "encode_records",
     "find_timestamp",
     "judge_records",
     "rebuild_records",
     "renumber_records",
-    "scan_records",
     "summarize_records",
     "whole_batches",
 ]

@@ -243,7 +243,7 @@ class ReplicaManager:
             return None
         config = self._log_config(self._image, topic.name)
         wanted = [
-            NewLog(TopicPartition(topic.name, index), topic.id, config, self._directory(registration))
+            NewLog(TopicPartition(topic.name, index), topic.id, config, registration.directory(self._node_id))
             for index, registration in missing
             if self._is_new(change, index)
         ]
@@ -251,9 +251,6 @@ class ReplicaManager:
             log.info("%s: %d new partitions", topic.name, len(wanted))
             await self._logs.create_ahead(wanted)
         return config
-
-    def _directory(self, registration: PartitionRegistration) -> Uuid:
-        return registration.directories[registration.replicas.index(self._node_id)]
 
     def _host(
         self,
@@ -269,7 +266,7 @@ class ReplicaManager:
                 topic_id,
                 config,
                 is_new=is_new,
-                directory_id=self._directory(registration),
+                directory_id=registration.directory(self._node_id),
             )
         except (KafkaError, OSError) as error:
             if topic_partition not in self._offline:

@@ -110,6 +110,10 @@ def _begins_like(longer: Log, shorter: Log) -> bool:
     return ours == theirs != b""
 
 
+def _has_all_of(copy: Log, source: Log) -> bool:
+    return copy.log_end_offset >= source.log_end_offset and _begins_like(copy, source)
+
+
 class LogManager:
     """The broker's logs."""
 
@@ -600,16 +604,29 @@ class LogManager:
         return copy
 
     async def adopt_futures(self, is_assigned: Callable[[TopicPartition, Uuid], bool]) -> None:
-        """After load: a copy becomes current if the cluster has its directory as the partition's already.
+        """Kafka's recoverAbandonedFutureLogs, after load: a copy where the cluster has the replica becomes its log.
 
-        The broker stopped after the assignment and before the promotion (KIP-858).
+        The broker stopped after the assignment and before the promotion (KIP-858), and its log may be gone with a
+        directory. One that is there and has what the copy has not stays: the move goes on, and ends when nothing is
+        missing.
         """
         for tp, copy in list(self._future.items()):
-            directory_id = self.directory_id(copy)
-            if directory_id is not None and is_assigned(tp, directory_id):
-                logger.info("%s becomes the log of %s", copy.dir, tp)
+            directory_id, source = self.directory_id(copy), self._current.get(tp)
+            if directory_id is None or not is_assigned(tp, directory_id):
+                continue
+            if source is not None and not _has_all_of(copy, source):
+                continue
+            logger.info("%s becomes the log of %s", copy.dir, tp)
+            try:
                 await self._bring_to_disk(copy)
-                await self._promote(tp, self._current.get(tp), copy)
+                if source is None:
+                    await self._promote(tp, None, copy)
+                else:
+                    await self.promote_future(tp)
+            except (OSError, KafkaError) as error:
+                if is_out_of_files(error) or not loading.is_disk_error(error):
+                    raise  # with an empty log in its place the partition would begin anew
+                self.fail_dir(self.dir_of(copy), error)
 
     async def _promote(self, tp: TopicPartition, source: Log | None, copy: Log) -> None:
         """The swap happens before the first await; the source keeps its name until the copy is on the disk.

@@ -15,9 +15,9 @@ from tests.unit.records.arrow_columns import HEADERS, expected, rows
 from ottla.records import _columns_py as twin_columns
 from ottla.records import _columns_py as twin_encode
 from ottla.records import _kernel_py as twin
-from ottla.records.batch import HEADER_SIZE, BatchView, compute_crc
-from ottla.records.columns import BinColumn, HeaderColumn, RowColumns, build_batch, row_columns
-from ottla.records.record import build_batch as build_from_records
+from ottla.records.batch import HEADER_SIZE, BatchView, compute_crc, stamp_batch
+from ottla.records.columns import BinColumn, HeaderColumn, RowColumns, prepare_batch, row_columns
+from ottla.records.record import build_batch
 from ottla.records.types import InvalidRecordError
 
 compiled: ModuleType = pytest.importorskip("ottla.records._kernel")
@@ -95,7 +95,7 @@ def batches(draw: st.DrawFn) -> bytes:
     kind = draw(st.sampled_from([{}, {}, {}, {"compression": 1}, producer | {"transactional": True}]))
     if draw(st.integers(0, 9)) == 0:
         kind = kind | producer | {"control": True}
-    data = build_from_records(draw(new_records), base_offset=draw(st.integers(0, 30)), **kind)
+    data = build_batch(draw(new_records), base_offset=draw(st.integers(0, 30)), **kind)
     if draw(st.integers(0, 4)) == 0:
         data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
         if draw(st.booleans()):
@@ -155,7 +155,7 @@ def test_what_is_written_is_read_back(
         arguments = (columns, order, place, len(places), max_bytes)
         section, after = compiled.encode_columns(*arguments)
         assert (section, after) == twin_encode.encode_columns(*arguments)
-        batch = build_batch(section, after - place, 1234)
+        batch = stamp_batch(prepare_batch(section, after - place, 1234), -1, -1, -1)
         assert BatchView(batch).crc_ok()
         assert compiled.check_batch(batch, 0, len(batch), False)[13:] == (0, 1234, 1234)
         got += compiled.decode_records(batch, HEADER_SIZE, len(batch), after - place, 0, 1234)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from tests.interop.process import wait_until
@@ -11,6 +12,8 @@ from ottla.client.admin.types import ConfigChange, ConfigResource, NewTopic, Res
 from ottla.client.blocking import Admin, Consumer, Producer
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.storage.dirs.checkpoints import CLEAN_SHUTDOWN_FILE
+from ottla.storage.dirs.log_dir import future_dir_name
 from ottla.storage.log import log as log_module
 from ottla.storage.segment.file_records import ColdDataError
 from ottla.testing import Broker
@@ -191,6 +194,51 @@ def test_a_replica_moves_to_another_directory_while_it_is_written(tmp_path: Path
         assert consume(broker, len(expected) + 1) == [*expected, b"after"]
     with Broker({"log.dirs": ",".join(map(str, dirs))}, data_dir=tmp_path) as broker:
         assert consume(broker, len(expected) + 1) == [*expected, b"after"]
+
+
+@pytest.mark.parametrize("lost", ["the log", "part of the copy"])
+def test_a_move_that_a_crash_cut_short_after_the_cluster_knew_of_it_loses_nothing(
+    tmp_path: Path, lost: str
+) -> None:
+    """As Apache Kafka may leave it: the cluster has the replica where only a copy is, whole or not."""
+    dirs = [tmp_path / "one", tmp_path / "two"]
+    settings = {"log.dirs": ",".join(map(str, dirs))}
+    values = [b"%d" % number for number in range(100)]
+    with Broker(settings, data_dir=tmp_path) as broker:
+        produce(broker, values[:50])
+        log = broker.node.logs.get(TOPIC)
+        assert log is not None
+        before, after = log.dir.parent, next(d for d in dirs if d != log.dir.parent)
+        move = AlterReplicaLogDir(
+            path=str(after), topics=[AlterReplicaLogDirTopic(name="orders", partitions=[0])]
+        )
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.request(AlterReplicaLogDirsRequest(dirs=[move]))
+        target = broker.node.logs.dirs.by_path(str(after)).id
+
+        def assigned() -> bool:
+            found = broker.node.controller.image.partition(*TOPIC)
+            return found is not None and found.directory(1) == target
+
+        wait_until(assigned, 20, "the cluster to know of the move")
+    half = tmp_path / "half"
+    copytree(after / "orders-0", half)
+    with Broker(settings, data_dir=tmp_path) as broker:
+        produce(broker, values[50:])
+    copy = after / future_dir_name(TOPIC)
+    if lost == "the log":
+        (after / "orders-0").rename(copy)
+    else:
+        (after / "orders-0").rename(before / "orders-0")
+        half.rename(copy)
+    for path in dirs:
+        (path / CLEAN_SHUTDOWN_FILE).unlink()
+    with Broker(settings, data_dir=tmp_path) as broker:
+        wait_until((after / "orders-0").is_dir, 20, "the move to end")
+        assert produce(broker, [b"more"]) == [100]
+        assert consume(broker, 101) == [*values, b"more"]
+    assert [path.name for path in after.glob("orders-0*")] == ["orders-0"]
+    assert list(before.glob("orders-0")) == []
 
 
 def test_a_second_broker_on_the_same_directory_is_refused(broker: Broker) -> None:

@@ -51,7 +51,7 @@ def on_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """The modules above the kernel, running on one or the other."""
     chosen = implementation(request.param)
     for module in (batch, record, compaction):
-        for name in ("crc32c", "decode_records", "encode_record", "encode_records", "rebuild_records"):
+        for name in ("crc32c", "decode_records", "encode_records", "rebuild_records"):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, getattr(chosen, name))
     return request.param

@@ -7,23 +7,20 @@ import pyarrow as pa
 import pytest
 from tests.unit.records.arrow_columns import HEADERS, header_array
 
-from ottla.records.batch import HEADER_SIZE, BatchView
+from ottla.records.batch import HEADER_SIZE, BatchView, stamp_batch
 from ottla.records.columns import (
     BinColumn,
     HeaderColumn,
     RowColumns,
     binary_column,
-    build_batch,
     header_column,
     no_partitions,
     prepare_batch,
     row_columns,
-    stamp_batch,
 )
 from ottla.records.compression import CODECS
-from ottla.records.kernel import decode_records, encode_record
-from ottla.records.record import build_batch as build_from_records
-from ottla.records.record import read_records
+from ottla.records.kernel import decode_records, encode_records
+from ottla.records.record import build_batch, read_records
 
 ALL = 1 << 30
 KEYS = [b"a", None, b"", b"dd", b"z" * 300]
@@ -57,8 +54,8 @@ def test_rows_become_records(columns: Any) -> None:
 def test_each_record_is_what_the_record_encoder_writes(columns: Any) -> None:
     cols = row_columns(pa.array(KEYS), pa.array(VALUES), header_array(LISTS))
     section, _ = columns.encode_columns(cols, None, 0, 5, ALL)
-    one_by_one = [encode_record(i, 0, KEYS[i], VALUES[i], LISTS[i] or ()) for i in range(5)]
-    assert section[HEADER_SIZE:] == b"".join(one_by_one)
+    records = [(0, KEYS[i], VALUES[i], LISTS[i] or ()) for i in range(5)]
+    assert section[HEADER_SIZE:] == encode_records(records, 0)[0]
 
 
 def test_slices_and_chosen_rows(columns: Any) -> None:
@@ -111,7 +108,7 @@ def test_sections_are_cut(columns: Any, max_bytes: int) -> None:
         assert after > start
         assert len(section) <= max_bytes or after == start + 1
         if after < 150:  # the next record would not have fitted
-            more = encode_record(after - start, 0, None, values[after])
+            more, _ = encode_records([(0, None, values[after], ())], 0, [after - start])
             assert len(section) + len(more) > max_bytes
         got += [value for _, value, _ in decoded(section, after - start)]
         start = after
@@ -120,7 +117,7 @@ def test_sections_are_cut(columns: Any, max_bytes: int) -> None:
 
 def test_a_section_may_fill_its_limit(columns: Any) -> None:
     cols = row_columns(None, pa.array([b"v" * 20] * 3))
-    size = HEADER_SIZE + 2 * len(encode_record(0, 0, None, b"v" * 20))
+    size = HEADER_SIZE + len(encode_records([(0, None, b"v" * 20, ())] * 2, 0)[0])
     assert [columns.encode_columns(cols, None, 0, 3, size - cut)[1] for cut in (-1, 0, 1)] == [2, 2, 1]
 
 
@@ -384,11 +381,14 @@ def test_many_rows_are_split(columns: Any) -> None:
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_batches_are_what_the_record_builder_makes(columns: Any, codec: int) -> None:
     cols = row_columns(pa.array(KEYS), pa.array(VALUES), header_array(LISTS))
-    producer = {"producer_id": 77, "producer_epoch": 3, "base_sequence": 12, "transactional": True}
     section, after = columns.encode_columns(cols, None, 0, 5, ALL)
-    batch = build_batch(section, after, 123456, compression=codec, **producer)
+    batch = stamp_batch(
+        prepare_batch(section, after, 123456, compression=codec, transactional=True), 77, 3, 12
+    )
     records = [(123456, KEYS[i], VALUES[i], LISTS[i] or ()) for i in range(5)]
-    assert batch == build_from_records(records, compression=codec, **producer)
+    assert batch == build_batch(
+        records, compression=codec, producer_id=77, producer_epoch=3, base_sequence=12, transactional=True
+    )
     view = BatchView(batch)
     assert view.crc_ok()
     assert [(r.key, r.value, list(r.headers)) for r in read_records(view)] == of_rows(0, 1, 2, 3, 4)

@@ -301,10 +301,10 @@ def test_long_input_is_shared_by_threads(columns: Any) -> None:
 WITHOUT_MEMORY = """
 import resource
 from ottla.records import _kernel
-from ottla.records.kernel import encode_record
+from ottla.records.kernel import encode_records
 
 large = bytearray(1 << 28)
-record = bytes(encode_record(0, 0, b"k", b"v" * 100))
+record = bytes(encode_records([(0, b"k", b"v" * 100, ())], 0)[0])
 large[: len(record)] = record
 builder = _kernel.ColumnBuilder(True)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

@@ -7,7 +7,7 @@ from tests.unit.records.java_vectors import DELETE_RETENTION_MS, JAVA, NOW_MS
 
 from ottla.records.batch import BatchView
 from ottla.records.compaction import Filtered, collect_keys, filter_batch
-from ottla.records.kernel import OffsetMap, scan_records
+from ottla.records.kernel import OffsetMap, decode_records
 from ottla.records.record import build_batch, read_records
 from ottla.records.types import Buffer
 
@@ -28,9 +28,10 @@ class Keep:
     def retain_mask(
         self, buf: Buffer, start: int, end: int, count: int, base_offset: int, _latest: int, _deletes: bool
     ) -> tuple[bytearray, int, bool]:
-        rows = scan_records(buf, start, end, count)
-        mask = bytearray(base_offset + row[0] in self.offsets for row in rows)
-        return mask, sum(mask), any(keep and row[5] < 0 for keep, row in zip(mask, rows, strict=True))
+        records = decode_records(buf, start, end, count, base_offset, 0)
+        kept = [record for record in records if record.offset in self.offsets]
+        mask = bytearray(record in kept for record in records)
+        return mask, len(kept), any(record.value is None for record in kept)
 
 
 def cleaned(

@@ -23,6 +23,17 @@ def section(kernel: ModuleType, records: object = RECORDS, base: int = 1000) -> 
     return kernel.encode_records(records, base)[0]
 
 
+def one_record(
+    kernel: ModuleType,
+    offset_delta: int,
+    timestamp_delta: int,
+    key: object,
+    value: object,
+    headers: object = (),
+) -> bytearray:
+    return kernel.encode_records([(timestamp_delta, key, value, headers)], 0, [offset_delta])[0]
+
+
 def sealed(data: bytearray) -> bytearray:
     struct.pack_into(">I", data, 17, compute_crc(data, 0, len(data)))
     return data
@@ -61,52 +72,39 @@ def test_sequences_and_append_time(kernel: ModuleType) -> None:
 
 
 def test_deltas_wrap_as_in_java(kernel: ModuleType) -> None:
-    data = bytes(kernel.encode_record(1, 2**63 - 1, None, None))
+    data = bytes(one_record(kernel, 1, 2**63 - 1, None, None))
     [record] = kernel.decode_records(data, 0, len(data), 1, 2**63 - 1, 1)
     assert (record.offset, record.timestamp) == (-(2**63), -(2**63))
 
 
 def test_header_names_that_are_not_text_are_replaced(kernel: ModuleType) -> None:
-    data = kernel.encode_record(0, 0, None, None, [(b"\xff\xfe", b"v")])
+    data = one_record(kernel, 0, 0, None, None, [(b"\xff\xfe", b"v")])
     [record] = kernel.decode_records(data, 0, len(data), 1, 0, 0)
     assert record.headers == (("��", b"v"),)
-
-
-def test_scan_gives_positions(kernel: ModuleType) -> None:
-    data = b"??" + section(kernel)
-    scanned = kernel.scan_records(data, 2, len(data), 3)
-    assert [(row[0], row[1]) for row in scanned] == [(0, 0), (1, -100), (2, 100)]
-    _, _, key, key_len, value, value_len, start, end = scanned[0]
-    assert data[key : key + key_len] == b"key"
-    assert data[value : value + value_len] == b"value"
-    assert start == 2
-    assert end == scanned[1][6]
-    assert [row[3] for row in scanned] == [3, -1, 0]
-    assert [row[5] for row in scanned] == [5, 0, -1]
-    assert scanned[2][7] == len(data)
 
 
 @pytest.mark.parametrize(
     "value", [0, 1, -1, 63, -64, 64, -65, 8191, 8192, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63)]
 )
 def test_every_size_of_varint(kernel: ModuleType, value: int) -> None:
-    data = kernel.encode_record(0, value, None, None)
-    assert kernel.scan_records(data, 0, len(data), 1)[0][1] == value
+    data = one_record(kernel, 0, value, None, None)
+    [record] = kernel.decode_records(data, 0, len(data), 1, 0, 0)
+    assert record.timestamp == value
 
 
 @pytest.mark.parametrize("size", [0, 1, 50, 51, 52, 60, 63, 64, 8180, 8192, 70_000, 1_100_000])
 def test_every_size_of_record_length(kernel: ModuleType, size: int) -> None:
     for headers in ((), [("name", b"h" * size)]):
         value = None if headers else b"v" * size
-        data = kernel.encode_record(0, 0, bytearray(b"k"), value, headers)
+        data = one_record(kernel, 0, 0, bytearray(b"k"), value, headers)
         [record] = kernel.decode_records(data, 0, len(data), 1, 0, 0)
         assert record.value == value
         assert record.headers == tuple(headers)
 
 
 def test_bytes_like_keys_and_values(kernel: ModuleType) -> None:
-    plain = kernel.encode_record(3, 4, b"key", b"value")
-    assert kernel.encode_record(3, 4, bytearray(b"key"), memoryview(b"value")) == plain
+    plain = one_record(kernel, 3, 4, b"key", b"value")
+    assert one_record(kernel, 3, 4, bytearray(b"key"), memoryview(b"value")) == plain
     assert kernel.encode_records([[4, b"key", b"value", []]], 0, [3])[0] == plain
 
 
@@ -259,7 +257,6 @@ BROKEN = [
 def test_broken_structure(kernel: ModuleType, data: bytes, count: int, problem: Problem, index: int) -> None:
     assert kernel.summarize_records(data, 0, len(data), count, 0, False)[:2] == (problem, index)
     for call in (
-        lambda: kernel.scan_records(data, 0, len(data), count),
         lambda: kernel.decode_records(data, 0, len(data), count, 0, 0),
         lambda: kernel.find_timestamp(data, 0, len(data), count, 0, 0, None, 1, 0),
         lambda: judged(kernel, data, count),
@@ -284,7 +281,6 @@ def test_ranges_outside_the_buffer_are_errors_of_the_caller(kernel: ModuleType, 
         lambda: kernel.find_timestamp(b"abc", start, end, 1, 0, 0, None, 0, 0),
         lambda: kernel.renumber_records(b"abc", start, end, 1),
         lambda: kernel.check_batch(b"abc", start, end, False),
-        lambda: kernel.scan_records(b"abc", start, end, 1),
         lambda: kernel.decode_records(b"abc", start, end, 1, 0, 0),
     ):
         with pytest.raises(ValueError, match="does not lie in a buffer"):
@@ -398,7 +394,8 @@ def test_rebuild_on_a_given_base_and_with_append_time(kernel: ModuleType) -> Non
     assert [record.timestamp for record in decoded] == [1000, 900, 1100]
     rebuilt, base, highest, _ = kernel.rebuild_records(data, 0, len(data), 3, b"\x01\x01\x01", 1000, 4000)
     assert (base, highest) == (4000, 4000)
-    assert [row[1] for row in kernel.scan_records(rebuilt, 0, len(rebuilt), 3)] == [0, 0, 0]
+    decoded = kernel.decode_records(rebuilt, 0, len(rebuilt), 3, 0, base)
+    assert [record.timestamp for record in decoded] == [4000, 4000, 4000]
 
 
 def test_rebuild_of_nothing_and_of_bad_input(kernel: ModuleType) -> None:

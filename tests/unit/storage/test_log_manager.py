@@ -1,8 +1,10 @@
 """The log manager: creating, loading, stopping, deleting, failing, moving and describing logs."""
 
 import asyncio
+import errno
 import json
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 from tests.support.clock import ManualClock
@@ -22,6 +24,7 @@ from tests.unit.storage.manager_support import (
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid, random_uuid
+from ottla.storage import log_manager
 from ottla.storage.config import LogConfig
 from ottla.storage.dirs.checkpoints import UNKNOWN_BROKER_EPOCH, parse_offsets
 from ottla.storage.dirs.log_dir import (
@@ -35,7 +38,7 @@ from ottla.storage.dirs.log_dir import (
 from ottla.storage.dirs.meta_properties import MetaPropertiesError
 from ottla.storage.errors import StorageError
 from ottla.storage.log.log import Log
-from ottla.storage.log_manager import DuplicateLogError, NewLog
+from ottla.storage.log_manager import DuplicateLogError, LogManager, NewLog
 
 
 def offsets(path: Path) -> dict[TopicPartition, int]:
@@ -674,6 +677,84 @@ def test_a_copy_the_cluster_has_assigned_is_adopted_at_start(tmp_path: Path) -> 
             assert list(one.glob("orders-0")) == []
 
     run(begin)
+    run(adopt)
+
+
+def copied_to_the_second_dir(manager: LogManager, records: int) -> Log:
+    """A log in the first directory, and a copy of it in the second."""
+    source = manager.get_or_create(TP, TOPIC_ID, small(), directory_id=manager.dirs[0].id)
+    fill(source, records)
+    copy = manager.create_future(TP, manager.dirs[1])
+    for segment in source.segments:
+        for _, batch in segment.batches():
+            copy.append_as_follower(bytearray(batch.raw()), NOW_MS)
+    return source
+
+
+def test_a_copy_whose_log_is_gone_takes_its_place_if_the_cluster_has_it_there(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+
+    async def begin() -> None:
+        async with running(one, two) as manager:
+            copied_to_the_second_dir(manager, 3)
+
+    async def adopt() -> None:
+        async with running(one, two) as manager:
+            elsewhere, target = (log_dir.id for log_dir in manager.dirs)
+            await manager.adopt_futures(lambda tp, directory: directory == elsewhere)
+            assert manager.get(TP) is None
+            await manager.adopt_futures(lambda tp, directory: directory == target)
+            assert manager.get_future(TP) is None
+            assert manager.current_logs[TP].dir == two / "orders-0"
+            assert manager.get_or_create(TP, TOPIC_ID, is_new=False).log_end_offset == 3
+
+    run(begin)
+    rmtree(one / "orders-0")
+    run(adopt)
+
+
+def test_a_copy_that_lacks_something_does_not_take_the_place_of_its_log(tmp_path: Path) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+
+    async def begin() -> None:
+        async with running(one, two) as manager:
+            append(copied_to_the_second_dir(manager, 3), (b"after", b"the copy"))
+
+    async def adopt() -> None:
+        async with running(one, two) as manager:
+            await manager.adopt_futures(lambda tp, directory: True)
+            assert manager.current_logs[TP].dir == one / "orders-0"
+            assert manager.current_logs[TP].log_end_offset == 4
+            assert manager.get_future(TP) is not None
+
+    run(begin)
+    run(adopt)
+
+
+def test_a_directory_that_fails_when_its_copy_is_adopted_is_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+
+    async def begin() -> None:
+        async with running(one, two) as manager:
+            copied_to_the_second_dir(manager, 3)
+
+    async def adopt() -> None:
+        async with running(one, two) as manager:
+
+            def broken(path: Path) -> None:
+                raise OSError(errno.EIO, "broken")
+
+            monkeypatch.setattr(log_manager, "fsync_dir", broken)
+            await manager.adopt_futures(lambda tp, directory: True)
+            assert [log_dir.online for log_dir in manager.dirs] == [True, False]
+            with pytest.raises(KafkaError) as error:
+                manager.get_or_create(TP, TOPIC_ID, is_new=False)
+            assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(begin)
+    rmtree(one / "orders-0")
     run(adopt)
 
 

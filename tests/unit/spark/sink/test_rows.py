@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from ottla.client.producer.partitioner import murmur2
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.records.batch import iter_batches
-from ottla.records.columns import stamp_batch
+from ottla.records.batch import iter_batches, stamp_batch
 from ottla.records.record import Record, read_records
 from ottla.spark.sink.options import SinkOptions, sink_options
 from ottla.spark.sink.task import RowEncoder, RowError, gather
