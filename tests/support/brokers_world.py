@@ -253,7 +253,11 @@ class Broker:
             return REQUEST_TIMEOUT_MS
 
         self.transactions = CoordinatorRuntime(
-            TRANSACTIONS, self._machine, TRANSACTION_RECORDS, scheduler, lambda: cluster.partitions(TRANSACTIONS)
+            TRANSACTIONS,
+            self._machine,
+            TRANSACTION_RECORDS,
+            scheduler,
+            lambda: cluster.partitions(TRANSACTIONS),
         )
         writer = MarkerWriter(self, {}, scheduler, timeout_ms)  # type: ignore[arg-type]
         self.brokers.serve(WriteTxnMarkersRequest, writer.write)
@@ -261,7 +265,11 @@ class Broker:
         self.markers = TransactionMarkerChannelManager(self.brokers, self.service, scheduler, timeout_ms)
         self.sender = AddPartitionsToTxnSender(self.service, timeout_ms)
         self.states = CoordinatorRuntime(
-            SHARE_STATE, self._share_machine, SHARE_RECORDS, scheduler, lambda: cluster.partitions(SHARE_STATE)
+            SHARE_STATE,
+            self._share_machine,
+            SHARE_RECORDS,
+            scheduler,
+            lambda: cluster.partitions(SHARE_STATE),
         )
         self.share = ShareCoordinatorService(self.states, lambda: 5_000)
         share_coordinators = PersisterStateManager(self.share, self.brokers, scheduler, timeout_ms)

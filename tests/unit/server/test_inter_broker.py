@@ -133,7 +133,9 @@ def test_a_broker_that_stops_hangs_up_and_asks_nobody(cluster: Cluster) -> None:
     ask(cluster, 2)
     asyncio.run(broker.brokers.close())
     assert [client.closed for client in broker.clients] == [True]
-    assert error_of(ask(cluster, 2, AddPartitionsToTxnRequest(transactions=[]))) is ErrorCode.NETWORK_EXCEPTION
+    assert (
+        error_of(ask(cluster, 2, AddPartitionsToTxnRequest(transactions=[]))) is ErrorCode.NETWORK_EXCEPTION
+    )
 
 
 def test_before_it_knows_the_cluster_it_knows_nobody() -> None:

@@ -121,7 +121,9 @@ def test_a_coordinator_that_moves_leaves_the_markers_to_the_next(cluster: Cluste
         cluster.broker(COORDINATOR).row()
 
 
-def test_a_batch_that_comes_after_the_end_is_refused_although_it_was_verified_before(cluster: Cluster) -> None:
+def test_a_batch_that_comes_after_the_end_is_refused_although_it_was_verified_before(
+    cluster: Cluster,
+) -> None:
     """The answer of the coordinator is on its way while the transaction is aborted."""
     producer = cluster.broker(COORDINATOR).init()
     partition = cluster.data[place(1)]

@@ -138,7 +138,8 @@ def test_what_waits_for_a_busy_coordinator_is_one_request(cluster: Cluster) -> N
     producers = {name: cluster.broker(COORDINATOR).init(name) for name in "abcd"}
     cluster.network.hold(COORDINATOR)
     answers = [
-        cluster.broker(LEADER).verify(name, producers[name], place(index)) for index, name in enumerate("abcd")
+        cluster.broker(LEADER).verify(name, producers[name], place(index))
+        for index, name in enumerate("abcd")
     ]
     assert asked(cluster) == [{"a": {place(0)}}]
     cluster.network.release(COORDINATOR)
