@@ -458,9 +458,8 @@ class RaftCore:
 
     def _unattached(self) -> bool:
         """Knows of no leader that can be reached: looks for one; a voter, for a time."""
-        if self.state.is_voter and self._stands_for_election():
+        if self._stands_for_election():
             return True
-        self._wake_ms = self._deadline_ms if self.state.is_voter and not self._is_disk_behind() else inf
         self._fetch_from_anybody()
         return False
 
@@ -497,9 +496,8 @@ class RaftCore:
 
     def _follower(self) -> bool:
         """Fetches from the leader; a voter that gets no answer for the fetch time-out stands for election."""
-        if self.state.is_voter and self._stands_for_election():
+        if self._stands_for_election():
             return True
-        self._wake_ms = self._deadline_ms if self.state.is_voter and not self._is_disk_behind() else inf
         self._fetch_from_leader()
         return False
 
@@ -522,9 +520,9 @@ class RaftCore:
     def _resigned(self) -> bool:
         """Tells the voters that it no longer leads, and who should; gives them the time of an election."""
         state = self.state
-        if state.is_only_voter and self._stands_for_election():
-            return True
-        if self.now_ms >= self._deadline_ms and not self._stopping and not state.is_only_voter:
+        if state.is_only_voter:
+            return self._stands_for_election()
+        if self.now_ms >= self._deadline_ms and not self._stopping:
             if state.epoch >= MAX_EPOCH:
                 return self._out_of_epochs()
             # In the same epoch this replica is still the leader, and would follow itself.
@@ -541,9 +539,13 @@ class RaftCore:
 
     def _stands_for_election(self) -> bool:
         """Is its time over, and may it stand?"""
-        if self.now_ms < self._deadline_ms or self._is_disk_behind() or self._stopping:
-            return False
-        return self._to_prospective()
+        if not self.state.is_voter or self._stopping or self._is_disk_behind():
+            self._wake_ms = inf
+        elif self.now_ms >= self._deadline_ms:
+            return self._to_prospective()
+        else:
+            self._wake_ms = self._deadline_ms
+        return False
 
     def _must_flush(self) -> bool:
         """A voter, and who may become one, has on disk what it fetches beyond."""
@@ -587,7 +589,8 @@ class RaftCore:
                 nodes.append(node)
         first = self._draw(len(nodes)) if nodes else 0
         for node in nodes[first:] + nodes[:first]:
-            if self.ask(node, self._fetch_request(), RaftCore._fetch_answered):
+            if self._is_ready(node.node_id):
+                self.ask(node, self._fetch_request(), RaftCore._fetch_answered)
                 return
 
     def _report(self, leader: Node) -> bool:
@@ -668,6 +671,8 @@ class RaftCore:
 
     def _tell_voters(self, leader: LeaderState) -> None:
         """BeginQuorumEpoch to those who have not answered it, and at intervals to those who do not fetch."""
+        if self.state.is_only_voter:
+            return
         interval_ms = self.timeouts.fetch_ms // 2
         is_due = self.now_ms >= leader.begin_epoch_ms
         if is_due:
