@@ -196,6 +196,8 @@ class Controller:
         self._begin_soft_state(state.image)
         # The first in the log, before anybody else decides.
         written = self._runtime.submit(lambda image: ControllerResult(None, records))
+        if written.done() and (refusal := written.exception()) is not None:
+            raise refusal  # without them nothing else can be decided
         spawn(self._complete_activation(epoch, written), name="becoming active", owner=OWNER)
         self._registration.leader_changed()
 
@@ -223,8 +225,7 @@ class Controller:
         try:
             await written
             logger.info("the active controller of epoch %d", epoch)
-            # An earlier one may have been in the middle of thousands.
-            await self._submit(replication_control.elect_missing_leaders)
+            await self._repair()  # an earlier one may have been in the middle of thousands
         except KafkaError as error:
             logger.warning("not active in epoch %d after all: %s", epoch, error)
             return
@@ -371,7 +372,7 @@ class Controller:
         try:
             decision = await self._submit(partial(self._heartbeat, request))
             if decision.unfinished:
-                await self._decide(cluster_control.finish_transition, request.broker_id, request.broker_epoch)
+                await self._repair()
         except KafkaError as error:
             return lifecycle.BrokerHeartbeatResponse(error_code=error.code, should_shut_down=False)
         if decision.state is BrokerControlState.CONTROLLED_SHUTDOWN:
@@ -396,6 +397,7 @@ class Controller:
         heartbeats = self.heartbeats
         try:
             response = await self._decide(cluster_control.unregister_broker, request)
+            await self._repair()
         except KafkaError as error:
             return lifecycle.UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
         heartbeats.remove(request.broker_id)
@@ -492,16 +494,20 @@ class Controller:
         await self._loader.maybe_snapshot()
 
     async def _fence_expired(self) -> None:
-        heartbeats = self.heartbeats
-        for broker_id in heartbeats.expired(self.image, self._clock.monotonic_ms()):
+        for broker_id in self.heartbeats.expired(self.image, self._clock.monotonic_ms()):
             logger.warning("broker %d has not been heard from: it is fenced", broker_id)
-            await self._submit(partial(self._fence, broker_id, heartbeats))
+            await self._submit(partial(self._fence, broker_id))
+            await self._repair()
 
-    def _fence(
-        self, broker_id: int, heartbeats: BrokerHeartbeatManager, rules: ClusterRules
-    ) -> ControllerResult[None]:
-        now_ms = self._clock.monotonic_ms()
-        return cluster_control.fence_expired_broker(rules, broker_id, heartbeats, now_ms)
+    def _fence(self, broker_id: int, rules: ClusterRules) -> ControllerResult[None]:
+        # It may have been heard from since, or be gone.
+        if broker_id not in self.heartbeats.expired(rules.image, self._clock.monotonic_ms()):
+            return ControllerResult(None)
+        return ControllerResult(None, cluster_control.fence_broker(rules, broker_id))
+
+    def _repair(self) -> "asyncio.Future[None]":
+        """The rest of what a change of a broker means for its partitions, in slices."""
+        return self._submit(replication_control.repair_partitions)
 
     async def _balance(self) -> None:
         now_ms = self._clock.monotonic_ms()
