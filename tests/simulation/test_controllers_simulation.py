@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.simulation.quorum_stage import LoopClock, Quorum, SeededSlice, SimulatedRaft, VirtualLoop
+from tests.support.simulated_quorum import LoopClock, Quorum, SeededSlice, SimulatedRaft, VirtualLoop
 from tests.simulation.stage import seeds, simulate
 from tests.unit.controller.support import directory, registration, settings
 

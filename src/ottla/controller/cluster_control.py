@@ -330,8 +330,6 @@ class HeartbeatDecision(NamedTuple):
 
     response: m.BrokerHeartbeatResponse
     state: BrokerControlState
-    # More partitions may have to change than fitted in: repair_partitions() does it.
-    unfinished: bool = False
 
 
 def broker_heartbeat(
@@ -351,8 +349,7 @@ def broker_heartbeat(
     records = _transition(rules, broker, current, following)
     records += offline_directories(rules, broker, request.offline_log_dirs)
     records += cordoned_directories(rules, broker, request.cordoned_log_dirs)
-    unfinished = len(records) >= rules.slice_records
-    return ControllerResult(HeartbeatDecision(response, following, unfinished), records)
+    return ControllerResult(HeartbeatDecision(response, following), records)
 
 
 def current_state(broker: BrokerRegistration) -> BrokerControlState:

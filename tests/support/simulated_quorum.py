@@ -26,6 +26,8 @@ from ottla.wire.codec import encode
 from ottla.wire.messages.logs.control import LeaderChangeMessage
 
 NOBODY = -1
+# A day is longer than any test has to do with.
+END_S = 86_400.0
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -41,6 +43,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         if not self._ready and self._scheduled:  # type: ignore[attr-defined]
             self._now_s = max(self._now_s, self._scheduled[0]._when)  # type: ignore[attr-defined]
+            assert self._now_s < END_S, "whatever is waited for does not come"
         super()._run_once()  # type: ignore[misc]
 
 
