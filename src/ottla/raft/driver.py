@@ -165,7 +165,11 @@ class RaftDriver:
         stored = self._file.read()
         static_voters = self._static_voters(stored)
         self.log = MetadataLog.open(
-            options.metadata_dir, options.log_config, self._clock.now_ms(), static_voters
+            options.metadata_dir,
+            options.log_config,
+            self._clock.now_ms(),
+            static_voters,
+            may_vote=options.may_vote,
         )
         self._opened = True
         self._check_voters(self.log.quorum.latest().voters)
