@@ -37,9 +37,10 @@ log = logging.getLogger("ottla.node")
 
 OWNER = "broker"
 # Between two requests of a broker that waits for the controller (to be registered, unfenced, let go): doubled each time
-# up to the second, or the heartbeat interval.
+# up to the second, or the heartbeat interval. An earlier life of this broker is waited for for seconds.
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.25
+LONGEST_REGISTRATION_PAUSE_S: Final = 1.0
 # What a controller has for an answer, however short the interval is.
 LEAST_TIME_TO_ANSWER_S: Final = 2.0
 # A broker that the controller does not let go stops anyway: after this long, or when none has answered for this long.
@@ -222,12 +223,20 @@ class BrokerLifecycleManager:
             )
 
     async def follow(self, delta: Delta) -> None:
-        """Kafka's BrokerRegistrationTracker: a new metadata version may have room for what was left out before."""
+        """What the log says of this broker (Kafka's BrokerRegistrationTracker).
+
+        A new metadata version may have room for what was left out before. Whether it is fenced is seen here: who is
+        heard again is unfenced by the very heartbeat.
+        """
         if self.broker_epoch < 0 or not (delta.features or self._identity.node_id in delta.brokers):
             return
         registration = delta.after.brokers.get(self._identity.node_id)
+        if registration is None:
+            return
+        if self.state is BrokerState.RUNNING:
+            self._say_fenced(registration.fenced)
         supported = directory_assignment_supported(delta.after.metadata_version or 0)
-        if registration is not None and supported and not registration.directories:
+        if supported and not registration.directories:
             log.info("registering again: the metadata version has log directories now")
             self._registered = False
             self.beat_now()
@@ -266,7 +275,7 @@ class BrokerLifecycleManager:
         response, error = await self._ask(self._controller.register_broker(request, _REGISTRATION))
         if error is not None:
             self._say_refusal("this broker is not registered yet", error)
-            return self._pause_s()
+            return self._pause_s(LONGEST_REGISTRATION_PAUSE_S)
         self.broker_epoch = response.broker_epoch
         self._registered = True
         self._times_waited = 0
@@ -304,8 +313,6 @@ class BrokerLifecycleManager:
             self._fenced = False
             self._move_to(BrokerState.RUNNING)
             _resolve(self._unfenced)
-        elif self.state is BrokerState.RUNNING:
-            self._say_fenced(response.is_fenced)
         elif self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             if not asked_to_go or not response.should_shut_down:
                 return self._pause_s() if asked_to_go else 0.0
@@ -313,11 +320,11 @@ class BrokerLifecycleManager:
         self._times_waited = 0
         return self._interval_s
 
-    def _pause_s(self) -> float:
+    def _pause_s(self, longest_s: float = LONGEST_PAUSE_S) -> float:
         """Soon at first, and then less and less often."""
         pause_s = FIRST_PAUSE_S * float(2 ** min(self._times_waited, 16))
         self._times_waited += 1
-        return min(pause_s, LONGEST_PAUSE_S, self._interval_s)
+        return min(pause_s, longest_s, self._interval_s)
 
     async def _ask(self, answer: Any) -> tuple[Any, str | None]:
         """The response, or why there is none; no controller may keep the next heartbeat waiting."""
