@@ -18,8 +18,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.support.simulated_quorum import LoopClock, Quorum, SeededSlice, SimulatedRaft, VirtualLoop
 from tests.simulation.stage import seeds, simulate
+from tests.support.simulated_quorum import LoopClock, Quorum, SeededSlice, SimulatedRaft, VirtualLoop
 from tests.unit.controller.support import directory, registration, settings
 
 from ottla.controller.controller import Controller

@@ -23,7 +23,7 @@ from ottla.controller import (
     replication_control,
     topics,
 )
-from ottla.controller.channel import ControllerChannel
+from ottla.controller.channel import ControllerDecisions
 from ottla.controller.cluster_control import BrokerControlState, BrokerHeartbeatManager, HeartbeatDecision
 from ottla.controller.feature_control import KRaftVersion, activation_records
 from ottla.controller.registration import ControllerRegistrationManager
@@ -100,7 +100,7 @@ class Controller:
         *,
         metadata_dir: Path,
         listeners: tuple[Endpoint, ...] = (),
-        channel_of: "Callable[[Controller], ControllerChannel] | None" = None,
+        channel_of: "Callable[[Controller], ControllerDecisions] | None" = None,
         random: Random | None = None,
         new_uuid: Callable[[], Uuid] = random_uuid,
     ) -> None:
@@ -115,7 +115,7 @@ class Controller:
         self._sources = Sources(random or Random(), new_uuid)  # placement, not security
         self._runtime = ControllerRuntime(raft, self.publisher, clock)
         request = _registration_request(settings.node_id, self._sources.new_uuid(), listeners)
-        channel = self if channel_of is None else channel_of(self)
+        channel: ControllerDecisions = self if channel_of is None else channel_of(self)
         self._registration = ControllerRegistrationManager(request, self.publisher, channel)
         self._ticking: asyncio.Task[None] | None = None
         # Done when it has been active for the first time; made when the loop is there.

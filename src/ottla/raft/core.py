@@ -26,6 +26,7 @@ from ottla.raft import answers, voter_changes
 from ottla.raft.answers import PARTITION, TOPIC, Asked
 from ottla.raft.log_view import LogView, OffsetAndEpoch
 from ottla.raft.quorum_state import MAX_EPOCH, NONE, ElectionState
+from ottla.raft.replica import Timeouts
 from ottla.raft.state import (
     MAX_CLAIMED_EPOCH,
     TRANSITIONS,
@@ -58,7 +59,6 @@ __all__ = [
     "Role",
     "Send",
     "SnapshotPiece",
-    "Timeouts",
     "initial_state",
 ]
 
@@ -73,18 +73,6 @@ DEFAULT_FETCH_BYTES: Final = 1 << 20
 FIRST_BOOTSTRAP_ID: Final = -2
 # A wait is doubled no more often than this.
 MAX_DOUBLINGS: Final = 5
-
-
-class Timeouts(NamedTuple):
-    """The keys controller.quorum.*, with Kafka's defaults."""
-
-    election_ms: int = 1_000
-    fetch_ms: int = 2_000
-    election_backoff_max_ms: int = 1_000
-    request_ms: int = 2_000
-    retry_backoff_ms: int = 20
-    # What a fetch asks the leader to wait for something new.
-    max_fetch_wait_ms: int = 500
 
 
 class Send(NamedTuple):

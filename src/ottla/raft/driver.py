@@ -34,9 +34,10 @@ from ottla.net.errors import ConnectionLost
 from ottla.net.nodes import ConnectionRefused
 from ottla.net.peers import Node
 from ottla.raft.answers import Asked
-from ottla.raft.core import DEFAULT_FETCH_BYTES, RaftCore, Ready, Send, SnapshotPiece, Timeouts
+from ottla.raft.core import DEFAULT_FETCH_BYTES, RaftCore, Ready, Send, SnapshotPiece
 from ottla.raft.metadata_log import CorruptRecords, MetadataLog, MetadataLogConfig
 from ottla.raft.quorum_state import MAX_EPOCH, ElectionState, QuorumStateError, QuorumStateFile
+from ottla.raft.replica import Timeouts
 from ottla.raft.snapshots import SnapshotGenerator, SnapshotReader, SnapshotWriter
 from ottla.raft.state import QuorumState
 from ottla.raft.voters import VoterNode, VoterSet

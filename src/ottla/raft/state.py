@@ -8,7 +8,7 @@ are. Changed by the RaftCore alone; everybody else reads.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla.metadata.registrations import Endpoint
 from ottla.model.errors import ErrorCode
@@ -16,9 +16,7 @@ from ottla.model.ids import ZERO_UUID
 from ottla.raft.log_view import OffsetAndEpoch
 from ottla.raft.quorum_state import MAX_EPOCH, NONE, ElectionState
 from ottla.raft.voters import ReplicaKey, VoterNode, VoterSet
-
-if TYPE_CHECKING:
-    from ottla.raft.voter_changes import VoterChange
+from ottla.wire.messages.nodes.raft import AddRaftVoterResponse, RemoveRaftVoterResponse
 
 # After this long without a fetch an observer is forgotten.
 OBSERVER_SESSION_TIMEOUT_MS: Final = 300_000
@@ -78,6 +76,20 @@ class ReplicaProgress:
         self.last_fetch_ms = max(self.last_fetch_ms, now_ms)
         self.leader_end_at_last_fetch = leader_end
         self.acknowledged = True
+
+
+@dataclass(slots=True)
+class VoterChange:
+    """A voter that is being added or removed."""
+
+    # What the answer is made with, and to whom it goes; None once it has been given.
+    response: type[AddRaftVoterResponse] | type[RemoveRaftVoterResponse]
+    token: int | None
+    voter: VoterNode
+    ack_when_committed: bool
+    deadline_ms: float
+    # Of the record with the new voters; None before it is appended.
+    offset: int | None = None
 
 
 class LeaderState:
