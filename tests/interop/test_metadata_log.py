@@ -6,12 +6,9 @@ from pathlib import Path
 import pytest
 from tests.interop.apache import ApacheKafka, run_tool
 from tests.unit.controller.test_controller import broker_up, create, with_controller
-from tests.unit.raft.support import driver, format_directory
+from tests.unit.raft.support import format_directory, image_in
 
 from ottla.controller.controller import Controller
-from ottla.metadata.image import EMPTY_IMAGE
-from ottla.metadata.loader import MetadataLoader
-from ottla.raft.driver import RaftDriver
 from ottla.raft.metadata_log import MetadataLog, MetadataLogConfig
 
 pytestmark = pytest.mark.interop
@@ -29,7 +26,7 @@ def test_kafkas_dump_tool_reads_our_files(tmp_path: Path) -> None:
     async def work(controller: Controller) -> None:
         await broker_up(controller)
         assert await create(controller, "topic-a", "topic-b", partitions=2) == [0, 0]
-        await controller.raft.snapshots.write(controller.image, 1, controller.raft.state.voters)
+        await controller.raft.snapshots.write(controller.image)
 
     asyncio.run(with_controller(tmp_path, work))
     partition = tmp_path / PARTITION
@@ -50,20 +47,10 @@ def test_kafkas_snapshots_say_what_its_log_says(tmp_path: Path) -> None:
         for number in range(3):
             kafka.tool("TopicCommand", "--create", "--topic", f"t.{number}", "--partitions", "3")
         kafka.tool("TopicCommand", "--delete", "--topic", "t.1")
-    raft = _opened(tmp_path / "data")
-    assert len(raft.log.snapshots) > 1, "it has written some"
-    with_snapshot, _ = raft._load_image()
-    from_log = MetadataLoader(EMPTY_IMAGE)
-    raft._load_log(from_log, 0)
-    from_log.publish()
-    assert set(from_log.image.topics) == {"t.0", "t.2"}
-    snapshot, log = with_snapshot.image, from_log.image
-    assert snapshot.offset == log.offset
-    assert snapshot == log
-    raft.log.close()
-
-
-def _opened(directory: Path) -> RaftDriver:
-    raft = driver(directory)
-    raft.log = MetadataLog.open(directory, MetadataLogConfig(), 1)
-    return raft
+    log = MetadataLog.open(tmp_path / "data", MetadataLogConfig(), 1)
+    assert len(log.snapshots) > 1, "it has written some"
+    from_snapshot, from_log = image_in(log), image_in(log, with_snapshot=False)
+    assert set(from_log.topics) == {"t.0", "t.2"}
+    assert from_snapshot.offset == from_log.offset
+    assert from_snapshot == from_log
+    log.close()

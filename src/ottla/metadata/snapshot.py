@@ -11,7 +11,7 @@ directory is formatted, read once by a controller whose log is empty.
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from ottla.metadata.records import FeatureLevelRecord, MetadataRecord
 from ottla.metadata.serde import build_record_batch, encode_records, read_record_batch, split_frames
 from ottla.model.durable import replace_file
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.records.batch import LOG_OVERHEAD, BatchView, iter_batches
+from ottla.records.batch import LOG_OVERHEAD, BatchView, batch_at, iter_batches
 from ottla.records.control import ControlType, control_batch, parse_control_type
 from ottla.records.record import read_records
 from ottla.wire.codec import decode, encode
@@ -115,26 +115,33 @@ def _header(
 
 def parse_checkpoint(data: bytes) -> Checkpoint:
     """Reads a whole file; KafkaError CORRUPT_MESSAGE if it is damaged or not complete."""
-    timestamp_ms, kraft_version, complete = 0, 0, False
-    voters: VotersRecord | None = None
-    records: list[MetadataRecord] = []
+    found = Checkpoint()
+    complete = False
     for batch in iter_batches(data):
         if not batch.crc_ok():
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A batch at {batch.pos} has a wrong CRC")
-        if not batch.is_control:
-            records += read_record_batch(batch)
-            continue
-        for kind, value in read_control_batch(batch):
-            if kind is ControlType.SNAPSHOT_HEADER:
-                timestamp_ms = decode(SnapshotHeaderRecord, value, 0)[0].last_contained_log_timestamp
-            elif kind is ControlType.KRAFT_VERSION:
-                kraft_version = decode(KRaftVersionRecord, value, 0)[0].kraft_version
-            elif kind is ControlType.KRAFT_VOTERS:
-                voters = decode(VotersRecord, value, 0)[0]
-            complete = kind is ControlType.SNAPSHOT_FOOTER
+        if batch.is_control:
+            found, complete = with_control_batch(found, batch)
+        else:
+            found.records.extend(read_record_batch(batch))
     if not complete:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "The snapshot has no footer")
-    return Checkpoint(timestamp_ms, kraft_version, voters, records)
+    return found
+
+
+def with_control_batch(found: Checkpoint, batch: BatchView) -> tuple[Checkpoint, bool]:
+    """What is known of a checkpoint after a control batch of it, and whether that was its end."""
+    is_footer = False
+    for kind, value in read_control_batch(batch):
+        if kind is ControlType.SNAPSHOT_HEADER:
+            header = decode(SnapshotHeaderRecord, value, 0)[0]
+            found = replace(found, last_contained_log_timestamp_ms=header.last_contained_log_timestamp)
+        elif kind is ControlType.KRAFT_VERSION:
+            found = replace(found, kraft_version=decode(KRaftVersionRecord, value, 0)[0].kraft_version)
+        elif kind is ControlType.KRAFT_VOTERS:
+            found = replace(found, voters=decode(VotersRecord, value, 0)[0])
+        is_footer = kind is ControlType.SNAPSHOT_FOOTER
+    return found, is_footer
 
 
 def read_control_batch(batch: BatchView) -> list[tuple[ControlType, bytes]]:
@@ -157,21 +164,25 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise KafkaError(error.code, f"{path}: {error}") from None
 
 
-def read_header_timestamp(path: Path) -> int:
-    """The time of the last record that a snapshot covers, from its first batch alone."""
+def read_header(path: Path) -> Checkpoint:
+    """All that a snapshot says before its records, from its first batch alone."""
     with path.open("rb") as file:
         start = file.read(_HEADER_BYTES)
-    for batch in iter_batches(start, 0, _first_batch_end(start)):
-        for kind, value in read_control_batch(batch):
-            if kind is ControlType.SNAPSHOT_HEADER:
-                return decode(SnapshotHeaderRecord, value, 0)[0].last_contained_log_timestamp
-    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{path} does not begin with a snapshot header")
+    try:
+        batch = batch_at(start, 0, _first_batch_end(start))
+        if batch is None or not batch.crc_ok() or not batch.is_control:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "The batch at 0 is no snapshot header, or is damaged")
+        if read_control_batch(batch)[0][0] is not ControlType.SNAPSHOT_HEADER:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "It does not begin with a snapshot header")
+        return with_control_batch(Checkpoint(), batch)[0]
+    except KafkaError as error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{path}: {error}") from None
 
 
 def _first_batch_end(data: bytes) -> int:
     if len(data) < LOG_OVERHEAD:
         return len(data)
-    return LOG_OVERHEAD + int(struct.unpack_from(">i", data, 8)[0])
+    return min(len(data), LOG_OVERHEAD + int(struct.unpack_from(">i", data, 8)[0]))
 
 
 def write_checkpoint(path: Path, batches: Iterable[bytes | bytearray], *, read_only: bool = True) -> int:

@@ -1,312 +1,515 @@
-"""Kafka's KafkaRaftClient: runs the raft core for one voter: elections, appends, fsyncs, snapshots.
+"""Kafka's KafkaRaftClient: runs the raft core of one node, voter or observer: its disk, its time, its network.
 
-Purpose: the only place of the quorum that touches the disk. Rules: everything but fsync happens on the loop. A
-record is committed when it is on the disks of a majority, which for one voter is its own; nobody hears of it
-before. Many appends share one fsync: the next one starts when the last one ends. A failed write or fsync is
-final: the driver stops, and its owner must stop the node. What the quorum writes into the metadata log for itself
-(leaders, kraft.version, voters) are control records: they are never part of an image. Owned by the node.
+Purpose: the only place of the quorum that touches any of the three. Events (a request, an answer, a deadline, a
+finished fsync) are given to the core one after the other; what they lead to comes back as a Ready and is done in its
+order, completely, before the next event.
+
+Rules: everything but files happens on the loop. One thread fsyncs the log, one fsync at a time: all that is appended
+meanwhile shares the next. The vote is on disk before any request or answer leaves; a record is committed when it is on
+the disks of a majority of the voters, and no listener is called for it before. A failed write or fsync is final: the
+driver stops, nothing more is acknowledged, and its owner must stop the node. An exception while one request is answered
+concerns that request alone. Owned by the node.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from random import Random
+from typing import Any, Final, Protocol
 
-from ottla.metadata.delta import Delta
-from ottla.metadata.features import unsupported_level
-from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
-from ottla.metadata.loader import MetadataLoader
-from ottla.metadata.serde import build_record_batch, read_record_batch
-from ottla.metadata.snapshot import read_checkpoint, read_control_batch
+from ottla.metadata.image import ClusterImage
+from ottla.metadata.serde import build_record_batch
+from ottla.metadata.snapshot import SnapshotId
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.tasks import report, spawn, spawn_restarting
-from ottla.raft import answers, core
+from ottla.model.pending import Pending
+from ottla.model.tasks import guarded, report, spawn, spawn_restarting
+from ottla.model.time_slice import TimeSlice
+from ottla.net.errors import ConnectionLost
+from ottla.net.nodes import ConnectionRefused
+from ottla.net.peers import Node
 from ottla.raft.answers import Asked
-from ottla.raft.core import QuorumState
-from ottla.raft.metadata_log import MetadataLog, MetadataLogConfig
-from ottla.raft.quorum_state import MAX_EPOCH, QuorumStateError, QuorumStateFile
-from ottla.raft.quorum_state import NONE as NO_LEADER
-from ottla.raft.snapshots import SnapshotGenerator
+from ottla.raft.core import DEFAULT_FETCH_BYTES, RaftCore, Ready, Send, SnapshotPiece, Timeouts
+from ottla.raft.metadata_log import CorruptRecords, MetadataLog, MetadataLogConfig
+from ottla.raft.quorum_state import MAX_EPOCH, ElectionState, QuorumStateError, QuorumStateFile
+from ottla.raft.snapshots import SnapshotGenerator, SnapshotReader, SnapshotWriter
+from ottla.raft.state import QuorumState
 from ottla.raft.voters import VoterNode, VoterSet
 from ottla.records.batch import BatchView
-from ottla.records.control import ControlType, control_batch
-from ottla.wire.codec import decode, encode
-from ottla.wire.messages import fetch as f
-from ottla.wire.messages.logs.control import (
-    KRaftVersionRecord,
-    LeaderChangeMessage,
-    LeaderChangeMessageVoter,
-    VotersRecord,
-)
-from ottla.wire.messages.nodes import raft as m
+from ottla.wire.messages.nodes.raft import EndQuorumEpochRequest
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-OWNER = "metadata quorum"
-# Between two looks at whether a snapshot is due or something may be deleted.
+OWNER: Final = "metadata quorum"
+# Between two looks at whether something may be deleted.
 MAINTENANCE_INTERVAL_S = 60.0
-MAX_FETCH_WAIT_MS = 5_000
-# The voters are not in the log itself but in the snapshot that formatting has written.
-NOT_IN_LOG = -1
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumRecords:
-    """What the log and its snapshot say of the quorum itself."""
-
-    kraft_version: int = 0
-    voters: VoterSet | None = None
-    voters_offset: int = NOT_IN_LOG
-
-
-def apply_control_batch(current: QuorumRecords, batch: BatchView) -> QuorumRecords:
-    """What is known after a control batch of the log."""
-    version, voters, offset = current.kraft_version, current.voters, current.voters_offset
-    for index, (kind, value) in enumerate(read_control_batch(batch)):
-        if kind is ControlType.KRAFT_VERSION:
-            version = decode(KRaftVersionRecord, value, 0)[0].kraft_version
-        elif kind is ControlType.KRAFT_VOTERS:
-            voters = VoterSet.from_record(decode(VotersRecord, value, 0)[0])
-            offset = batch.base_offset + index
-    return QuorumRecords(version, voters, offset)
-
-
-def start_of_epoch_batch(
-    state: QuorumState, records: QuorumRecords, local: VoterNode, *, base_offset: int, now_ms: int
-) -> tuple[bytearray, VoterSet]:
-    """A leader's first batch: who leads, and the voters if the log lacks them or the leader has moved."""
-    assert state.is_leader
-    leader = LeaderChangeMessage(
-        version=0,
-        leader_id=state.local.id,
-        voters=[LeaderChangeMessageVoter(voter_id=voter) for voter in sorted(state.voters.ids)],
-        granting_voters=[LeaderChangeMessageVoter(voter_id=voter) for voter in sorted(state.granted)],
-    )
-    messages = [(ControlType.LEADER_CHANGE, encode(leader, 0))]
-    voters = state.voters
-    if records.kraft_version > 0:
-        moved = voters.voters[local.key.id] != local
-        if records.voters_offset == NOT_IN_LOG or moved:
-            voters = voters.with_voter(local)
-            version = KRaftVersionRecord(version=0, kraft_version=records.kraft_version)
-            messages.append((ControlType.KRAFT_VERSION, encode(version, 0)))
-            messages.append((ControlType.KRAFT_VOTERS, encode(voters.to_record(), 0)))
-    batch = control_batch(messages, timestamp_ms=now_ms, base_offset=base_offset, leader_epoch=state.epoch)
-    return batch, voters
+# Requests of others that wait for their answer; a quorum has some hundred members.
+MAX_ASKED: Final = 10_000
+# How long a leader that stops waits for the answers to EndQuorumEpoch.
+RESIGN_TIMEOUT_S: Final = 2.0
+# A deadline that has passed and could not be met is looked at again after this.
+MIN_TIMER_MS: Final = 1.0
+# One for fsyncs, one for the vote and for fetched snapshots, one for writing snapshots and deleting files.
+THREADS: Final = 3
 
 
 class RaftListener(Protocol):
-    """Who hears of the quorum's events: the controller."""
+    """Is called for the quorum's events, on the loop and in their order; must not wait."""
+
+    def on_snapshot(self, snapshot: SnapshotId) -> None:
+        """The state begins anew with this snapshot: at the start, or fetched because this node was left behind."""
 
     def on_commit(self, high_watermark: int) -> None:
-        """Everything below is committed."""
+        """Everything below is committed, and can be read with `committed`."""
 
     def on_leader(self, epoch: int) -> None:
         """This node leads from this epoch on, and everything before it is committed."""
 
     def on_resigned(self) -> None:
-        """This node no longer leads."""
+        """This node no longer leads: what it has appended and is not committed may never be."""
+
+    def on_leader_changed(self, leader_id: int, epoch: int) -> None:
+        """Another leader or epoch; -1 while nobody is known to lead it."""
 
     def on_failure(self, error: Exception) -> None:
-        """The log cannot be written any more: nothing that waits will be committed."""
+        """The quorum's part of this node cannot go on: nothing that waits will be committed by it."""
+
+
+class NodeAsker(Protocol):
+    """What the quorum needs of a NodeClient."""
+
+    def ask(self, to: Node, request: Any, *, timeout_ms: float | None = None) -> Pending[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RaftOptions:
-    """Who this voter is. Without static voters the log must name them (kraft.version 1)."""
+    """Who this node is, and how it finds the others."""
 
     cluster_id: str
     metadata_dir: Path
     local: VoterNode
+    # controller.quorum.voters: counts as long as the log names no voters (kraft.version 0).
     static_voters: VoterSet | None = None
+    # controller.quorum.bootstrap.servers: whom to ask for the leader.
+    bootstrap: tuple[tuple[str, int], ...] = ()
+    controller_listener: str = "CONTROLLER"
+    # A broker without the controller role follows for ever.
+    may_vote: bool = True
+    # controller.quorum.auto.join.enable
+    auto_join: bool = False
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    # controller.quorum.fetch.max.bytes, controller.quorum.fetch.snapshot.max.bytes
+    fetch_bytes: int = DEFAULT_FETCH_BYTES
+    fetch_snapshot_bytes: int = DEFAULT_FETCH_BYTES
     log_config: MetadataLogConfig = field(default_factory=MetadataLogConfig)
 
 
 class RaftDriver:
-    """One voter of the metadata quorum. Make it, load(), give it a listener, start(), and at the end stop()."""
+    """One node of the metadata quorum. Make it, load(), give it a listener, start(), and at the end stop()."""
 
-    def __init__(self, options: RaftOptions, clock: Clock) -> None:
+    def __init__(
+        self,
+        options: RaftOptions,
+        clock: Clock,
+        client: NodeAsker | None = None,
+        *,
+        random: Random | None = None,
+    ) -> None:
         self._options = options
         self._clock = clock
+        self._client = client
+        self._random = random or Random()  # time-outs, not security
         self._file = QuorumStateFile(options.metadata_dir / "__cluster_metadata-0")
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="metadata-log")
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="metadata-log")
         self._listener: RaftListener | None = None
-        self._records = QuorumRecords()
+        # The core's time is that of the wall clock at the start, and never jumps.
+        self._clock_offset_ms = clock.now_ms() - clock.monotonic_ms()
+        self._inputs: deque[Callable[[], None]] = deque()
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._on_timer = guarded(self._wake.set, name="a time-out", owner=OWNER)
         self._flush_wanted = asyncio.Event()
-        self._fetchers = asyncio.Event()
-        self._answering = asyncio.Lock()
+        # Held by whoever needs the log's end to stay where it is on disk: an fsync, a truncation.
+        self._disk = asyncio.Lock()
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._next_token = 0
+        # The request whose answer the core was given last: what it then appends was in that answer.
+        self._last_answer = -1
+        self._append_queued = False
+        # EndQuorumEpoch requests that have no answer yet.
+        self._notifying: set[int] = set()
+        self._all_notified = asyncio.Event()
+        self._fetched: SnapshotWriter | None = None
+        # The epoch for which on_leader was called last, unless on_resigned was since.
+        self._led_epoch: int | None = None
+        self._elected = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._loaded_bytes = 0
         self._failed: Exception | None = None
         self._opened = False
         self._stopping = False
+        self._core: RaftCore
         self.log: MetadataLog
-        self.state: QuorumState
         self.snapshots: SnapshotGenerator
 
     # --- life
 
-    def load(self) -> tuple[MetadataLoader, Delta]:
-        """Opens the log and gives the image of all it holds; none of it counts before start() has ended."""
+    def load(self) -> None:
+        """Opens the log and finds out who this node is in the quorum. What is committed is known only after start()."""
         options = self._options
-        self.log = MetadataLog.open(options.metadata_dir, options.log_config, self._clock.now_ms())
-        self._opened = True
-        loader, delta = self._load_image()
-        unsupported = unsupported_level(loader.image.features)
-        if unsupported is not None:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{options.metadata_dir}: {unsupported}")
-        voters = self._voters()
-        if not voters.contains(options.local.key):
-            raise KafkaError(ErrorCode.INCONSISTENT_VOTER_SET, self._not_a_voter(voters))
-        if not voters.is_only_voter(options.local.key):
-            raise KafkaError(
-                ErrorCode.INCONSISTENT_VOTER_SET,
-                f"the quorum has {len(voters.ids)} voters {sorted(voters.ids)}; this release runs one",
-            )
-        self.state = core.initial_state(options.local.key, voters, self._file.read(), self.log.end)
-        if self.state.epoch >= MAX_EPOCH:
-            raise self._file.unusable(
-                f"epoch {self.state.epoch} is the last there is, and a start takes the next"
-            )
-        self.snapshots = SnapshotGenerator(self.log, self._clock, self._executor)
-        self.snapshots.appended(self._loaded_bytes)
-        return loader, delta
-
-    def _load_image(self) -> tuple[MetadataLoader, Delta]:
-        loader = MetadataLoader(EMPTY_IMAGE)
-        snapshot = self.log.latest_snapshot
-        if snapshot is not None:
-            checkpoint = read_checkpoint(self.log.snapshot_path(snapshot))
-            if checkpoint.voters is not None:
-                voters = VoterSet.from_record(checkpoint.voters)
-                # The voters of the formatting's own snapshot are still to be written to the log.
-                offset = snapshot.end_offset - 1
-                self._records = QuorumRecords(checkpoint.kraft_version, voters, offset)
-            base = max(snapshot.end_offset - 1, 0)
-            for record in checkpoint.records:
-                loader.replay([record], base, snapshot.epoch, checkpoint.last_contained_log_timestamp_ms)
-            loader.advance(
-                snapshot.end_offset - 1, snapshot.epoch, checkpoint.last_contained_log_timestamp_ms
-            )
-        self._loaded_bytes = self._load_log(loader, snapshot.end_offset if snapshot is not None else 0)
-        return loader, loader.publish()
-
-    def _load_log(self, loader: MetadataLoader, offset: int) -> int:
-        size_bytes = 0
-        for batch in self.log.batches(offset):
-            if batch.is_control:
-                self._records = apply_control_batch(self._records, batch)
-                loader.advance(batch.last_offset, batch.partition_leader_epoch, batch.max_timestamp)
-            else:
-                records = read_record_batch(batch)
-                loader.replay(records, batch.base_offset, batch.partition_leader_epoch, batch.max_timestamp)
-            size_bytes += batch.size_bytes
-        return size_bytes
-
-    def _voters(self) -> VoterSet:
-        if self._records.kraft_version > 0 and self._records.voters is not None:
-            return self._records.voters
-        if self._options.static_voters is not None:
-            return self._options.static_voters
-        # Nothing configured: the directory's own memory of a static quorum, or a quorum of this node.
         stored = self._file.read()
-        ids = (stored.voters if stored is not None else None) or {self._options.local.key.id}
-        local = self._options.local
+        static_voters = self._static_voters(stored)
+        self.log = MetadataLog.open(
+            options.metadata_dir,
+            options.log_config,
+            self._clock.now_ms(),
+            static_voters,
+            may_vote=options.may_vote,
+        )
+        self._opened = True
+        self._check_voters(self.log.quorum.latest().voters)
+        epoch = max(self.log.last_epoch, stored.epoch if stored is not None else 0)
+        if options.may_vote and epoch >= MAX_EPOCH:
+            raise self._file.unusable(f"epoch {epoch} is the last there is, and a start takes the next")
+        self._core = RaftCore(
+            options.local,
+            options.cluster_id,
+            self.log,
+            stored,
+            timeouts=options.timeouts,
+            draw=self._random.randrange,
+            bootstrap=options.bootstrap,
+            controller_listener=options.controller_listener,
+            may_vote=options.may_vote,
+            auto_join=options.auto_join,
+            fetch_bytes=options.fetch_bytes,
+            fetch_snapshot_bytes=options.fetch_snapshot_bytes,
+            now_ms=self._now_ms(),
+        )
+        self.snapshots = SnapshotGenerator(self.log, self._clock, self._executor)
+
+    def _static_voters(self, stored: ElectionState | None) -> VoterSet | None:
+        """Who votes as long as the log does not say it."""
+        options = self._options
+        if options.static_voters is not None or options.bootstrap or not options.may_vote:
+            return options.static_voters
+        # Nothing configured: the directory's own memory of a static quorum, or a quorum of this node.
+        local = options.local
+        ids = (stored.voters if stored is not None else None) or {local.key.id}
         return VoterSet.static({node: local.listeners if node == local.key.id else () for node in ids})
 
-    def _not_a_voter(self, voters: VoterSet) -> str:
-        local = self._options.local.key
-        return (
-            f"node {local.id} with this metadata directory is not among the voters {sorted(voters.ids)} "
-            "of the metadata quorum"
-        )
+    def _check_voters(self, voters: VoterSet) -> None:
+        """Refuses a directory with which this node could never have a leader."""
+        local, static = self._options.local.key, self._options.static_voters
+        if not self._options.may_vote or voters.contains(local):
+            return
+        # Who has no vote follows those who have. But nobody is left if the only voter has lost its directory, and with
+        # static voters a controller is one of them.
+        if voters.ids == {local.id} or (voters == static and static is not None):
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_VOTER_SET,
+                f"node {local.id} with this metadata directory is not among the voters {sorted(voters.ids)} "
+                "of the metadata quorum",
+            )
 
     async def start(self, listener: RaftListener) -> None:
-        """Gets elected and puts the start of the epoch on disk: from then on everything loaded is committed."""
+        """Takes part in the quorum from now on. A sole voter leads when this returns."""
         self._listener = listener
-        await self._elect()
+        snapshot = self.log.latest_snapshot
+        if snapshot is not None and snapshot.end_offset > 0:
+            listener.on_snapshot(snapshot)
         self._tasks = [
+            spawn(self._drive_forever(), name="driving the quorum", owner=OWNER, failed=self._fail),
             spawn(self._flush_forever(), name="flushing the log", owner=OWNER, failed=self._fail),
             spawn_restarting(self._maintain_forever, name="maintenance of the log", owner=OWNER),
         ]
+        self._wake.set()
+        if self.state.is_only_voter:
+            await self._elected.wait()
+            if self._failed is not None:
+                raise self._failed
 
     async def stop(self) -> None:
-        """Puts everything on disk and closes the log."""
+        """Resigns if it leads others, puts everything on disk and closes the log."""
         self._stopping = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._fetchers.set()
-        async with self._answering:
+        try:
+            if self._tasks and self._failed is None:
+                await self._resign()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._stop_timer()
+            self._refuse_all(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "This node is stopping"))
             try:
                 if self._opened and self._failed is None:
                     await self._run(self._flush)
             finally:
                 self._executor.shutdown()
+                if self._fetched is not None:
+                    self._fetched.delete()
                 if self._opened:
                     self.log.close()
 
-    # --- elections
+    async def _resign(self) -> None:
+        """EndQuorumEpoch to the other voters, so that they need not wait for a time-out. Bounded in time."""
+        led = self.state.is_leader and not self.state.is_only_voter
+        self._step(lambda: self._core.resign(self._now_ms()))
+        if not led:
+            return
+        self._step(self._check_all_notified)
+        try:
+            async with asyncio.timeout(RESIGN_TIMEOUT_S):
+                await self._all_notified.wait()
+        except TimeoutError:
+            logger.info("stopping, though not every voter has answered EndQuorumEpoch")
 
-    async def _elect(self) -> None:
-        """A sole voter votes for itself and leads; nothing it has appended can be lost by that."""
-        state = core.start_election(self.state, self.log.end_offset)
-        assert state.is_leader, "a sole voter is elected at once"
-        # The vote first, then the leadership: each must be on disk before the next step shows.
-        candidate = replace(state, role=core.Role.CANDIDATE, leader_id=NO_LEADER, voted=state.local)
-        await self._run(lambda: self._file.write(candidate.election, self.kraft_version))
-        await self._run(lambda: self._file.write(state.election, self.kraft_version))
-        self.state = state
-        self._append_start_of_epoch()
-        await self._flush_and_commit()
-        logger.info("leader of the metadata quorum in epoch %d, log end %d", state.epoch, self.log.end_offset)
+    def _check_all_notified(self) -> None:
+        if self._stopping and (not self._notifying or self._core.may_stop):
+            self._all_notified.set()
+
+    # --- the core's turns
+
+    @property
+    def state(self) -> QuorumState:
+        """What this node knows of the quorum; read only."""
+        return self._core.state
+
+    def _now_ms(self) -> int:
+        return int(self._clock_offset_ms + self._clock.monotonic_ms())
+
+    def _step(self, event: Callable[[], None]) -> None:
+        """Gives the core an event, when all that the earlier ones led to has been done."""
+        self._inputs.append(event)
+        self._wake.set()
+
+    async def _drive_forever(self) -> None:
+        try:
+            while self._failed is None:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._drive()
+        except (OSError, KafkaError, QuorumStateError) as error:
+            self._fail(error)  # a disk's reason is one line, not a trace
+
+    async def _drive(self) -> None:
+        """The events so far, then time; each with all that it leads to."""
+        turn = TimeSlice()
+        await self._perform_all()
+        left = len(self._inputs)  # what comes meanwhile does not keep time from passing
+        while left > 0 and self._failed is None:
+            left -= 1
+            self._inputs.popleft()()
+            await self._perform_all()
+            await turn.yield_to_loop()
+        if self._failed is not None:
+            return
+        now_ms = self._now_ms()
+        if self._core.next_deadline_ms() <= now_ms:
+            self._core.tick(now_ms)
+            await self._perform_all()
+        self._set_timer()
+        if self._inputs:
+            self._wake.set()
+
+    def _set_timer(self) -> None:
+        self._stop_timer()
+        left_ms = self._core.next_deadline_ms() - self._now_ms()
+        if left_ms != float("inf"):
+            left_s = max(left_ms, MIN_TIMER_MS) / 1000
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._on_timer)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- what the core wants to be done
+
+    async def _perform_all(self) -> None:
+        while self._failed is None and (ready := self._core.ready()) is not None:
+            await self._perform(ready)
+
+    async def _perform(self, ready: Ready) -> None:
+        """In the order of its fields: what has to be on disk is there before anything leaves."""
+        if ready.fatal is not None:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, ready.fatal)
+        if ready.truncate_to is not None:
+            async with self._disk:
+                self.log.truncate_to(ready.truncate_to, self._clock.now_ms())
+            logger.info("cut the metadata log at offset %d, as its leader did", ready.truncate_to)
+        if ready.append:
+            self._append_as_follower(ready.append)
+            await self._drop_fetched()  # another leader may still have what a snapshot was fetched for
+        if ready.piece is not None:
+            await self._store(ready.piece)
+        if ready.control:
+            self.log.append_control(ready.control, self.state.epoch, self._clock.now_ms())
+        if ready.election is not None:
+            await self._run(partial(self._file.write, ready.election, self.kraft_version))
+        if self._failed is not None:
+            return  # the log failed meanwhile: nothing leaves any more
+        if ready.flush:
+            self._flush_wanted.set()
+        for answer in ready.answers:
+            asked = self._asked.pop(answer.token, None)
+            if asked is not None:
+                _resolve(asked, answer.response)
+        for send in ready.sends:
+            self._send(send)
+        self._notify_listener(ready)
+
+    def _notify_listener(self, ready: Ready) -> None:
+        listener = self._listener
+        assert listener is not None
+        if ready.high_watermark is not None:
+            self.log.update_high_watermark(ready.high_watermark)
+            listener.on_commit(ready.high_watermark)
+        if ready.leader is not None:
+            listener.on_leader_changed(*ready.leader)
+        if ready.leads is not None:
+            logger.info(
+                "leader of the metadata quorum in epoch %d, log end %d", ready.leads, self.log.end_offset
+            )
+            self._led_epoch = ready.leads
+            listener.on_leader(ready.leads)
+            self._elected.set()
+        if ready.resigned:
+            logger.info("no longer leader of the metadata quorum, epoch %d", self.state.epoch)
+            self._led_epoch = None
+            listener.on_resigned()
+
+    def _append_as_follower(self, records: bytes) -> None:
+        try:
+            size = self.log.append_as_follower(records, self.state.epoch, self._clock.now_ms())
+        except CorruptRecords as error:
+            logger.warning("dropped what leader %d sent of the metadata log: %s", self.state.leader_id, error)
+            self._reject_answer()
+        else:
+            self.snapshots.appended(size)
+
+    def _reject_answer(self) -> None:
+        """The answer that the core was given last cannot be used: it counts as none."""
+        send_id = self._last_answer
+        self._inputs.appendleft(lambda: self._core.failed(send_id, self._now_ms(), refused=False))
+
+    async def _store(self, piece: SnapshotPiece) -> None:
+        """Writes a piece of a snapshot; after the last one the log begins anew behind it."""
+        if piece.position == 0 or self._fetched is None:
+            await self._drop_fetched()
+            self._fetched = SnapshotWriter(self.log, piece.snapshot_id, piece.size)
+        writer = self._fetched
+        try:
+            if not writer.fits(piece.snapshot_id, piece.position, piece.data, piece.size):
+                raise CorruptRecords(f"position {piece.position} of {piece.size} does not follow")
+            await self._run(partial(writer.append, piece.data))
+            if not writer.is_whole:
+                return
+            await self._run(writer.freeze)
+        except CorruptRecords as error:
+            logger.warning("dropped the snapshot %s: %s", piece.snapshot_id.file_name, error)
+            await self._drop_fetched()
+            self._reject_answer()
+            return
+        self._fetched = None
+        async with self._disk:
+            deletions = self.log.begin_after(piece.snapshot_id, self._clock.now_ms())
+        self.snapshots.replaced()
+        logger.info("fetched metadata snapshot %s, %d bytes", piece.snapshot_id.file_name, piece.size)
         assert self._listener is not None
-        self._listener.on_leader(state.epoch)
+        self._listener.on_snapshot(piece.snapshot_id)
+        self._inputs.appendleft(lambda: self._core.snapshot_loaded(piece.snapshot_id, self._now_ms()))
+        for delete in deletions:
+            await self._run(delete)
 
-    def _append_start_of_epoch(self) -> None:
-        now_ms = self._clock.now_ms()
-        base = self.log.end_offset
-        self.log.initialize_leader_epoch(self.state.epoch)
-        batch, voters = start_of_epoch_batch(
-            self.state, self._records, self._options.local, base_offset=base, now_ms=now_ms
-        )
-        last = self.log.append(batch, self.state.epoch, now_ms)
-        if voters != self.state.voters or self._records.voters_offset < 0:
-            self._records = replace(self._records, voters=voters, voters_offset=last)
-        self.state = replace(self.state, voters=voters)
+    async def _drop_fetched(self) -> None:
+        if self._fetched is not None:
+            await self._run(self._fetched.delete)
+            self._fetched = None
 
-    async def _after_answer(self, state: QuorumState) -> None:
-        """Makes the state that an answer led to true before the answer is sent."""
-        if state.election != self.state.election:
-            await self._run(lambda: self._file.write(state.election, self.kraft_version))
-        was_leader, self.state = self.state.is_leader, state
-        if was_leader and not state.is_leader:
-            logger.info("told of epoch %d of the metadata quorum: stands for election again", state.epoch)
-            assert self._listener is not None
-            self._listener.on_resigned()
-            # Nobody else can lead: it waits for no timeout to stand again.
-            await self._run(self._flush)
-            await self._elect()
+    # --- the network
 
-    # --- appending
+    def _send(self, send: Send) -> None:
+        if isinstance(send.request, EndQuorumEpochRequest):
+            self._notifying.add(send.send_id)
+        if self._client is None:
+            outcome: Pending[Any] = Pending.failed(ConnectionLost(f"{send.to.address}: no network"))
+        else:
+            outcome = self._client.ask(send.to, send.request, timeout_ms=send.timeout_ms)
+        outcome.then(lambda done: self._step(lambda: self._receive_answer(send.send_id, done)))
+
+    def _receive_answer(self, send_id: int, outcome: Pending[Any]) -> None:
+        self._notifying.discard(send_id)
+        self._check_all_notified()
+        self._last_answer = send_id
+        if outcome.error is None:
+            try:
+                self._core.answered(send_id, outcome.result(), self._now_ms())
+                return
+            except Exception as error:  # noqa: BLE001 - what others send must not stop this node
+                report(error, name="taking a voter's answer", owner=OWNER)
+        self._core.failed(send_id, self._now_ms(), refused=isinstance(outcome.error, ConnectionRefused))
+
+    async def handle(self, request: Any, how: Asked) -> Any:
+        """The response to a request of the quorum, which may have to wait, as a fetch does. May be cancelled."""
+        if self._stopping or self._failed is not None or len(self._asked) >= MAX_ASKED:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "This node does not answer for the quorum now")
+        token = self._next_token
+        self._next_token += 1
+        asked = self._asked[token] = asyncio.get_running_loop().create_future()
+        self._step(lambda: self._receive(token, request, how))
+        try:
+            return await asked
+        finally:
+            self._asked.pop(token, None)
+
+    def _receive(self, token: int, request: Any, how: Asked) -> None:
+        try:
+            self._core.receive(token, request, how, self._now_ms())
+        except Exception as error:  # noqa: BLE001 - it concerns this request alone
+            report(error, name=f"answering {type(request).__name__}", owner=OWNER)
+            asked = self._asked.pop(token, None)
+            if asked is not None:
+                _resolve(asked, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def _refuse_all(self, error: KafkaError) -> None:
+        for asked in self._asked.values():
+            _resolve(asked, error)
+        self._asked = {}
+
+    # --- leading
 
     @property
     def kraft_version(self) -> int:
-        return self._records.kraft_version
+        return self.log.quorum.latest().kraft_version
 
     @property
     def is_leader(self) -> bool:
-        return self.state.is_leader and self._failed is None
+        """May the listener append? Between on_leader and the end of that epoch."""
+        state = self.state
+        return state.is_leader and state.epoch == self._led_epoch and self._failed is None
 
     @property
     def epoch(self) -> int:
         return self.state.epoch
+
+    @property
+    def leader(self) -> tuple[int, int]:
+        """Who leads, or -1, and in which epoch."""
+        return self.state.leader_id, self.state.epoch
+
+    def leader_node(self) -> Node | None:
+        """Where the leader is reached on the controllers' listener; None where nobody is known to lead."""
+        return self._core.leader_node()
+
+    @property
+    def has_observers(self) -> bool:
+        """Does anyone follow the log over the network?"""
+        return self._core.has_followers(self._now_ms())
 
     @property
     def next_offset(self) -> int:
@@ -314,7 +517,7 @@ class RaftDriver:
         return self.log.end_offset
 
     def append(self, groups: Sequence[Sequence[bytes]]) -> int:
-        """Writes each group of frames as one batch and sees to the fsync; gives the last offset."""
+        """Writes each group of frames as one batch, to be fsynced soon; returns the last offset."""
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This node does not lead the metadata quorum")
         now_ms = self._clock.now_ms()
@@ -329,8 +532,37 @@ class RaftDriver:
             # Whether part of it was written is not known: nothing more may be built on this log.
             self._fail(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log failed: {error}") from error
-        self._flush_wanted.set()
+        if not self._append_queued:
+            self._append_queued = True
+            self._step(self._appended)
         return last
+
+    def _appended(self) -> None:
+        self._append_queued = False
+        if self.state.is_leader:
+            self._core.appended(self._now_ms())
+
+    async def upgrade_kraft_version(self, level: int, *, validate_only: bool = False) -> int | None:
+        """Raises kraft.version; returns the offset whose commit makes it true, None if nothing had to be written.
+
+        KafkaError if it cannot be raised.
+        """
+        done: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+
+        def upgrade() -> None:
+            try:
+                changes = self._core.upgrade_kraft_version(level, self._now_ms(), validate_only=validate_only)
+            except KafkaError as error:
+                _resolve(done, error)
+            else:
+                # The Ready that follows has appended it by then.
+                written = changes and not validate_only
+                self._inputs.appendleft(lambda: _resolve(done, self.log.end_offset - 1 if written else None))
+
+        self._step(upgrade)
+        return await done
+
+    # --- the disk
 
     def _flush(self) -> None:
         self.log.flush(self._clock.now_ms())
@@ -340,39 +572,48 @@ class RaftDriver:
             await self._flush_wanted.wait()
             self._flush_wanted.clear()
             try:
-                await self._flush_and_commit()
+                async with self._disk:
+                    await self._run(self._flush)
             except (OSError, KafkaError) as error:
                 self._fail(error)  # a disk's reason is one line, not a trace
-
-    async def _flush_and_commit(self) -> None:
-        end_offset = self.log.end_offset
-        await self._run(self._flush)
-        if not self.state.is_leader:
-            return
-        self.state = core.local_flushed(self.state, end_offset)
-        self._commit()
-
-    def _commit(self) -> None:
-        high_watermark = self.state.high_watermark
-        if high_watermark > self.log.high_watermark:
-            self.log.update_high_watermark(high_watermark)
-        assert self._listener is not None
-        self._listener.on_commit(high_watermark)
-        fetchers, self._fetchers = self._fetchers, asyncio.Event()
-        fetchers.set()
+            else:
+                self._step(lambda: self._core.flushed(self.log.flushed_offset, self._now_ms()))
 
     def _fail(self, error: Exception) -> None:
         if self._failed is not None:
             return
         self._failed = error
+        self._stop_timer()
+        self._elected.set()
         logger.critical("the metadata log cannot go on: %s", str(error) or type(error).__name__)
+        self._refuse_all(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The metadata log has failed"))
         if self._listener is not None:
             self._listener.on_failure(error)
 
     async def _run(self, work: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
-    # --- snapshots and retention
+    # --- what is committed, and snapshots of it
+
+    def committed(self, offset: int) -> Iterator[BatchView]:
+        """Every batch from the one that holds an offset up to the high watermark, read lazily."""
+        return self.log.committed(offset)
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None:
+        return self.log.latest_snapshot
+
+    def read_checkpoint(self, snapshot: SnapshotId) -> SnapshotReader:
+        """A snapshot that is here; its records are read lazily."""
+        return SnapshotReader(self.log.snapshot_path(snapshot))
+
+    async def maybe_snapshot(self, image: ClusterImage, *, stopping: bool = False) -> bool:
+        """Writes a snapshot of a committed image if one is due."""
+        if not self.snapshots.due(image, stopping=stopping):
+            return False
+        assert image.offset < self.state.high_watermark, "only what is committed goes into a snapshot"
+        await self.snapshots.write(image)
+        return True
 
     async def _maintain_forever(self) -> None:
         while True:
@@ -380,95 +621,16 @@ class RaftDriver:
             await self.maintain()
 
     async def maintain(self) -> None:
-        """Lets go of old snapshots and segments, and of observers that are gone."""
+        """Lets go of old snapshots and segments."""
         for delete in self.log.clean(self._clock.now_ms()):
             await self._run(delete)
-        self.state = core.without_inactive_observers(self.state, self._clock.now_ms())
 
-    async def maybe_snapshot(self, image: ClusterImage, *, stopping: bool = False) -> bool:
-        """Writes a snapshot of a committed image if one is due."""
-        if not self.snapshots.due(image, stopping=stopping):
-            return False
-        assert image.offset < self.state.high_watermark, "only what is committed goes into a snapshot"
-        await self.snapshots.write(image, self.kraft_version, self.state.voters)
-        return True
 
-    @property
-    def has_observers(self) -> bool:
-        """Does anyone follow the log over the network?"""
-        return bool(core.observers(self.state, self._clock.now_ms())) or len(self.state.voters.ids) > 1
-
-    # --- answers
-
-    @property
-    def _quorum(self) -> answers.Quorum:
-        return answers.Quorum(self._options.cluster_id, self.log)
-
-    async def _settle(self, answer: Callable[[], tuple[QuorumState, T]]) -> T:
-        """Answers one after the other, each to its end: whoever asked may be gone, the vote is on disk all the same."""
-        # Half of an election would leave a quorum without a leader: a failure there is final.
-        settling = spawn(self._answer(answer), name="answering a voter", owner=OWNER, failed=self._fail)
-        response = await asyncio.shield(settling)
-        if response is None:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The quorum's state could not be changed")
-        return response
-
-    async def _answer(self, answer: Callable[[], tuple[QuorumState, T]]) -> T | None:
-        async with self._answering:
-            if self._stopping or self._failed is not None:
-                return None
-            try:
-                state, response = answer()
-            except Exception as error:  # noqa: BLE001 - nothing has changed: it concerns this request alone
-                report(error, name="answering a voter", owner=OWNER)
-                return None
-            try:
-                await self._after_answer(state)
-            except (OSError, KafkaError, QuorumStateError) as error:
-                self._fail(error)  # a disk's reason is one line, not a trace
-                return None
-        return response
-
-    async def vote(self, request: m.VoteRequest, how: Asked) -> m.VoteResponse:
-        return await self._settle(lambda: answers.vote(self.state, self._quorum, request, how))
-
-    async def begin_quorum_epoch(
-        self, request: m.BeginQuorumEpochRequest, how: Asked
-    ) -> m.BeginQuorumEpochResponse:
-        return await self._settle(lambda: answers.begin_quorum_epoch(self.state, self._quorum, request, how))
-
-    async def end_quorum_epoch(
-        self, request: m.EndQuorumEpochRequest, how: Asked
-    ) -> m.EndQuorumEpochResponse:
-        return await self._settle(lambda: answers.end_quorum_epoch(self.state, self._quorum, request, how))
-
-    def describe_quorum(self, request: m.DescribeQuorumRequest, version: int) -> m.DescribeQuorumResponse:
-        return answers.describe_quorum(self.state, request, self._clock.now_ms(), version)
-
-    def add_voter(
-        self, request: m.AddRaftVoterRequest, listener: str | None = None
-    ) -> m.AddRaftVoterResponse:
-        return answers.add_voter(self.state, self._options.cluster_id, self.kraft_version, request, listener)
-
-    def remove_voter(self, request: m.RemoveRaftVoterRequest) -> m.RemoveRaftVoterResponse:
-        return answers.remove_voter(self.state, self._options.cluster_id, self.kraft_version, request)
-
-    def update_voter(self, request: m.UpdateRaftVoterRequest) -> m.UpdateRaftVoterResponse:
-        return answers.update_voter(self.state, self._options.cluster_id, request)
-
-    async def fetch(self, request: f.FetchRequest, how: Asked) -> f.FetchResponse:
-        """What an observer or follower asks for; waits up to max_wait_ms for something to say."""
-        deadline = self._clock.monotonic_ms() + min(request.max_wait_ms, MAX_FETCH_WAIT_MS)
-        while True:
-            waiter = self._fetchers
-            self.state, response = answers.fetch(self.state, self._quorum, request, self._clock.now_ms(), how)
-            left_ms = deadline - self._clock.monotonic_ms()
-            if self._stopping or left_ms <= 0 or answers.fetch_is_due(request, response):
-                return response
-            try:
-                await asyncio.wait_for(waiter.wait(), left_ms / 1000)
-            except TimeoutError:
-                return response
-
-    def fetch_snapshot(self, request: m.FetchSnapshotRequest, how: Asked) -> m.FetchSnapshotResponse:
-        return answers.fetch_snapshot(self.state, self._quorum, request, how)
+def _resolve(future: "asyncio.Future[Any]", outcome: object) -> None:
+    """Whoever waited may have been cancelled."""
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -16,7 +16,7 @@ from ottla.metadata.snapshot import (
     parse_file_name,
     read_bootstrap,
     read_checkpoint,
-    read_header_timestamp,
+    read_header,
     write_bootstrap,
     write_checkpoint,
 )
@@ -51,7 +51,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(path)
     assert checkpoint.records == records
     assert (checkpoint.kraft_version, checkpoint.voters) == (1, VOTERS)
-    assert checkpoint.last_contained_log_timestamp_ms == read_header_timestamp(path) == 77
+    assert (
+        checkpoint.last_contained_log_timestamp_ms == read_header(path).last_contained_log_timestamp_ms == 77
+    )
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 

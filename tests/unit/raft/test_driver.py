@@ -27,9 +27,10 @@ from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID
 from ottla.raft.answers import Asked
 from ottla.raft.core import MAX_CLAIMED_EPOCH
 from ottla.raft.driver import RaftDriver
+from ottla.raft.formatting import format_metadata
 from ottla.raft.metadata_log import MetadataLogConfig
 from ottla.raft.quorum_state import MAX_EPOCH, ElectionState, QuorumStateError, QuorumStateFile
-from ottla.raft.voters import ReplicaKey
+from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
 from ottla.wire.codec import encode
 from ottla.wire.messages import fetch as f
 from ottla.wire.messages.nodes import raft as m
@@ -49,14 +50,24 @@ async def committed(raft: RaftDriver, listener: Listener, offset: int) -> None:
         await asyncio.sleep(0)
 
 
+def loaded(directory: Path, **options: Any) -> tuple[RaftDriver, Listener]:
+    raft = driver(directory, **options)
+    raft.load()
+    return raft, Listener(raft)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
 async def with_driver(
     directory: Path, work: Callable[[RaftDriver, Listener, ClusterImage], Awaitable[None]], **options: object
 ) -> None:
-    raft, listener = driver(directory, **options), Listener()
-    loader, _ = raft.load()
+    raft, listener = loaded(directory, **options)
     await raft.start(listener)
     try:
-        await work(raft, listener, loader.image)
+        await work(raft, listener, listener.image)
     finally:
         await raft.stop()
 
@@ -165,10 +176,62 @@ def test_another_directory_is_not_the_voter(tmp_path: Path) -> None:
     assert error.value.code is ErrorCode.INCONSISTENT_VOTER_SET
 
 
+def test_a_controller_that_its_configuration_does_not_name_is_refused(tmp_path: Path) -> None:
+    format_directory(tmp_path, dynamic=False)
+    raft = driver(tmp_path, static_voters=VoterSet.static({2: LISTENERS, 3: LISTENERS}))
+    with pytest.raises(KafkaError) as error:
+        raft.load()
+    assert error.value.code is ErrorCode.INCONSISTENT_VOTER_SET
+    run(raft.stop())
+
+
+def test_who_is_no_voter_any_more_follows_the_others(tmp_path: Path) -> None:
+    """Its directory was lost: it is another voter by that, and waits until it is added."""
+    others = [VoterNode(ReplicaKey(n, bytes([n] * 16)), LISTENERS, SUPPORTED_KRAFT_VERSIONS) for n in (1, 2)]
+    format_metadata(tmp_path, now_ms=1, voters=VoterSet.of(*others))
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        assert raft.state.voters.ids == {1, 2}
+        assert not raft.state.is_voter
+        with pytest.raises(KafkaError) as error:
+            raft.append(frames(MV))
+        assert error.value.code is ErrorCode.NOT_CONTROLLER
+
+    run(with_driver(tmp_path, work))
+
+
+def test_a_disk_that_fails_is_one_line_and_the_stop_goes_on(
+    formatted: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        raft, listener = loaded(formatted)
+        await raft.start(listener)
+        high_watermark = raft.state.high_watermark
+        waiting = asyncio.create_task(
+            raft.handle(fetch_request(raft, raft.log.end_offset + 1, max_wait_ms=5_000), NEW)
+        )
+
+        def failing(fd: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr("os.fsync", failing)
+        raft.append(frames(MV))
+        await until(lambda: bool(listener.failures))
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert raft.state.high_watermark == high_watermark
+        with pytest.raises(KafkaError):
+            await raft.handle(vote_request(7), NEW)
+        await raft.stop()
+
+    asyncio.run(main())
+    (line,) = [r for r in caplog.records if r.levelname == "CRITICAL"]
+    assert "Input/output error" in line.getMessage()
+    assert not [r for r in caplog.records if r.exc_info]
+
+
 def test_a_failed_fsync_is_final(formatted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        raft, listener = driver(formatted), Listener()
-        raft.load()
+        raft, listener = loaded(formatted)
         await raft.start(listener)
         high_watermark = raft.state.high_watermark
 
@@ -196,16 +259,12 @@ def test_a_snapshot_replaces_the_log_before_it(tmp_path: Path) -> None:
     config = MetadataLogConfig(segment_bytes=1 << 20, retention_bytes=0, snapshot_bytes=1)
 
     async def write(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        loader = raft._load_image()[0]
         for name in ("a", "b"):
-            records = [topic(name)] if loader.image.metadata_version else [MV, topic(name)]
-            base = raft.next_offset
+            records = [topic(name)] if listener.image.metadata_version else [MV, topic(name)]
             last = raft.append(frames(*records))
             await committed(raft, listener, last)
-            loader.replay(records, base, raft.epoch, 5)
-            loader.publish()
-            assert await raft.maybe_snapshot(loader.image)
-            assert not await raft.maybe_snapshot(loader.image), "nothing new to keep"
+            assert await raft.maybe_snapshot(listener.image)
+            assert not await raft.maybe_snapshot(listener.image), "nothing new to keep"
         assert len(raft.log.snapshots) == 3
         await raft.maintain()
         assert len(raft.log.snapshots) == 1
@@ -225,12 +284,8 @@ def test_a_snapshot_newer_than_the_log_replaces_it(tmp_path: Path) -> None:
     config = MetadataLogConfig(snapshot_bytes=1)
 
     async def write(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        loader = raft._load_image()[0]
-        base = raft.next_offset
         await committed(raft, listener, raft.append(frames(MV, topic("a"))))
-        loader.replay([MV, topic("a")], base, raft.epoch, 5)
-        loader.publish()
-        assert await raft.maybe_snapshot(loader.image)
+        assert await raft.maybe_snapshot(listener.image)
 
     async def read(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
         assert set(image.topics) == {"a"}
@@ -291,31 +346,32 @@ def test_an_observer_follows_the_log(tmp_path: Path) -> None:
     format_directory(tmp_path)
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        answer = await raft.fetch(fetch_request(raft, 0, last_epoch=0), NEW)
+        answer = await raft.handle(fetch_request(raft, 0, last_epoch=0), NEW)
         partition = answer.responses[0].partitions[0]
         assert partition.error_code == 0
         assert partition.records == raft.log.read(0, 1 << 20)
         assert (partition.current_leader.leader_id, partition.current_leader.leader_epoch) == (1, 1)
         assert answer.node_endpoints[0].port == LISTENERS[0].port
         end = raft.log.end_offset
-        waiting = asyncio.create_task(raft.fetch(fetch_request(raft, end, max_wait_ms=10_000), NEW))
+        waiting = asyncio.create_task(raft.handle(fetch_request(raft, end, max_wait_ms=10_000), NEW))
         await asyncio.sleep(0)
         assert not waiting.done()
-        raft.append(frames(MV))
+        last = raft.append(frames(MV))
         partition = (await waiting).responses[0].partitions[0]
-        assert partition.records
-        assert partition.high_watermark == end + 1
-        described = raft.describe_quorum(
-            m.DescribeQuorumRequest(
-                topics=[
-                    m.DescribeQuorumRequestTopicData(
-                        topic_name="__cluster_metadata",
-                        partitions=[m.DescribeQuorumRequestPartitionData(partition_index=0)],
-                    )
-                ]
-            ),
-            2,
+        assert partition.records, "they come before they are on the leader's own disk"
+        await committed(raft, listener, last)
+        known = fetch_request(raft, end + 1, high_watermark=end, max_wait_ms=10_000)
+        partition = (await raft.handle(known, NEW)).responses[0].partitions[0]
+        assert partition.high_watermark == end + 1, "that they are committed is news worth an answer"
+        request = m.DescribeQuorumRequest(
+            topics=[
+                m.DescribeQuorumRequestTopicData(
+                    topic_name="__cluster_metadata",
+                    partitions=[m.DescribeQuorumRequestPartitionData(partition_index=0)],
+                )
+            ]
         )
+        described = await raft.handle(request, Asked(2))
         state = described.topics[0].partitions[0]
         assert [o.replica_id for o in state.observers] == [5]
         assert [(v.replica_id, v.log_end_offset) for v in state.current_voters] == [(1, end + 1)]
@@ -341,7 +397,7 @@ def test_a_fetch_that_does_not_fit_is_refused(
     format_directory(tmp_path)
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        answer = await raft.fetch(fetch_request(raft, 0, **fields), NEW)
+        answer = await raft.handle(fetch_request(raft, 0, **fields), NEW)
         codes = [answer.error_code, *(t.partitions[0].error_code for t in answer.responses)]
         assert code in codes
 
@@ -352,7 +408,7 @@ def test_a_diverged_follower_is_sent_back(tmp_path: Path) -> None:
     format_directory(tmp_path)
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        partition = (await raft.fetch(fetch_request(raft, 100), NEW)).responses[0].partitions[0]
+        partition = (await raft.handle(fetch_request(raft, 100), NEW)).responses[0].partitions[0]
         assert (partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset) == (
             1,
             raft.log.end_offset,
@@ -402,7 +458,7 @@ def test_a_leader_gives_no_vote(
     format_directory(tmp_path)
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        answer = await raft.vote(vote_request(epoch, **fields), NEW)
+        answer = await raft.handle(vote_request(epoch, **fields), NEW)
         assert answer.error_code == top
         if partition is not None:
             answered = answer.topics[0].partitions[0]
@@ -419,12 +475,12 @@ def test_a_higher_epoch_makes_the_sole_voter_stand_again(tmp_path: Path) -> None
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
         raft.append(frames(MV, topic("a")))
-        answer = await raft.vote(vote_request(7), NEW)
+        answer = await raft.handle(vote_request(7), NEW)
         assert answer.topics[0].partitions[0].leader_epoch == 7
         assert not answer.topics[0].partitions[0].vote_granted, "the candidate's log is behind"
+        await until(lambda: raft.is_leader)
         assert listener.resigned == 1
         assert listener.epochs == [1, 8]
-        assert raft.is_leader
         assert raft.state.high_watermark == raft.log.end_offset
         await committed(raft, listener, raft.append(frames(topic("b"))))
 
@@ -449,10 +505,10 @@ def end_request(epoch: int) -> m.EndQuorumEpochRequest:
 
 
 CLAIMS: dict[str, Callable[[RaftDriver, int], Awaitable[object]]] = {
-    "Vote": lambda raft, epoch: raft.vote(vote_request(epoch), NEW),
-    "pre-vote": lambda raft, epoch: raft.vote(vote_request(epoch, pre_vote=True), NEW),
-    "BeginQuorumEpoch": lambda raft, epoch: raft.begin_quorum_epoch(begin_request(epoch), NEW),
-    "EndQuorumEpoch": lambda raft, epoch: raft.end_quorum_epoch(end_request(epoch), NEW),
+    "Vote": lambda raft, epoch: raft.handle(vote_request(epoch), NEW),
+    "pre-vote": lambda raft, epoch: raft.handle(vote_request(epoch, pre_vote=True), NEW),
+    "BeginQuorumEpoch": lambda raft, epoch: raft.handle(begin_request(epoch), NEW),
+    "EndQuorumEpoch": lambda raft, epoch: raft.handle(end_request(epoch), NEW),
 }
 
 
@@ -469,7 +525,8 @@ def test_no_claim_takes_the_last_epochs(tmp_path: Path, name: str) -> None:
             assert (raft.epoch, raft.is_leader) == (before, True)
         for epoch in (MAX_CLAIMED_EPOCH, MAX_CLAIMED_EPOCH + 1, MAX_EPOCH):
             await CLAIMS[name](raft, epoch)
-            assert (raft.epoch, raft.is_leader) == (MAX_CLAIMED_EPOCH + 1, True)
+            await until(lambda: raft.is_leader)
+            assert raft.epoch == MAX_CLAIMED_EPOCH + 1
         await committed(raft, listener, raft.append(frames(MV, topic("a"))))
 
     async def again(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
@@ -499,7 +556,7 @@ def test_who_asks_may_leave_before_the_answer(tmp_path: Path) -> None:
     format_directory(tmp_path)
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        asking = asyncio.ensure_future(raft.vote(vote_request(7), NEW))
+        asking = asyncio.ensure_future(raft.handle(vote_request(7), NEW))
         while listener.resigned == 0:
             await asyncio.sleep(0)
         asking.cancel()
@@ -517,8 +574,7 @@ def test_an_election_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     format_directory(tmp_path)
 
     async def main() -> None:
-        raft, listener = driver(tmp_path), Listener()
-        raft.load()
+        raft, listener = loaded(tmp_path)
         await raft.start(listener)
 
         def failing(state: ElectionState, kraft_version: int) -> None:
@@ -526,7 +582,7 @@ def test_an_election_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 
         monkeypatch.setattr(raft._file, "write", failing)
         with pytest.raises(KafkaError):
-            await raft.vote(vote_request(7), NEW)
+            await raft.handle(vote_request(7), NEW)
         assert [str(error) for error in listener.failures] == ["disk is gone"]
         await raft.stop()
 
@@ -537,8 +593,7 @@ def test_a_flush_that_fails_for_any_reason_is_final(tmp_path: Path, monkeypatch:
     format_directory(tmp_path)
 
     async def main() -> None:
-        raft, listener = driver(tmp_path), Listener()
-        raft.load()
+        raft, listener = loaded(tmp_path)
         await raft.start(listener)
 
         def failing(high_watermark: int) -> None:
@@ -595,7 +650,7 @@ def test_who_claims_to_lead_a_past_epoch_is_fenced(tmp_path: Path) -> None:
                 ],
             )
         ]
-        answer = await raft.begin_quorum_epoch(m.BeginQuorumEpochRequest(topics=topics), NEW)
+        answer = await raft.handle(m.BeginQuorumEpochRequest(topics=topics), NEW)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
         end = m.EndQuorumEpochRequest(
             topics=[
@@ -607,7 +662,7 @@ def test_who_claims_to_lead_a_past_epoch_is_fenced(tmp_path: Path) -> None:
                 )
             ]
         )
-        assert (await raft.end_quorum_epoch(end, NEW)).error_code == ErrorCode.INVALID_REQUEST
+        assert (await raft.handle(end, NEW)).error_code == ErrorCode.INVALID_REQUEST
 
     run(with_driver(tmp_path, work))
 
@@ -616,10 +671,10 @@ def test_old_versions_are_answered_in_what_they_know(tmp_path: Path) -> None:
     format_directory(tmp_path)
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        vote = await raft.vote(vote_request(1, voter_id=-1), Asked(0))
+        vote = await raft.handle(vote_request(1, voter_id=-1), Asked(0))
         assert encode(vote, 0)
         for version in (13, 15, 16, 18):
-            fetched = await raft.fetch(fetch_request(raft, 0, last_epoch=0), Asked(version))
+            fetched = await raft.handle(fetch_request(raft, 0, last_epoch=0), Asked(version))
             assert encode(fetched, version)
         described = m.DescribeQuorumRequest(
             topics=[
@@ -630,7 +685,7 @@ def test_old_versions_are_answered_in_what_they_know(tmp_path: Path) -> None:
             ]
         )
         for version in (0, 1, 2):
-            assert encode(raft.describe_quorum(described, version), version)
+            assert encode(await raft.handle(described, Asked(version)), version)
 
     run(with_driver(tmp_path, work))
 
@@ -640,38 +695,34 @@ def test_a_snapshot_is_sent_in_pieces(tmp_path: Path) -> None:
     config = MetadataLogConfig(snapshot_bytes=1)
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        loader = raft._load_image()[0]
-        base = raft.next_offset
         await committed(raft, listener, raft.append(frames(MV, topic("a"))))
-        loader.replay([MV, topic("a")], base, raft.epoch, 5)
-        loader.publish()
-        await raft.maybe_snapshot(loader.image)
+        await raft.maybe_snapshot(listener.image)
         snapshot = raft.log.latest_snapshot
         assert snapshot is not None
-        first = (await raft.fetch(fetch_request(raft, 0, last_epoch=0), NEW)).responses[0].partitions[0]
+        first = (await raft.handle(fetch_request(raft, 0, last_epoch=0), NEW)).responses[0].partitions[0]
         assert (first.snapshot_id.end_offset, first.snapshot_id.epoch) == snapshot
         whole = raft.log.snapshot_path(snapshot).read_bytes()
         received = b""
         while len(received) < len(whole):
-            (answer,) = snapshot_answer(raft, snapshot, len(received), 100).topics
+            (answer,) = (await snapshot_answer(raft, snapshot, len(received), 100)).topics
             (piece,) = answer.partitions
             assert (piece.error_code, piece.size, piece.position) == (0, len(whole), len(received))
             received += bytes(piece.unaligned_records)
         assert received == whole
         refusals = [
-            snapshot_answer(raft, snapshot, len(whole), 1),
-            snapshot_answer(raft, snapshot, -1, 1),
-            snapshot_answer(raft, snapshot, 0, 1, epoch=raft.epoch - 1),
-            snapshot_answer(raft, snapshot, 0, 1, epoch=raft.epoch + 1),
-            snapshot_answer(raft, (3, 1), 0, 1),
-            snapshot_answer(raft, (0, 0), 0, 1),
+            await snapshot_answer(raft, snapshot, len(whole), 1),
+            await snapshot_answer(raft, snapshot, -1, 1),
+            await snapshot_answer(raft, snapshot, 0, 1, epoch=raft.epoch - 1),
+            await snapshot_answer(raft, snapshot, 0, 1, epoch=raft.epoch + 1),
+            await snapshot_answer(raft, (3, 1), 0, 1),
+            await snapshot_answer(raft, (0, 0), 0, 1),
         ]
         assert refusals == [m.FetchSnapshotResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, topics=[])] * 6
 
     run(with_driver(tmp_path, work, config=config))
 
 
-def snapshot_answer(
+async def snapshot_answer(
     raft: RaftDriver, snapshot: tuple[int, int], position: int, max_bytes: int, epoch: int | None = None
 ) -> m.FetchSnapshotResponse:
     request = m.FetchSnapshotRequest(
@@ -692,28 +743,28 @@ def snapshot_answer(
             )
         ],
     )
-    return raft.fetch_snapshot(request, NEW)
+    return await raft.handle(request, NEW)
 
 
 def test_the_sole_voter_stays_the_sole_voter(tmp_path: Path) -> None:
     format_directory(tmp_path)
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        def add(voter_id: int, directory: bytes) -> int:
+        async def add(voter_id: int, directory: bytes) -> int:
             request = m.AddRaftVoterRequest(
                 cluster_id=CLUSTER_ID,
                 timeout_ms=1,
                 voter_id=voter_id,
                 voter_directory_id=directory,
-                listeners=[],
+                listeners=[m.Listener(name="CONTROLLER", host="127.0.0.1", port=1)],
             )
-            return raft.add_voter(request).error_code
+            return (await raft.handle(request, NEW)).error_code
 
-        assert add(1, b"n" * 16) == ErrorCode.DUPLICATE_VOTER
-        assert add(2, ZERO_UUID) == ErrorCode.INVALID_REQUEST
-        assert add(2, b"n" * 16) == ErrorCode.REQUEST_TIMED_OUT
+        assert await add(1, b"n" * 16) == ErrorCode.DUPLICATE_VOTER
+        assert await add(2, ZERO_UUID) == ErrorCode.INVALID_REQUEST
+        assert await add(2, b"n" * 16) == ErrorCode.REQUEST_TIMED_OUT
         removal = m.RemoveRaftVoterRequest(cluster_id=CLUSTER_ID, voter_id=1, voter_directory_id=DIRECTORY_ID)
-        assert raft.remove_voter(removal).error_code == ErrorCode.VOTER_NOT_FOUND
+        assert (await raft.handle(removal, NEW)).error_code == ErrorCode.VOTER_NOT_FOUND
 
     run(with_driver(tmp_path, work))
 
@@ -723,15 +774,11 @@ def test_a_snapshot_is_due_by_time_only_if_there_is_something_new(tmp_path: Path
     clock = ManualClock(1_000_000)
 
     async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
-        loader = raft._load_image()[0]
-        base = raft.next_offset
         await committed(raft, listener, raft.append(frames(MV)))
-        loader.replay([MV], base, raft.epoch, 5)
-        loader.publish()
-        assert not await raft.maybe_snapshot(loader.image)
+        assert not await raft.maybe_snapshot(listener.image)
         clock.advance(3_600_000)
-        assert await raft.maybe_snapshot(loader.image)
+        assert await raft.maybe_snapshot(listener.image)
         clock.advance(3_600_000)
-        assert not await raft.maybe_snapshot(loader.image)
+        assert not await raft.maybe_snapshot(listener.image)
 
     run(with_driver(tmp_path, work, clock=clock))
