@@ -113,7 +113,7 @@ class ImageLoader:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         if self._live and self._failure is None:
-            await self.maybe_snapshot(stopping=True)
+            await self._write_snapshot(stopping=True)
 
     # --- the quorum's events (RaftListener)
 
@@ -307,12 +307,22 @@ class ImageLoader:
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
-        writing = self._snapshot_task is not None and not self._snapshot_task.done()
-        if not writing and self._raft.snapshots.due(image):
-            self._snapshot_task = spawn(self.maybe_snapshot(), name="metadata snapshot", owner=OWNER)
+        if not self._is_writing and self._raft.snapshots.due(image):
+            self._snapshot_task = spawn(self._write_snapshot(), name="metadata snapshot", owner=OWNER)
 
-    async def maybe_snapshot(self, *, stopping: bool = False) -> None:
-        """Writes a snapshot of what is published, if one is due; one that fails is not the end."""
+    @property
+    def _is_writing(self) -> bool:
+        return self._snapshot_task is not None and not self._snapshot_task.done()
+
+    async def maybe_snapshot(self) -> None:
+        """Writes a snapshot of what is published, if one is due; waits for one that is being written."""
+        if self._is_writing:
+            assert self._snapshot_task is not None
+            await asyncio.shield(self._snapshot_task)
+        else:
+            await self._write_snapshot()
+
+    async def _write_snapshot(self, *, stopping: bool = False) -> None:
         if not self._handed_over and self._loader.transaction_start_offset >= 0:
             return  # the image may end within a batch
         try:
