@@ -47,7 +47,7 @@ class OtherBroker:
 
     def __init__(self, node: Any) -> None:
         scheduler = LoopScheduler(SystemClock(), asyncio.get_running_loop())
-        image: ClusterImage = node._publisher.image
+        image: ClusterImage = node.broker.image
         self.image = image
         self.brokers = InterBroker(OTHER_ID, lambda: node.config)
         self.brokers.on_image(Delta(ClusterImage(), image, brokers=frozenset(image.brokers)))
@@ -153,7 +153,7 @@ def test_markers_of_another_coordinator_are_written(broker: Broker, client: Clie
 
 
 def test_share_state_is_kept_for_the_leaders_of_other_brokers(broker: Broker, client: Client) -> None:
-    topic = broker.node._publisher.image.topic("t")
+    topic = broker.node.broker.image.topic("t")
     assert topic is not None
     batches = [PersisterStateBatch(5, 9, 1, 2)]
 
