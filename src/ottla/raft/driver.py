@@ -546,8 +546,7 @@ class RaftDriver:
 
     def _appended(self) -> None:
         self._append_queued = False
-        if self.state.is_leader:
-            self._core.appended(self._now_ms())
+        self._core.appended(self._now_ms())
 
     async def upgrade_kraft_version(self, level: int, *, validate_only: bool = False) -> int | None:
         """Raises kraft.version; returns the offset whose commit makes it true, None if nothing had to be written.
