@@ -538,7 +538,8 @@ class RaftDriver:
         except (OSError, KafkaError) as error:
             # Whether part of it was written is not known: nothing more may be built on this log.
             self._fail(error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log failed: {error}") from error
+            # Another controller may do what was asked for: whoever forwarded it asks again.
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, f"The metadata log failed: {error}") from error
         if not self._append_queued:
             self._append_queued = True
             self._step(self._appended)
