@@ -321,11 +321,15 @@ class RaftCore:
         self._act()
 
     def appended(self, now_ms: int) -> None:
-        """The leader's own append has moved the log's end."""
+        """This node's own append has moved the log's end.
+
+        If somebody else has taken over meanwhile it counts for nothing; but it is in the log, and nobody follows
+        another whose own log is not on disk.
+        """
         self.now_ms = now_ms
-        assert self.state.role is Role.LEADER, "only a leader appends"
         self._ready.flush = True
-        self._log_changes = True
+        if self.state.role is Role.LEADER:
+            self._log_changes = True
 
     def flushed(self, end_offset: int, now_ms: int) -> None:
         """The log is on disk up to here."""

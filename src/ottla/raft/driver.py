@@ -554,7 +554,8 @@ class RaftDriver:
         except (OSError, KafkaError) as error:
             # Whether part of it was written is not known: nothing more may be built on this log.
             self._fail(error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log failed: {error}") from error
+            # Another controller may do what was asked for: whoever forwarded it asks again.
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, f"The metadata log failed: {error}") from error
         if not self._append_queued:
             self._append_queued = True
             self._step(self._appended)
@@ -562,8 +563,7 @@ class RaftDriver:
 
     def _appended(self) -> None:
         self._append_queued = False
-        if self.state.is_leader:
-            self._core.appended(self._now_ms())
+        self._core.appended(self._now_ms())
 
     async def upgrade_kraft_version(self, level: int, *, validate_only: bool = False) -> int | None:
         """Raises kraft.version; returns the offset whose commit makes it true, None if nothing had to be written.

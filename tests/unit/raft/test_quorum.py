@@ -136,6 +136,38 @@ def test_a_leader_that_stops_waits_for_nobody_who_does_not_answer(
     run(work)
 
 
+def test_what_a_leader_appends_while_another_takes_over_does_not_keep_it_from_following(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The append is in the log before the claim is looked at, and its turn to be flushed comes after it."""
+
+    async def work() -> None:
+        async with running(Quorum(tmp_path)) as quorum:
+            first = await quorum.write(MV, topic("a"))
+            core = first.raft._core
+            receive = core.receive
+
+            def append_first(token: int, request: Any, how: Asked, now_ms: int) -> None:
+                if isinstance(request, m.BeginQuorumEpochRequest):
+                    first.raft.append(frames(topic("too late")))
+                receive(token, request, how, now_ms)
+
+            monkeypatch.setattr(core, "receive", append_first)
+            claim = m.BeginQuorumEpochRequestPartitionData(
+                partition_index=0, leader_id=first.node_id % 3 + 1, leader_epoch=first.raft.epoch + 1
+            )
+            named = m.BeginQuorumEpochRequestTopicData(topic_name="__cluster_metadata", partitions=[claim])
+            await first.raft.handle(m.BeginQuorumEpochRequest(topics=[named]), Asked(1, LISTENER))
+            assert not first.raft.is_leader
+            monkeypatch.undo()
+            log = first.raft.log
+            await until(lambda: log.flushed_offset == log.end_offset)
+            await quorum.write(topic("b"))
+            await same_logs(*quorum.running)
+
+    run(work)
+
+
 def test_an_observer_follows_and_never_leads(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(Quorum(tmp_path)) as quorum:
