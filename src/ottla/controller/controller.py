@@ -11,7 +11,6 @@ loop. Make it, start() when the log is loaded, and at the end stop(). Owned by t
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -315,7 +314,10 @@ class Controller:
         wanted = feature_control.kraft_version_upgrade(request)
         try:
             if wanted is not None and not request.validate_only:
-                tried = await self.update_features(replace(request, validate_only=True), context)
+                trial = feature_messages.UpdateFeaturesRequest(
+                    timeout_ms=request.timeout_ms, feature_updates=request.feature_updates, validate_only=True
+                )
+                tried = await self.update_features(trial, context)
                 if tried.error_code:
                     return tried
                 # Its records come before the one that whoever asked waits for.
