@@ -21,6 +21,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import random_uuid
 from ottla.raft.image_loader import ImageLoader
 from ottla.raft.metadata_log import MetadataLogConfig
+from ottla.wire.messages.admin import cluster as f
 from ottla.wire.messages.admin import configs as c
 from ottla.wire.messages.admin import topics as t
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
@@ -418,3 +419,13 @@ def test_a_controller_that_never_started_can_be_stopped(tmp_path: Path) -> None:
         await controller.stop()
 
     asyncio.run(main())
+
+
+def test_the_version_of_the_quorum_is_tried_before_it_is_raised(directory: Path) -> None:
+    async def work(controller: Controller) -> None:
+        update = f.FeatureUpdateKey(feature="kraft.version", max_version_level=1, upgrade_type=1)
+        request = f.UpdateFeaturesRequest(feature_updates=[update])
+        answer = await controller.update_features(request, RequestContext(2))
+        assert (answer.error_code, answer.error_message) == (0, None)
+
+    run(directory, work)

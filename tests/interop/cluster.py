@@ -1,0 +1,317 @@
+"""A cluster of Apache and Ottla nodes in any mix, every node a process of its own on free loopback ports.
+
+    nodes = {1: ("ottla", "controller"), 2: ("apache", "controller"), 3: ("apache", "broker,controller")}
+    with Cluster(tmp_path, nodes, {"metadata.log.max.record.bytes.between.snapshots": 1000}) as cluster:
+        cluster.leader()                        # the id of the active controller, as it says itself
+        cluster[1].kill(); cluster[1].start()   # each node is a ServerProcess
+        cluster.tool("TopicCommand", "--list")  # --bootstrap-server of every broker that runs is added
+
+Every node reads the same settings and is formatted by its own kind's tool, all with one cluster id. The default is
+static voters (`controller.quorum.voters`, kraft.version 0); `voters_in_log=True` writes them into the log with
+`--initial-controllers` (kraft.version 1). A node given in `joining` is no voter at first: it is formatted with
+`--no-initial-controllers`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from tests.interop.apache import java_command, random_cluster_id, run_tool, write_properties
+from tests.interop.ottla_node import OTTLA
+from tests.interop.process import HOST, ServerProcess, free_ports, wait_until
+from tests.support.raw_client import METADATA, RawClient
+
+DESCRIBE_QUORUM = 55
+PATIENCE_S = 60.0
+STOP_TIMEOUT_S = 60.0
+
+
+class ClusterNode(ServerProcess):
+    """One node of a cluster, of either kind."""
+
+    def __init__(self, cluster: Cluster, node_id: int, kind: str, roles: str, directory: Path) -> None:
+        self.kind = kind
+        super().__init__(directory / f"node-{node_id}", work_dir=directory / f"work-{node_id}")
+        self.cluster = cluster
+        self.node_id = node_id
+        self.roles = roles
+        self.is_broker, self.is_controller = "broker" in roles, "controller" in roles
+        self.port, self.controller_port = free_ports(2)
+        self.directory_id = random_cluster_id()
+        self.overrides: dict[str, object] = {}
+
+    @property
+    def metadata_dir(self) -> Path:
+        """Where the node keeps the metadata log and its snapshots."""
+        return self.data_dir / "__cluster_metadata-0"
+
+    @property
+    def controller_address(self) -> str:
+        return f"{HOST}:{self.controller_port}"
+
+    @property
+    def config_path(self) -> Path:
+        return self.work_dir / "server.properties"
+
+    def settings(self) -> dict[str, object]:
+        """The node's server.properties: what a cluster of one replica needs, then the test's own."""
+        listeners = [f"PLAINTEXT://{self.address}"] if self.is_broker else []
+        listeners += [f"CONTROLLER://{self.controller_address}"] if self.is_controller else []
+        return {
+            "process.roles": self.roles,
+            "node.id": self.node_id,
+            "listeners": ",".join(listeners),
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": self.data_dir,
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 4,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.num.partitions": 4,
+            "transaction.state.log.min.isr": 1,
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.num.partitions": 4,
+            "share.coordinator.state.topic.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+            **self.cluster.quorum_settings(),
+            **self.cluster.overrides,
+            **self.overrides,
+        }
+
+    def format(self) -> None:
+        """Make the directory the cluster's, with this kind's own tool."""
+        write_properties(self.config_path, self.settings())
+        options = ("format", "-t", self.cluster.cluster_id, "-c", str(self.config_path))
+        options += self.cluster.format_options(self)
+        if self.kind == "apache":
+            run_tool("StorageTool", *options)
+            return
+        command = [str(OTTLA), "storage", *options]
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def launch(self) -> None:
+        if not (self.data_dir / "meta.properties").exists():
+            self.format()
+        write_properties(self.config_path, self.settings())
+        super().launch()
+
+    def command(self) -> list[str]:
+        if self.kind == "apache":
+            return java_command("kafka.Kafka", str(self.config_path))
+        return [str(OTTLA), "serve", "--config", str(self.config_path)]
+
+    def environment(self) -> dict[str, str]:
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("KAFKA_")}
+        return {**inherited, "PYTHONUNBUFFERED": "1"}
+
+    def is_ready(self) -> bool:
+        """A broker lists itself; a controller answers at all (which of them leads is the quorum's matter)."""
+        try:
+            if self.is_broker:
+                return self.node_id in self.known_brokers()
+            with RawClient(self, timeout_s=5, port=self.controller_port) as client:
+                client.ask(18, 0, {})
+                return True
+        except (OSError, ConnectionError):
+            return False
+
+    def known_brokers(self) -> dict[int, int]:
+        """The brokers that this one tells its clients of: id and port."""
+        with RawClient(self, timeout_s=5) as client:
+            answer = client.ask(METADATA, 1, {"topics": []})
+        return {broker["node_id"]: broker["port"] for broker in answer["brokers"]}
+
+    def describe_quorum(self) -> dict[str, Any] | None:
+        """The quorum as this controller sees it, if it leads; None otherwise."""
+        wanted = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
+        try:
+            with RawClient(self, timeout_s=5, port=self.controller_port) as client:
+                answer = client.ask(DESCRIBE_QUORUM, 2, {"topics": [wanted]})
+        except (OSError, ConnectionError):
+            return None
+        if answer["error_code"] != "none" or not answer["topics"]:
+            return None
+        partition: dict[str, Any] = answer["topics"][0]["partitions"][0]
+        return partition if partition["error_code"] == "none" else None
+
+
+class Cluster:
+    """Nodes that know one another, started together, for as long as the `with` block."""
+
+    def __init__(
+        self,
+        directory: Path,
+        nodes: Mapping[int, tuple[str, str]],
+        overrides: Mapping[str, object] | None = None,
+        *,
+        voters_in_log: bool = False,
+        joining: Collection[int] = (),
+    ) -> None:
+        self.cluster_id = random_cluster_id()
+        self.overrides = dict(overrides or {})
+        self.voters_in_log = voters_in_log
+        self.nodes = {
+            node_id: ClusterNode(self, node_id, kind, roles, directory)
+            for node_id, (kind, roles) in nodes.items()
+        }
+        self.joining = set(joining)
+
+    # ---- what each node is told ---------------------------------------------------------------------------
+
+    def voters(self) -> list[ClusterNode]:
+        """The first voters."""
+        return [node for node in self.controllers() if node.node_id not in self.joining]
+
+    def quorum_settings(self) -> dict[str, object]:
+        if self.voters_in_log:
+            servers = ",".join(node.controller_address for node in self.controllers())
+            return {"controller.quorum.bootstrap.servers": servers}
+        voters = ",".join(f"{node.node_id}@{node.controller_address}" for node in self.voters())
+        return {"controller.quorum.voters": voters}
+
+    def format_options(self, node: ClusterNode) -> tuple[str, ...]:
+        if not self.voters_in_log or not node.is_controller:
+            return ()
+        if node.node_id in self.joining:
+            return ("--no-initial-controllers",)
+        voters = [f"{n.node_id}@{n.controller_address}:{n.directory_id}" for n in self.voters()]
+        return ("--initial-controllers", ",".join(voters))
+
+    # ---- life ---------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start every node but those that join later; return when each is up and the quorum has a leader."""
+        started = [node for node in self.nodes.values() if node.node_id not in self.joining]
+        for node in sorted(started, key=lambda node: node.is_broker):
+            node.launch()
+        for node in started:
+            wait_until(
+                node._ready_or_dead, node.start_timeout_s, f"node {node.node_id} ({node.kind}) to serve"
+            )
+        self.leader()
+        ids = {node.node_id for node in started if node.is_broker}
+        for node in self.brokers():
+            wait_until(
+                lambda node=node: ids <= set(node.known_brokers()),
+                PATIENCE_S,
+                "the brokers to know each other",
+            )
+        return self
+
+    def stop(self) -> None:
+        """Brokers first, then controllers, those of a kind together; who does not end is killed and reported."""
+        plain_brokers = [node for node in self.brokers() if not node.is_controller]
+        for group in (plain_brokers, [node for node in self.nodes.values() if node.is_controller]):
+            running = [node for node in group if node.is_running()]
+            for node in running:
+                os.kill(node.pid, signal.SIGTERM)
+            for node in running:
+                node.wait(STOP_TIMEOUT_S)
+
+    def kill(self) -> None:
+        for node in self.nodes.values():
+            node.kill()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.kill()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            with contextlib.ExitStack() as stack:
+                stack.callback(self.kill)
+                self.stop()
+        else:
+            self.kill()
+
+    def __getitem__(self, node_id: int) -> ClusterNode:
+        return self.nodes[node_id]
+
+    # ---- who is there -------------------------------------------------------------------------------------
+
+    def controllers(self) -> list[ClusterNode]:
+        return [node for node in self.nodes.values() if node.is_controller]
+
+    def brokers(self) -> list[ClusterNode]:
+        """The brokers that run."""
+        return [node for node in self.nodes.values() if node.is_broker and node.is_running()]
+
+    def leader(self, timeout_s: float = PATIENCE_S) -> int:
+        """The id of the controller that says of itself that it leads, once it has committed in its epoch."""
+        found: list[int] = []
+
+        def somebody_leads() -> bool:
+            for node in self.controllers():
+                quorum = node.describe_quorum() if node.is_running() else None
+                if quorum is not None and quorum["high_watermark"] >= 0:
+                    found.append(node.node_id)
+                    return True
+            return False
+
+        wait_until(somebody_leads, timeout_s, "a leader of the quorum", poll_s=0.1)
+        return found[0]
+
+    def quorum(self) -> dict[str, Any]:
+        """DescribeQuorum as the leader answers it."""
+        answer = self[self.leader()].describe_quorum()
+        assert answer is not None
+        return answer
+
+    def caught_up(self, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until every running node has all that the leader has."""
+        running = {node.node_id for node in self.nodes.values() if node.is_running()}
+
+        def all_there() -> bool:
+            said = self.quorum()
+            ends = {r["replica_id"]: r["log_end_offset"] for r in said["current_voters"] + said["observers"]}
+            newest = max(ends.values())
+            return said["high_watermark"] == newest and all(
+                ends.get(node_id) == newest for node_id in running
+            )
+
+        wait_until(all_there, timeout_s, "all nodes to have the whole log", poll_s=0.05)
+
+    def make_leader(self, node_id: int) -> None:
+        """Make this voter of three lead: the leader stops, and the third one comes back with too short a log to win."""
+        leader = self.leader()
+        if leader == node_id:
+            return
+        (third,) = {node.node_id for node in self.voters()} - {leader, node_id}
+        self[third].stop()
+        behind = self.quorum()["high_watermark"]
+        wait_until(lambda: self.quorum()["high_watermark"] > behind, PATIENCE_S, "a commit without the third")
+        self[leader].stop()
+        self[third].launch()
+        wait_until(lambda: self.leader() == node_id, PATIENCE_S, f"node {node_id} to lead")
+        self[leader].launch()
+        for other in (third, leader):
+            node = self[other]
+            wait_until(node._ready_or_dead, node.start_timeout_s, f"node {other} ({node.kind}) to serve")
+
+    # ---- what tests ask for -------------------------------------------------------------------------------
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(node.address for node in self.brokers())
+
+    @property
+    def bootstrap_controllers(self) -> str:
+        return ",".join(node.controller_address for node in self.controllers() if node.is_running())
+
+    def tool(self, name: str, *args: str, **how: Any) -> subprocess.CompletedProcess[str]:
+        """One of Kafka's Java tools against the brokers."""
+        return run_tool(name, "--bootstrap-server", self.bootstrap_servers, *args, **how)
+
+    def controller_tool(self, name: str, *args: str, **how: Any) -> subprocess.CompletedProcess[str]:
+        """One of Kafka's Java tools against the controllers."""
+        return run_tool(name, "--bootstrap-controller", self.bootstrap_controllers, *args, **how)
