@@ -228,9 +228,9 @@ class Controller:
             return
         logger.info("the active controller of epoch %d", epoch)
         # An earlier one may have been in the middle of thousands.
-        unrepaired = await self._repair()
-        if unrepaired is not None:
-            logger.warning("not all partitions have been looked at: %s", unrepaired)
+        unfinished = await self._repair()
+        if unfinished is not None:
+            logger.warning("not all partitions have been looked at: %s", unfinished)
         if self._was_active is not None and not self._was_active.done() and self._runtime.epoch == epoch:
             self._was_active.set_result(None)
 

@@ -279,9 +279,7 @@ def _quorum_partition_error(index: int, error: ErrorCode) -> m.DescribeQuorumRes
 # --- replication
 
 
-def fetch(
-    core: Replica, request: f.FetchRequest, how: Asked, *, has_waited: bool = False
-) -> f.FetchResponse:
+def fetch(core: Replica, request: f.FetchRequest, how: Asked, *, has_waited: bool = False) -> f.FetchResponse:
     """A follower or observer asks for what comes after its end. Waiting for more is the core's."""
     if core.is_foreign(request.cluster_id):
         return f.FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, responses=[])

@@ -95,6 +95,7 @@ class ImageLoader:
         self._records_since_image = 0
         self._handed_over = False
         self._failure: Exception | None = None
+        self._stopped = False
         self._task: asyncio.Task[None] | None = None
         self._snapshot_task: asyncio.Task[None] | None = None
         self._when_caught_up: Callable[[], None] | None = None
@@ -108,6 +109,7 @@ class ImageLoader:
 
     async def stop(self) -> None:
         """Stops following; leaves a snapshot if much has happened since the last one."""
+        self._stopped = True
         for task in (self._task, self._snapshot_task):
             if task is not None:
                 task.cancel()
@@ -178,10 +180,14 @@ class ImageLoader:
 
     @property
     def _has_work(self) -> bool:
-        if self._handed_over or self._failure is not None:
+        if self._handed_over or self._is_over:
             return False
         behind = self._loader.next_offset < self._high_watermark
         return self._wanted_snapshot is not None or behind or self._image_is_due
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stopped or self._failure is not None
 
     @property
     def _image_is_due(self) -> bool:
@@ -209,8 +215,8 @@ class ImageLoader:
             self._fail(error)  # a broken log or disk is one line, not a trace
 
     def _tell_caught_up(self) -> None:
-        call = self._when_caught_up
-        if call is not None and self._task is None and self._high_watermark >= 0 and not self._has_work:
+        call, is_idle = self._when_caught_up, self._task is None and not self._has_work
+        if call is not None and is_idle and self._high_watermark >= 0 and not self._is_over:
             self._when_caught_up = None
             call()
 
@@ -225,11 +231,12 @@ class ImageLoader:
                 raise self._unusable(snapshot.file_name, f"metadata record {number}: {error}") from error
             if number % RECORDS_PER_STEP == 0:
                 await time_slice.yield_to_loop()
+                if self._wanted_snapshot != snapshot:
+                    return  # another has come meanwhile
         loader.advance(offset, snapshot.epoch, timestamp_ms)
-        if self._wanted_snapshot == snapshot:  # another may have come meanwhile
-            self._wanted_snapshot = None
-            self._loader = loader
-            logger.info("the metadata is that of snapshot %s", snapshot.file_name)
+        self._wanted_snapshot = None
+        self._loader = loader
+        logger.info("the metadata is that of snapshot %s", snapshot.file_name)
 
     async def _load_committed(self, time_slice: TimeSlice) -> bool:
         """Replays what is there; False if there was nothing."""
