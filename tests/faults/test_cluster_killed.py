@@ -48,6 +48,7 @@ def wait_for_changes(clients: list[Changes], count: int) -> None:
     )
 
 
+@pytest.mark.timeout(180 + 30 * ROUNDS)
 def test_what_was_acknowledged_outlives_every_controller(cluster: Processes, rng: random.Random) -> None:
     clients = [
         Changes(cluster, f"client-{n}", random.Random(rng.random()), answer_s=10) for n in range(CLIENTS)
