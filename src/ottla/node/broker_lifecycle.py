@@ -47,6 +47,8 @@ LEAST_TIME_TO_ANSWER_S: Final = 2.0
 SHUTDOWN_PATIENCE_S: Final = 300.0
 SHUTDOWN_SILENCE_S: Final = 10.0
 
+UNHEARD: Final = "no controller has answered"
+
 _REGISTRATION = RequestContext(4)
 _HEARTBEAT = RequestContext(2)
 
@@ -106,8 +108,10 @@ class BrokerLifecycleManager:
         cordoned_dirs: Callable[[], list[Uuid] | None],
         times: LifecycleTimes,
         on_failure: Callable[[BaseException], None],
+        why_unheard: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`on_failure` ends a node that could not report that a directory has failed."""
+        """`on_failure` ends a node that could not report that a directory has failed; `why_unheard` may know why no
+        controller is found."""
         self._controller = controller
         self._metadata_offset = metadata_offset
         self._offline_dirs = offline_dirs
@@ -115,6 +119,7 @@ class BrokerLifecycleManager:
         self._times = times
         self._interval_s = times.broker_heartbeat_interval_ms / 1000
         self._on_failure = on_failure
+        self._why_unheard = why_unheard
         self._identity: BrokerIdentity
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = -1
@@ -154,7 +159,7 @@ class BrokerLifecycleManager:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"broker {identity.node_id} could not register with the controllers within {timeout_ms} ms "
-                f"(initial.broker.registration.timeout.ms): {self._last_refusal or 'none has answered'}",
+                f"(initial.broker.registration.timeout.ms): {self._why_unheard() or self._last_refusal or UNHEARD}",
             ) from None
 
     def caught_up(self) -> None:
@@ -332,7 +337,7 @@ class BrokerLifecycleManager:
             async with asyncio.timeout(max(self._interval_s, LEAST_TIME_TO_ANSWER_S)):
                 response = await answer
         except TimeoutError:
-            return None, "no controller has answered"
+            return None, UNHEARD
         except KafkaError as error:
             return None, str(error)
         if response.error_code:
