@@ -41,10 +41,10 @@ RaftDriver._flush = wrong
 """,
 }
 IN_THE_START = """
-from ottla.node.node import Node
+from ottla.node.broker_server import BrokerServer
 async def wrong(self):
     raise RuntimeError("a mistake in the start")
-Node._follow_metadata = wrong
+BrokerServer._follow_metadata = wrong
 """
 SERVE = "import sys\nfrom ottla.cli.main import main\nsys.exit(main())\n"
 

@@ -6,15 +6,10 @@ from pathlib import Path
 import pytest
 from tests.interop.apache import ApacheKafka, run_tool
 from tests.unit.controller.test_controller import broker_up, create, with_controller
-from tests.unit.raft.support import format_directory
+from tests.unit.raft.support import format_directory, image_in
 
 from ottla.controller.controller import Controller
-from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
-from ottla.metadata.loader import MetadataLoader
-from ottla.metadata.serde import read_record_batch
-from ottla.metadata.snapshot import SnapshotId
 from ottla.raft.metadata_log import MetadataLog, MetadataLogConfig
-from ottla.raft.snapshots import SnapshotReader
 
 pytestmark = pytest.mark.interop
 
@@ -54,29 +49,8 @@ def test_kafkas_snapshots_say_what_its_log_says(tmp_path: Path) -> None:
         kafka.tool("TopicCommand", "--delete", "--topic", "t.1")
     log = MetadataLog.open(tmp_path / "data", MetadataLogConfig(), 1)
     assert len(log.snapshots) > 1, "it has written some"
-    assert log.latest_snapshot is not None
-    from_snapshot = _replayed_from(log, log.latest_snapshot)
-    from_log = _replayed_from(log, None)
+    from_snapshot, from_log = image_in(log), image_in(log, with_snapshot=False)
     assert set(from_log.topics) == {"t.0", "t.2"}
     assert from_snapshot.offset == from_log.offset
     assert from_snapshot == from_log
     log.close()
-
-
-def _replayed_from(log: MetadataLog, snapshot: SnapshotId | None) -> ClusterImage:
-    """The image of a snapshot, or of nothing, and of the log after it."""
-    loader = MetadataLoader(EMPTY_IMAGE)
-    if snapshot is not None:
-        reader = SnapshotReader(log.snapshot_path(snapshot))
-        place = snapshot.end_offset - 1, snapshot.epoch, reader.last_contained_log_timestamp_ms
-        for record in reader.records:
-            loader.replay([record], *place)
-        loader.advance(*place)
-    for batch in log.batches(0 if snapshot is None else snapshot.end_offset):
-        if batch.is_control:
-            loader.advance(batch.last_offset, batch.partition_leader_epoch, batch.max_timestamp)
-        else:
-            records = read_record_batch(batch)
-            loader.replay(records, batch.base_offset, batch.partition_leader_epoch, batch.max_timestamp)
-    loader.publish()
-    return loader.image

@@ -1,7 +1,8 @@
-"""The controller's runtime under a seeded scheduler: appends that fail, fsyncs that lag, crashes that lose the rest.
+"""One controller's runtime under a seeded scheduler: appends that fail, fsyncs that lag, crashes that lose the rest.
 
 After every event: readers see exactly what is on disk and acknowledged or about to be, decisions go on from all that
 is appended, nothing acknowledged is ever lost, and no decision is ever there by half. A failure names its seed.
+Several controllers are in test_controllers_simulation.py.
 """
 
 import asyncio
@@ -98,8 +99,8 @@ class Simulation:
         loader = self.disk.load(len(self.disk.batches))
         self.log = Log(self.disk)
         self.publisher = MetadataPublisher(loader.image)
-        self.runtime = ControllerRuntime(self.log, loader, self.publisher, ManualClock(5))
-        self.runtime.activate()
+        self.runtime = ControllerRuntime(self.log, self.publisher, ManualClock(5))
+        self.runtime.activate(self.log.epoch, loader)
         self.heartbeats = BrokerHeartbeatManager(9000)
         self.waiting = []
 
@@ -226,7 +227,7 @@ class Simulation:
         """The fsync fails: nobody who waits may be told that it worked, then the node starts again."""
         waiting = [future for _, future in self.waiting]
         committed = self.publisher.image
-        self.runtime.fail()
+        self.runtime.resign()
         assert self.runtime.image is committed
         for future in waiting:
             assert future.done()

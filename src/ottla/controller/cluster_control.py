@@ -5,17 +5,18 @@ ProducerIdControlManager (KIP-730).
 
 Rules: pure decisions over an image; the heartbeats are only read here, the controller notes what was heard. A broker's
 epoch is the offset of its registration, so that a later life is always above an earlier one. An id that was in a block
-of producer ids is never given away again. A broker's thousands of partitions are changed in slices, before the record
-that says what has become of it: until then another controller would begin again.
+of producer ids is never given away again. What becomes of a broker stands after the changes of its partitions, or,
+where these are too many for one decision, before them: then nobody elects it meanwhile, and repair_partitions() does
+the rest, now or under another controller.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from ottla.controller.result import MAX_RECORDS_PER_SLICE, ControllerResult
+from ottla.controller.result import ControllerResult
 from ottla.controller.rules import ClusterRules, Partition, Removal
 from ottla.metadata import features
 from ottla.metadata.features import VersionRange
@@ -37,8 +38,6 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid, uuid_to_str
 from ottla.wire.messages import producers
 from ottla.wire.messages.nodes import broker_lifecycle as m
-
-T = TypeVar("T")
 
 # Producer ids that a broker is given at once.
 BLOCK_SIZE = 1_000
@@ -195,7 +194,13 @@ def register_broker(
     stored_epoch = existing.epoch if existing is not None else -2
     clean = clean_shutdown_detection and stored_epoch == request.previous_broker_epoch
     records = _after_shutdown(rules, request.broker_id, clean)
-    return _in_slices(m.BrokerRegistrationResponse(broker_epoch=new_epoch), records, record)
+    response = m.BrokerRegistrationResponse(broker_epoch=new_epoch)
+    if len(records) < rules.slice_records:
+        return ControllerResult(response, [*records, record])
+    # The registration comes last: only before it is known how the last life ended.
+    if existing is not None and not existing.fenced:
+        records = [_fencing(existing), *records]
+    return ControllerResult(response, records, more=True)
 
 
 def _check_no_other_life(
@@ -281,11 +286,11 @@ def _after_shutdown(rules: ClusterRules, broker_id: int, clean: bool) -> list[Me
     return rules.leader_and_isr_updates(touched, Removal(unclean=broker_id))
 
 
-def _in_slices(response: T, records: list[MetadataRecord], last: MetadataRecord) -> ControllerResult[T]:
-    """Partitions first, as many as fit; `last` says what they were changed for, when no more are left."""
-    if len(records) >= MAX_RECORDS_PER_SLICE:
-        return ControllerResult(response, records, more=True)
-    return ControllerResult(response, [*records, last])
+def _with_state(
+    rules: ClusterRules, records: list[MetadataRecord], state: MetadataRecord
+) -> list[MetadataRecord]:
+    """Changes of a broker's partitions, with the record that says what they are for."""
+    return [*records, state] if len(records) < rules.slice_records else [state, *records]
 
 
 def register_controller(
@@ -325,8 +330,6 @@ class HeartbeatDecision(NamedTuple):
 
     response: m.BrokerHeartbeatResponse
     state: BrokerControlState
-    # More partitions may have to change than fitted in: see finish_transition().
-    unfinished: bool = False
 
 
 def broker_heartbeat(
@@ -343,20 +346,10 @@ def broker_heartbeat(
         is_fenced=following in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW),
         should_shut_down=following is BrokerControlState.SHUTDOWN_NOW,
     )
-    decision = HeartbeatDecision(response, following)
-    lost = offline_directories(rules, broker, request.offline_log_dirs)
-    if lost.more:
-        return ControllerResult(decision, lost.records, more=True)
-    transition = _transition(rules, broker, following) if following is not current else ControllerResult(None)
-    if transition.more:
-        return ControllerResult(decision, transition.records, more=True)
-    if following is BrokerControlState.CONTROLLED_SHUTDOWN:
-        # Also where it has been so for a while: whoever controlled then may not have come to the end.
-        decision = decision._replace(unfinished=True)
-    elif following is BrokerControlState.UNFENCED:
-        decision = decision._replace(unfinished=len(transition.records) > MAX_RECORDS_PER_SLICE)
-    cordoned = cordoned_directories(rules, broker, request.cordoned_log_dirs)
-    return ControllerResult(decision, [*transition.records, *lost.records, *cordoned])
+    records = _transition(rules, broker, current, following)
+    records += offline_directories(rules, broker, request.offline_log_dirs)
+    records += cordoned_directories(rules, broker, request.cordoned_log_dirs)
+    return ControllerResult(HeartbeatDecision(response, following), records)
 
 
 def current_state(broker: BrokerRegistration) -> BrokerControlState:
@@ -393,31 +386,29 @@ def next_state(
 
 
 def _transition(
-    rules: ClusterRules, broker: BrokerRegistration, following: BrokerControlState
-) -> ControllerResult[None]:
+    rules: ClusterRules,
+    broker: BrokerRegistration,
+    current: BrokerControlState,
+    following: BrokerControlState,
+) -> list[MetadataRecord]:
+    if current is following:
+        return []
     if following in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW):
         return fence_broker(rules, broker.id)
     if following is BrokerControlState.UNFENCED:
-        return ControllerResult(None, unfence_broker(rules, broker))
-    return ControllerResult(None, _enter_controlled_shutdown(rules, broker))
+        return unfence_broker(rules, broker)
+    return _enter_controlled_shutdown(rules, broker)
 
 
-def fence_broker(rules: ClusterRules, broker_id: int) -> ControllerResult[None]:
+def fence_broker(rules: ClusterRules, broker_id: int) -> list[MetadataRecord]:
     """The broker is cut off: it leads nothing and is in no ISR."""
-    broker = rules.image.brokers[broker_id]
     partitions = rules.partitions_to_leave(broker_id)
     records = rules.leader_and_isr_updates(partitions, Removal(leaving=broker_id))
-    change = BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, fenced=FENCE)
-    return _in_slices(None, records, change)
+    return _with_state(rules, records, _fencing(rules.image.brokers[broker_id]))
 
 
-def fence_expired_broker(
-    rules: ClusterRules, broker_id: int, heartbeats: BrokerHeartbeatManager, now_ms: float
-) -> ControllerResult[None]:
-    """Fences a broker that has not been heard from, unless it has been by now."""
-    if broker_id not in heartbeats.expired(rules.image, now_ms):
-        return ControllerResult(None)
-    return fence_broker(rules, broker_id)
+def _fencing(broker: BrokerRegistration) -> BrokerRegistrationChangeRecord:
+    return BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=FENCE)
 
 
 def unfence_broker(rules: ClusterRules, broker: BrokerRegistration) -> list[MetadataRecord]:
@@ -435,19 +426,6 @@ def _enter_controlled_shutdown(rules: ClusterRules, broker: BrokerRegistration) 
     return [change, *rules.leader_and_isr_updates(partitions, Removal(leaving=broker.id))]
 
 
-def finish_transition(rules: ClusterRules, broker_id: int, broker_epoch: int) -> ControllerResult[None]:
-    """The partitions that did not fit into the decision that let a broker in, or began its controlled shutdown."""
-    rules.check_broker_epoch(broker_id, broker_epoch)
-    state = current_state(rules.image.brokers[broker_id])
-    records: list[MetadataRecord] = []
-    if state is BrokerControlState.CONTROLLED_SHUTDOWN:
-        partitions = rules.partitions_to_leave(broker_id)
-        records = rules.leader_and_isr_updates(partitions, Removal(leaving=broker_id))
-    elif state is BrokerControlState.UNFENCED:
-        records = rules.leader_and_isr_updates(rules.leaderless_partitions(), Removal())
-    return ControllerResult(None, records, more=len(records) >= MAX_RECORDS_PER_SLICE)
-
-
 def unregister_broker(
     rules: ClusterRules, request: m.UnregisterBrokerRequest
 ) -> ControllerResult[m.UnregisterBrokerResponse]:
@@ -463,7 +441,8 @@ def unregister_broker(
     )
     records = rules.leader_and_isr_updates(touched, Removal(leaving=broker.id))
     gone = UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch)
-    return _in_slices(m.UnregisterBrokerResponse(error_message=None), records, gone)
+    response = m.UnregisterBrokerResponse(error_message=None)
+    return ControllerResult(response, _with_state(rules, records, gone))
 
 
 def _invalid(message: str) -> KafkaError:
@@ -475,20 +454,20 @@ def _invalid(message: str) -> KafkaError:
 
 def offline_directories(
     rules: ClusterRules, broker: BrokerRegistration, offline: Sequence[Uuid]
-) -> ControllerResult[None]:
+) -> list[MetadataRecord]:
     """A broker has lost directories: the replicas in them no longer count."""
     if not features.directory_assignment_supported(rules.metadata_version):
-        return ControllerResult(None)
+        return []
     lost = [directory for directory in broker.directories if directory in offline]
     if not lost:
-        return ControllerResult(None)
+        return []
     touched = (
         entry for entry in rules.partitions_to_leave(broker.id) if entry[2].directory(broker.id) in lost
     )
     records = rules.leader_and_isr_updates(touched, Removal(leaving=broker.id))
     left = [directory for directory in broker.directories if directory not in lost]
     change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, log_dirs=left)
-    return _in_slices(None, records, change)
+    return _with_state(rules, records, change)
 
 
 def cordoned_directories(

@@ -195,6 +195,8 @@ class Controller:
         self._begin_soft_state(state.image)
         # The first in the log, before anybody else decides.
         written = self._runtime.submit(lambda image: ControllerResult(None, records))
+        if written.done() and (refusal := written.exception()) is not None:
+            raise refusal  # without them nothing else can be decided
         spawn(self._complete_activation(epoch, written), name="becoming active", owner=OWNER)
         self._registration.leader_changed()
 
@@ -223,7 +225,7 @@ class Controller:
             await written
             logger.info("the active controller of epoch %d", epoch)
             # An earlier one may have been in the middle of thousands.
-            await self._submit(replication_control.elect_missing_leaders)
+            await self._submit(replication_control.repair_partitions)
         except KafkaError as error:
             logger.warning("not active in epoch %d after all: %s", epoch, error)
             return
@@ -252,6 +254,31 @@ class Controller:
         self, decide: Callable[..., ControllerResult[T]], *arguments: object, **named: object
     ) -> T:
         return await self._submit(lambda rules: decide(rules, *arguments, **named))
+
+    async def _change_broker(self, decide: Callable[[ClusterRules], ControllerResult[T]]) -> T:
+        """Decides what becomes of a broker, and, where its partitions did not fit in, also the rest, in slices."""
+        repairs: list[asyncio.Task[KafkaError | None]] = []
+
+        def deciding(rules: ClusterRules) -> ControllerResult[T]:
+            result = decide(rules)
+            if len(result.records) > rules.slice_records:
+                # A task of its own: whoever asked may leave.
+                repairs.append(spawn(self._repair(), name="changing a broker's partitions", owner=OWNER))
+            return result
+
+        response = await self._submit(deciding)
+        for repair in repairs:
+            error = await asyncio.shield(repair)
+            if error is not None:
+                raise error
+        return response
+
+    async def _repair(self) -> KafkaError | None:
+        try:
+            await self._submit(replication_control.repair_partitions)
+        except KafkaError as error:
+            return error
+        return None
 
     # --- topics
 
@@ -313,16 +340,17 @@ class Controller:
     ) -> feature_messages.UpdateFeaturesResponse:
         wanted = feature_control.kraft_version_upgrade(request)
         try:
+            version = await self._kraft_version(wanted)
             if wanted is not None and not request.validate_only:
-                trial = feature_messages.UpdateFeaturesRequest(
-                    timeout_ms=request.timeout_ms, feature_updates=request.feature_updates, validate_only=True
+                tried = await self._submit(
+                    lambda rules: feature_control.update_features(
+                        rules, request, context, version
+                    ).without_records()
                 )
-                tried = await self.update_features(trial, context)
                 if tried.error_code:
                     return tried
                 # Its records come before the one that whoever asked waits for.
                 await self.raft.upgrade_kraft_version(wanted)
-            version = await self._kraft_version(wanted)
             return await self._decide(feature_control.update_features, request, context, version)
         except KafkaError as error:
             return feature_messages.UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
@@ -371,9 +399,7 @@ class Controller:
     ) -> lifecycle.BrokerHeartbeatResponse:
         heartbeats = self.heartbeats
         try:
-            decision = await self._submit(partial(self._heartbeat, request))
-            if decision.unfinished:
-                await self._decide(cluster_control.finish_transition, request.broker_id, request.broker_epoch)
+            decision = await self._change_broker(partial(self._heartbeat, request))
         except KafkaError as error:
             return lifecycle.BrokerHeartbeatResponse(error_code=error.code, should_shut_down=False)
         if decision.state is BrokerControlState.CONTROLLED_SHUTDOWN:
@@ -397,7 +423,9 @@ class Controller:
     ) -> lifecycle.UnregisterBrokerResponse:
         heartbeats = self.heartbeats
         try:
-            response = await self._decide(cluster_control.unregister_broker, request)
+            response = await self._change_broker(
+                lambda rules: cluster_control.unregister_broker(rules, request)
+            )
         except KafkaError as error:
             return lifecycle.UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
         heartbeats.remove(request.broker_id)
@@ -494,16 +522,15 @@ class Controller:
         await self._loader.maybe_snapshot()
 
     async def _fence_expired(self) -> None:
-        heartbeats = self.heartbeats
-        for broker_id in heartbeats.expired(self.image, self._clock.monotonic_ms()):
+        for broker_id in self.heartbeats.expired(self.image, self._clock.monotonic_ms()):
             logger.warning("broker %d has not been heard from: it is fenced", broker_id)
-            await self._submit(partial(self._fence, broker_id, heartbeats))
+            await self._change_broker(partial(self._fence, broker_id))
 
-    def _fence(
-        self, broker_id: int, heartbeats: BrokerHeartbeatManager, rules: ClusterRules
-    ) -> ControllerResult[None]:
-        now_ms = self._clock.monotonic_ms()
-        return cluster_control.fence_expired_broker(rules, broker_id, heartbeats, now_ms)
+    def _fence(self, broker_id: int, rules: ClusterRules) -> ControllerResult[None]:
+        # It may have been heard from since, or be gone.
+        if broker_id not in self.heartbeats.expired(rules.image, self._clock.monotonic_ms()):
+            return ControllerResult(None)
+        return ControllerResult(None, cluster_control.fence_broker(rules, broker_id))
 
     async def _balance(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -513,6 +540,7 @@ class Controller:
         if self.settings.static["auto.leader.rebalance.enable"]:
             await self._submit(replication_control.balance_leaders)
         await self._submit(replication_control.elect_unclean_leaders)
+        await self._submit(replication_control.repair_partitions)
 
     @property
     def _idle_interval_ms(self) -> int:

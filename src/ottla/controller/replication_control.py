@@ -10,7 +10,6 @@ Rules: pure decisions over an image.
 
 from ottla.controller.partition_change_builder import Election
 from ottla.controller.result import (
-    MAX_RECORDS_PER_SLICE,
     OK,
     ApiError,
     ControllerResult,
@@ -216,34 +215,44 @@ def balance_leaders(rules: ClusterRules) -> ControllerResult[None]:
     """Gives partitions back to their preferred leaders."""
     records: list[MetadataRecord] = []
     for topic, number, partition in rules.imbalanced_partitions():
-        if len(records) >= MAX_RECORDS_PER_SLICE:
+        if len(records) >= rules.slice_records:
             break
         change = rules.change(topic, number, partition)
         change.election = Election.PREFERRED
         record = change.build()
         if record is not None:
             records.append(record)
-    return _elected(records)
+    return _elected(rules, records)
 
 
 def elect_unclean_leaders(rules: ClusterRules) -> ControllerResult[None]:
     """Finds leaders for partitions without, at the price of records, where their topics permit it."""
     records: list[MetadataRecord] = []
     for topic, number, _ in rules.leaderless_partitions():
-        if len(records) >= MAX_RECORDS_PER_SLICE:
+        if len(records) >= rules.slice_records:
             break
         if rules.unclean_election_enabled(topic):
             _elect(rules, topic.name, number, UNCLEAN, records)
-    return _elected(records)
+    return _elected(rules, records)
 
 
-def elect_missing_leaders(rules: ClusterRules) -> ControllerResult[None]:
-    """Finds leaders for partitions without: a controller that is gone may not have come to them."""
-    return _elected(rules.leader_and_isr_updates(rules.leaderless_partitions(), Removal()))
+def repair_partitions(rules: ClusterRules) -> ControllerResult[None]:
+    """Whoever is not up leaves the ISR, and who can be led is: what a change of a broker has left to do.
+
+    It rests on the image alone, so that a controller can finish what another has begun.
+    """
+    records: list[MetadataRecord] = []
+    for partition, absent in rules.partitions_with_absent_member():
+        if len(records) >= rules.slice_records:
+            break
+        records += rules.leader_and_isr_updates([partition], Removal(leaving=absent))
+    if records:
+        return ControllerResult(None, records, more=True)
+    return _elected(rules, rules.leader_and_isr_updates(rules.leaderless_partitions(), Removal()))
 
 
-def _elected(records: list[MetadataRecord]) -> ControllerResult[None]:
-    return ControllerResult(None, records, more=len(records) >= MAX_RECORDS_PER_SLICE)
+def _elected(rules: ClusterRules, records: list[MetadataRecord]) -> ControllerResult[None]:
+    return ControllerResult(None, records, more=len(records) >= rules.slice_records)
 
 
 # --- reassignments

@@ -15,8 +15,6 @@ T = TypeVar("T")
 
 # What one request of a user may write: more would hold up everybody else.
 MAX_RECORDS_PER_USER_OP = 10_000
-# What the controller changes in one go where thousands of partitions are concerned: some five milliseconds.
-MAX_RECORDS_PER_SLICE = 200
 
 
 @dataclass(frozen=True, slots=True)

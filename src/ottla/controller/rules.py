@@ -17,14 +17,15 @@ from ottla.config.definitions import TOPIC_KEYS
 from ottla.config.errors import ConfigError
 from ottla.config.types import parse_value
 from ottla.controller.partition_change_builder import Election, PartitionChangeBuilder
-from ottla.controller.result import MAX_RECORDS_PER_SLICE
 from ottla.metadata import features
 from ottla.metadata.image import CLUSTER_DEFAULT, ClusterImage, ResourceType
 from ottla.metadata.records import NO_LEADER, MetadataRecord
 from ottla.metadata.registrations import (
     DIRECTORY_MIGRATING,
     DIRECTORY_UNASSIGNED,
+    Directories,
     PartitionRegistration,
+    Replicas,
     TopicImage,
 )
 from ottla.model.errors import ErrorCode, KafkaError
@@ -44,6 +45,8 @@ CREATE_TOPIC_POLICY = "create.topic.policy.class.name"
 ALTER_CONFIG_POLICY = "alter.config.policy.class.name"
 MIN_ISR = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+# What the controller changes in one go where thousands of partitions are concerned: some five milliseconds.
+MAX_RECORDS_PER_SLICE = 200
 
 Partition = tuple[TopicImage, int, PartitionRegistration]
 
@@ -164,6 +167,9 @@ class Removal(NamedTuple):
 class ClusterRules:
     """One image, seen by a decision."""
 
+    # How many records a slice of a decision may have.
+    slice_records = MAX_RECORDS_PER_SLICE
+
     def __init__(self, image: ClusterImage, settings: ControllerSettings) -> None:
         self.image = image
         self.settings = settings
@@ -278,6 +284,27 @@ class ClusterRules:
             if partition.leader == NO_LEADER and self._can_have_leader(topic, partition, returning=returning)
         )
 
+    def partitions_with_absent_member(self) -> Iterator[tuple[Partition, int]]:
+        """Where somebody is in the ISR who is not up, with one that is to leave it."""
+        # Thousands of partitions have the same replicas: what is known of one is known of all.
+        absent: dict[tuple[Replicas, Replicas, Directories], int] = {}
+        for topic in self.image.topics_by_id.values():
+            for number, partition in topic.partitions.items():
+                key = (partition.isr, partition.replicas, partition.directories)
+                member = absent.get(key)
+                if member is None:
+                    member = absent[key] = self._absent_member(partition)
+                if member != NO_LEADER and not self._has_left(topic, partition, member):
+                    yield (topic, number, partition), member
+
+    def _absent_member(self, partition: PartitionRegistration) -> int:
+        for replica in partition.isr:
+            if not self.image.broker_is_active(replica):
+                return replica
+            if not self.image.brokers[replica].has_online_directory(partition.directory(replica)):
+                return replica
+        return NO_LEADER
+
     def imbalanced_partitions(self) -> Iterator[Partition]:
         """Where another replica leads than the preferred one, and that could."""
         for topic in self.image.topics_by_id.values():
@@ -317,9 +344,10 @@ class ClusterRules:
         )
 
     def leader_and_isr_updates(
-        self, partitions: Iterable[Partition], removal: Removal, limit: int = MAX_RECORDS_PER_SLICE
+        self, partitions: Iterable[Partition], removal: Removal, limit: int | None = None
     ) -> list[MetadataRecord]:
-        """How the partitions change when a broker leaves, comes back, or has come down hard; some of them."""
+        """How partitions change when a broker leaves, comes back, or has come down hard; a slice of them."""
+        limit = self.slice_records if limit is None else limit
         gone = (removal.leaving, removal.unclean)
 
         def acceptable(broker_id: int) -> bool:

@@ -61,6 +61,8 @@ class NodeClientSettings:
 class _Question(NamedTuple):
     request: Any
     at_most: int | None
+    # When it must have been sent, and when its answer must be there.
+    send_by_ms: float
     deadline_ms: float
     answer: Pending[Any]
 
@@ -73,7 +75,7 @@ class _Waiting:
     questions: deque[_Question] = field(default_factory=deque)
 
     def deadline_ms(self) -> float:
-        return min((question.deadline_ms for question in self.questions), default=float("inf"))
+        return min((question.send_by_ms for question in self.questions), default=float("inf"))
 
 
 class NodeCore:
@@ -110,7 +112,13 @@ class NodeCore:
     # -- questions ------------------------------------------------------------------------------------
 
     def ask(
-        self, to: Node, request: Any, now: float, timeout_ms: float, at_most: int | None = None
+        self,
+        to: Node,
+        request: Any,
+        now: float,
+        timeout_ms: float,
+        at_most: int | None = None,
+        send_within_ms: float | None = None,
     ) -> Pending[Any]:
         """Sent as soon as the node's connection takes it; the next turn begins that."""
         if self._nodes.get(to.node_id) != to:
@@ -120,7 +128,8 @@ class NodeCore:
         waiting.node = to
         if len(waiting.questions) >= MAX_WAITING:
             return Pending.failed(TimedOut(f"{MAX_WAITING} requests wait for {to.address} already"))
-        question = _Question(request, at_most, now + timeout_ms, Pending())
+        within_ms = timeout_ms if send_within_ms is None else min(send_within_ms, timeout_ms)
+        question = _Question(request, at_most, now + within_ms, now + timeout_ms, Pending())
         waiting.questions.append(question)
         return question.answer
 
@@ -145,8 +154,8 @@ class NodeCore:
 
     def _send(self, node_id: int, waiting: _Waiting, now: float) -> None:
         if waiting.deadline_ms() <= now:
-            late = [question for question in waiting.questions if question.deadline_ms <= now]
-            waiting.questions = deque(q for q in waiting.questions if q.deadline_ms > now)
+            late = [question for question in waiting.questions if question.send_by_ms <= now]
+            waiting.questions = deque(q for q in waiting.questions if q.send_by_ms > now)
             for question in late:
                 question.answer.fail(TimedOut(f"{waiting.node.address} could not be asked in time"))
         questions = waiting.questions
@@ -230,9 +239,18 @@ class NodeClient:
         self._closed = False
 
     def ask(
-        self, to: Node, request: Any, *, timeout_ms: float | None = None, at_most: int | None = None
+        self,
+        to: Node,
+        request: Any,
+        *,
+        timeout_ms: float | None = None,
+        at_most: int | None = None,
+        send_within_ms: float | None = None,
     ) -> Pending[Any]:
         """The response to a request in the highest version that both sides know (`at_most` bounds it).
+
+        Behind an answer that is not there in time none will come, and the connection is given up. Whoever stops waiting
+        earlier says by `send_within_ms` how long it may still be sent.
 
         Fails with ConnectionRefused, ConnectionLost, UnsupportedVersion or TimedOut: all of them KafkaErrors. Whether
         a request that was lost has been carried out is not known.
@@ -240,7 +258,7 @@ class NodeClient:
         if self._closed:
             return Pending.failed(ConnectionLost(f"{to.address}: this node has closed its connections"))
         given_ms = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        answer = self._core.ask(to, request, monotonic_ms(), given_ms, at_most)
+        answer = self._core.ask(to, request, monotonic_ms(), given_ms, at_most, send_within_ms)
         self._driver.wake()
         return answer
 

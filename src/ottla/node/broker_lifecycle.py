@@ -37,14 +37,17 @@ log = logging.getLogger("ottla.node")
 
 OWNER = "broker"
 # Between two requests of a broker that waits for the controller (to be registered, unfenced, let go): doubled each time
-# up to the second, or the heartbeat interval.
+# up to the second, or the heartbeat interval. An earlier life of this broker is waited for for seconds.
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.25
+LONGEST_REGISTRATION_PAUSE_S: Final = 1.0
 # What a controller has for an answer, however short the interval is.
 LEAST_TIME_TO_ANSWER_S: Final = 2.0
 # A broker that the controller does not let go stops anyway: after this long, or when none has answered for this long.
 SHUTDOWN_PATIENCE_S: Final = 300.0
 SHUTDOWN_SILENCE_S: Final = 10.0
+
+UNHEARD: Final = "no controller has answered"
 
 _REGISTRATION = RequestContext(4)
 _HEARTBEAT = RequestContext(2)
@@ -105,8 +108,10 @@ class BrokerLifecycleManager:
         cordoned_dirs: Callable[[], list[Uuid] | None],
         times: LifecycleTimes,
         on_failure: Callable[[BaseException], None],
+        why_unheard: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`on_failure` ends a node that could not report that a directory has failed."""
+        """`on_failure` ends a node that could not report that a directory has failed; `why_unheard` may know why no
+        controller is found."""
         self._controller = controller
         self._metadata_offset = metadata_offset
         self._offline_dirs = offline_dirs
@@ -114,6 +119,7 @@ class BrokerLifecycleManager:
         self._times = times
         self._interval_s = times.broker_heartbeat_interval_ms / 1000
         self._on_failure = on_failure
+        self._why_unheard = why_unheard
         self._identity: BrokerIdentity
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = -1
@@ -153,7 +159,7 @@ class BrokerLifecycleManager:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"broker {identity.node_id} could not register with the controllers within {timeout_ms} ms "
-                f"(initial.broker.registration.timeout.ms): {self._last_refusal or 'none has answered'}",
+                f"(initial.broker.registration.timeout.ms): {self._why_unheard() or self._last_refusal or UNHEARD}",
             ) from None
 
     def caught_up(self) -> None:
@@ -222,12 +228,20 @@ class BrokerLifecycleManager:
             )
 
     async def follow(self, delta: Delta) -> None:
-        """Kafka's BrokerRegistrationTracker: a new metadata version may have room for what was left out before."""
+        """What the log says of this broker (Kafka's BrokerRegistrationTracker).
+
+        A new metadata version may have room for what was left out before. Whether it is fenced is seen here: who is
+        heard again is unfenced by the very heartbeat.
+        """
         if self.broker_epoch < 0 or not (delta.features or self._identity.node_id in delta.brokers):
             return
         registration = delta.after.brokers.get(self._identity.node_id)
+        if registration is None:
+            return
+        if self.state is BrokerState.RUNNING:
+            self._say_fenced(registration.fenced)
         supported = directory_assignment_supported(delta.after.metadata_version or 0)
-        if registration is not None and supported and not registration.directories:
+        if supported and not registration.directories:
             log.info("registering again: the metadata version has log directories now")
             self._registered = False
             self.beat_now()
@@ -266,7 +280,7 @@ class BrokerLifecycleManager:
         response, error = await self._ask(self._controller.register_broker(request, _REGISTRATION))
         if error is not None:
             self._say_refusal("this broker is not registered yet", error)
-            return self._pause_s()
+            return self._pause_s(LONGEST_REGISTRATION_PAUSE_S)
         self.broker_epoch = response.broker_epoch
         self._registered = True
         self._times_waited = 0
@@ -304,8 +318,6 @@ class BrokerLifecycleManager:
             self._fenced = False
             self._move_to(BrokerState.RUNNING)
             _resolve(self._unfenced)
-        elif self.state is BrokerState.RUNNING:
-            self._say_fenced(response.is_fenced)
         elif self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             if not asked_to_go or not response.should_shut_down:
                 return self._pause_s() if asked_to_go else 0.0
@@ -313,11 +325,11 @@ class BrokerLifecycleManager:
         self._times_waited = 0
         return self._interval_s
 
-    def _pause_s(self) -> float:
+    def _pause_s(self, longest_s: float = LONGEST_PAUSE_S) -> float:
         """Soon at first, and then less and less often."""
         pause_s = FIRST_PAUSE_S * float(2 ** min(self._times_waited, 16))
         self._times_waited += 1
-        return min(pause_s, LONGEST_PAUSE_S, self._interval_s)
+        return min(pause_s, longest_s, self._interval_s)
 
     async def _ask(self, answer: Any) -> tuple[Any, str | None]:
         """The response, or why there is none; no controller may keep the next heartbeat waiting."""
@@ -325,7 +337,7 @@ class BrokerLifecycleManager:
             async with asyncio.timeout(max(self._interval_s, LEAST_TIME_TO_ANSWER_S)):
                 response = await answer
         except TimeoutError:
-            return None, "no controller has answered"
+            return None, UNHEARD
         except KafkaError as error:
             return None, str(error)
         if response.error_code:

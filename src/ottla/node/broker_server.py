@@ -103,6 +103,7 @@ class BrokerServer:
                 config["log.dir.failure.timeout.ms"],
             ),
             on_failure,
+            self._why_no_controller,
         )
         self._assignments = AssignmentsManager(
             channel,
@@ -164,6 +165,10 @@ class BrokerServer:
         await self._publisher.knows(lambda image: self._epoch_in(image) >= self.lifecycle.broker_epoch)
         self._apply_dynamic_config(self._publisher.newest)
         self.lifecycle.caught_up()
+
+    def _why_no_controller(self) -> str | None:
+        others = self._shared.raft.other_clusters
+        return f"INCONSISTENT_CLUSTER_ID: {', '.join(others)} of another cluster" if others else None
 
     def _epoch_in(self, image: ClusterImage) -> int:
         registration = image.brokers.get(self.node_id)

@@ -48,7 +48,7 @@ def _run(coroutine: Coroutine[Any, Any, int]) -> int:
 
 
 async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
-    from ottla.node.node import Node, describe_error
+    from ottla.node.node import Node, StartInterrupted, describe_error
     from ottla.node.stalls import ShortCollections
     from ottla.storage.errors import RecoveryAbortedError
 
@@ -70,6 +70,8 @@ async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
         await stop.wait()
     except RecoveryAbortedError:
         log.info("stopped before all logs were read; the next start reads them")
+    except StartInterrupted:
+        log.info("stopped before it had started")
     finally:
         await node.stop()
     if node.failure is None:

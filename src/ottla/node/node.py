@@ -31,7 +31,6 @@ from ottla.replication.replica_manager import ReplicaManager
 from ottla.server import handlers
 from ottla.server.network.socket_server import SocketServer
 from ottla.storage.config import LogManagerSettings
-from ottla.storage.errors import RecoveryAbortedError
 from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger("ottla.node")
@@ -40,6 +39,10 @@ log = logging.getLogger("ottla.node")
 THREADS = 8
 # A longer time than this is no limit.
 LONGEST_START_MS = 1 << 48
+
+
+class StartInterrupted(Exception):
+    """The node was told to stop before it had started."""
 
 
 class Node:
@@ -107,7 +110,7 @@ class Node:
     def interrupt(self) -> None:
         """Whoever starts the node wants it to stop: what the start waits for is not waited for any longer.
 
-        `start` then raises RecoveryAbortedError.
+        `start` then raises StartInterrupted, or RecoveryAbortedError if it was logs that it read.
         """
         self._interrupted = True
         recovering = self._broker_server is not None and self._broker_server.interrupt()
@@ -123,7 +126,7 @@ class Node:
         if self.failure is not None and isinstance(error, KafkaError):
             return self.failure  # what came of it says less than what happened
         if isinstance(error, asyncio.CancelledError) and self._interrupted:
-            return RecoveryAbortedError("stopped while it started")
+            return StartInterrupted()
         if isinstance(error, TimeoutError):
             limit_ms = self._static_config["server.max.startup.time.ms"]
             what = f"the start took longer than {limit_ms} ms (server.max.startup.time.ms)"

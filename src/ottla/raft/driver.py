@@ -128,6 +128,7 @@ class RaftDriver:
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="metadata-log")
         self._listener: RaftListener | None = None
         self._leader_changed: list[Callable[[], None]] = []
+        self._other_clusters: set[str] = set()
         # The core's time is that of the wall clock at the start, and never jumps.
         self._clock_offset_ms = clock.now_ms() - clock.monotonic_ms()
         self._inputs: deque[Callable[[], None]] = deque()
@@ -165,7 +166,11 @@ class RaftDriver:
         stored = self._file.read()
         static_voters = self._static_voters(stored)
         self.log = MetadataLog.open(
-            options.metadata_dir, options.log_config, self._clock.now_ms(), static_voters
+            options.metadata_dir,
+            options.log_config,
+            self._clock.now_ms(),
+            static_voters,
+            may_vote=options.may_vote,
         )
         self._opened = True
         self._check_voters(self.log.quorum.latest().voters)
@@ -439,19 +444,33 @@ class RaftDriver:
             outcome: Pending[Any] = Pending.failed(ConnectionLost(f"{send.to.address}: no network"))
         else:
             outcome = self._client.ask(send.to, send.request, timeout_ms=send.timeout_ms)
-        outcome.then(lambda done: self._step(lambda: self._receive_answer(send.send_id, done)))
+        outcome.then(lambda done: self._step(lambda: self._receive_answer(send.send_id, send.to, done)))
 
-    def _receive_answer(self, send_id: int, outcome: Pending[Any]) -> None:
+    def _receive_answer(self, send_id: int, node: Node, outcome: Pending[Any]) -> None:
         self._notifying.discard(send_id)
         self._check_all_notified()
         self._last_answer = send_id
         if outcome.error is None:
+            self._check_cluster(node, outcome.result())
             try:
                 self._core.answered(send_id, outcome.result(), self._now_ms())
                 return
             except Exception as error:  # noqa: BLE001 - what others send must not stop this node
                 report(error, name="taking a voter's answer", owner=OWNER)
         self._core.failed(send_id, self._now_ms(), refused=isinstance(outcome.error, ConnectionRefused))
+
+    def _check_cluster(self, node: Node, response: Any) -> None:
+        """Nobody of another cluster will ever be of use: whoever wonders why nothing happens has to be told."""
+        if getattr(response, "error_code", 0) != ErrorCode.INCONSISTENT_CLUSTER_ID:
+            self._other_clusters.discard(node.address)
+        elif node.address not in self._other_clusters:
+            self._other_clusters.add(node.address)
+            logger.error("%s is of another cluster than %s", node.address, self._options.cluster_id)
+
+    @property
+    def other_clusters(self) -> list[str]:
+        """The addresses where nodes of another cluster have answered."""
+        return sorted(self._other_clusters)
 
     async def handle(self, request: Any, how: Asked) -> Any:
         """The response to a request of the quorum, which may have to wait, as a fetch does. May be cancelled."""

@@ -8,6 +8,9 @@ A torn write differs from damage in that nothing follows it. At the very end of 
 short, or one whose last sectors were never written and read as zeros, or bytes that are no batch; a batch that is all
 there and does not match its checksum was damaged after it was written.
 
+An observer's log is not fsynced, and nobody relies on it: there a power cut may also leave out sectors in the midst of
+what was written last, and the log is cut at the first of them.
+
 Rules: blocking, run once when the log is opened; files are only read, batch by batch.
 """
 
@@ -31,9 +34,9 @@ from ottla.storage.segment.file_records import read_batches
 
 # What disks write whole or not at all.
 SECTOR_BYTES: Final = 512
-REMEDY: Final = (
-    "nothing was cut off: with other voters, start it again in an empty directory that is formatted anew"
-)
+# What to do, for a voter and for an observer. Nothing was cut off.
+VOTERS_REMEDY: Final = "with other voters, start this one again in an empty directory that is formatted anew"
+OBSERVERS_REMEDY: Final = "remove the directory, and the log is fetched again"
 
 
 class LogScan(NamedTuple):
@@ -43,14 +46,14 @@ class LogScan(NamedTuple):
     bytes_since: int
 
 
-def check_log(directory: Path, since: int) -> LogScan:
+def check_log(directory: Path, since: int, *, is_synced: bool = True) -> LogScan:
     """The control batches of the log, and how many bytes of it lie at or above an offset.
 
     CORRUPT_MESSAGE, with file and offset, if anything but a torn end is damaged.
     """
     control_batches = []
     bytes_since = 0
-    for batch in _batches(directory):
+    for batch in _batches(directory, is_synced):
         if batch.is_control:
             control_batches.append(BatchView(bytes(batch.raw())))
         if batch.base_offset >= since:
@@ -58,21 +61,23 @@ def check_log(directory: Path, since: int) -> LogScan:
     return LogScan(control_batches, bytes_since)
 
 
-def _batches(directory: Path) -> Iterator[BatchView]:
+def _batches(directory: Path, is_synced: bool) -> Iterator[BatchView]:
     """Every batch up to the end, or to where a crash has torn it."""
     segments = sorted(
         path for path in directory.iterdir() if path.suffix == LOG_SUFFIX and offset_of(path.name) is not None
     )
-    walk = _Walk(_base_offset(segments[0]) if segments else 0)
+    walk = _Walk(_base_offset(segments[0]) if segments else 0, is_synced)
     for index, path in enumerate(segments):
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             yield from walk.batches(file.fileno(), size)
             if walk.position == size:
                 continue
+            rest = os.pread(file.fileno(), size - walk.position, walk.position)
+            if not is_synced and _begins_with_lost_sector(rest, walk.position, walk.expected):
+                return
             if any(later.stat().st_size for later in segments[index + 1 :]):
                 raise walk.damage(path)
-            rest = os.pread(file.fileno(), size - walk.position, walk.position)
             if not _is_torn(rest, walk.position, walk.expected):
                 raise walk.damage(path)
         return
@@ -87,9 +92,10 @@ def _base_offset(path: Path) -> int:
 class _Walk:
     """Over batches that must follow on one another, and where it came to an end."""
 
-    def __init__(self, expected: int) -> None:
+    def __init__(self, expected: int, is_synced: bool) -> None:
         self.expected = expected
         self.position = 0
+        self._remedy = VOTERS_REMEDY if is_synced else OBSERVERS_REMEDY
         self._epoch = 0
         self._reason = ""
 
@@ -120,13 +126,13 @@ class _Walk:
     def damage(self, path: Path) -> KafkaError:
         return KafkaError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"{path}: damaged at offset {self.expected} (position {self.position}): {self._reason}; {REMEDY}",
+            f"{path}: damaged at offset {self.expected} (position {self.position}): {self._reason}; {self._remedy}",
         )
 
 
 def _is_torn(rest: bytes, position: int, expected: int) -> bool:
     """Is the rest of the last segment, from a position on, a write that a crash has cut short?"""
-    if _holds_later_batch(rest, expected):
+    if _later_batch(rest, expected) < len(rest):
         return False
     if len(rest) < HEADER_SIZE:
         return True
@@ -141,8 +147,15 @@ def _is_torn(rest: bytes, position: int, expected: int) -> bool:
     return written + -(position + written) % SECTOR_BYTES < len(rest)
 
 
-def _holds_later_batch(rest: bytes, expected: int) -> bool:
-    """Does a sound batch with later offsets begin anywhere behind the first byte? Damage may hide where."""
+def _begins_with_lost_sector(rest: bytes, position: int, expected: int) -> bool:
+    """Is there a sector that was never written before the next sound batch?"""
+    first = -position % SECTOR_BYTES
+    sectors = range(first, _later_batch(rest, expected) - SECTOR_BYTES + 1, SECTOR_BYTES)
+    return any(not any(rest[at : at + SECTOR_BYTES]) for at in sectors)
+
+
+def _later_batch(rest: bytes, expected: int) -> int:
+    """Where a sound batch with later offsets begins behind the first byte, or the end. Damage may hide where."""
     at = rest.find(MAGIC, MAGIC_OFFSET + 1)
     while 0 <= at <= len(rest) - (HEADER_SIZE - MAGIC_OFFSET):
         batch = BatchView(rest, at - MAGIC_OFFSET)
@@ -151,6 +164,6 @@ def _holds_later_batch(rest: bytes, expected: int) -> bool:
             and batch.base_offset > expected
             and batch.crc_ok()
         ):
-            return True
+            return batch.pos
         at = rest.find(MAGIC, at + 1)
-    return False
+    return len(rest)

@@ -34,7 +34,7 @@ from ottla.records.batch import BatchView, iter_batches
 from ottla.records.control import ControlType, control_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.log.log import Log
-from ottla.storage.validator import AppendOrigin
+from ottla.storage.validator import AppendOrigin, check_trusted_batches
 from ottla.wire.codec import decode
 from ottla.wire.messages.logs.control import KRaftVersionRecord, VotersRecord
 
@@ -108,6 +108,8 @@ class MetadataLog:
         config: MetadataLogConfig,
         now_ms: int,
         static_voters: VoterSet | None = None,
+        *,
+        may_vote: bool = True,
     ) -> "MetadataLog":
         """Opens or creates the log in a log directory; a torn tail is cut off, half-made snapshots go.
 
@@ -117,7 +119,7 @@ class MetadataLog:
         if not directory.exists():
             directory.mkdir()
             fsync_dir(metadata_dir)  # the vote is in it before the log is
-        scan = check_log(directory, _latest_snapshot_in(directory).end_offset)
+        scan = check_log(directory, _latest_snapshot_in(directory).end_offset, is_synced=may_vote)
         # Kafka validates this log from its start at every start: it is small, and all of it is needed.
         log = Log.open(
             directory,
@@ -270,10 +272,9 @@ class MetadataLog:
         expected, last_epoch = self.end
         batches, control = [], []
         try:
-            for batch in iter_batches(records, allow_partial=True):
-                if not batch.crc_ok():
-                    raise CorruptRecords(f"the batch at offset {expected} does not match its checksum")
-                if batch.base_offset != expected or batch.last_offset_delta < 0:
+            for checked in check_trusted_batches(records, METADATA_PARTITION):
+                batch = BatchView(records, checked.position)
+                if batch.base_offset != expected or batch.records_count != batch.last_offset_delta + 1:
                     raise CorruptRecords(f"offset {batch.base_offset} cannot follow where {expected} is next")
                 if not last_epoch <= batch.partition_leader_epoch <= epoch:
                     raise CorruptRecords(
@@ -292,8 +293,6 @@ class MetadataLog:
             if error.code is ErrorCode.UNSUPPORTED_VERSION:
                 raise
             raise CorruptRecords(f"at offset {expected}: {error}") from None
-        if not batches:
-            raise CorruptRecords(f"no whole batch in {len(records)} bytes, where offset {expected} is next")
         return batches, control
 
     def _note(self, base_offset: int, records: Sequence[tuple[ControlType, bytes]]) -> None:

@@ -19,7 +19,7 @@ from ottla.model.pending import Pending
 from ottla.model.tasks import report
 from ottla.server.context import Context, ControllerServices, Sender, Services
 from ottla.server.errors import CloseConnection, error_response, has_errors_by_item
-from ottla.server.limits import check_size
+from ottla.server.limits import MAX_DECODED_BYTES, MAX_ENVELOPE_BYTES, check_size
 from ottla.server.network.connection import Connection, Listener
 from ottla.server.network.output import Answer, Deferred, Reply
 from ottla.server.registry import Route, late_route, routes
@@ -29,6 +29,7 @@ from ottla.wire.framing import RequestHeader, decode_request_header, encode_resp
 log = logging.getLogger("ottla.server")
 
 API_VERSIONS_KEY = 18
+ENVELOPE_KEY = 58
 # Decoding more than this takes longer than a few milliseconds and is done in a thread.
 INLINE_REQUEST_BYTES = 64 * 1024
 _HEAD = struct.Struct(">hhi")
@@ -82,7 +83,7 @@ class Dispatcher:
     ) -> Answer:
         if stop - start <= INLINE_REQUEST_BYTES:
             return self._handle(connection, route, *_parse(route, view, start, stop))
-        check_size(stop - start)
+        check_size(stop - start, MAX_ENVELOPE_BYTES if route.api_key == ENVELOPE_KEY else MAX_DECODED_BYTES)
         return respond(self._services, connection, route, memoryview(bytes(view[start:stop])))
 
     def _handle(self, connection: Connection, route: Route, header: RequestHeader, request: Any) -> Answer:

@@ -84,10 +84,18 @@ class NodeAsker(Protocol):
     """What is needed of a NodeClient."""
 
     def ask(
-        self, to: Node, request: Any, *, timeout_ms: float | None = None, at_most: int | None = None
+        self,
+        to: Node,
+        request: Any,
+        *,
+        timeout_ms: float | None = None,
+        at_most: int | None = None,
+        send_within_ms: float | None = None,
     ) -> Pending[Any]: ...
 
     def ranges(self, node_id: int) -> ApiRanges | None: ...
+
+    def forget(self, node_id: int) -> None: ...
 
 
 class NodeToControllerChannel:
@@ -118,9 +126,10 @@ class NodeToControllerChannel:
                 ErrorCode.REQUEST_TIMED_OUT, f"{MAX_WAITING} requests wait for the controller already"
             )
         self._waiting += 1
+        deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await self._ask_until_answered(request, at_most)
+            async with asyncio.timeout_at(deadline_s):
+                return await self._ask_until_answered(request, at_most, deadline_s)
         except TimeoutError:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT) from None
         finally:
@@ -141,15 +150,14 @@ class NodeToControllerChannel:
         self._closed = True
         self.leader_changed()
 
-    async def _ask_until_answered(self, request: Any, at_most: int | None) -> Any:
+    async def _ask_until_answered(self, request: Any, at_most: int | None, deadline_s: float) -> Any:
         failures = 0
         while True:
-            node = self._active_controller()
-            if node is not None:
-                async with self._slots:
-                    response = await self._ask_once(node, request, at_most)
-                if response is not None:
-                    return response
+            async with self._slots:
+                node = self._active_controller()
+                response = None if node is None else await self._ask_once(node, request, at_most, deadline_s)
+            if response is not None:
+                return response
             self._check_open()
             if self._active_controller() in (None, node):
                 failures += 1
@@ -158,18 +166,24 @@ class NodeToControllerChannel:
             else:
                 failures = 0
 
-    async def _ask_once(self, node: Node, request: Any, at_most: int | None) -> Any | None:
+    async def _ask_once(self, node: Node, request: Any, at_most: int | None, deadline_s: float) -> Any | None:
         """None if this one did not answer for the controller, or does not lead any more."""
         if self._closed:
             return None
-        answer = self._client.ask(node, request, timeout_ms=self._timeout_ms, at_most=at_most)
+        answer = self._client.ask(
+            node,
+            request,
+            timeout_ms=self._timeout_ms,
+            at_most=at_most,
+            # What the client is told has run out of time is not begun afterwards.
+            send_within_ms=(deadline_s - asyncio.get_running_loop().time()) * 1000,
+        )
         while not answer.done:
             await self._sleep(RETRY_BACKOFF_MAX_MS, answer)
-            if self._closed or (not answer.done and self._active_controller() not in (None, node)):
-                # It may hang for as long as it likes. If it has done its part all the same, the next one says so.
-                log.debug(
-                    "%s does not lead any more: %s goes elsewhere", node.address, type(request).__name__
-                )
+            if not answer.done and (self._closed or self._active_controller() not in (None, node)):
+                # It may hang for as long as it likes; what it has not been sent yet it must not be sent later. If it
+                # has done its part all the same, the next one says so.
+                self._client.forget(node.node_id)
                 return None
         try:
             response = answer.result()
@@ -219,7 +233,8 @@ class RemoteController:
     ) -> None:
         """Two clients, so that no heartbeat waits behind what clients ask for: a connection is answered in order.
 
-        `executor` encodes and decodes what is large.
+        Nobody else may use them: who does not lead any more is hung up on. `executor` encodes and decodes what is
+        large.
         """
         self._forwarding = NodeToControllerChannel(forwarding, active_controller, settings, random)
         self._own = NodeToControllerChannel(own, active_controller, settings, random)

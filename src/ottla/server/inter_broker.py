@@ -29,7 +29,7 @@ from ottla.wire.messages.list_offsets import ListOffsetsRequest
 from ottla.wire.messages.transactions import AddPartitionsToTxnRequest, WriteTxnMarkersRequest
 
 # Kinds of questions: the requests, and the name by which other brokers know who asks.
-_SENDERS: Final[dict[type[Any], str]] = {
+SENDERS: Final[dict[type[Any], str]] = {
     AddPartitionsToTxnRequest: "add-partitions-to-txn",
     WriteTxnMarkersRequest: "txn-marker-sender",
     ListOffsetsRequest: "partition-metadata",
@@ -123,7 +123,7 @@ class InterBroker:
             return _unreachable(f"broker {node_id} is fenced, or not registered")
         if self._closed:
             return _unreachable("this broker is stopping")
-        sender = _SENDERS[type(request)]
+        sender = SENDERS[type(request)]
         if sender not in self._clients:
             self._clients[sender] = self._connect(sender)
         return self._clients[sender].ask(to, request, timeout_ms=timeout_ms)

@@ -18,6 +18,8 @@ T = TypeVar("T")
 # A request becomes objects, twenty times its size if its elements are small: what no client has reason to send is
 # refused. Only Produce, whose records stay bytes, may be as large as socket.request.max.bytes.
 MAX_DECODED_BYTES = 16 * 1024 * 1024
+# What a broker forwards has an envelope around it.
+MAX_ENVELOPE_BYTES = MAX_DECODED_BYTES + 64 * 1024
 
 # What a request may list, all lists together: ten times the partitions a broker is made for. What the controller has
 # to decide in one piece may be as much as Kafka's may (its limit of records an operation).
@@ -31,11 +33,11 @@ MAX_ELEMENTS_AT_ONCE = 4 * MAX_ELEMENTS
 SMALL_BYTES: Final = 8 * 1024 * 1024
 
 
-def check_size(size_bytes: int) -> None:
+def check_size(size_bytes: int, limit_bytes: int = MAX_DECODED_BYTES) -> None:
     """INVALID_REQUEST for a request that is not Produce and larger than any client's."""
-    if size_bytes > MAX_DECODED_BYTES:
+    if size_bytes > limit_bytes:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"a request of {size_bytes} bytes, allowed are {MAX_DECODED_BYTES}"
+            ErrorCode.INVALID_REQUEST, f"a request of {size_bytes} bytes, allowed are {limit_bytes}"
         )
 
 

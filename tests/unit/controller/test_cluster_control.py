@@ -211,7 +211,7 @@ def test_a_silent_broker_is_found_out() -> None:
     assert life.heartbeats.expired(life.image, TIMEOUT_MS - 1) == []
     life.heartbeats.touch(2, life.epoch(2), 0, TIMEOUT_MS)
     assert life.heartbeats.expired(life.image, TIMEOUT_MS) == [1]
-    life.take(cluster_control.fence_broker(life.rules, 1))
+    life.apply(*cluster_control.fence_broker(life.rules, 1))
     assert life.heartbeats.expired(life.image, TIMEOUT_MS) == []
 
 

@@ -105,7 +105,7 @@ def test_an_isr_that_cannot_be_is_refused(
 
 def test_a_fenced_broker_does_not_join() -> None:
     cluster = three()
-    cluster.take(fence_broker(cluster.rules, 3))
+    cluster.apply(*fence_broker(cluster.rules, 3))
     assert state(cluster).isr == (1, 2)
     assert alter(cluster, 1, [1, 2, 3]).error_code == ErrorCode.INELIGIBLE_REPLICA
 
@@ -115,7 +115,7 @@ def test_below_the_minimum_those_who_leave_stay_eligible() -> None:
     cluster.add_topic("t", [[1, 2, 3]], min_insync_replicas="2")
     alter(cluster, 1, [1])
     assert (state(cluster).isr, state(cluster).elr) == ((1,), (2, 3))
-    cluster.take(fence_broker(cluster.rules, 1))
+    cluster.apply(*fence_broker(cluster.rules, 1))
     after = state(cluster)
     assert (after.leader, after.isr, after.elr) == (2, (2,), (1, 3)), "an eligible one takes over"
     alter(cluster, 2, [2, 3])
@@ -125,7 +125,7 @@ def test_below_the_minimum_those_who_leave_stay_eligible() -> None:
 def test_without_elr_the_last_of_the_isr_stays_in_it() -> None:
     cluster = Cluster(1, elr=False)
     cluster.add_topic("t", [[1]])
-    cluster.take(fence_broker(cluster.rules, 1))
+    cluster.apply(*fence_broker(cluster.rules, 1))
     after = state(cluster)
     assert (after.leader, after.isr, after.elr) == (-1, (1,), ())
     cluster.apply(*unfence_broker(cluster.rules, cluster.image.brokers[1]))
@@ -162,7 +162,7 @@ def test_the_preferred_leader_takes_over() -> None:
 
 def test_a_preferred_leader_that_is_down_is_not_available() -> None:
     cluster = three()
-    cluster.take(fence_broker(cluster.rules, 1))
+    cluster.apply(*fence_broker(cluster.rules, 1))
     assert elect(cluster, 0, [("t", [0])]) == {("t", 0): ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
 
 
@@ -170,7 +170,7 @@ def test_an_unclean_election_takes_whoever_is_there() -> None:
     cluster = Cluster(1, 2, elr=False)
     cluster.add_topic("t", [[1, 2]])
     alter(cluster, 1, [1])
-    cluster.take(fence_broker(cluster.rules, 1))
+    cluster.apply(*fence_broker(cluster.rules, 1))
     assert state(cluster).leader == -1
     assert elect(cluster, 1, [("t", [0])]) == {("t", 0): 0}
     after = state(cluster)
@@ -182,7 +182,7 @@ def test_unclean_elections_happen_by_themselves_only_where_permitted() -> None:
         cluster = Cluster(1, 2, elr=False)
         cluster.add_topic("t", [[1, 2]])
         alter(cluster, 1, [1])
-        cluster.take(fence_broker(cluster.rules, 1))
+        cluster.apply(*fence_broker(cluster.rules, 1))
         cluster.apply(
             r.ConfigRecord(
                 resource_type=2, resource_name="t", name="unclean.leader.election.enable", value=permitted

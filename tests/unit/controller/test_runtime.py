@@ -217,3 +217,133 @@ async def test_a_transaction_that_was_left_open_can_be_aborted(world: World) -> 
     world.write(r.AbortTransactionRecord(), topic("whole"))
     world.commit()
     assert set(world.publisher.image.topics) == {"whole"}
+
+
+# --- leaderships
+
+
+@world_test
+async def test_a_leadership_that_is_over_answers_nobody_with_success(world: World) -> None:
+    done = world.write(topic("a"))
+    world.commit()
+    lost = world.write(topic("b"))
+    committed = world.runtime.resign()
+    assert not world.runtime.active
+    assert set(committed.image.topics) == {"a"}
+    assert committed.image is world.publisher.image
+    # Another leader commits it after all: that is for the ImageLoader to tell.
+    world.runtime.on_commit(world.log.next_offset)
+    assert set(world.publisher.image.topics) == {"a"}
+    world.log.epoch = 2
+    world.runtime.activate(2, committed)
+    world.runtime.on_commit(world.log.next_offset)
+    assert await done == "done"
+    with pytest.raises(KafkaError) as error:
+        await lost
+    assert error.value.code is ErrorCode.NOT_CONTROLLER
+
+
+@world_test
+async def test_commits_of_a_later_epoch_release_nothing(world: World) -> None:
+    """The quorum knows of it before the controller has been told."""
+    pending = world.write(topic("a"))
+    world.log.epoch = 2
+    world.commit()
+    assert not pending.done()
+    assert not world.publisher.image.topics
+    with pytest.raises(KafkaError) as error:
+        await world.write(topic("b"))
+    assert error.value.code is ErrorCode.NOT_CONTROLLER
+    world.runtime.resign()
+    with pytest.raises(KafkaError):
+        await pending
+
+
+@world_test
+async def test_another_leadership_goes_on_from_what_it_is_given(world: World) -> None:
+    world.write(topic("lost"))
+    state = world.runtime.resign().fork()
+    state.replay([topic("others")], world.log.next_offset, 2, 5)
+    state.publish()
+    world.log.epoch, world.log.next_offset = 2, state.next_offset
+    world.publisher.publish(state.image, Delta(world.publisher.image, state.image))
+    world.runtime.activate(2, state)
+    future = world.write(topic("mine"))
+    world.commit()
+    assert await future == "done"
+    assert set(world.publisher.image.topics) == {"others", "mine"}
+    assert world.publisher.image.epoch == 2
+
+
+# --- slices
+
+
+def in_slices(names: list[str], size: int = 2) -> Callable[[ClusterImage], ControllerResult[str]]:
+    def decide(image: ClusterImage) -> ControllerResult[str]:
+        missing = [name for name in names if name not in image.topics]
+        return ControllerResult("all", [topic(n) for n in missing[:size]], more=len(missing) > size)
+
+    return decide
+
+
+@world_test
+async def test_a_decision_in_slices_lets_others_decide_in_between(world: World) -> None:
+    names = [f"t{n}" for n in range(7)]
+    future = world.runtime.submit(in_slices(names))
+    before = len(world.log.batches)
+    assert set(world.runtime.image.topics) == {"t0", "t1"}
+    other = world.write(topic("t2"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [len(batch) for batch in world.log.batches[before:]] == [1, 2, 2], "over what is true by then"
+    assert not future.done()
+    world.commit()
+    assert (await future, await other) == ("all", "done")
+    assert set(world.publisher.image.topics) == set(names)
+    assert len(world.seen) > 4, "readers see each slice"
+
+
+@world_test
+async def test_slices_end_with_their_leadership(world: World) -> None:
+    future = world.runtime.submit(in_slices([f"t{n}" for n in range(7)]))
+    world.commit()
+    committed = world.runtime.resign()
+    world.log.epoch = 2
+    world.runtime.activate(2, committed)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert set(world.runtime.image.topics) == {"t0", "t1"}, "a later leadership begins its own"
+    with pytest.raises(KafkaError) as error:
+        await future
+    assert error.value.code is ErrorCode.NOT_CONTROLLER
+
+
+@world_test
+async def test_a_slice_that_is_refused_or_fails_ends_the_decision(world: World) -> None:
+    def refuse_second(error: Exception) -> Callable[[ClusterImage], ControllerResult[None]]:
+        def decide(image: ClusterImage) -> ControllerResult[None]:
+            if image.topics:
+                raise error
+            return ControllerResult(None, [topic("a")], more=True)
+
+        return decide
+
+    refused = world.runtime.submit(refuse_second(KafkaError(ErrorCode.STALE_BROKER_EPOCH, "gone")))
+    with pytest.raises(KafkaError, match="gone"):
+        await refused
+    world.write(r.RemoveTopicRecord(topic_id=topic("a").topic_id))
+    broken = world.runtime.submit(refuse_second(RuntimeError("a bug")))
+    with pytest.raises(KafkaError) as error:
+        await broken
+    assert error.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@world_test
+async def test_whoever_leaves_between_slices_stops_them(world: World) -> None:
+    future = world.runtime.submit(in_slices([f"t{n}" for n in range(7)]))
+    future.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert set(world.runtime.image.topics) == {"t0", "t1"}
+    world.commit()
+    assert set(world.publisher.image.topics) == {"t0", "t1"}

@@ -125,3 +125,34 @@ def test_time_runs_out_for_what_could_not_be_sent() -> None:
     assert isinstance(answer.error, KafkaError)
     assert answer.error.code is ErrorCode.REQUEST_TIMED_OUT
     assert core.next_deadline(500.0) > 500.0
+
+
+def test_one_may_have_less_time_to_be_sent_than_to_be_answered() -> None:
+    core = NodeCore(SETTINGS, Random(1))
+    node = Node(3, "127.0.0.1", 9)
+    brief = core.ask(node, MetadataRequest(topics=[]), 0.0, 500.0, send_within_ms=20.0)
+    longer = core.ask(node, MetadataRequest(topics=[]), 0.0, 500.0, send_within_ms=2_000.0)
+    core.poll(1.0)
+    assert core.next_deadline(1.0) == 20.0
+    core.poll(20.0)
+    assert brief.error is not None
+    assert brief.error.code is ErrorCode.REQUEST_TIMED_OUT
+    assert not longer.done
+    core.poll(500.0)
+    assert longer.done
+
+
+def test_what_a_node_serves_is_known_while_there_is_a_connection() -> None:
+    with StubBroker() as broker:
+
+        async def work(client: NodeClient) -> None:
+            assert client.ranges(1) is None
+            await client.ask(node_of(broker), MetadataRequest(topics=[]))
+            ranges = client.ranges(1)
+            assert ranges is not None
+            assert ranges.of(MetadataRequest.API_KEY) is not None
+            assert ranges.of(VoteRequest.API_KEY) is None
+            client.forget(1)
+            assert client.ranges(1) is None
+
+        run(work)

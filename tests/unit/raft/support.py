@@ -1,5 +1,6 @@
 """A quorum of one voter in a directory, for tests."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.support.clock import ManualClock
@@ -12,8 +13,10 @@ from ottla.metadata.serde import encode_records, read_record_batch
 from ottla.metadata.snapshot import SnapshotId
 from ottla.raft.driver import RaftDriver, RaftOptions
 from ottla.raft.formatting import format_metadata, standalone_voters
-from ottla.raft.metadata_log import MetadataLogConfig
+from ottla.raft.metadata_log import MetadataLog, MetadataLogConfig
+from ottla.raft.snapshots import SnapshotReader
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
+from ottla.records.batch import BatchView
 
 CLUSTER_ID = "cluster"
 DIRECTORY_ID = bytes(range(16))
@@ -41,21 +44,10 @@ class Listener:
     def on_snapshot(self, snapshot: SnapshotId) -> None:
         self.snapshots.append(snapshot)
         self.loader = MetadataLoader(EMPTY_IMAGE)
-        reader = self.raft.read_checkpoint(snapshot)
-        end, epoch, timestamp_ms = *snapshot, reader.last_contained_log_timestamp_ms
-        for record in reader.records:
-            self.loader.replay([record], end - 1, epoch, timestamp_ms)
-        self.loader.advance(end - 1, epoch, timestamp_ms)
-        self.loader.publish()
+        replay_snapshot(self.loader, snapshot, self.raft.read_checkpoint(snapshot))
 
     def on_commit(self, high_watermark: int) -> None:
-        for batch in self.raft.committed(self.image.offset + 1):
-            place = batch.partition_leader_epoch, batch.max_timestamp
-            if batch.is_control:
-                self.loader.advance(batch.last_offset, *place)
-            else:
-                self.loader.replay(read_record_batch(batch), batch.base_offset, *place)
-        self.loader.publish()
+        replay_batches(self.loader, self.raft.committed(self.image.offset + 1))
         self.high_watermarks.append(high_watermark)
 
     def on_leader(self, epoch: int) -> None:
@@ -69,6 +61,34 @@ class Listener:
 
     def on_failure(self, error: Exception) -> None:
         self.failures.append(error)
+
+
+def replay_snapshot(loader: MetadataLoader, snapshot: SnapshotId, reader: SnapshotReader) -> None:
+    place = snapshot.end_offset - 1, snapshot.epoch, reader.last_contained_log_timestamp_ms
+    for record in reader.records:
+        loader.replay([record], *place)
+    loader.advance(*place)
+    loader.publish()
+
+
+def replay_batches(loader: MetadataLoader, batches: Iterable[BatchView]) -> None:
+    for batch in batches:
+        place = batch.partition_leader_epoch, batch.max_timestamp
+        if batch.is_control:
+            loader.advance(batch.last_offset, *place)
+        else:
+            loader.replay(read_record_batch(batch), batch.base_offset, *place)
+    loader.publish()
+
+
+def image_in(log: MetadataLog, *, with_snapshot: bool = True) -> ClusterImage:
+    """The image of all that a log holds, committed or not; without its snapshots, if it still has all of it."""
+    loader = MetadataLoader(EMPTY_IMAGE)
+    snapshot = log.latest_snapshot if with_snapshot else None
+    if snapshot is not None and snapshot.end_offset > 0:
+        replay_snapshot(loader, snapshot, SnapshotReader(log.snapshot_path(snapshot)))
+    replay_batches(loader, log.batches(loader.image.offset + 1))
+    return loader.image
 
 
 def format_directory(directory: Path, dynamic: bool = True) -> None:

@@ -114,6 +114,25 @@ def test_sectors_that_were_never_written_are_torn(tmp_path: Path) -> None:
     assert check_log(tmp_path, 0).bytes_since == len(whole) - len(made[-1])
 
 
+def test_sectors_that_an_observers_disk_has_left_out_are_torn(tmp_path: Path) -> None:
+    """Nobody relies on them: the log goes on before them, and what follows is fetched again."""
+    made = batches(name_bytes=3000)
+    whole = b"".join(made)
+    lost = (len(made[0]) + 1000) // SECTOR_BYTES * SECTOR_BYTES
+    write(tmp_path, (0, whole[:lost] + bytes(SECTOR_BYTES) + whole[lost + SECTOR_BYTES :]))
+    assert check_log(tmp_path, 0, is_synced=False).bytes_since == len(made[0])
+    assert "at offset 1 " in refused_at(tmp_path)
+    write(tmp_path, (0, flipped(whole, lost)))
+    with pytest.raises(KafkaError, match="at offset 1 "):
+        check_log(tmp_path, 0, is_synced=False)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    damaged = bytearray(data)
+    damaged[at] ^= 1
+    return bytes(damaged)
+
+
 def test_damage_with_later_segments_is_never_torn(tmp_path: Path) -> None:
     first, second = b"".join(batches()), b"".join(batches(2, BATCHES))
     write(tmp_path, (0, first[:-10]), (BATCHES, second))

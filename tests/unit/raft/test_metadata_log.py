@@ -13,7 +13,7 @@ from ottla.raft.log_view import OffsetAndEpoch
 from ottla.raft.metadata_log import CorruptRecords, MetadataLog, MetadataLogConfig
 from ottla.raft.snapshots import SnapshotReader, SnapshotWriter
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
-from ottla.records.batch import BatchView
+from ottla.records.batch import CRC_OFFSET, HEADER_SIZE, BatchView, compute_crc
 from ottla.records.control import ControlType, control_batch
 from ottla.wire.codec import encode
 from ottla.wire.messages.logs.control import KRaftVersionRecord, LeaderChangeMessage
@@ -116,6 +116,25 @@ def flipped(batch: bytes, at: int) -> bytes:
     return bytes(damaged)
 
 
+def with_last_delta(batch: bytes, last_delta: int) -> bytes:
+    """With a right checksum."""
+    changed = bytearray(batch)
+    changed[23:27] = last_delta.to_bytes(4, "big")
+    return sealed(changed)
+
+
+def garbled_records(batch: bytes) -> bytes:
+    """With a right checksum."""
+    changed = bytearray(batch)
+    changed[HEADER_SIZE:] = b"\xff" * (len(batch) - HEADER_SIZE)
+    return sealed(changed)
+
+
+def sealed(batch: bytearray) -> bytes:
+    batch[CRC_OFFSET : CRC_OFFSET + 4] = compute_crc(batch, 0, len(batch)).to_bytes(4, "big")
+    return bytes(batch)
+
+
 GOOD = records_batch(2, 3, "x")
 DAMAGE = {
     "a flipped bit": flipped(GOOD, 70),
@@ -125,6 +144,8 @@ DAMAGE = {
     "an epoch after the leader's": records_batch(2, 4, "x"),
     "a second batch with a hole": GOOD + records_batch(4, 3, "y"),
     "a second batch that is damaged": GOOD + flipped(records_batch(3, 3, "y"), 65),
+    "offsets without records": with_last_delta(GOOD, 5),
+    "records that cannot be read": garbled_records(GOOD),
     "no batch": b"\x07" * 200,
     "half a batch": GOOD[:-3],
     "voters that cannot be read": control(2, 3, (ControlType.KRAFT_VOTERS, b"\0\0\x09")),

@@ -88,13 +88,23 @@ class World:
         self.asked: list[tuple[Node, Any, int | None]] = []
         self.has_asked = asyncio.Event()
         self.served: dict[int, ApiRanges] = {}
+        self.forgotten: list[int] = []
+        self.left_ms: list[float] = []
         self.remote = RemoteController(
             self, self, lambda: self.leader, SystemClock(), ChannelSettings(), random=Random(1)
         )
 
     def ask(
-        self, to: Node, request: Any, *, timeout_ms: float | None = None, at_most: int | None = None
+        self,
+        to: Node,
+        request: Any,
+        *,
+        timeout_ms: float | None = None,
+        at_most: int | None = None,
+        send_within_ms: float | None = None,
     ) -> Pending[Any]:
+        assert send_within_ms is not None
+        self.left_ms.append(send_within_ms)
         self.asked.append((to, request, at_most))
         self.has_asked.set()
         reaction = self.reactions[to](request)
@@ -106,6 +116,9 @@ class World:
 
     def ranges(self, node_id: int) -> ApiRanges | None:
         return self.served.get(node_id)
+
+    def forget(self, node_id: int) -> None:
+        self.forgotten.append(node_id)
 
     @property
     def nodes_asked(self) -> list[int]:
@@ -210,7 +223,7 @@ def test_a_controller_that_hangs_is_left_when_another_leads() -> None:
         assert not asking.done(), "it may answer as long as nobody else can"
         world.elect(TWO)
         assert await asking == MADE
-        assert world.nodes_asked == [1, 2]
+        assert (world.nodes_asked, world.forgotten) == ([1, 2], [1]), "what waits for it is not sent later"
         late.fail(ConnectionLost("at last"))
 
     run(work)
@@ -300,6 +313,7 @@ def test_a_controller_that_does_not_answer_and_one_that_never_leads() -> None:
             world.reactions[ONE] = reaction
             answer = await world.remote.create_topics(CREATE_TOPICS, soon(client_context()))
             assert answer == refusal(CREATE_TOPICS, 7, ErrorCode.REQUEST_TIMED_OUT)
+        assert max(world.left_ms) <= 50, "and it is not sent after that"
 
     run(work)
 

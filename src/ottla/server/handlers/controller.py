@@ -9,6 +9,8 @@ there this process' controller decides, and says so if it is not the active one.
 from typing import Any
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.pending import Pending
+from ottla.model.tasks import spawn
 from ottla.raft.answers import Asked
 from ottla.server.context import Context, Sender
 from ottla.server.dispatch import NotController, respond_forwarded
@@ -249,8 +251,11 @@ async def allocate_producer_ids(
 
 
 @handles(EnvelopeRequest, Listener.CONTROLLER)
-async def envelope(ctx: Context, request: EnvelopeRequest) -> EnvelopeResponse:
+def envelope(ctx: Context, request: EnvelopeRequest) -> Pending[EnvelopeResponse]:
     """A client's request that a broker forwards, with who sent it: served as if its client had sent it here.
+
+    Those that come by one connection are of different clients: they begin in their order, and none waits until what
+    was decided before it is committed.
 
     Errors of the envelope itself are the envelope's: a principal that cannot be read, an address that is none, an API
     that is not meant for forwarding. A request inside that cannot be parsed is UNSUPPORTED_VERSION, so that the broker
@@ -258,6 +263,26 @@ async def envelope(ctx: Context, request: EnvelopeRequest) -> EnvelopeResponse:
     answer; only that this controller is not the active one is said outside, so that the broker asks another. Only a
     broker may do this (CLUSTER_ACTION on the cluster): without an authorizer everybody counts as one.
     """
+    answer: Pending[EnvelopeResponse] = Pending()
+    spawn(
+        _serve_forwarded(ctx, request, answer),
+        name="a forwarded request",
+        owner=f"listener {ctx.listener_name}",
+        failed=lambda _: answer.fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)),
+    )
+    return answer
+
+
+async def _serve_forwarded(ctx: Context, request: EnvelopeRequest, answer: Pending[EnvelopeResponse]) -> None:
+    try:
+        reply = await _reply_to_forwarded(ctx, request)
+    except KafkaError as error:
+        answer.fail(error)
+    else:
+        answer.resolve(EnvelopeResponse(response_data=_payload(reply)))
+
+
+async def _reply_to_forwarded(ctx: Context, request: EnvelopeRequest) -> Reply | None:
     read_principal(request.request_principal)
     if len(request.client_host_address) not in ADDRESS_SIZES:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Failed to parse client address from envelope")
@@ -265,14 +290,13 @@ async def envelope(ctx: Context, request: EnvelopeRequest) -> EnvelopeResponse:
     frame = memoryview(request.request_data)
     route = _route(frame)
     try:
-        reply = await respond_forwarded(ctx.node, ctx.connection, route, frame, sender)
+        return await respond_forwarded(ctx.node, ctx.connection, route, frame, sender)
     except NotController:
         raise
     except KafkaError as error:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION, f"Failed to parse forwarded request: {error}"
         ) from None
-    return EnvelopeResponse(response_data=_payload(reply))
 
 
 def _payload(reply: Reply | None) -> bytes:

@@ -6,6 +6,8 @@ from tests.support.transaction_world import TransactionWorld, error_of, place
 from ottla.coordinator.transaction.metadata import TransactionState
 from ottla.metadata.records import NO_LEADER
 from ottla.model.errors import ErrorCode
+from ottla.server.transaction import markers as markers_module
+from ottla.wire.messages.transactions import WriteTxnMarkersResponse
 
 S = TransactionState
 RETRIED = [
@@ -182,3 +184,119 @@ def test_a_second_end_while_the_first_is_sent_changes_nothing(world: Transaction
     assert world.complete(sending).error is None
     world.scheduler.settle()
     assert len(world.records()) == written
+
+
+# ---- brokers that are busy ----------------------------------------------------------------------------------
+
+
+def requests(world: TransactionWorld) -> list[tuple[int, set[str]]]:
+    """Whom they went to, and whose markers they had."""
+    names = {world.row(name).producer_id: name for name in world.machine.transactions}
+    return [
+        (broker, {names[marker.producer_id] for marker in request.markers})
+        for broker, request in world.markers.requests
+    ]
+
+
+def test_markers_of_transactions_that_end_meanwhile_are_one_request(world: TransactionWorld) -> None:
+    producers = {name: world.begin(name, partitions=2) for name in "abc"}
+    world.markers.hold()
+    for name, producer in producers.items():
+        world.end(name, producer)
+    assert sorted(requests(world)) == [(0, {"a"}), (1, {"a"})]
+    world.markers.release()
+    world.scheduler.settle()
+    assert sorted(requests(world))[1::2] == [(0, {"b", "c"}), (1, {"b", "c"})]
+    assert all(world.row(name).state is S.COMPLETE_COMMIT for name in "abc")
+    assert not world.sender.sending
+
+
+def test_a_slow_broker_does_not_hold_up_the_others(world: TransactionWorld) -> None:
+    slow = world.producer("slow")
+    world.add("slow", slow, place(7)).result()
+    world.markers.hold()
+    world.end("slow", slow)
+    held, world.markers._held = world.markers._held, None
+    producer = world.begin("t", partitions=2)
+    world.end("t", producer)
+    assert world.row("t").state is S.COMPLETE_COMMIT
+    assert held
+    held[0]()
+    world.scheduler.settle()
+    assert world.row("slow").state is S.COMPLETE_COMMIT
+
+
+def test_a_refusal_concerns_its_own_transaction_only(world: TransactionWorld) -> None:
+    producers = {name: world.begin(name) for name in "abc"}
+    world.markers.hold()
+    for name, producer in producers.items():
+        world.end(name, producer)
+    world.markers.refusals[place(0)] = [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    world.markers.release()
+    world.scheduler.settle()
+    assert [world.row(name).state for name in "abc"] == [
+        S.COMPLETE_COMMIT,
+        S.PREPARE_COMMIT,
+        S.COMPLETE_COMMIT,
+    ]
+    world.pass_ms(1_000)
+    assert world.row("b").state is S.COMPLETE_COMMIT
+
+
+def test_an_answer_that_says_nothing_of_a_transaction_is_asked_for_again(world: TransactionWorld) -> None:
+    producer = world.begin()
+    answers = iter([WriteTxnMarkersResponse(markers=[])])
+    served = world.markers._write
+    world.markers._write = lambda *asked: next(answers, None) or served(*asked)  # type: ignore[method-assign]
+    world.end("t", producer)
+    assert world.row().state is S.PREPARE_COMMIT
+    world.pass_ms(1_000)
+    assert world.row().state is S.COMPLETE_COMMIT
+
+
+def test_what_waits_for_a_broker_is_not_sent_by_a_coordinator_that_is_one_no_more(
+    world: TransactionWorld,
+) -> None:
+    first, second = world.begin("first"), world.begin("second")
+    world.markers.hold()
+    world.end("first", first)
+    world.end("second", second)
+    world.runtime.resign(0)
+    world.markers.release()
+    world.pass_ms(60_000)
+    assert len(world.markers.requests) == 1
+    assert not world.sender.sending
+
+
+def test_a_broker_that_cannot_be_asked_delays_what_waits_for_it_and_no_more(world: TransactionWorld) -> None:
+    producers = {name: world.begin(name) for name in "abc"}
+    world.markers.hold()
+    world.end("a", producers["a"])
+    world.end("b", producers["b"])
+    world.end("c", producers["c"])
+    world.markers.unreachable = 5
+    world.markers.release()
+    assert world.row("a").state is S.COMPLETE_COMMIT
+    assert world.row("b").state is S.PREPARE_COMMIT
+    world.pass_ms(5_000)
+    assert [world.row(name).state for name in "bc"] == [S.COMPLETE_COMMIT] * 2
+    assert not world.sender.sending
+
+
+def test_a_request_holds_only_so_many_markers(
+    world: TransactionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(markers_module, "MAX_MARKERS", 3)
+    world.markers.leaders = {place(index): 5 for index in range(4)}
+    producers = {name: world.begin(name, partitions=4) for name in "ab"}
+    world.markers.hold()
+    for name, producer in producers.items():
+        world.end(name, producer)
+    world.markers.release()
+    world.scheduler.settle()
+    sizes = [
+        sum(len(topic.partition_indexes) for marker in request.markers for topic in marker.topics)
+        for _, request in world.markers.requests
+    ]
+    assert sizes == [4, 3, 1]
+    assert [world.row(name).state for name in "ab"] == [S.COMPLETE_COMMIT] * 2

@@ -1,0 +1,124 @@
+"""Several processes are one cluster: topics on every broker, and controllers that may die."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka as ck
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.interop.process import wait_until
+from tests.support.cluster import Processes
+
+PARTITIONS = 9
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture(params=["static", "dynamic"])
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Processes]:
+    """Three controllers and three brokers, with voters in the configuration or in the log."""
+    with Processes(tmp_path, controllers=3, brokers=3, static=request.param == "static") as running:
+        yield running
+
+
+def create(cluster: Processes, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)], request_timeout=TIMEOUT_S)[name].result(TIMEOUT_S)
+
+
+def leaders(cluster: Processes, topic: str) -> Counter[int]:
+    """How many partitions each broker leads, once whoever is asked knows a leader of each."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    found: list[int] = []
+
+    def all_lead() -> bool:
+        partitions = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        found[:] = [partition.leader for partition in partitions.values()]
+        return len(found) == PARTITIONS and -1 not in found
+
+    wait_until(all_lead, TIMEOUT_S, f"{topic} to be led")
+    return Counter(found)
+
+
+def produce(cluster: Processes, topic: str, values: list[bytes]) -> None:
+    failures: list[ck.KafkaError] = []
+    producer = ck.Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True})
+    for number, value in enumerate(values):
+        producer.produce(
+            topic,
+            value,
+            partition=number % PARTITIONS,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+    assert producer.flush(TIMEOUT_S) == 0
+    assert failures == []
+
+
+def consume(cluster: Processes, topic: str, count: int) -> list[bytes]:
+    consumer = ck.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": f"readers-of-{topic}",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[bytes] = []
+
+    def read() -> bool:
+        for message in consumer.consume(1000, timeout=0.5):
+            assert message.error() is None, message.error()
+            found.append(message.value())
+        return len(found) >= count
+
+    try:
+        wait_until(read, TIMEOUT_S, f"{count} records of {topic}")
+    finally:
+        consumer.close()
+    return found
+
+
+def test_topics_spread_and_outlive_their_controllers(cluster: Processes) -> None:
+    create(cluster, "orders")
+    assert leaders(cluster, "orders") == {101: 3, 102: 3, 103: 3}
+    values = [b"%d" % number for number in range(900)]
+    produce(cluster, "orders", values)
+    assert sorted(consume(cluster, "orders", 900)) == sorted(values)
+    active = cluster.active_controller()
+    cluster.kill(active)
+    create(cluster, "after")
+    assert cluster.active_controller() != active
+    produce(cluster, "after", values)
+    assert sorted(consume(cluster, "after", 900)) == sorted(values)
+    cluster.start(active)
+    with cluster.admin() as admin:
+
+        def all_have_the_log() -> bool:
+            quorum = admin.describe_quorum()
+            return {v.replica_id for v in quorum.voters if v.log_end_offset >= quorum.high_watermark} == {
+                1,
+                2,
+                3,
+            }
+
+        wait_until(all_have_the_log, TIMEOUT_S, "every voter to have what is committed")
+
+
+def test_a_broker_goes_and_comes_back(tmp_path: Path) -> None:
+    with Processes(tmp_path, combined=3) as cluster:
+        create(cluster, "orders")
+        values = [b"%d" % number for number in range(90)]
+        produce(cluster, "orders", values)
+        assert cluster.stop(2) == 0
+        cluster.wait_until_known(1, 3)
+        create(cluster, "without")
+        assert leaders(cluster, "without").keys() == {1, 3}
+        cluster.start(2)
+        cluster.wait_until_known(1, 2, 3)
+        assert sorted(consume(cluster, "orders", 90)) == sorted(values)
+        cluster.pause(3)
+        cluster.wait_until_known_by(1, {1, 2})
+        cluster.resume(3)
+        cluster.wait_until_known(1, 2, 3)
