@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from tests.interop.apache import run_tool
 from tests.interop.cluster import Cluster, ClusterNode
 from tests.interop.process import wait_until
 from tests.support.raw_client import CREATE_TOPICS, TIMEOUT_MS, RawClient
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 CONTROLLER, OTTLA, APACHE = 1, 2, 3
 BROKERS = {"ottla": OTTLA, "apache": APACHE}
@@ -148,6 +149,28 @@ def test_groups_coordinated_by_either(cluster: Cluster, at: int, protocol: str) 
     again.subscribe([topic])
     assert read(again, 2) == [(0, "d"), (1, "d")]
     again.close()
+
+
+@pytest.mark.parametrize("at", BROKERS.values(), ids=list(BROKERS))
+def test_share_groups_coordinated_by_either(cluster: Cluster, at: int) -> None:
+    """Partitions on both brokers; their share state is kept by either, which the partition's hash decides."""
+    topic = create(cluster, "shared", [OTTLA, APACHE, OTTLA, APACHE])
+    group = coordinated_by(cluster, GROUP, at)
+    named = ("--entity-type", "groups", "--entity-name", group)
+    cluster.tool("ConfigCommand", *named, "--alter", "--add-config", "share.auto.offset.reset=earliest")
+    for word in ("first", "second"):
+        values = [f"{word}-{number}" for number in range(5)]
+        produce(Producer({"bootstrap.servers": cluster.bootstrap_servers}), topic, 4, values)
+        shown = cluster.tool(
+            "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
+            *("--topic", topic, "--group", group, "--max-messages", "20", "--timeout-ms", "60000"),
+        )
+        assert sorted(shown.stdout.split()) == sorted(values * 4), "and none of them again"
+    for node in cluster.brokers():
+        offsets = ("--bootstrap-server", node.address, "--describe", "--offsets", "--group", group)
+        described = run_tool("org.apache.kafka.tools.consumer.group.ShareGroupCommand", *offsets)
+        rows = [line.split() for line in described.stdout.splitlines() if topic in line]
+        assert sorted((row[2], row[4]) for row in rows) == [(str(p), "0") for p in range(4)], described.stdout
 
 
 @pytest.mark.parametrize("at", BROKERS.values(), ids=list(BROKERS))

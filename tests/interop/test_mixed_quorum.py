@@ -12,7 +12,7 @@ from tests.interop.cluster import Cluster, ClusterNode
 from tests.interop.process import wait_until
 from tests.support.raw_client import METADATA, RawClient
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 MIXES = [("apache", "apache", "ottla"), ("ottla", "ottla", "apache")]
 PATIENCE_S = 60.0
