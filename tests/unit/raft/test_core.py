@@ -14,8 +14,8 @@ from ottla.metadata.registrations import Endpoint
 from ottla.metadata.snapshot import SnapshotId
 from ottla.model.errors import ErrorCode
 from ottla.raft.core import Role, SnapshotPiece
-from ottla.raft.replica import Timeouts
 from ottla.raft.quorum_state import MAX_EPOCH, ElectionState
+from ottla.raft.replica import Timeouts
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, VoterNode
 from ottla.records.control import ControlType
 from ottla.wire.messages import fetch as f
