@@ -87,8 +87,8 @@ class ClusterNode(ServerProcess):
     def format(self) -> None:
         """Make the directory the cluster's, with this kind's own tool."""
         write_properties(self.config_path, self.settings())
-        options = ("format", "-t", self.cluster.cluster_id, "-c", str(self.config_path))
-        options += self.cluster.format_options(self)
+        whose = ("format", "-t", self.cluster.cluster_id, "-c", str(self.config_path))
+        options = (*whose, *self.cluster.format_options(self))
         if self.kind == "apache":
             run_tool("StorageTool", *options)
             return
