@@ -28,6 +28,7 @@ interop: $(TEST_STAMP)
 	$(BIN)/python -m pytest -m interop tests/interop -n 2 --dist loadfile
 	$(BIN)/python -m pytest -m long tests/spark
 	OTTLA_CHAOS=50 $(BIN)/python -m pytest tests/spark/test_exactly_once_chaos.py
+	OTTLA_CHAOS=50 $(BIN)/python -m pytest tests/faults/test_cluster_killed.py
 
 interop-smoke: $(TEST_STAMP)
 	$(BIN)/python -m pytest -m "interop and smoke" tests/interop

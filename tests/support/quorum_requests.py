@@ -43,7 +43,8 @@ class Stranger:
         partition: dict[str, Any] = {"partition_index": 0}
         if api_key == VOTE:
             partition |= {"replica_epoch": epoch, "replica_id": by, "last_offset_epoch": 0, "last_offset": 0}
-            partition |= {"replica_directory_id": directory_id(self._cluster, by), "pre_vote": False}
+            partition |= {"replica_directory_id": directory_id(self._cluster, by)}
+            partition["pre_vote"] = fields.get("pre_vote", False)
         else:
             partition |= {"leader_id": by, "leader_epoch": epoch}
         if api_key != END_QUORUM_EPOCH:
