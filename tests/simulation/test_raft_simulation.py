@@ -267,8 +267,10 @@ class RaftLife:
             return
         voters = leaders[0].core.state.voters
         keys = {node.key for node in self.cluster.nodes.values()}
-        # Never more than one at a time: a majority of the disks must remain.
+        # Never more than one at a time: a majority of the disks must remain, of voters that are committed.
         if leaders[0].core.state.kraft_version == 0 or not {v.key for v in voters.voters.values()} <= keys:
+            return
+        if leaders[0].log.quorum.latest().voters_offset >= leaders[0].core.state.high_watermark:
             return
         node = self.cluster.nodes[self.random.choice(sorted(voters.ids))]
         if len(voters.ids) > 2 and node.core is not None:
