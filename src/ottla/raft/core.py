@@ -205,12 +205,10 @@ class RaftCore:
         self._auto_join = auto_join
         self._fetch_bytes = fetch_bytes
         self._fetch_snapshot_bytes = fetch_snapshot_bytes
-        own = {(endpoint.host, endpoint.port) for endpoint in listeners}
         self._bootstrap = [
-            Node(FIRST_BOOTSTRAP_ID - number, host, port)
-            for number, (host, port) in enumerate(bootstrap)
-            if (host, port) not in own
+            Node(FIRST_BOOTSTRAP_ID - number, host, port) for number, (host, port) in enumerate(bootstrap)
         ]
+        self._known_nodes: list[Node] = []
         self._entry = log.quorum.latest()
         self.state = initial_state(local.key, self._entry.voters, stored, log.end)
         self.state.kraft_version = self._entry.kraft_version
@@ -259,6 +257,7 @@ class RaftCore:
 
     def _begin(self) -> None:
         state = self.state
+        self._find_nodes()
         self._ready.flush = self._must_flush() and self._flushed < self.log.end.offset
         if state.role is Role.FOLLOWER:
             self._deadline_ms = self._update_voter_ms = self.now_ms + self.timeouts.fetch_ms
@@ -448,6 +447,7 @@ class RaftCore:
             return
         was_voter = state.is_voter
         state.adopt(entry.voters)
+        self._find_nodes()
         if state.role is Role.UNATTACHED and state.is_voter and not was_voter:
             self._deadline_ms = self._election_deadline()
         if state.leader is not None:
@@ -588,16 +588,21 @@ class RaftCore:
             request = self._fetch_request(self.timeouts.max_fetch_wait_ms)
             self.ask(leader, request, RaftCore._fetch_answered)
 
+    def _find_nodes(self) -> None:
+        """Who may know the leader: the voters, and the bootstrap servers, each once and never this node."""
+        own = [Node(self.local.key.id, e.host, e.port) for e in self.local.listeners]
+        others = [self._voter_node(node_id) for node_id in sorted(self.state.voters.ids)]
+        known = [*own, *(node for node in others if node is not None and node.node_id != self.local.key.id)]
+        for node in self._bootstrap:
+            if all(node[1:] != other[1:] for other in known):
+                known.append(node)
+        self._known_nodes = known[len(own) :]
+
     def _fetch_from_anybody(self) -> None:
         """Whoever answers says who leads, or leads itself."""
         if not self._may_fetch():
             return
-        state = self.state
-        nodes = list(self._bootstrap)
-        for node_id in sorted(state.voters.ids - {state.local.id}):
-            node = self._voter_node(node_id)
-            if node is not None:
-                nodes.append(node)
+        nodes = self._known_nodes
         first = self._draw(len(nodes)) if nodes else 0
         for node in nodes[first:] + nodes[:first]:
             if self._is_ready(node.node_id):
