@@ -1,6 +1,6 @@
 """Classic groups: the broker's CPU for a heartbeat, the settling of a large group, and a thousand groups of ten.
 
-Members are played: each has a connection, heartbeats as clients do by default, joins again when it is told to, and
+Members are played: each has a connection, heartbeats as clients do by default, joins again when it is asked to, and
 its group's leader hands the partitions round. A group has settled when everybody has fetched its assignment.
 """
 

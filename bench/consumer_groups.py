@@ -1,7 +1,7 @@
 """Consumer groups of the new protocol: the broker's CPU for a heartbeat, and the time until a large group has settled.
 
-Members are played: each has a connection, says that it is alive as often as it is told to, and says at once when it
-has given up or taken what it was told to, as clients do. A group has settled when every partition has one owner and
+Members are played: each has a connection, sends heartbeats at the interval the broker gives, and says at once when
+it has given up or taken what it was assigned, as clients do. A group has settled when every partition has one owner and
 the members have as many as each other. How long that takes is mostly the heartbeat interval, on both brokers alike.
 """
 
@@ -98,9 +98,9 @@ class Member:
         self.beats += 1
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
-            told = {row.topic_id: list(row.partitions) for row in answer.assignment.topic_partitions}
-            if told != self.owned:
-                self.owned = told
+            assigned = {row.topic_id: list(row.partitions) for row in answer.assignment.topic_partitions}
+            if assigned != self.owned:
+                self.owned = assigned
         return answer.heartbeat_interval_ms
 
 

@@ -118,12 +118,12 @@ class SparkProcess:
                     return json.loads(line[len(ANSWER) :])
                 continue
             ready, _, _ = select.select([self._process.stdout], [], [], max(0, deadline - time.monotonic()))
-            assert ready, f"no answer within {ORDER_TIMEOUT_S} s\n{self._told()}"
+            assert ready, f"no answer within {ORDER_TIMEOUT_S} s\n{self._log_tail()}"
             more = os.read(self._process.stdout.fileno(), 65536)
-            assert more, f"the Spark job has ended\n{self._told()}"
+            assert more, f"the Spark job has ended\n{self._log_tail()}"
             self._received += more
 
-    def _told(self) -> str:
+    def _log_tail(self) -> str:
         return self._log.read_text(errors="replace")[-6000:]
 
     # -- what it costs --------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def customers(changes=changes):
         "_meta.tombstone",
     )
     # A tombstone, a key without a value, follows each delete, for the cleaner of the compacted topic. Once that has
-    # taken the delete itself away, it alone is left to tell.
+    # removed the delete itself, the tombstone alone is left.
     rows = change.where("tombstone OR op IN ('c', 'u', 'd', 'r')").select(
         F.coalesce("after.id", "before.id", "key.payload.id", "key.id").alias("id"),
         "after.name",

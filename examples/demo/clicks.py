@@ -105,7 +105,7 @@ class ClickBoard:
         self.minutes = Minutes()
         self.sessions: deque[Mapping[str, Any]] = deque(maxlen=MAX_SESSIONS)
         self.sessions_seen = 0
-        self.phase = self.phase_told = ""
+        self.phase = self.phase_shown = ""
         self.spark = ""
         self.spark_began = started
         self.spark_up_s = 0.0
@@ -257,9 +257,9 @@ def _hints(board: ClickBoard) -> Iterator[Text]:
 def progress_line(board: ClickBoard, elapsed_s: float) -> str:
     """One line for a terminal that is none; while Spark starts, one for each step of that."""
     if not board.has_begun:
-        if board.phase == board.phase_told:
+        if board.phase == board.phase_shown:
             return ""
-        board.phase_told = board.phase
+        board.phase_shown = board.phase
         return f"{elapsed_s:5.0f} s  clicks {board.acknowledged:,}  spark: {PHASES[board.phase]} ..."
     minute, pages = board.minutes.latest()
     top = "  ".join(f"{page} {views:,}" for page, views in pages[:3])

@@ -311,7 +311,7 @@ def test_buffer_exhausted_is_told(servers: str, topic: str) -> None:
     }
     producer = Producer(bootstrap_servers=servers, **settings)
     try:
-        producer._twin.core.parties.clear()  # a sender that never gets its turn
+        producer._twin.core.request_managers.clear()  # a sender that never gets its turn
         for _ in range(3):
             producer.send(topic, b"x" * 500)
         with pytest.raises(BufferExhausted, match="buffer_memory stayed full for 200 ms"):

@@ -149,7 +149,7 @@ def write_and_read(world: World) -> None:
 
 
 def compressed(world: World) -> None:
-    """The road of batches that are judged or made anew in a thread."""
+    """The path of batches that are judged or made anew in a thread."""
     with world.client() as client:
         records = [Rec(b"x" * 1000) for _ in range(200)]
         answer = client.produce("compressed", 0, Batch(records, codec="gzip").encode())

@@ -22,7 +22,7 @@ from tests.interop.scripts.script import Script, api_ranges
 from tests.interop.test_side_by_side import symbols_of
 
 from ottla.config.broker import BrokerConfig
-from ottla.config.describe import Described
+from ottla.config.describe import Described, describe_broker
 from ottla.config.effective import check_protection
 from ottla.config.errors import ConfigError
 from ottla.config.settings import Settings
@@ -256,7 +256,7 @@ def test_settings_that_keep_ottla_from_starting_are_described_alike(tmp_path: Pa
         ours = BrokerConfig.from_settings(Settings.read(file=file))
     theirs = {entry["name"]: _of_apache(entry) for entry in answer["results"][0]["configs"]}
     named = {*PROTECTING, *(name for name in theirs if name.startswith(("ssl.", "sasl.")))}
-    assert {entry.name: _of_ottla(entry) for entry in ours.describe() if entry.name in named} == {
+    assert {entry.name: _of_ottla(entry) for entry in describe_broker(ours) if entry.name in named} == {
         name: theirs[name] for name in named
     }
     with pytest.raises(ConfigError) as refused:

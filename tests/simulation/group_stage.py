@@ -203,7 +203,7 @@ class Coordinators:
         runtime: CoordinatorRuntime[GroupCoordinatorShard] = CoordinatorRuntime(
             "__consumer_offsets", self._machine, GROUP_RECORDS, self.time, lambda: 1
         )
-        runtime.on_image(self.image, Delta(ClusterImage(), self.image))
+        list(runtime.on_image(self.image, Delta(ClusterImage(), self.image)))
         runtime.on_lost = lambda _: self._never()
         log = self.replicated.elect(self._leader)
         for broker in self.brokers:

@@ -54,7 +54,7 @@ class CoordinatedWorld(ShareWorld):
         coordinator = ShareCoordinatorService(self.states, lambda: 5_000)
         self.persister = DefaultStatePersister(coordinator, self.scheduler, lambda: True)  # type: ignore[assignment]
         self.service = self._make_service()
-        self.states.on_image(self.image, Delta(ClusterImage(), self.image, {}))
+        list(self.states.on_image(self.image, Delta(ClusterImage(), self.image, {})))
         self._lead()
         for index in range(partitions):
             coordinator.initialize(SharePartitionKey("g", TOPIC_ID, index), 1, -1)

@@ -53,9 +53,7 @@ class ProducerLog(LeaderLog):
 
     def __init__(self, replicated: Replicated, epoch: int, where: TopicPartition = OFFSETS) -> None:
         super().__init__(replicated, epoch)
-        self.producers = ProducerStateManager(
-            where, Path("nowhere"), expiration_ms=DAY_MS, max_transaction_timeout_ms=DAY_MS
-        )
+        self.producers = ProducerStateManager(where, Path("nowhere"), expiration_ms=DAY_MS)
         for view in replicated.batches:
             for txn in replay_batch(self.producers, view):
                 self.producers.complete(txn)
@@ -179,7 +177,7 @@ class TransactionBroker:
             "__transaction_state", self._machine, TRANSACTION_RECORDS, owner.time, lambda: 1
         )
         image = ClusterImage(features={TRANSACTION_VERSION: 2})
-        self.runtime.on_image(image, Delta(ClusterImage(), image))
+        list(self.runtime.on_image(image, Delta(ClusterImage(), image)))
         self.service = _Service(self.runtime)
         self.sender = TransactionMarkerChannelManager(
             owner.channel, self.service, lambda where: where.partition, owner.time

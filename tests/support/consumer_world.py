@@ -22,12 +22,11 @@ from ottla.coordinator.group.assignors.loading import load_assignors
 from ottla.coordinator.group.consumer.group import ConsumerGroup
 from ottla.coordinator.group.consumer.manager import validate
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember
-from ottla.coordinator.group.context import Caller, GroupContext
+from ottla.coordinator.group.context import Caller, FollowUp, GroupContext
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.group.shard import GroupCoordinatorShard
 from ottla.coordinator.loader import replay_batches
 from ottla.coordinator.runtime import CoordinatorContext
-from ottla.coordinator.shard import CoordinatorResult
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta, TopicChange
 from ottla.metadata.image import ClusterImage
@@ -65,26 +64,14 @@ class ManualBackground:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def in_thread(
-        self,
-        group_id: str,
-        work: Callable[[], Any],
-        then: Callable[[Any, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
-        self._jobs.append(lambda: self._decide(work(), then))
+    def in_thread(self, work: Callable[[], Any], follow_up: FollowUp[Any]) -> None:
+        self._jobs.append(lambda: self._decide(work(), follow_up))
 
-    def in_slices(
-        self,
-        group_id: str,
-        work: Iterator[Any],
-        then: Callable[[Any, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
-        self._jobs.append(lambda: self._decide(list(work)[-1], then))
+    def in_slices(self, work: Iterator[Any], follow_up: FollowUp[Any]) -> None:
+        self._jobs.append(lambda: self._decide(list(work)[-1], follow_up))
 
-    def _decide(self, found: Any, then: Callable[[Any, int], CoordinatorResult[Any]]) -> None:
-        self._world.decide(lambda _, now_ms: then(found, now_ms))
+    def _decide(self, found: Any, follow_up: FollowUp[Any]) -> None:
+        self._world.decide(lambda _, now_ms: follow_up.then(found, now_ms))
 
     def run(self) -> None:
         """Everything that is to be done, and what follows from it at once."""

@@ -144,7 +144,7 @@ class ShareGroupsWorld:
         }
         delta = Delta(before, self.image, changes)
         for runtime in (self.groups, self.states):
-            runtime.on_image(self.image, delta)
+            list(runtime.on_image(self.image, delta))
         self.pass_ms(0)
 
     # ---- asking -------------------------------------------------------------------------------------------

@@ -66,9 +66,7 @@ class SimPartition:
     def __init__(self, index: int) -> None:
         self.where = TopicPartition("data", index)
         self.entries: list[Entry] = []
-        self.producers = ProducerStateManager(
-            self.where, Path("nowhere"), expiration_ms=DAY_MS, max_transaction_timeout_ms=DAY_MS
-        )
+        self.producers = ProducerStateManager(self.where, Path("nowhere"), expiration_ms=DAY_MS)
 
     def start_verification(
         self, who: ProducerIdAndEpoch, sequence: int, supports_epoch_bump: bool, now_ms: int
@@ -214,7 +212,7 @@ class SimCoordinator:
             self, self, lambda where: where.partition, self._scheduler
         )
         image = ClusterImage(features={TRANSACTION_VERSION: 2})
-        runtime.on_image(image, Delta(ClusterImage(), image))
+        list(runtime.on_image(image, Delta(ClusterImage(), image)))
         shard = runtime.elect(0, self.epoch, self.log)
         assert shard is not None
         for batch in self.log.batches:

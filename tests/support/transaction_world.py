@@ -175,7 +175,7 @@ class TransactionWorld:
         """The cluster's transaction.version."""
         self.version = version
         image = ClusterImage(features={TRANSACTION_VERSION: version})
-        self.runtime.on_image(image, Delta(ClusterImage(), image))
+        list(self.runtime.on_image(image, Delta(ClusterImage(), image)))
 
     def reloaded(self, **changes: Any) -> TransactionWorld:
         """The next coordinator, of what this one has written."""

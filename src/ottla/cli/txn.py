@@ -16,8 +16,9 @@ from ottla.cli.selection import by_topic, parse_duration_ms, topic_partitions, w
 if TYPE_CHECKING:
     import argparse
 
-    from ottla.client.admin.types import OpenTransaction, TransactionDescription
+    from ottla.client.admin.types import OpenTransaction
     from ottla.client.blocking import Admin
+    from ottla.client.transaction.messages import TransactionDescription
     from ottla.model.ids import TopicPartition
 
 _DESCRIBE_COLUMNS = (

@@ -90,7 +90,7 @@ class InlineClient:
         if os.getpid() == self._pid:
             driver.close()
         else:
-            driver.forsake()
+            driver.close_after_fork()
 
     def __enter__(self) -> Self:
         return self.start()

@@ -43,7 +43,8 @@ class LeaderFanout:
 
     Serves whatever goes by partition: offsets by timestamp, ends of leader epochs, deleting records. Each partition
     gets its own result or error (`on_result` is called once for each); those with an error that passes are asked for
-    again after the backoff, at the leader the metadata then names. A party of the network core while it has work.
+    again after the backoff, at the leader the metadata then names. A RequestManager of the network core while it has
+    work.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class LeaderFanout:
         self._pending = {tp: _Pending() for tp in partitions}
         self._first_version = network.metadata.version
         if self._pending:
-            network.parties.append(self)
+            network.request_managers.append(self)
 
     @property
     def is_done(self) -> bool:
@@ -70,15 +71,16 @@ class LeaderFanout:
     def step(self, now: float) -> None:
         if self._deadline_ms <= now:
             for tp, pending in list(self._pending.items()):
-                why = pending.last_error or KafkaError(ErrorCode.REQUEST_TIMED_OUT, self._network.trouble())
+                failures = self._network.describe_failures()
+                why = pending.last_error or KafkaError(ErrorCode.REQUEST_TIMED_OUT, failures)
                 name = self._question.request_type.NAME
                 self._settle(tp, None, TimedOut(f"{name} for {tp}: no answer in time ({why})"), now)
         for node_id, partitions in self._by_leader(now).items():
             if self._network.ready(node_id, now):
                 self._ask(node_id, partitions, now)
-        if not self._pending and self in self._network.parties:
+        if not self._pending and self in self._network.request_managers:
             # A new list: the network may be walking over the old one.
-            self._network.parties = [party for party in self._network.parties if party is not self]
+            self._network.remove_request_manager(self)
 
     def next_deadline(self, now: float) -> float:
         moments = [p.not_before_ms for p in self._pending.values() if p.not_before_ms > now]
@@ -94,13 +96,13 @@ class LeaderFanout:
             leader = metadata.leader_of(tp)
             if leader is not None:
                 found.setdefault(leader.node_id, []).append(tp)
-            elif (error := self._hopeless(tp)) is not None:
+            elif (error := self._permanent_error(tp)) is not None:
                 self._settle(tp, None, error, now)
             else:
                 metadata.invalidate()
         return found
 
-    def _hopeless(self, tp: TopicPartition) -> KafkaError | None:
+    def _permanent_error(self, tp: TopicPartition) -> KafkaError | None:
         topic = self._network.metadata.topic(tp.topic)
         if topic is None:
             return None
@@ -228,7 +230,7 @@ class FirstContact:
         if core.metadata.version == 0:
             addresses = ", ".join(map(str, core.config.addresses))
             raise core.bootstrap_error() or NoBrokersAvailable(
-                f"no broker can be reached: {core.trouble() or addresses + ': no answer'}"
+                f"no broker can be reached: {core.describe_failures() or addresses + ': no answer'}"
             )
 
 
@@ -281,8 +283,8 @@ class PartitionWatch:
     """Where a partition's leader is, and whether the partition is still the one it was.
 
     Whoever reads or writes by offsets or sequence numbers must not go on with a topic that was deleted, nor with one
-    made anew under the same name: its id tells, from the first answer that was given under it (what was known before
-    may be long out of date).
+    made anew under the same name. The topic's id shows that, from the first answer of the leader on (`confirm`): until
+    then the id comes from metadata that may be long out of date, and may change.
     """
 
     def __init__(self, network: NetworkCore, tp: TopicPartition) -> None:
@@ -339,7 +341,7 @@ class PartitionWatch:
 
 
 class Places(Protocol):
-    """Where partitions are, for a sender or a fetcher."""
+    """Where partitions are, for a sender or a fetcher, which asks for a partition's leader before all else."""
 
     def leader(self, tp: TopicPartition, now: float) -> Node | None:
         """The leader, or None if it is asked for and somebody has to wait; KafkaError if there is none to come."""
@@ -384,20 +386,17 @@ class WatchedPlaces:
         self._network = network
         self._watches: dict[TopicPartition, PartitionWatch] = {}
 
-    def _watch(self, tp: TopicPartition) -> PartitionWatch:
+    def leader(self, tp: TopicPartition, now: float) -> Node | None:
         watch = self._watches.get(tp)
         if watch is None:
             watch = self._watches[tp] = PartitionWatch(self._network, tp)
-        return watch
-
-    def leader(self, tp: TopicPartition, now: float) -> Node | None:
-        return self._watch(tp).leader(now)
+        return watch.leader(now)
 
     def topic_id(self, tp: TopicPartition) -> Uuid:
-        return self._watch(tp).topic_id
+        return self._watches[tp].topic_id
 
     def confirm(self, tp: TopicPartition) -> None:
-        self._watch(tp).confirm()
+        self._watches[tp].confirm()
 
     def next_deadline(self) -> float:
         return min((watch.next_deadline() for watch in self._watches.values()), default=float("inf"))

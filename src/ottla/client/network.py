@@ -1,9 +1,9 @@
 """What every client is built on: metadata and calls over a NetworkClient, moved on by events and by the time.
 
-The driver tells it what happened (`on_connected`, `on_data`, `on_disconnected`) and calls `poll(now)`, which
+The driver reports what happened (`on_connected`, `on_data`, `on_disconnected`) and calls `poll(now)`, which
 returns what to do (`Connect`, `Write`, `Disconnect`); `next_deadline` says when to come back though nothing
-happens. Producer and consumer cores are parties that `poll` gives a turn. No socket, clock or await inside, and
-all chance from one seeded generator: a test replays any history exactly.
+happens. Producer and consumer cores are RequestManagers, which `poll` gives a turn. No socket, clock or await inside,
+and all chance from one seeded generator: a test replays any history exactly.
 
 Owned by one driver, which calls it from one thread at a time.
 """
@@ -195,7 +195,7 @@ class Call:
     """One request to whoever should answer it, tried again until its time is up.
 
     It knows whom it is for (any broker, the controller, one node, a partition's leader, a coordinator), which errors in
-    the response are worth another try, and whom to tell the outcome. Routing is the network core's business.
+    the response are worth another try, and who gets the outcome (`on_done`). Routing is the network core's business.
     """
 
     request: Any
@@ -225,8 +225,8 @@ class Call:
         if not self.cancelled:
             self.on_done(response, error, now)
 
-    def timed_out(self, now: float, trouble: str) -> None:
-        why = self.last_error or trouble
+    def timed_out(self, now: float, failures: str) -> None:
+        why = self.last_error or failures
         detail = f" ({why})" if why else ""
         self.finish(None, TimedOut(f"{self.request.NAME}: no answer in time{detail}"), now)
 
@@ -271,8 +271,8 @@ _METADATA_WITH_NULL_TOPICS = 1
 _ROUTING_ROUNDS = 4
 
 
-class Party(Protocol):
-    """What lives on the network core and gets a turn in each poll."""
+class RequestManager(Protocol):
+    """Sends requests of its own (a Sender, a consumer, a lookup): it gets a turn in each poll."""
 
     def step(self, now: float) -> None: ...
 
@@ -280,7 +280,7 @@ class Party(Protocol):
 
 
 class NetworkCore:
-    """One client's metadata, calls and parties, on a NetworkClient."""
+    """One client's metadata, calls and request managers, on a NetworkClient."""
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ class NetworkCore:
         self.random = Random(seed)
         self.metadata = ClusterMetadata(config)
         self.coordinators = Coordinators(self._ask_coordinator)
-        self.parties: list[Party] = []
+        self.request_managers: list[RequestManager] = []
         self.closed = False
         client = self._client = NetworkClient(
             _network_settings(config),
@@ -305,7 +305,7 @@ class NetworkCore:
             authenticator=authenticator,
         )
         self._peers = client.peers
-        # Straight to the connections, without a call in between: what the driver reports, and what parties send.
+        # Straight to the connections, without a call in between: what the driver reports, and what is sent.
         self.on_connected = client.on_connected
         self.on_data = client.on_data
         self.buffer = client.buffer
@@ -330,10 +330,14 @@ class NetworkCore:
             return
         self._calls.append(call)
 
+    def remove_request_manager(self, manager: RequestManager) -> None:
+        # A new list: this poll may be going over the old one.
+        self.request_managers = [other for other in self.request_managers if other is not manager]
+
     def retry_delay_ms(self, attempts: int) -> float:
         return self._retry_backoff.delay_ms(attempts)
 
-    def trouble(self) -> str:
+    def describe_failures(self) -> str:
         """Why nobody can be reached, as far as is known."""
         return self._peers.describe_failures()
 
@@ -342,8 +346,8 @@ class NetworkCore:
         if self.metadata.version or not self._peers.all_bootstrap_failed():
             return None
         if self._peers.no_bootstrap_is_broker():
-            return NotABroker(self.trouble())
-        return NoBrokersAvailable(f"no broker can be reached: {self.trouble()}")
+            return NotABroker(self.describe_failures())
+        return NoBrokersAvailable(f"no broker can be reached: {self.describe_failures()}")
 
     def close(self, now: float) -> list[Action]:
         """Give everything up; what waits fails."""
@@ -361,8 +365,8 @@ class NetworkCore:
         if not self.closed:
             self._client.expire(now)
             self._refresh_metadata(now)
-            for party in self.parties:
-                party.step(now)
+            for manager in self.request_managers:
+                manager.step(now)
             self._route_calls(now)
             self._refresh_metadata(now)
             self._client.flush()
@@ -373,7 +377,7 @@ class NetworkCore:
         due = self._client.deadlines()
         due += [call.deadline_ms for call in self._calls]
         due += [call.not_before_ms for call in self._calls]
-        due += [party.next_deadline(now) for party in self.parties]
+        due += [manager.next_deadline(now) for manager in self.request_managers]
         if not self._metadata_in_flight:
             due.append(self._metadata_due_ms())
         # What is due already could not be done in this poll: it waits for an event, not for the time.
@@ -428,7 +432,7 @@ class NetworkCore:
                 if call.cancelled:
                     continue
                 if call.deadline_ms <= now:
-                    call.timed_out(now, self.trouble())
+                    call.timed_out(now, self.describe_failures())
                 elif call.not_before_ms > now or not self._try(call, now):
                     waiting.append(call)
             if not self._calls:
@@ -547,6 +551,6 @@ def _network_settings(config: ClientConfig) -> NetworkSettings:
 
 
 def timed_out_waiting(what: str, core: NetworkCore) -> KafkaError:
-    """The error for a wait that was not for one request: the reason is whatever trouble the network has."""
-    trouble = core.trouble()
-    return TimedOut(f"{what} in time" + (f" ({trouble})" if trouble else ""))
+    """The error for a wait that was not for one request: the reason is why nobody can be reached, if that is known."""
+    failures = core.describe_failures()
+    return TimedOut(f"{what} in time" + (f" ({failures})" if failures else ""))

@@ -2,8 +2,8 @@
 
 `apply_operation` and `check_resource` are Kafka's ConfigurationControlManager: the controller calls them before it
 writes records (KIP-133, KIP-339). `check_broker_change` is DynamicBrokerConfig's validation: the broker that gets the
-request calls it first (as Kafka's ConfigAdminManager does), and `applicable` when it applies the metadata log
-(KIP-226). Pure functions. Refusals are KafkaError with Kafka's code and sentence.
+request calls it first, as Kafka's ConfigAdminManager does (KIP-226). Pure functions. Refusals are KafkaError with
+Kafka's code and sentence.
 """
 
 from __future__ import annotations
@@ -11,24 +11,15 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from ottla.config.definitions import (
-    BROKER_KEYS,
-    BROKER_QUOTA_KEYS,
-    CLIENT_METRICS_KEYS,
-    GROUP_KEYS,
-    KEYS_OF,
-    LISTENER_ONLY_KEYS,
-    TOPIC_KEYS,
-    Scope,
-)
+from ottla.config.definitions import BROKER_KEYS, CLIENT_METRICS_KEYS, GROUP_KEYS, KEYS_OF, TOPIC_KEYS
+from ottla.config.dynamic import check_dynamic
 from ottla.config.effective import unserved_listeners
 from ottla.config.errors import ConfigError
-from ottla.config.settings import LISTENER_PREFIX
 from ottla.config.types import ResourceType, Type, parse_value, to_text
 from ottla.model.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
     from ottla.config.broker import BrokerConfig
 
@@ -45,8 +36,6 @@ _MATCH_PARAMETERS = frozenset(
         "client_source_port",
     }
 )
-# These have a cluster-wide meaning even when they are set for one listener.
-_CLUSTER_LISTENER_KEYS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 # Pools that may at most double or halve at once.
 _POOLS = (
     "num.io.threads",
@@ -270,39 +259,6 @@ def check_broker_change(config: BrokerConfig, settings: Mapping[str, str], *, pe
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 
-def check_dynamic(settings: Mapping[str, str], *, per_broker: bool) -> None:
-    """Names, scopes and types of dynamic settings; ConfigError if one is out of place."""
-    _refuse(filter(_is_static, settings), "Cannot update these configs dynamically")
-    _refuse(
-        filter(LISTENER_ONLY_KEYS.__contains__, settings),
-        "These security configs can be dynamically updated only per-listener using the listener prefix",
-    )
-    for name, text in settings.items():
-        _check_type(name, text)
-    if not per_broker:
-        _refuse(
-            filter(_is_per_broker, settings),
-            "Cannot update these configs at default cluster level, broker id must be specified",
-        )
-
-
-def applicable(settings: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
-    """Those dynamic settings a broker can apply: one that another version wrote must not stop it."""
-    return {
-        name: text
-        for name, text in settings.items()
-        if _accepts(lambda entry: check_dynamic(entry, per_broker=per_broker), {name: text})
-    }
-
-
-def _accepts(check: Callable[[Mapping[str, str]], None], entry: Mapping[str, str]) -> bool:
-    try:
-        check(entry)
-    except ConfigError:
-        return False
-    return True
-
-
 def _changed(config: BrokerConfig, settings: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
     """The configuration as it would be; building it checks the rules between keys."""
     if per_broker:
@@ -374,35 +330,3 @@ def _refused_by_part(name: str, problem: str) -> ConfigError:
         "for configuration Invalid dynamic configuration",
         name,
     )
-
-
-def _is_static(name: str) -> bool:
-    key = BROKER_KEYS.get(name)
-    return key is not None and key.read_only
-
-
-def _is_per_broker(name: str) -> bool:
-    key = BROKER_KEYS.get(name)
-    if key is not None:
-        return key.scope is Scope.PER_BROKER
-    base = _listener_base(name)
-    return base is not None and base not in _CLUSTER_LISTENER_KEYS
-
-
-def _check_type(name: str, text: str) -> None:
-    key = BROKER_KEYS.get(_listener_base(name) or name) or BROKER_QUOTA_KEYS.get(name)
-    # A read-only key under a listener's prefix is the plugin's to check, as are unknown keys.
-    if key is not None and not key.read_only:
-        parse_value(key, text)
-
-
-def _listener_base(name: str) -> str | None:
-    if not name.startswith(LISTENER_PREFIX):
-        return None
-    return name[len(LISTENER_PREFIX) :].partition(".")[2] or None
-
-
-def _refuse(names: Iterable[str], why: str) -> None:
-    refused = sorted(names)
-    if refused:
-        raise ConfigError(f"{why}: [{', '.join(refused)}]", refused[0])

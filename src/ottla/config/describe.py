@@ -15,40 +15,14 @@ from ottla.config.definitions import (
     GROUP_KEYS,
     TOPIC_KEYS,
 )
-from ottla.config.settings import LISTENER_PREFIX, MECHANISM_KEYS, base_key
+from ottla.config.settings import base_key, synonyms_of
 from ottla.config.types import Source, Type, parse_value, to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from ottla.config.broker import BrokerConfig
     from ottla.config.types import ConfigKey
-
-
-_ROLL = ("log.roll.ms", "log.roll.hours")
-_JITTER = ("log.roll.jitter.ms", "log.roll.jitter.hours")
-_RETENTION = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
-# Only one way: the scheduler's interval is the default of the flush interval, not another name of it.
-_FLUSH = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
-
-_SYNONYMS = {
-    **dict.fromkeys(_ROLL, _ROLL),
-    **dict.fromkeys(_JITTER, _JITTER),
-    **dict.fromkeys(_RETENTION, _RETENTION),
-    "log.flush.interval.ms": _FLUSH,
-}
-
-
-def synonyms_of(name: str, *, listener_too: bool = True) -> tuple[str, ...]:
-    """All names of a broker's key in order of precedence, itself among them."""
-    known = _SYNONYMS.get(name)
-    if known is not None:
-        return known
-    if listener_too and name.startswith(LISTENER_PREFIX):
-        base = name[len(LISTENER_PREFIX) :].partition(".")[2]
-        if base:
-            return (name, next((end for end in MECHANISM_KEYS if base.endswith(end)), base))
-    return (name,)
 
 
 class Synonym:
@@ -93,7 +67,9 @@ class Described:
         """A sentence about the key; Kafka has none for a listener's own key or a quota of a broker."""
         if self.key is None or self.key.name != self.name or self.name in BROKER_QUOTA_KEYS:
             return None
-        return self.key.doc
+        from ottla.config.keys.docs import documentation_of
+
+        return documentation_of(self.name)
 
 
 def describe_broker(config: BrokerConfig, names: Iterable[str] | None = None) -> list[Described]:
@@ -143,9 +119,9 @@ def describe_client_metrics(
     return entries
 
 
-def broker_synonyms(config: BrokerConfig, name: str, names: Sequence[str]) -> list[Synonym]:
-    """Every layer under every name, in order; what stands before the name itself belongs to another key."""
-    sensitive = _is_sensitive(broker_key(name))
+def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
+    """Every layer under every name of a key, in order; what stands before the name itself belongs to another key."""
+    sensitive, names = _is_sensitive(broker_key(name)), synonyms_of(name)
     found = [
         Synonym(synonym, None if sensitive else text, source)
         for layer, source in _layers(config)
@@ -165,7 +141,7 @@ def topic_synonyms(config: BrokerConfig, name: str, overrides: Mapping[str, str]
         value = None if key is None else to_text(key, parse_value(key, overrides[name]))
         found.append(Synonym(name, value, Source.TOPIC_CONFIG))
     if key is not None and key.synonym is not None:
-        found += broker_synonyms(config, key.synonym, synonyms_of(key.synonym))
+        found += broker_synonyms(config, key.synonym)
     return found
 
 
@@ -202,7 +178,7 @@ def _layers(config: BrokerConfig) -> tuple[tuple[Mapping[str, str], Source], ...
 
 def _broker_entry(config: BrokerConfig, name: str, *, per_broker: bool) -> Described:
     key = broker_key(name)
-    layers = config.synonyms(name)
+    layers = broker_synonyms(config, name)
     if per_broker:
         value = _broker_value(config, name)
     else:
@@ -231,7 +207,7 @@ def _group_entry(config: BrokerConfig, name: str, overrides: Mapping[str, str]) 
     value = to_text(key, _group_value(config, name, overrides))
     found = [Synonym(name, value, Source.GROUP_CONFIG)] if name in overrides else []
     if key.synonym is not None:
-        found += broker_synonyms(config, key.synonym, synonyms_of(key.synonym))
+        found += broker_synonyms(config, key.synonym)
     else:
         found.append(Synonym(name, to_text(key, key.default), Source.DEFAULT_CONFIG))
     return Described(name, value, key, found)

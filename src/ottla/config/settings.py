@@ -107,6 +107,18 @@ REMOVED_KEYS = {
     "zookeeper.connection.timeout.ms": _ZOOKEEPER,
     "zookeeper.session.timeout.ms": _ZOOKEEPER,
 }
+# Keys that say the same in other units, in order of precedence.
+_ROLL = ("log.roll.ms", "log.roll.hours")
+_JITTER = ("log.roll.jitter.ms", "log.roll.jitter.hours")
+_RETENTION = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+# Only one way: the scheduler's interval is the default of the flush interval, not another name of it.
+_FLUSH = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
+_SYNONYMS = {
+    **dict.fromkeys(_ROLL, _ROLL),
+    **dict.fromkeys(_JITTER, _JITTER),
+    **dict.fromkeys(_RETENTION, _RETENTION),
+    "log.flush.interval.ms": _FLUSH,
+}
 # Somebody's KAFKA_SOMETHING may have nothing to do with a broker; one this close to a key is meant for it.
 TYPO_CLOSENESS = 0.85
 
@@ -282,6 +294,18 @@ def base_key(name: str) -> ConfigKey | None:
         if key is None:
             key = next((BROKER_KEYS[end] for end in MECHANISM_KEYS if base.endswith("." + end)), None)
     return key
+
+
+def synonyms_of(name: str, *, listener_too: bool = True) -> tuple[str, ...]:
+    """All names of a broker's key in order of precedence, itself among them."""
+    known = _SYNONYMS.get(name)
+    if known is not None:
+        return known
+    if listener_too and name.startswith(LISTENER_PREFIX):
+        base = name[len(LISTENER_PREFIX) :].partition(".")[2]
+        if base:
+            return (name, next((end for end in MECHANISM_KEYS if base.endswith(end)), base))
+    return (name,)
 
 
 def is_plugin_key(name: str) -> bool:

@@ -125,13 +125,6 @@ class ConfigKey:
     def sensitive(self) -> bool:
         return self.type is Type.PASSWORD
 
-    @property
-    def doc(self) -> str | None:
-        """A sentence on what it does."""
-        from ottla.config.keys.docs import documentation_of
-
-        return documentation_of(self.name)
-
     def __repr__(self) -> str:
         return f"ConfigKey({self.name}, {self.type.name})"
 

@@ -433,7 +433,7 @@ class Controller:
     def _wants_no_ops(self) -> bool:
         """Kafka writes one every half second; here only if somebody on the network follows the log.
 
-        A NoOpRecord tells followers that the log is alive. A node by itself has none, and an idle disk is
+        A NoOpRecord shows followers that the log is alive. A node by itself has none, and an idle disk is
         worth more to it than a log that grows.
         """
         return self.raft.log.config.max_idle_interval_ms > 0 and self.raft.has_observers

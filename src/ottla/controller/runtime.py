@@ -171,7 +171,7 @@ class ControllerRuntime:
         self._publisher.publish(image, delta)
 
     def fail(self) -> None:
-        """The log is lost: back to what was committed, and nobody who waits is told that it worked."""
+        """The log is lost: back to what was committed, and everybody who waits gets NOT_CONTROLLER."""
         self.active = False
         self._loader = MetadataLoader(self._committed)
         waiting, self._pending = self._pending, deque()

@@ -51,7 +51,7 @@ class Sources:
 def create_topics(
     rules: ClusterRules, request: m.CreateTopicsRequest, context: RequestContext, sources: Sources
 ) -> ControllerResult[m.CreateTopicsResponse]:
-    """Creates topics; those that cannot be are told why."""
+    """Creates topics; each that cannot be created has its error in the answer."""
     names = Counter(topic.name for topic in request.topics)
     wanted = [t for t in request.topics if names[t.name] == 1 and t.name != CLUSTER_METADATA_TOPIC]
     _check_partition_count(wanted, rules.settings.static["num.partitions"])
@@ -209,7 +209,7 @@ def _assigned_partitions(rules: ClusterRules, topic: m.CreatableTopic) -> list[P
 def _shown_configs(
     rules: ClusterRules, overrides: Mapping[str, str], shown: ShownConfigs
 ) -> list[m.CreatableTopicConfigs]:
-    """What the answer tells of a topic's configuration; the same for all topics with the same overrides."""
+    """A topic's configuration in the answer; the same for all topics with the same overrides."""
     key = frozenset(overrides.items())
     if key not in shown:
         shown[key] = [
@@ -320,7 +320,7 @@ def _assigned_growth(
 def delete_topics(
     rules: ClusterRules, request: m.DeleteTopicsRequest, context: RequestContext
 ) -> ControllerResult[m.DeleteTopicsResponse]:
-    """Deletes topics; those that cannot be are told why."""
+    """Deletes topics; each that cannot be deleted has its error in the answer."""
     if not rules.settings.static["delete.topic.enable"]:
         raise _deletion_disabled(context)
     names = [*request.topic_names, *(t.name for t in request.topics if _by_name(t) and t.name is not None)]

@@ -3,7 +3,7 @@
 Apache's assignors walk hash maps of members, topics and partitions, and the order decides who gets the partition that
 is left over. Walking them in the same order gives the same assignment: a group whose coordinator moves from an Apache
 broker to this one, or back, keeps its partitions, and both can be compared. Only the buckets matter and the order of
-insertion within one; bins that Java would turn into trees are not told apart from lists.
+insertion within one; bins that Java would turn into trees are treated as lists.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -6,7 +6,7 @@ slices; a simulation just hands them over.
 
 Rules: no record keeps a context from serving. One that is damaged, cut short, of a type or version that is not known
 here, or that the machine refuses, is skipped as if it were not there, and logged with its place and its key; so is a
-batch whose checksum is wrong, or whose records cannot be told apart. What an older record said of the same key counts
+batch whose checksum is wrong, or whose records cannot be separated. What an older record said of the same key counts
 then. (Apache skips types it does not know and ends the load at everything else.)
 """
 
@@ -42,7 +42,7 @@ class ReplaysBytes(Protocol):
 
 @runtime_checkable
 class NotesSkipped(Protocol):
-    """A machine that tells those who ask what was skipped."""
+    """A machine that keeps what was skipped, to report it to those who ask."""
 
     def on_skipped(self, key: Any | None, what: str) -> None:
         """`what` names the place and the reason; `key` is the record's, if that can be read."""

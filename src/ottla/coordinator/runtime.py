@@ -7,7 +7,8 @@ that leave the loop time for others, while the other contexts answer.
 
 A decision is made on the newest state and replayed at once, with the offsets its records will have; the records of
 all decisions of one turn of the loop go to the log as one batch. What was decided is answered when the batch is
-committed. If it could not be written, the state goes back to what it was before it, and everybody in it is told.
+committed. If it could not be written, the state goes back to what it was before it, and everybody who waits for it
+gets the error.
 
 Rules: nothing else writes to the partition while the context is active; one that finds out otherwise, or cannot know
 what has become of a batch, is closed and loaded again. A decision without records is answered when everything it may
@@ -182,7 +183,7 @@ class CoordinatorContext(Generic[M]):
         self._become(CoordinatorState.FAILED)
 
     def close(self, error: KafkaError) -> None:
-        """This node leads the partition no more: nobody who waits for a commit is told that it worked."""
+        """This node leads the partition no more: everybody who waits for a commit gets the error."""
         while self._answer_next():
             pass
         self._become(CoordinatorState.CLOSED)
@@ -402,7 +403,7 @@ class CoordinatorContext(Generic[M]):
             self.flush()
 
     def flush(self) -> None:
-        """Write what has been decided so far; whoever waits is told, whether it worked or not."""
+        """Write what has been decided so far; if that fails, everybody who waits for it gets the error."""
         try:
             self._write_batch(None)
         except KafkaError as error:
@@ -444,7 +445,7 @@ class CoordinatorContext(Generic[M]):
         return error
 
     def _unexpected(self, name: str, error: Exception) -> KafkaError:
-        """What nobody expected is logged here; the client is told that it was that."""
+        """A bug: it is logged here, and the client gets UNKNOWN_SERVER_ERROR."""
         report(error, name=name, owner=str(self.topic_partition))
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{name} of {self.topic_partition} failed: {error}")
 
@@ -669,7 +670,7 @@ class CoordinatorRuntime(Generic[M]):
         )
 
     def active(self, partition: int) -> CoordinatorContext[M]:
-        """The context, if it can answer; else the error that tells a client what to do."""
+        """The context, if it can answer; else an error on which a client tries again, here or elsewhere."""
         context = self._contexts.get(partition)
         if context is None or context.state in (CoordinatorState.FAILED, CoordinatorState.CLOSED):
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker does not lead {self.topic}-{partition}")
@@ -732,13 +733,8 @@ class CoordinatorRuntime(Generic[M]):
                 KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker leads {context.topic_partition} no more")
             )
 
-    def on_image(self, image: ClusterImage, delta: Delta) -> None:
-        """The cluster has changed."""
-        for _ in self.tell_image(image, delta):
-            pass
-
-    def tell_image(self, image: ClusterImage, delta: Delta) -> Iterator[None]:
-        """The same, a context at a time. What is loaded meanwhile begins with this image."""
+    def on_image(self, image: ClusterImage, delta: Delta) -> Iterator[None]:
+        """The cluster has changed: a context at a time. What is loaded meanwhile begins with this image."""
         self._image = image
         for context in self.active_contexts():
             if context.state is CoordinatorState.ACTIVE:

@@ -48,7 +48,7 @@ class Answer(NamedTuple):
 
 
 class After(NamedTuple):
-    """Tell the outside once this decision is committed (write markers, create topics ...)."""
+    """Call this once the decision is committed: work outside the shard (write markers, create topics ...)."""
 
     call: Callable[[], None]
 

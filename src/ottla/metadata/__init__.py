@@ -1,1 +1,1 @@
-"""The cluster as the metadata log tells it: records, the immutable image they add up to, snapshots of it."""
+"""The cluster as the metadata log describes it: records, the immutable image they add up to, snapshots of it."""

@@ -57,13 +57,6 @@ CLUSTER_DEFAULT = ConfigResource(ResourceType.BROKER, "")
 _NO_CONFIG: Mapping[str, str] = {}
 
 
-class TopicIdPartition(NamedTuple):
-    """A partition, by its topic's id."""
-
-    topic_id: Uuid
-    partition: int
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
     """Everything the metadata log says, up to and with `offset`."""

@@ -102,9 +102,6 @@ class MetadataPublisher:
         self._subscribers.append(subscriber)
         return self.image
 
-    def unsubscribe(self, subscriber: Subscriber) -> None:
-        self._subscribers.remove(subscriber)
-
     def publish(self, image: ClusterImage, delta: Delta) -> None:
         """Makes the image the current one and calls the subscribers."""
         assert image.offset >= self.image.offset, "images are published in the order of the log"

@@ -277,7 +277,7 @@ class BrokerRegistration:
 
     @property
     def default_directory(self) -> Uuid:
-        """Where a new replica goes: with one directory there is no choice, else the broker tells."""
+        """Where a new replica goes: into the only directory if there is one, else where the broker puts it."""
         if not self.directories:
             return DIRECTORY_MIGRATING
         return self.directories[0] if len(self.directories) == 1 else DIRECTORY_UNASSIGNED

@@ -87,7 +87,7 @@ def checkpoint_batches(
     kraft_version: int = 0,
     voters: VotersRecord | None = None,
 ) -> Iterator[bytearray]:
-    """The file's batches, made one at a time so that a loop can breathe between them."""
+    """The file's batches, made one at a time so that the loop can do other work between them."""
     header = _header(last_contained_log_timestamp_ms, kraft_version, voters)
     offset = 0
     yield control_batch(header, timestamp_ms=now_ms, base_offset=offset, leader_epoch=epoch)

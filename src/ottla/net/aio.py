@@ -71,7 +71,7 @@ class Driver:
         self._links: dict[int, _Link] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiters: dict[asyncio.Future[None], Predicate] = {}
-        self._pump_scheduled = False
+        self.is_due = False  # the core gets its turn as soon as the loop gets to it
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._closed = False
@@ -80,18 +80,13 @@ class Driver:
 
     def wake(self) -> None:
         """Give the core a turn soon. From the loop's thread."""
-        if not self._pump_scheduled and not self._closed:
-            self._pump_scheduled = True
+        if not self.is_due and not self._closed:
+            self.is_due = True
             self._loop.call_soon(self._pump)
-
-    @property
-    def is_due(self) -> bool:
-        """A turn is due as soon as the loop gets to it."""
-        return self._pump_scheduled
 
     def wake_threadsafe(self) -> None:
         """The same, from any thread."""
-        if not self._pump_scheduled:
+        if not self.is_due:
             self._loop.call_soon_threadsafe(self.wake)
 
     async def until(self, predicate: Predicate, timeout_ms: float) -> bool:
@@ -134,7 +129,7 @@ class Driver:
     # -- turns ----------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        self._pump_scheduled = False
+        self.is_due = False
         if self._closed:
             return
         with self.lock:

@@ -211,7 +211,7 @@ class NetworkClient:
             elif connection.deadline_ms() <= now:
                 # Answers come in order: behind one that does not come, none will.
                 self._drop(peer, f"no answer within {self._settings.request_timeout_ms} ms", now)
-            elif peer.is_ready and not connection.in_flight and connection.last_used_ms < idle:
+            elif connection.last_used_ms < idle and not connection.in_flight and peer.is_ready:
                 self._close(peer, Closed(), None, now)
         for peer in self.peers.idle_bootstrap():
             self._close(peer, Closed(), None, now)

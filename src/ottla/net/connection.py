@@ -14,6 +14,7 @@ a large frame is then never copied.
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from ottla.model.errors import ErrorCode, KafkaError
@@ -49,7 +50,12 @@ def checked_size(prefix: memoryview, max_frame_bytes: int) -> int:
 
 
 class FrameReader:
-    """Bytes that were handed over, cut into frames; what `feed` returns are views that keep their bytes alive."""
+    """Bytes that were handed over, cut into frames; what `feed` returns are views that keep their bytes alive.
+
+    For asyncio, whose bytes are new each time and nobody else's: a frame that came in one piece is never copied. Not a
+    FrameFiller behind a BufferedProtocol: that would be asked for room before each read, one call more, and would copy
+    small frames out of the scratch buffer that the next read overwrites.
+    """
 
     __slots__ = ("_chunks", "_have", "_need", "max_frame_bytes")
 
@@ -89,7 +95,12 @@ class FrameReader:
 
 class FrameFiller:
     """Bytes read into its own buffers, cut into frames: `buffer` says where the next bytes go, `filled` how many came;
-    the frames it returns keep their bytes alive."""
+    the frames it returns keep their bytes alive.
+
+    For a driver that reads its sockets itself and chooses where to (net.selector): a large frame, which takes many
+    reads, is read to where it stays. Not a FrameReader behind `recv`: that would gather the pieces and join them, and
+    copy all of it once more.
+    """
 
     __slots__ = ("_frame", "_have", "_scratch", "max_frame_bytes")
 
@@ -238,6 +249,9 @@ class InFlight(NamedTuple):
     on_done: OnDone
 
 
+_DEADLINE_MS: Callable[[InFlight], float] = attrgetter("deadline_ms")
+
+
 class Connection:
     """Requests out, responses in, in order."""
 
@@ -334,7 +348,7 @@ class Connection:
     def deadline_ms(self) -> float:
         """When the first of the requests in flight is overdue."""
         # Not the first in the queue: a long call may stand before a short one.
-        return min((request.deadline_ms for request in self.in_flight), default=float("inf"))
+        return min(map(_DEADLINE_MS, self.in_flight), default=float("inf"))
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -402,7 +416,7 @@ class Connection:
             self._become(State.READY)
             return
         self._become(State.AUTHENTICATING)
-        self._say(step, now)
+        self._send_step(step, now)
 
     def _check_served(self) -> None:
         """A node that does not serve what the connection was made for is at the wrong address."""
@@ -413,7 +427,7 @@ class Connection:
                 raise WrongAddress("this is the port of a controller: clients use that of a broker") from None
             raise WrongAddress(error.message or str(error)) from None
 
-    def _say(self, step: tuple[Any, int], now: float) -> None:
+    def _send_step(self, step: tuple[Any, int], now: float) -> None:
         request, version = step
 
         def answered(response: Any, error: KafkaError | None, now: float) -> None:
@@ -424,7 +438,7 @@ class Connection:
             if further is None:
                 self._become(State.READY)
             else:
-                self._say(further, now)
+                self._send_step(further, now)
 
         self.send(request, version, answered, now, self._request_timeout_ms)
 

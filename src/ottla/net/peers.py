@@ -5,6 +5,7 @@ answer names the real ones, and again when none of those can be reached (KIP-899
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from random import Random
 from typing import NamedTuple
 
@@ -123,9 +124,7 @@ class Peers:
         self._next_link = 0
 
     def __iter__(self) -> Iterator[Peer]:
-        yield from self._bootstrap.values()
-        yield from self._known.values()
-        yield from self._side.values()
+        return chain(self._bootstrap.values(), self._known.values(), self._side.values())
 
     def get(self, node_id: int, channel: int = MAIN) -> Peer | None:
         peer = self._known.get(node_id) or self._bootstrap.get(node_id)
@@ -164,9 +163,11 @@ class Peers:
 
     def idle_bootstrap(self) -> list[Peer]:
         """Bootstrap connections that have done their work."""
-        if not any(peer.is_ready for peer in self._known.values()):
-            return []
-        return [peer for peer in self._bootstrap.values() if peer.is_ready and not peer.in_flight]
+        idle = []
+        for peer in self._bootstrap.values():  # mostly none of them is connected
+            if peer.connection is not None and peer.is_ready and not peer.in_flight:
+                idle.append(peer)
+        return idle if idle and any(peer.is_ready for peer in self._known.values()) else []
 
     def take_retired(self) -> list[Peer]:
         """Peers whose connections are to be closed."""
@@ -193,7 +194,7 @@ class Peers:
             peer.retry_at_ms = now + self._backoff.delay_ms(peer.failures)
 
     def settled(self, peer: Peer) -> None:
-        """The connection is ready for requests: its troubles are forgotten."""
+        """The connection is ready for requests: earlier failures do not count any more."""
         peer.failures = 0
         peer.last_error = None
         peer.retry_at_ms = float("-inf")

@@ -270,7 +270,7 @@ class InlineDriver:
             self._drop(link)
         self._selector.close()
 
-    def forsake(self) -> None:
+    def close_after_fork(self) -> None:
         """Let go of what a fork has copied, without a word to the brokers and without touching the parent's."""
         self._closed = True
         for link in self._links.values():

@@ -37,7 +37,7 @@ Action = Connect | Write | Disconnect
 
 
 class Core(Protocol):
-    """What a driver drives: it is told what happened, and says what to do and when to come back."""
+    """What a driver drives: it takes events, and returns what to do and when to come back."""
 
     def on_connected(self, link: int, now: float) -> bool: ...
 

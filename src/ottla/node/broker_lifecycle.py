@@ -77,7 +77,7 @@ class BrokerLifecycle:
         directories: list[Uuid],
         previous_epoch: int,
     ) -> None:
-        """Announce this life of the broker; its epoch tells it from earlier ones."""
+        """Register this run of the broker; its epoch distinguishes it from earlier ones."""
         request = BrokerRegistrationRequest(
             broker_id=self._node_id,
             cluster_id=cluster_id,
@@ -117,7 +117,7 @@ class BrokerLifecycle:
             log.warning("stopping without the controller's leave: %s", error or "it did not answer in time")
 
     async def assign_directory(self, topic_id: Uuid, partition: int, directory_id: Uuid) -> None:
-        """Tell where a replica has its log (KIP-858)."""
+        """Report to the controller in which directory a replica has its log (KIP-858)."""
         where = Directory(
             id=directory_id,
             topics=[TopicData(topic_id=topic_id, partitions=[PartitionData(partition_index=partition)])],

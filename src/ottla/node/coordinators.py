@@ -29,7 +29,7 @@ from ottla.coordinator.group.assignors.loading import load_assignors
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.loader import note_skips, replay_batches, skip
 from ottla.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, CoordinatorState
-from ottla.coordinator.shard import CoordinatorResult, Handle, Scheduler
+from ottla.coordinator.shard import Handle, Scheduler
 from ottla.coordinator.timeline import Timeline
 from ottla.coordinator.transaction.coordinator import TransactionContext, TransactionCoordinator
 from ottla.coordinator.transaction.log import TRANSACTION_RECORDS
@@ -55,6 +55,7 @@ from ottla.storage.validator import AppendOrigin
 from ottla.wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 if TYPE_CHECKING:
+    from ottla.coordinator.group.context import FollowUp
     from ottla.coordinator.group.shard import GroupCoordinatorShard
 
 
@@ -167,7 +168,7 @@ class Coordinators:
     # ---- following the metadata log -----------------------------------------------------------------------
 
     async def apply(self, delta: Delta) -> None:
-        """Take up what this broker leads now, and lay down what it leads no more."""
+        """Load the partitions that this broker leads now, and resign from those that it leads no more."""
         for change in delta.topics.values():
             topic = change.after or change.before
             runtime = None if topic is None else self._runtimes.get(topic.name)
@@ -176,7 +177,7 @@ class Coordinators:
                     self._follow(runtime, partition)
         time_slice = TimeSlice()
         for runtime in self._runtimes.values():
-            for _ in runtime.tell_image(delta.after, delta):
+            for _ in runtime.on_image(delta.after, delta):
                 await time_slice.yield_to_loop()
 
     def _load_again(self, runtime: CoordinatorRuntime[Any], index: int) -> None:
@@ -416,7 +417,7 @@ class LoopBackground:
 
     What comes out goes to the shard that leads the group then; if this broker does not any more, it is dropped, and
     whoever leads it computes it anew. The threads are of their own: a user's assignor may take for ever, and neither
-    the disks nor the end of the node wait for it. What fails is logged, and `failed` is called.
+    the disks nor the end of the node wait for it. What fails is logged.
     """
 
     def __init__(self, runtime: Callable[[], CoordinatorRuntime[GroupCoordinatorShard]]) -> None:
@@ -424,76 +425,48 @@ class LoopBackground:
         self._slots = asyncio.Semaphore(MAX_THREADS)
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def in_thread(
-        self,
-        group_id: str,
-        work: Callable[[], T],
-        then: Callable[[T, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
-        self._start(f"the assignment of group {group_id}", self._run(group_id, work, then, failed), failed)
+    def in_thread(self, work: Callable[[], T], follow_up: FollowUp[T]) -> None:
+        self._start(f"the assignment of group {follow_up.group_id}", self._run(work, follow_up), follow_up)
 
-    def in_slices(
-        self,
-        group_id: str,
-        work: Iterator[T | None],
-        then: Callable[[T, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
-        self._start(f"the topics of group {group_id}", self._step(group_id, work, then, failed), failed)
+    def in_slices(self, work: Iterator[T | None], follow_up: FollowUp[T]) -> None:
+        self._start(f"the topics of group {follow_up.group_id}", self._step(work, follow_up), follow_up)
 
-    def _start(
-        self, name: str, doing: Coroutine[Any, Any, None], failed: Callable[[KafkaError], None]
-    ) -> None:
+    def _start(self, name: str, doing: Coroutine[Any, Any, None], follow_up: FollowUp[Any]) -> None:
         def fail(error: Exception) -> None:
-            failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{name} failed: {error}"))
+            follow_up.failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{name} failed: {error}"))
 
         task = spawn(doing, name=name, owner="group coordinator", failed=fail)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(
-        self,
-        group_id: str,
-        work: Callable[[], T],
-        then: Callable[[T, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
+    async def _run(self, work: Callable[[], T], follow_up: FollowUp[T]) -> None:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         async with self._slots:
-            Thread(target=_compute, args=(work, loop, done), name=f"assign {group_id}", daemon=True).start()
+            name = f"assign {follow_up.group_id}"
+            Thread(target=_compute, args=(work, loop, done), name=name, daemon=True).start()
             found = await done
-        self._decide(group_id, found, then, failed)
+        self._decide(found, follow_up)
 
-    async def _step(
-        self,
-        group_id: str,
-        work: Iterator[T | None],
-        then: Callable[[T, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
+    async def _step(self, work: Iterator[T | None], follow_up: FollowUp[T]) -> None:
         time_slice = TimeSlice()
         for found in work:
             if found is not None:
-                self._decide(group_id, found, then, failed)
+                self._decide(found, follow_up)
                 return
             await time_slice.yield_to_loop()
 
-    def _decide(
-        self,
-        group_id: str,
-        found: T,
-        then: Callable[[T, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
+    def _decide(self, found: T, follow_up: FollowUp[T]) -> None:
+        group_id = follow_up.group_id
+
         def decided(outcome: Pending[Any]) -> None:
             if outcome.error is not None:
                 log.info("what was found out for group %s was not written: %s", group_id, outcome.error)
-                failed(outcome.error)
+                follow_up.failed(outcome.error)
 
         runtime = self._runtime()
-        runtime.write(runtime.partition_for(group_id), lambda _, now_ms: then(found, now_ms)).then(decided)
+        partition = runtime.partition_for(group_id)
+        runtime.write(partition, lambda _, now_ms: follow_up.then(found, now_ms)).then(decided)
 
     async def stop(self) -> None:
         for task in list(self._tasks):

@@ -68,7 +68,7 @@ def ensure_formatted(
 
 
 def _own_voters(config: BrokerConfig, directory_id: Uuid, listeners: tuple[Endpoint, ...]) -> VoterSet | None:
-    """A controller that is told of no others is a quorum by itself."""
+    """A controller whose configuration names no voters is a quorum by itself."""
     if config.quorum_voters or "controller" not in config.process_roles:
         return None
     return standalone_voters(config.node_id, directory_id, listeners)

@@ -4,8 +4,8 @@ Start: sockets are bound (so that ports are known), empty directories are format
 metadata log and leads it, the broker registers itself, logs are loaded with the configuration the image gives them,
 partitions are hosted, the broker is unfenced, and only then are clients served.
 
-Stop: connections are closed, the controller is told, logs are flushed and marked as cleanly stopped with the broker's
-epoch, and the metadata log is closed last.
+Stop: connections are closed, the controller is asked for a controlled shutdown, logs are flushed and marked as cleanly
+stopped with the broker's epoch, and the metadata log is closed last.
 
 Owner: the process (node.main) or a test.
 """
@@ -44,11 +44,13 @@ from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.server import handlers
 from ottla.server.context import Services
+from ottla.server.dispatch import Dispatcher
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.limits import Unpacking
 from ottla.server.network.socket_server import SocketServer
 from ottla.server.topic_creation import SHARE_GROUP_STATE, AutoTopicCreationManager, StreamsInternalTopics
 from ottla.server.transaction.producer_ids import ProducerIdBlock, ProducerIdSource
+from ottla.server.transaction.verification import AddPartitionsToTxnManager
 from ottla.share.manager import SharePartitionManager
 from ottla.share.persister import Persister
 from ottla.storage.config import LogConfig, LogManagerSettings
@@ -244,7 +246,7 @@ class Node:
         self._stops.append(self._leave)
         await self._lifecycle.unfence()
         await self.caught_up()
-        await self.sockets.serve(self._services())
+        await self.sockets.serve(partial(Dispatcher, self._services()))
         self._hw_task = spawn_restarting(
             self._checkpoint_high_watermarks, name="checkpoints of high watermarks", owner=OWNER
         )
@@ -279,6 +281,9 @@ class Node:
             groups=self.coordinators.groups,
             group_assignors=self.coordinators.group_assignors,
             transactions=self.coordinators.transactions,
+            verification=AddPartitionsToTxnManager(
+                lambda: self.config, self._clock, self.replicas, self.coordinators.transactions
+            ),
             share_state=self.coordinators.share.coordinator,
             share_groups=self.coordinators.share.groups,
             share=self.share,
@@ -365,7 +370,7 @@ class Node:
         self.logs.dirs.set_cordoned([Path(path) for path in self.config.cordoned_log_dirs])
 
     def _cordoned_directories(self) -> list[Uuid] | None:
-        """What the controller is told (KIP-1066); None where the metadata log cannot say it yet."""
+        """The cordoned directories that heartbeats report (KIP-1066); None below the metadata version that has them."""
         if not cordoned_dirs_supported(self._publisher.image.metadata_version or 0):
             return None
         return [d.id for d in self.logs.dirs if d.id is not None and self.logs.dirs.is_cordoned(d)]
@@ -405,7 +410,7 @@ class Node:
             assigning = self._lifecycle.assign_directory(
                 partition.topic_id, partition.topic_partition.partition, directory_id
             )
-            spawn(assigning, name=f"telling where {partition.topic_partition} is", owner=OWNER)
+            spawn(assigning, name=f"reporting the directory of {partition.topic_partition}", owner=OWNER)
 
     async def _checkpoint_high_watermarks(self) -> None:
         while True:

@@ -77,7 +77,7 @@ class Publisher:
             self._task = None
 
     def _fail(self, error: Exception) -> None:
-        """Serving on from an image that was not applied would be serving lies: whoever waits for it is told."""
+        """Fails those who wait for an image: it was not applied, and going on with it would give wrong answers."""
         self._failed = True
         waiting, self._waiting = self._waiting, []
         for _, future in waiting:

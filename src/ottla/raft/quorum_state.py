@@ -1,6 +1,6 @@
 """Kafka's FileQuorumStateStore, the `quorum-state` file: the epoch, the leader and the vote, which must survive.
 
-Rules: the file is on disk before anyone is told what it says; it is replaced, never rewritten. The format is
+Rules: the file is on disk before an answer depends on what it says; it is replaced, never rewritten. The format is
 Kafka's: one line of JSON, data_version 0 with static voters and 1 with voters in the log. Nothing is written that
 could not be read again.
 """
@@ -38,7 +38,7 @@ class ElectionState:
     epoch: int
     leader_id: int = NONE
     voted: ReplicaKey | None = None
-    # Only files of version 0 name them: where the voters are static and nothing else on disk tells.
+    # Only files of version 0 name them: static voters are nowhere else on disk.
     voters: frozenset[int] = frozenset()
 
     def to_json(self, kraft_version: int) -> str:

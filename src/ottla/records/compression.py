@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.types import Buffer
@@ -27,19 +27,8 @@ CODECS: Final[dict[str, int]] = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "
 CODEC_NAMES: Final[dict[int, str]] = {codec: name for name, codec in CODECS.items()}
 
 
-class LevelRange(NamedTuple):
-    """What compression.<codec>.level accepts; for gzip -1 (the library's own choice) is outside the range."""
-
-    minimum: int
-    maximum: int
-    default: int
-
-
-LEVELS: Final[dict[int, LevelRange]] = {
-    GZIP: LevelRange(1, 9, -1),
-    LZ4: LevelRange(1, 17, 9),
-    ZSTD: LevelRange(-131072, 22, 3),
-}
+# For gzip it is the library's own choice.
+DEFAULT_LEVELS: Final[dict[int, int]] = {GZIP: -1, LZ4: 9, ZSTD: 3}
 
 _GZIP_WBITS: Final = 31
 _GZIP_HEADER: Final = b"\x1f\x8b\x08" + bytes(6) + b"\xff"
@@ -83,9 +72,9 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
         return bytes(data)
     if codec == SNAPPY:
         return _compress_snappy(memoryview(data))
-    if codec not in LEVELS:
+    if codec not in DEFAULT_LEVELS:
         raise unknown_codec(codec)
-    chosen = LEVELS[codec].default if level is None else level
+    chosen = DEFAULT_LEVELS[codec] if level is None else level
     if codec == GZIP:
         return _compress_gzip(data, chosen)
     if codec == LZ4:
@@ -211,7 +200,7 @@ def _snappy_block(block: memoryview, left: int, max_size: int) -> Buffer:
 def _compress_lz4(data: memoryview, level: int) -> bytes:
     """Kafka's default level means the fast compressor, every other one the slower "high compression"."""
     lz4 = _library().lz4
-    if level == LEVELS[LZ4].default:
+    if level == DEFAULT_LEVELS[LZ4]:
         return _lz4_frame(data, lz4.compress_block)
     stream = lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     stream.compress(bytes(data))  # the stream takes no views

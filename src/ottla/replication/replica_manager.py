@@ -76,7 +76,7 @@ class ReplicaManager:
         self._hosting: asyncio.Task[None] | None = None
         self._mover = ReplicaAlterLogDirs(logs, clock, executor, on_moved)
         self._image = ClusterImage()
-        self._first = True  # the first delta tells of partitions that were here before
+        self._first = True  # the first delta lists partitions that were here before
 
     # ---- finding ------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ottla.server.limits import Unpacking
     from ottla.server.transaction.producer_ids import ProducerIdSource
     from ottla.server.transaction.service import TransactionService
+    from ottla.server.transaction.verification import AddPartitionsToTxnManager
     from ottla.share.coordinator import ShareCoordinatorService
     from ottla.share.groups import ShareGroupService
     from ottla.share.manager import SharePartitionManager
@@ -56,6 +57,7 @@ class Services:
     # Of consumer groups, by the names that consumers ask for.
     group_assignors: "Mapping[str, PartitionAssignor]"
     transactions: "TransactionService"
+    verification: "AddPartitionsToTxnManager"
     share_state: "ShareCoordinatorService"
     share_groups: "ShareGroupService"
     share: "SharePartitionManager"

@@ -57,7 +57,7 @@ NO_LEADER = (-1, -1)
 def error_response(request: Any, version: int, code: ErrorCode, message: str | None) -> Any:
     """A response that says the error; a request whose response cannot closes the connection instead.
 
-    Where the response does not tell it by items, the request's class will do for `request`.
+    If the response has one error for all items, `request` may also be the request's class.
     """
     shape = _SHAPES.get(type(request))
     if shape is not None:
@@ -189,7 +189,7 @@ T = TypeVar("T", bound=NamedTopic)
 
 
 class PartitionAnswers:
-    """The topics of such a response in the making; `key` names the field that topics are told apart by."""
+    """The topics of such a response in the making; `key` is the field that identifies a topic."""
 
     def __init__(self, topic_class: type[Any], partition_class: type[Any], key: str = "name") -> None:
         self._topic_class = topic_class

@@ -1,7 +1,7 @@
 """FetchSessionCache: incremental fetch sessions (KIP-227). The broker remembers what a consumer reads and answers only
 what changed.
 
-A full fetch opens a session; each incremental one names the session and the epoch it expects, tells what to
+A full fetch opens a session; each incremental one names the session and the epoch it expects, says what to
 add, change or forget, and gets back only the partitions that have data, an error, or a moved watermark. When the
 cache is full a session that has been silent long enough makes room, else the new consumer simply gets none. A session
 that grows beyond what one request may name is closed, and large ones are opened and grow only while all together stay

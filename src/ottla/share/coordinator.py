@@ -2,7 +2,7 @@
 
 The leader of a partition keeps its records in flight, and writes here what must outlive it: where the group starts
 to read, and which records beyond that are done. Two epochs fence it. The state epoch grows when the group's coordinator
-sets the state anew; the leader epoch tells an old leader of the partition from the present one.
+sets the state anew; the leader epoch distinguishes an old leader of the partition from the present one.
 
 In the log a snapshot has everything of a share partition, an update what has changed since the snapshot whose epoch it
 names, and a tombstone of the snapshot's key removes it. Every so many updates a new snapshot is written, also for
@@ -132,7 +132,7 @@ class ShareCoordinatorShard:
             state_epoch=state_epoch,
             leader_epoch=FIRST_EPOCH,
             start_offset=start_offset,
-            # As long as nobody knows where to start there is no lag to tell.
+            # As long as the start is unknown, so is the lag.
             delivery_complete_count=UNKNOWN if start_offset == UNKNOWN else 0,
             batches=(),
             created_ms=now_ms,

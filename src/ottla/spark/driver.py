@@ -110,7 +110,7 @@ def _start(start: Callable[..., Any]) -> Callable[..., Any]:
 def _settings_of(writer: Any) -> dict[str, Any]:
     """The settings of a streaming writer, which cannot be read back from Java."""
     found: dict[str, Any] = writer.__dict__.setdefault(
-        "_ottla_told", {"format": None, "mode": None, "options": {}}
+        "_ottla_settings", {"format": None, "mode": None, "options": {}}
     )
     return found
 

@@ -102,13 +102,13 @@ def _packaged() -> Path | None:
 def _probe(executable: Path) -> _Probed | None:
     """Run it as Spark does, and without the one module that it may lack; None: it does not run."""
     for module in ([SPARKS_MODULE], []):
-        version = _version_told(executable, module)
+        version = _reported_version(executable, module)
         if version is not None:
             return _Probed(version, bool(module))
     return None
 
 
-def _version_told(executable: Path, options: list[str]) -> int | None:
+def _reported_version(executable: Path, options: list[str]) -> int | None:
     command = [str(executable), *options, "-XshowSettings:properties", "-version"]
     try:
         printed = subprocess.run(

@@ -55,7 +55,7 @@ _offered: set[str] = set()
 def offer_this_python(environ: MutableMapping[str, str]) -> None:
     """Spark's Python is this one, if the user has said none and the one on the PATH is another.
 
-    A cluster whose machines have theirs elsewhere has to be told where; the other one would not have found the source.
+    A cluster whose machines have theirs elsewhere needs it set; the one on the PATH would not have found the source.
     """
     if PYSPARK_PYTHON in environ or "PYSPARK_DRIVER_PYTHON" in environ or not sys.executable:
         return

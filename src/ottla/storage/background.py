@@ -352,7 +352,7 @@ class BackgroundWork:
         if self._flushing:
             await asyncio.gather(*self._flushing)
 
-    # -- what the manager tells us of --
+    # -- what the manager reports --
 
     def config_changed(self, tp: TopicPartition, log: Log) -> None:
         """Remembers the logs that are flushed by time: usually none, so the tick is free."""

@@ -150,7 +150,6 @@ class LogManagerSettings:
     )
     producer_id_expiration_ms: int = _key("producer.id.expiration.ms", 86_400_000)
     producer_id_expiration_check_interval_ms: int = _key("producer.id.expiration.check.interval.ms", 600_000)
-    max_transaction_timeout_ms: int = _key("transaction.max.timeout.ms", 900_000)
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
 
     @classmethod

@@ -72,7 +72,6 @@ class Opening:
             log_start_offset=self.log_start_offsets.get(tp, 0),
             clean=self.clean,
             producer_id_expiration_ms=self.settings.producer_id_expiration_ms,
-            max_transaction_timeout_ms=self.settings.max_transaction_timeout_ms,
             check=self.check,
         )
 

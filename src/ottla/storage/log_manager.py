@@ -9,8 +9,8 @@ A log that leaves is renamed before its name is used again, at once and on the l
 created again under the same name without anybody waiting. Only `create_ahead` makes files in a thread: a file system's
 journal may let anyone wait who creates a file, and a topic has thousands.
 
-A directory that fails goes offline for good: its logs leave the manager, answer KAFKA_STORAGE_ERROR, and the owner is
-told by `on_dir_failure` (KIP-112, KIP-858). With the last one gone `on_all_dirs_failed` is called.
+A directory that fails goes offline for good: its logs leave the manager, answer KAFKA_STORAGE_ERROR, and
+`on_dir_failure` is called (KIP-112, KIP-858). With the last one gone `on_all_dirs_failed` is called.
 """
 
 import asyncio
@@ -479,7 +479,6 @@ class LogManager:
             topic_id=topic_id,
             clean=True,
             producer_id_expiration_ms=self.settings.producer_id_expiration_ms,
-            max_transaction_timeout_ms=self.settings.max_transaction_timeout_ms,
         )
 
     def _add(self, logs: dict[TopicPartition, Log], tp: TopicPartition, log: Log, log_dir: LogDir) -> None:

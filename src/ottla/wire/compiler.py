@@ -514,7 +514,7 @@ class _Decoder:
             self.source.add(f"{values}.append({value})")
 
     def _smallest(self, kind: Kind) -> int:
-        """The fewest bytes a value of this kind takes, to tell an impossible count at once."""
+        """The fewest bytes a value of this kind takes, to refuse an impossible count at once."""
         length = 1 if self.flexible else 4
         if isinstance(kind, Array):
             return length

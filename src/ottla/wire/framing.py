@@ -1,14 +1,12 @@
 """Frames: a size of four bytes, a header, a body.
 
-Purpose: whole requests and responses as they go onto a socket, and the cutting of a stream into frames. The version of
-a header follows from the API key and the API version alone: flexible requests have header v2, others v1; flexible
-responses have v1, others v0.
+Purpose: whole requests and responses as they go onto a socket. The version of a header follows from the API key and the
+API version alone: flexible requests have header v2, others v1; flexible responses have v1, others v0.
 
-Rules: a size is judged before a byte is set aside for it. Headers have three exceptions, all Kafka's own. The client
-id keeps the old string encoding even in header v2, so that a broker can read the header of an ApiVersions request
-newer than it knows. An ApiVersions response always has header v0, because the client cannot know yet what the broker
-speaks (KIP-511). ControlledShutdown v0 came before client ids. An unknown tag in a header is skipped. `FrameReader`
-belongs to one connection; the rest is stateless.
+Rules: headers have three exceptions, all Kafka's own. The client id keeps the old string encoding even in header v2, so
+that a broker can read the header of an ApiVersions request newer than it knows. An ApiVersions response always has
+header v0, because the client cannot know yet what the broker speaks (KIP-511). ControlledShutdown v0 came before client
+ids. An unknown tag in a header is skipped. Stateless.
 """
 
 from struct import Struct
@@ -173,39 +171,6 @@ def encode_response(message: Any, version: int, correlation_id: int) -> bytes:
     out = bytearray(SIZE_BYTES)
     encode_response_header(out, _api_key(message), version, correlation_id)
     return bytes(_finish(out, message, version))
-
-
-def frame_size(buf: Buffer, offset: int, max_bytes: int) -> int:
-    """The size a frame claims, checked; the four bytes must be there."""
-    size: int = SIZE.unpack_from(buf, offset)[0]
-    if size < 0:
-        raise WireError(f"a frame of {size} bytes")
-    if size > max_bytes:
-        raise WireError(f"a frame of {size} bytes, {max_bytes} are allowed")
-    return size
-
-
-class FrameReader:
-    """Cuts the bytes of a stream into frames, for a side that may copy them (the client)."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._pending = bytearray()
-
-    def feed(self, data: Buffer) -> list[bytes]:
-        """Adds what was received; gives every frame that is complete, without its size."""
-        pending = self._pending
-        pending += data
-        frames = []
-        p = 0
-        while len(pending) - p >= SIZE_BYTES:
-            stop = p + SIZE_BYTES + frame_size(pending, p, self._max_bytes)
-            if stop > len(pending):
-                break
-            frames.append(bytes(pending[p + SIZE_BYTES : stop]))
-            p = stop
-        del pending[:p]
-        return frames
 
 
 def _api_key(message: Any) -> int:

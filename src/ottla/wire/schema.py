@@ -19,9 +19,9 @@ A message::
         group_instance_id: NullableString = since(3, default=None)
 
     HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-    HeartbeatRequest.API_KEY, .VALID_VERSIONS (a range), .FLEXIBLE_FROM (int or None), .NAME
+    HeartbeatRequest.API_KEY, .VALID_VERSIONS (a range), .NAME
 
-Types: Bool Int8 Int16 UInt16 Int32 UInt32 Int64 Float64 UuidField (16 raw bytes), String Bytes Records, the
+Types: Bool Int8 Int16 UInt16 Int32 Int64 Float64 UuidField (16 raw bytes), String Bytes Records, the
 same three as NullableString NullableBytes NullableRecords, a struct's class, ``list[...]`` of any of them,
 and ``... | None`` on a list or a struct for a nullable one. Records are bytes on the way out and a memoryview
 of the input, not a copy, on the way in.
@@ -89,7 +89,6 @@ INT8 = Primitive("int8", "b", 1, 0)
 INT16 = Primitive("int16", "h", 2, 0)
 UINT16 = Primitive("uint16", "H", 2, 0)
 INT32 = Primitive("int32", "i", 4, 0)
-UINT32 = Primitive("uint32", "I", 4, 0)
 INT64 = Primitive("int64", "q", 8, 0)
 FLOAT64 = Primitive("float64", "d", 8, 0.0)
 UUID = Primitive("uuid", "16s", 16, ZERO_UUID)
@@ -104,7 +103,6 @@ Int8 = Annotated[int, INT8]
 Int16 = Annotated[int, INT16]
 UInt16 = Annotated[int, UINT16]
 Int32 = Annotated[int, INT32]
-UInt32 = Annotated[int, UINT32]
 Int64 = Annotated[int, INT64]
 Float64 = Annotated[float, FLOAT64]
 UuidField = Annotated[Uuid, UUID]
@@ -267,8 +265,7 @@ def _declare(cls: type[T], role: str, api_key: int | None, versions: str, flexib
     flexible_versions = parse_versions(flexible)
     schema.flexible_from = None if flexible_versions == NONE else flexible_versions[0]
     made.SCHEMA = schema
-    made.NAME, made.API_KEY = schema.name, api_key
-    made.VALID_VERSIONS, made.FLEXIBLE_FROM = schema.versions, schema.flexible_from
+    made.NAME, made.API_KEY, made.VALID_VERSIONS = schema.name, api_key, schema.versions
     made.ENCODERS, made.DECODERS, made.BOUNDED_DECODERS = {}, {}, {}
     result: type[T] = made
     return result
@@ -327,12 +324,6 @@ def build_class(cls: type, names: list[str]) -> type:
         __qualname__=cls.__qualname__,
     )
     return type(cls)(cls.__name__, cls.__bases__, body)
-
-
-def replace(instance: Any, **changes: Any) -> Any:
-    """A copy with some fields changed, as `dataclasses.replace` makes one."""
-    cls = type(instance)
-    return cls(**{name: getattr(instance, name) for name in cls.__slots__} | changes)
 
 
 def _first_init(self: Any, **values: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the hand-tuned roads give, in the terms of the declared messages, and the reverse: to compare the two."""
+"""What the hand-tuned paths give, in the terms of the declared messages, and the reverse: to compare the two."""
 
 from typing import Any
 

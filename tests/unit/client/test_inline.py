@@ -295,7 +295,7 @@ def test_a_reader_that_stops_in_the_middle_leaves_the_client_usable(
             assert chunk.fetch_offset == 0
             break
     assert offsets(client, 50, max_bytes=500) == list(range(50))
-    assert client.core.parties == []
+    assert client.core.request_managers == []
 
 
 def test_two_readers_take_turns(client: InlineClient) -> None:

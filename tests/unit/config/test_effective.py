@@ -13,15 +13,17 @@ import pytest
 import ottla
 from ottla.config.broker import BrokerConfig
 from ottla.config.definitions import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
-from ottla.config.describe import synonyms_of
 from ottla.config.effective import EFFECTIVE, PER_LISTENER, check_protection, without_effect
 from ottla.config.errors import ConfigError
+from ottla.config.settings import synonyms_of
 
 PACKAGE = Path(ottla.__file__).parent
 # These only check, describe or fill in a value.
 TABLES = {
-    *("alter", "definitions", "describe", "effective", "rules", "settings", "standalone", "types"),
+    *("alter", "definitions", "describe", "dynamic", "effective", "settings", "standalone", "types"),
 }
+# So do the rules between keys, which end the module of BrokerConfig.
+RULES = "\ndef _check_rules("
 # Read through a name that is put together, or there for its check alone.
 ALSO_READ = {"controller.quorum.bootstrap.servers", "group.streams.max.standby.replicas"}
 
@@ -33,7 +35,10 @@ def _sources() -> tuple[str, ...]:
     # These are clients: their settings may be called like a broker's.
     clients = {PACKAGE / "client", PACKAGE / "spark", PACKAGE / "examples"}
     found = [p for p in PACKAGE.rglob("*.py") if p not in passed_over and not clients & set(p.parents)]
-    return tuple(p.read_text() for p in found if config / "keys" not in p.parents)
+    texts = {p: p.read_text() for p in found if config / "keys" not in p.parents}
+    broker = config / "broker.py"
+    texts[broker], _ = texts[broker].split(RULES)
+    return tuple(texts.values())
 
 
 def _named(key: str) -> bool:

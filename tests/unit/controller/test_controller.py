@@ -1,7 +1,6 @@
 """A whole controller in a directory: its life, its own work, and that the log says what it says."""
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
@@ -12,7 +11,6 @@ from tests.unit.controller.support import registration, settings
 from tests.unit.raft.support import LISTENERS, driver, format_directory
 from tests.unit.raft.test_driver import NEW, fetch_request
 
-from ottla.controller.channel import ControllerChannel
 from ottla.controller.controller import Controller
 from ottla.controller.result import ControllerResult, RequestContext
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage, image_records
@@ -405,9 +403,3 @@ def test_a_controller_that_never_started_can_be_stopped(tmp_path: Path) -> None:
         await controller.stop()
 
     asyncio.run(main())
-
-
-def test_the_controller_is_what_a_broker_needs_of_one() -> None:
-    for name, method in vars(ControllerChannel).items():
-        if inspect.iscoroutinefunction(method):
-            assert inspect.signature(getattr(Controller, name)) == inspect.signature(method)

@@ -154,7 +154,7 @@ def test_machines_hear_of_the_cluster(runtime: CoordinatorRuntime[Toy]) -> None:
     toy = runtime.active(1).machine
     toy.on_image = lambda image, delta, now_ms: heard.append(image.offset) or ()  # type: ignore[method-assign,func-returns-value]
     image = ClusterImage(offset=7)
-    runtime.on_image(image, Delta(ClusterImage(), image))
+    list(runtime.on_image(image, Delta(ClusterImage(), image)))
     assert heard == [7]
 
 
@@ -210,7 +210,7 @@ def test_a_shard_that_cannot_follow_the_cluster_is_loaded_again_and_the_others_f
 
     monkeypatch.setattr(first, "on_image", raising)
     monkeypatch.setattr(second, "on_image", following)
-    runtime.on_image(ClusterImage(), Delta(ClusterImage(), ClusterImage()))
+    list(runtime.on_image(ClusterImage(), Delta(ClusterImage(), ClusterImage())))
     assert lost == [3]
     assert len(told) == 1
     assert refusal(runtime, 3) is ErrorCode.NOT_COORDINATOR

@@ -12,6 +12,7 @@ import pytest
 from tests.interop.process import wait_until
 from tests.unit.node.test_group_offsets import Client
 
+from ottla.coordinator.group.context import FollowUp
 from ottla.coordinator.runtime import CoordinatorState
 from ottla.coordinator.shard import CoordinatorResult
 from ottla.model.errors import ErrorCode, KafkaError
@@ -104,6 +105,10 @@ def runtime() -> Runtime:
     return Runtime()
 
 
+def decide(found: int, now_ms: int) -> CoordinatorResult[int]:
+    return CoordinatorResult(found)
+
+
 def boom() -> int:
     raise RuntimeError("a mistake of an assignor")
 
@@ -127,7 +132,7 @@ def test_an_assignor_that_raises_fails_its_group_and_frees_its_thread(
                 told.set()
 
         for _ in range(MAX_THREADS + 1):
-            background.in_thread("g", work, lambda found, now_ms: CoordinatorResult(found), failed)
+            background.in_thread(work, FollowUp("g", decide, failed))
         await asyncio.wait_for(told.wait(), 20)
         assert {error.code for error in failures} == {ErrorCode.UNKNOWN_SERVER_ERROR}
         done = asyncio.Event()
@@ -136,7 +141,7 @@ def test_an_assignor_that_raises_fails_its_group_and_frees_its_thread(
             done.set()
             return CoordinatorResult(found)
 
-        background.in_thread("g", lambda: 42, then, failed)
+        background.in_thread(lambda: 42, FollowUp("g", then, failed))
         await asyncio.wait_for(done.wait(), 20)
         await background.stop()
 
@@ -153,7 +158,7 @@ def test_slices_that_raise_fail_their_group(runtime: Runtime, caplog: pytest.Log
     async def scenario() -> None:
         background = LoopBackground(lambda: runtime)  # type: ignore[arg-type,return-value]
         failed: asyncio.Future[KafkaError] = asyncio.get_running_loop().create_future()
-        background.in_slices("g", slices(), lambda found, now_ms: CoordinatorResult(found), failed.set_result)
+        background.in_slices(slices(), FollowUp("g", decide, failed.set_result))
         error = await asyncio.wait_for(failed, 20)
         assert error.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -167,9 +172,7 @@ def test_what_was_found_out_and_cannot_be_written_fails_its_group(runtime: Runti
     async def scenario() -> None:
         background = LoopBackground(lambda: runtime)  # type: ignore[arg-type,return-value]
         failed: asyncio.Future[KafkaError] = asyncio.get_running_loop().create_future()
-        background.in_thread(
-            "g", lambda: 1, lambda found, now_ms: CoordinatorResult(found), failed.set_result
-        )
+        background.in_thread(lambda: 1, FollowUp("g", decide, failed.set_result))
         assert await asyncio.wait_for(failed, 20) is runtime.error
 
     asyncio.run(scenario())

@@ -17,8 +17,8 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.compression import (
     CODEC_NAMES,
     CODECS,
+    DEFAULT_LEVELS,
     GZIP,
-    LEVELS,
     LZ4,
     MAPPED_BYTES,
     SNAPPY,
@@ -85,10 +85,10 @@ def test_levels(codec: int, level: int) -> None:
 
 def test_levels_have_an_effect() -> None:
     text = b"".join(b"%d bottles of beer on wall %d, " % (i * i, i % 7) for i in range(9000))
-    for codec, low, high in ((GZIP, 1, 9), (LZ4, LEVELS[LZ4].default, 12), (ZSTD, -5, 19)):
+    for codec, low, high in ((GZIP, 1, 9), (LZ4, DEFAULT_LEVELS[LZ4], 12), (ZSTD, -5, 19)):
         assert len(compress(codec, text, high)) < len(compress(codec, text, low))
     for codec in (GZIP, LZ4, ZSTD):
-        assert compress(codec, text) == compress(codec, text, LEVELS[codec].default)
+        assert compress(codec, text) == compress(codec, text, DEFAULT_LEVELS[codec])
 
 
 def test_snappy_framing_is_xerials() -> None:

@@ -25,7 +25,6 @@ from ottla.wire.schema import (
     Records,
     String,
     UInt16,
-    UInt32,
     UuidField,
     data,
     since,
@@ -49,7 +48,6 @@ class Everything:
     i16: Int16
     u16: UInt16
     i32: Int32
-    u32: UInt32
     i64: Int64
     f64: Float64
     uuid: UuidField
@@ -76,7 +74,6 @@ def everything(**changes: Any) -> Everything:
         "i16": -3,
         "u16": 65535,
         "i32": -4,
-        "u32": 2**32 - 1,
         "i64": -5,
         "f64": 0.5,
         "uuid": Uuid(b"0123456789abcdef"),
@@ -95,7 +92,7 @@ def everything(**changes: Any) -> Everything:
 
 
 FIXED = (
-    b"\x01\xfe\xff\xfd\xff\xff\xff\xff\xff\xfc\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xfb"
+    b"\x01\xfe\xff\xfd\xff\xff\xff\xff\xff\xfc\xff\xff\xff\xff\xff\xff\xff\xfb"
     b"\x3f\xe0\x00\x00\x00\x00\x00\x000123456789abcdef"
 )
 

@@ -143,7 +143,7 @@ def plain_lines(progress: Mapping[str, Any], elapsed_s: float) -> list[str]:
         f"{row['rows_out']} out ({row['out/s']}/s), {row['bad']} bad, lag {row['lag'] or '-'} "
         f"({row['lag_s'] or '-'} s), {row['batch_ms'] or '-'} ms a batch, {row['state_rows']} rows of state"
         for row in rows(progress)
-        if row["batch"] is not None  # nothing has happened yet: there is nothing to tell
+        if row["batch"] is not None  # nothing has happened yet: there is nothing to report
     ]
 
 

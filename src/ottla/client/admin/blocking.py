@@ -22,11 +22,10 @@ from ottla.client.admin.types import (
     ShareOffset,
     TopicDescription,
     TopicListing,
-    TransactionDescription,
-    TransactionListing,
 )
 from ottla.client.base import Blocking
 from ottla.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
+from ottla.client.transaction.messages import TransactionDescription, TransactionListing
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 

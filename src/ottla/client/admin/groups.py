@@ -476,7 +476,7 @@ def _top_error(response: Any) -> ErrorCode | None:
 
 
 def _passing(error: Callable[[Any], ErrorCode | None]) -> Callable[[Any], ErrorCode | None]:
-    """Only a coordinator's troubles are worth another try: an unknown topic is an answer."""
+    """Only a coordinator's errors are worth another try: an unknown topic is an answer."""
 
     def found(response: Any) -> ErrorCode | None:
         code = error(response)

@@ -12,14 +12,13 @@ from ottla.client.admin.types import (
     ActiveProducer,
     FeatureDescription,
     OpenTransaction,
-    TransactionDescription,
-    TransactionListing,
 )
 from ottla.client.base import AsyncClient
 from ottla.client.lookups import Question
 from ottla.client.network import To, transaction_coordinator
 from ottla.client.offsets import by_topic
 from ottla.client.transaction import messages
+from ottla.client.transaction.messages import TransactionDescription, TransactionListing
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.net.connection import API_VERSIONS_AT_MOST, SOFTWARE_NAME
@@ -127,14 +126,14 @@ async def find_hanging_transactions(
     ids = {listing.producer_id: listing.transactional_id for listing in listed}
     described = await describe_transactions(client, ids.values())
 
-    def is_cared_for(transaction: OpenTransaction) -> bool:
+    def is_known_to_coordinator(transaction: OpenTransaction) -> bool:
         state = described.get(ids.get(transaction.producer_id, ""))
         return isinstance(state, TransactionDescription) and transaction.partition in state.partitions
 
     for state in described.values():
         if isinstance(state, KafkaError) and state.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             raise state
-    return [transaction for transaction in old if not is_cared_for(transaction)]
+    return [transaction for transaction in old if not is_known_to_coordinator(transaction)]
 
 
 async def abort_open_transaction(client: AsyncClient, transaction: OpenTransaction) -> None:

@@ -238,28 +238,6 @@ class ShareOffset(NamedTuple):
     lag: int | None
 
 
-class TransactionListing(NamedTuple):
-    """A transactional id in the list."""
-
-    transactional_id: str
-    coordinator: int
-    producer_id: int
-    state: str
-
-
-class TransactionDescription(NamedTuple):
-    """A transactional id in full; start_time_ms is None between transactions."""
-
-    transactional_id: str
-    coordinator: int
-    producer_id: int
-    producer_epoch: int
-    state: str
-    timeout_ms: int
-    start_time_ms: int | None
-    partitions: tuple[TopicPartition, ...]
-
-
 class OpenTransaction(NamedTuple):
     """A transaction as one partition's leader sees it: begun and not ended there."""
 

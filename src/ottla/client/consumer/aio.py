@@ -10,10 +10,10 @@ from typing import Any
 
 from ottla.client.base import AsyncClient
 from ottla.client.config import ConsumerConfig
+from ottla.client.consumer.coordinator import GroupCore
 from ottla.client.consumer.core import ConsumerCore, Records
 from ottla.client.consumer.fetch import ConsumerRecord
 from ottla.client.errors import StateError, TimedOut, Wakeup
-from ottla.client.group.core import GroupCore
 from ottla.client.group.events import Change, Rebalance, RebalanceListener
 from ottla.client.network import timed_out_waiting
 from ottla.client.offsets import EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
@@ -48,7 +48,7 @@ class AsyncConsumer(AsyncClient):
         if self.config.group_id is not None:
             self.group = GroupCore(self.core, self.config, self.consumer)
         self._listener = RebalanceListener()
-        self._told: deque[Callable[[], None]] = deque()  # callbacks of commits, called at the next poll
+        self._commit_callbacks: deque[Callable[[], None]] = deque()  # called at the next poll
         self._woken = False
         self._next_poll_ms = float("-inf")
 
@@ -153,7 +153,7 @@ class AsyncConsumer(AsyncClient):
             self.assign([])
             return
         self.begin_leaving()
-        await self._tell_events()
+        await self._handle_events()
         await self.leave(CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms)
         with self._lock:
             self.group.unsubscribed()
@@ -176,8 +176,6 @@ class AsyncConsumer(AsyncClient):
 
     def try_poll(self, max_records: int | None = None) -> Records:
         """What has arrived already."""
-        if not self.consumer.has_data():
-            return {}
         buffered = self.consumer.buffered_bytes
         try:
             return self.consumer.drain(max_records or self._max_poll_records)
@@ -194,7 +192,8 @@ class AsyncConsumer(AsyncClient):
         deadline = monotonic_ms() + timeout_ms
         with self.polling():
             while True:
-                await self.attend()
+                self.note_poll()
+                await self._handle_events()
                 records = self.try_poll(max_records)
                 remaining = deadline - monotonic_ms()
                 if records or remaining <= 0:
@@ -205,15 +204,15 @@ class AsyncConsumer(AsyncClient):
         return _Polling(self.group)
 
     def has_news(self) -> bool:
-        """Would a poll return, raise or tell something now?"""
-        return self.consumer.has_data() or self.has_something_to_say()
+        """Would a poll return, raise or call something now?"""
+        return self.consumer.has_data() or self.has_events()
 
-    def has_something_to_say(self) -> bool:
+    def has_events(self) -> bool:
         """Is there something other than records?"""
         group = self.group
         return (
             self._woken
-            or bool(self._told)
+            or bool(self._commit_callbacks)
             or (group is not None and (group.has_event() or group.member.fatal is not None))
         )
 
@@ -222,12 +221,7 @@ class AsyncConsumer(AsyncClient):
         self._woken = True
         self._wake()
 
-    async def attend(self) -> None:
-        """Tell the application what there is to tell: what every poll begins with."""
-        self.note_poll()
-        await self._tell_events()
-
-    async def _tell_events(self) -> None:
+    async def _handle_events(self) -> None:
         while (event := self.take_event()) is not None:
             try:
                 await self.commit_before(event)
@@ -238,22 +232,22 @@ class AsyncConsumer(AsyncClient):
                 self.finish_event(event)
 
     def note_poll(self) -> None:
-        """The application is here: raise what it should hear of, commit what is due."""
+        """What every poll begins with: raise or call what the application should know, commit what is due."""
         self._next_poll_ms = monotonic_ms() + ITERATION_POLL_MS
         if self._woken:
             self._woken = False
             raise Wakeup()
-        while self._told:
-            self._told.popleft()()
+        while self._commit_callbacks:
+            self._commit_callbacks.popleft()()
         if self.group is not None:
             with self._lock:
-                is_new = not self.group.is_active
+                was_active = self.group.is_active
                 self.group.polled(monotonic_ms())
-            if is_new or not self.group.commits.is_idle:
+            if (not was_active and self.group.is_active) or not self.group.commits.is_idle:
                 self._wake()
 
     def take_event(self) -> Rebalance | None:
-        if self.group is None:
+        if self.group is None or not self.group.has_event():
             return None
         with self._lock:
             return self.group.take(monotonic_ms())
@@ -286,7 +280,7 @@ class AsyncConsumer(AsyncClient):
 
     def next_record(self) -> ConsumerRecord | None:
         """One record on the short way; None says that a poll is due, for whatever reason."""
-        if self.has_something_to_say() or monotonic_ms() >= self._next_poll_ms:
+        if self.has_events() or monotonic_ms() >= self._next_poll_ms:
             return None
         return self.consumer.next_record()
 
@@ -330,7 +324,7 @@ class AsyncConsumer(AsyncClient):
 
         def done(error: KafkaError | None, now: float) -> None:
             if callback is not None:
-                self._told.append(lambda: callback(wanted, error))
+                self._commit_callbacks.append(lambda: callback(wanted, error))
 
         now = monotonic_ms()
         group.commits.commit(wanted, now + self.config.default_api_timeout_ms, done, now)
@@ -386,7 +380,7 @@ class AsyncConsumer(AsyncClient):
     # The end.
 
     def begin_leaving(self) -> None:
-        """The application has to hear that it gives up what it has; see `attend`."""
+        """Queues the rebalance event that takes away what the consumer has; `_handle_events` handles it."""
         self._woken = False
         if self.group is not None:
             with self._lock:
@@ -420,7 +414,7 @@ class AsyncConsumer(AsyncClient):
         try:
             if self._driver is not None and self.core.metadata.version:
                 self.begin_leaving()
-                await self._tell_events()
+                await self._handle_events()
                 await self.leave(
                     CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms, remain=not leave_group
                 )

@@ -102,7 +102,7 @@ class Consumer(Blocking):
     def unsubscribe(self, timeout_ms: float | None = None) -> None:
         """Give up what the group assigned, and leave it; assignments by hand end too."""
         self._twin.begin_leaving()
-        self._tell_events()
+        self._handle_events()
         self._run(self._twin.unsubscribe(timeout_ms))
 
     def group_metadata(self) -> GroupMetadata:
@@ -124,7 +124,7 @@ class Consumer(Blocking):
         with twin.polling():
             while True:
                 twin.note_poll()
-                self._tell_events()
+                self._handle_events()
                 with self._lock:
                     records = twin.try_poll(max_records)
                 remaining = deadline - monotonic_ms()
@@ -132,7 +132,7 @@ class Consumer(Blocking):
                     return records
                 self._run(twin.driver.until(twin.has_news, remaining))
 
-    def _tell_events(self) -> None:
+    def _handle_events(self) -> None:
         twin = self._twin
         while (event := twin.take_event()) is not None:
             try:
@@ -195,7 +195,7 @@ class Consumer(Blocking):
         """Give up what the group assigned, leave it (a static member: only for now), close every connection."""
         if self._thread.is_alive:
             self._twin.begin_leaving()
-            self._tell_events()
+            self._handle_events()
         self._close(lambda: self._twin.close(timeout_ms, leave_group=leave_group))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -4,7 +4,7 @@ Who assigns the partitions, the application or its group (ottla.client.group), m
 looks up positions that are not known (what the group committed, else ListOffsets), checks positions after a
 change of leader (OffsetForLeaderEpoch, KIP-320), and keeps one fetch in flight to each broker, within a session
 (KIP-227). What comes back waits, undecoded, until `drain` takes it; meanwhile the next fetch is under way, as
-long as what waits is less than fetch_max_bytes. A party of the network core; owned by one driver.
+long as what waits is less than fetch_max_bytes. A RequestManager of the network core; owned by one driver.
 """
 
 from collections import deque
@@ -111,8 +111,8 @@ class PartitionPosition:
             and self.not_before_ms <= now
         )
 
-    def trouble(self, now: float, delay_ms: float) -> None:
-        """A fetch went wrong in a way that passes."""
+    def back_off(self, now: float, delay_ms: float) -> None:
+        """A fetch failed with an error that is worth a retry."""
         self.not_before_ms = now + delay_ms
 
     def prefer(self, replica: int, until_ms: float) -> None:
@@ -272,11 +272,11 @@ class ConsumerCore:
         self._config = config
         self._positions: dict[TopicPartition, PartitionPosition] = {}
         self._fetched: deque[FetchedRecords] = deque()
-        self._buffered_bytes = 0
+        self.buffered_bytes = 0  # how much waits to be taken
         self._errors: deque[KafkaError] = deque()
         self._fetcher = Fetcher(network, _fetch_settings(config), self)
         self.finder = PositionFinder(network, config, self._positions, self.report, self._discard)
-        network.parties.append(self)
+        network.request_managers.append(self)
 
     # -- what the application says --------------------------------------------------------------------
 
@@ -379,11 +379,6 @@ class ConsumerCore:
         end = state.last_stable_offset if self._config.read_committed else state.high_watermark
         return None if state.position is None or end < 0 else max(end - state.position, 0)
 
-    @property
-    def buffered_bytes(self) -> int:
-        """How much waits to be taken."""
-        return self._buffered_bytes
-
     def has_data(self) -> bool:
         """Would drain return or raise something?"""
         return bool(self._errors) or any(self._is_drainable(fetched) for fetched in self._fetched)
@@ -406,7 +401,7 @@ class ConsumerCore:
         return out
 
     def next_record(self) -> ConsumerRecord | None:
-        """One record, if that is no trouble at all; None says no more than that `drain` has to be asked."""
+        """The next record, if it is at hand; else None, and `drain` has to be asked."""
         if self._errors or not self._fetched:
             return None
         fetched = self._fetched[0]
@@ -429,7 +424,7 @@ class ConsumerCore:
             records = fetched.take(limit)
         except KafkaError as error:
             # Fetched again next time; whoever wants to get past it seeks.
-            self._buffered_bytes -= fetched.size_bytes
+            self.buffered_bytes -= fetched.size_bytes
             self._discard(fetched.tp)
             state.fetch_offset = state.position if state.position is not None else -1
             self._errors.append(error)
@@ -438,7 +433,7 @@ class ConsumerCore:
         if records:
             out.setdefault(fetched.tp, []).extend(records)
         if fetched.is_empty:
-            self._buffered_bytes -= fetched.size_bytes
+            self.buffered_bytes -= fetched.size_bytes
         else:
             self._fetched.appendleft(fetched)
         return len(records)
@@ -447,7 +442,7 @@ class ConsumerCore:
         """Forget what was fetched for a partition."""
         for fetched in [fetched for fetched in self._fetched if fetched.tp == tp]:
             self._fetched.remove(fetched)
-            self._buffered_bytes -= fetched.size_bytes
+            self.buffered_bytes -= fetched.size_bytes
 
     # -- the turn -------------------------------------------------------------------------------------
 
@@ -464,7 +459,7 @@ class ConsumerCore:
         return min((moment for moment in moments if moment > now), default=float("inf"))
 
     def close(self, now: float) -> None:
-        """Tell the brokers that our sessions are over; nobody waits for the answer."""
+        """Close the fetch sessions at the brokers; nobody waits for the answer."""
         self._fetcher.close(now)
 
     def _note_topics(self, now: float) -> None:
@@ -479,9 +474,9 @@ class ConsumerCore:
     # -- fetching -------------------------------------------------------------------------------------
 
     def _fetches(self, now: float) -> dict[int, dict[TopicPartition, FetchSpec]]:
-        """What to fetch from whom; brokers with a fetch in flight, or in trouble, are left alone."""
+        """What to fetch from whom; brokers with a fetch in flight, or backing off, are left alone."""
         by_node: dict[int, dict[TopicPartition, FetchSpec]] = {}
-        if self._buffered_bytes >= self._config.fetch_max_bytes:
+        if self.buffered_bytes >= self._config.fetch_max_bytes:
             return by_node
         for tp, state in self._positions.items():
             if not state.is_fetchable(now):
@@ -523,12 +518,12 @@ class ConsumerCore:
             state.fetch_offset = fetch.next_offset
             fetched = FetchedRecords(fetch)
             self._fetched.append(fetched)
-            self._buffered_bytes += fetched.size_bytes
+            self.buffered_bytes += fetched.size_bytes
 
     def on_refused(self, tp: TopicPartition, error: KafkaError, node_id: int, now: float) -> None:
         state = self._positions[tp]
         state.attempts += 1
-        state.trouble(now, self._network.retry_delay_ms(state.attempts))
+        state.back_off(now, self._network.retry_delay_ms(state.attempts))
         if state.read_replica(now) == node_id:
             state.prefer(-1, float("-inf"))  # whatever it was, ask the leader
             return
@@ -539,7 +534,7 @@ class ConsumerCore:
 
     def on_corrupt(self, tp: TopicPartition, error: KafkaError) -> None:
         self._errors.append(error)
-        self._positions[tp].trouble(float("inf"), 0)
+        self._positions[tp].back_off(float("inf"), 0)
 
     def on_node_error(self, node_id: int, error: KafkaError, now: float) -> None:
         if not error.code.retriable:

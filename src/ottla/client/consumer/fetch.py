@@ -213,7 +213,7 @@ class Fetcher:
         return not self._in_flight
 
     def is_free(self, node_id: int, now: float) -> bool:
-        """Not with a fetch in flight, nor in trouble."""
+        """Not with a fetch in flight, nor while backing off."""
         return node_id not in self._in_flight and self._not_before.get(node_id, now) <= now
 
     def next_deadline(self, now: float) -> float:
@@ -271,7 +271,7 @@ class Fetcher:
         self._network.send(node_id, request, version, answered, now, timeout_ms, settings.channel)
 
     def close(self, now: float) -> None:
-        """Tell the brokers that our sessions are over; nobody waits for the answer."""
+        """Close the fetch sessions at the brokers; nobody waits for the answer."""
         channel = self._settings.channel
         for node_id, session in self._sessions.items():
             if session.session_id and self._network.ready(node_id, now, channel):

@@ -65,7 +65,7 @@ class RangeRead:
     One fetch is in flight at a time, without a session (a range is read once); it is sent as soon as the one before
     has been answered, so that the broker works while the caller does. It has no connection of its own: what is in the
     range is there, so that a fetch is rarely held, and a worker that reads one range is spared a second handshake.
-    What goes wrong in passing is tried again until `timeout_ms` have gone by without progress. A party of the network
+    Retriable errors are tried again until `timeout_ms` have gone by without progress. A RequestManager of the network
     core; owned by one RawFetcher.
     """
 
@@ -104,11 +104,11 @@ class RangeRead:
         self._attempts = 0
         self._not_before_ms = float("-inf")
         self._deadline_ms = float("inf")
-        self._last_trouble: str | None = None
+        self._last_failure: str | None = None
         self._visible_end = -1  # how far one may read, by the last answer
         self._found_nothing = False  # though there should have been something: asked once more
         self._offsets_read = self._bytes_read = 0
-        network.parties.append(self)
+        network.request_managers.append(self)
 
     # -- what the fetcher asks ------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class RangeRead:
     def close(self) -> None:
         """No more turns; an answer that is under way is not looked at."""
         self.position = self._end_offset
-        self._network.parties = [party for party in self._network.parties if party is not self]
+        self._network.remove_request_manager(self)
 
     @property
     def _is_over(self) -> bool:
@@ -191,7 +191,7 @@ class RangeRead:
 
     def on_fetched(self, fetch: CompletedFetch, preferred_replica: int, now: float) -> None:
         self._watch.confirm()
-        self._attempts, self._last_trouble = 0, None
+        self._attempts, self._last_failure = 0, None
         self._visible_end = fetch.last_stable_offset if self._read_committed else fetch.high_watermark
         if fetch.next_offset == fetch.fetch_offset:
             self._on_nothing(now)
@@ -227,7 +227,7 @@ class RangeRead:
             self.error = error
             return
         self._attempts += 1
-        self._last_trouble = error.message or error.code.name
+        self._last_failure = error.message or error.code.name
         self._not_before_ms = now + self._network.retry_delay_ms(self._attempts)
 
     def _advance(self, offset: int, now: float) -> None:
@@ -245,14 +245,14 @@ class RangeRead:
 
     def _timed_out(self) -> KafkaError:
         waited = f"{self._timeout_ms:.0f} ms"
-        if self._last_trouble is None and 0 <= self._visible_end <= self.position:
+        if self._last_failure is None and 0 <= self._visible_end <= self.position:
             name = "last stable offset" if self._read_committed else "high watermark"
             hint = ": a transaction is still open" if self._read_committed else ""
             return TimedOut(
                 f"{self.tp}: the {name} stayed at {self._visible_end} for {waited}, "
                 f"the range ends at {self._end_offset}{hint}"
             )
-        why = self._network.trouble() or self._last_trouble
+        why = self._network.describe_failures() or self._last_failure
         detail = f" ({why})" if why else ""
         return TimedOut(f"{self.tp}: nothing could be fetched at offset {self.position} for {waited}{detail}")
 

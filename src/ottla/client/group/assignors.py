@@ -138,7 +138,7 @@ class Assignor(Protocol):
     cooperative: bool  # whether members may keep partitions while they rebalance (KIP-429)
 
     def user_data(self, topics: Iterable[str]) -> bytes | None:
-        """What to tell the leader's assignor in the subscription."""
+        """The subscription's user data, for the leader's assignor."""
         ...
 
     def assign(

@@ -5,7 +5,7 @@
 The coordinator forms generations; one member, the leader, runs the assignor. Before an eager member joins again
 it gives up all it has; a cooperative one keeps it, and gives up only what the new assignment takes away. Whatever
 the broker answers, the member ends up joined again or with an error for the application. No clock, socket or
-await: the group core gives it its turns and tells the application what it decides.
+await: the group core gives it its turns and passes what it decides to the application.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -337,7 +337,7 @@ class ClassicMember:
         self._hand_over(partitions, now)
 
     def _hand_over(self, partitions: list[TopicPartition], now: float) -> None:
-        """Tell the application what it has now."""
+        """Push the changes to what the application has."""
         owned = set(self._group.owned)
         if any(tp.topic not in self._joined_topics for tp in partitions):
             self._rejoin = "the assignment does not match the subscription"
@@ -347,7 +347,7 @@ class ClassicMember:
             self._rejoin = "partitions were given up for others"
         self._group.push(Change.ASSIGNED, set(partitions) - owned)
 
-    # -- trouble --------------------------------------------------------------------------------------
+    # -- errors ---------------------------------------------------------------------------------------
 
     def _on_refused(self, code: ErrorCode, what: str, now: float) -> None:
         """A join or a sync came to nothing: start again, unless that is no use."""

@@ -3,7 +3,7 @@
 The broker assigns; the member says what it subscribes to and what it holds, and brings what it holds step by step
 to what it is assigned: gives up first, then takes, then says so. A member the broker no longer knows has lost
 what it held and joins again, with epoch 0, under the id it gave itself. No clock, socket or await: the group
-core gives it its turns and tells the application what changes hands.
+core gives it its turns and passes what changes hands to the application.
 """
 
 from collections.abc import Callable

@@ -96,7 +96,7 @@ def _flat(grouped: Iterable[ProtocolTopicPartitions]) -> Iterable[TopicPartition
     return (TopicPartition(entry.topic, number) for entry in grouped for number in entry.partitions)
 
 
-# -- what sticky assignors tell each other --------------------------------------------------------------------
+# -- the user data of sticky assignors ------------------------------------------------------------------------
 
 
 def encode_sticky(partitions: Iterable[TopicPartition], generation: int) -> bytes:

@@ -91,10 +91,9 @@ class Delivery:
 
 
 class ProducerBatch:
-    """Records for one partition that go together: appended one by one, or (`finished`) encoded by somebody else."""
+    """Records for one partition that go together: appended one by one, or encoded already by somebody else."""
 
     __slots__ = (
-        "_finished_count",
         "attempts",
         "base_offset",
         "base_sequence",
@@ -110,6 +109,7 @@ class ProducerBatch:
         "not_before_ms",
         "producer_epoch",
         "producer_id",
+        "record_count",
         "records",
         "sequence_was_reset",
         "size_bytes",
@@ -117,15 +117,22 @@ class ProducerBatch:
         "tp",
     )
 
-    def __init__(self, tp: TopicPartition, created_ms: float) -> None:
+    def __init__(
+        self,
+        tp: TopicPartition,
+        created_ms: float,
+        encoded: bytearray | None = None,
+        record_count: int = 0,
+    ) -> None:
+        """`encoded` is a whole batch that lacks only its producer and number; it belongs to this one from here on."""
         self.tp = tp
         self.created_ms = created_ms
-        self._finished_count = 0
+        self.record_count = record_count
         self.records: list[NewRecord] = []
         self.deliveries: list[Delivery] = []
         self.timestamps: Sequence[int] = ()
-        self.size_bytes = HEADER_SIZE
-        self.full = False
+        self.size_bytes = HEADER_SIZE if encoded is None else len(encoded)
+        self.full = encoded is not None
         self.attempts = 0
         self.not_before_ms = float("-inf")
         self.in_flight = False
@@ -133,23 +140,12 @@ class ProducerBatch:
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.base_sequence = NO_SEQUENCE
         self.sequence_was_reset = False
-        self.encoded: bytearray | None = None
+        self.encoded = encoded
         self.has_callbacks = False
         self.is_done = False
         self.error: KafkaError | None = None
         self.base_offset: int = NO_OFFSET
         self.log_append_time_ms: int = NO_TIMESTAMP
-
-    @classmethod
-    def finished(cls, tp: TopicPartition, data: bytearray, count: int, created_ms: float) -> "ProducerBatch":
-        """A whole batch that lacks only its producer and number. `data` belongs to it from here on."""
-        batch = cls(tp, created_ms)
-        batch.encoded, batch.size_bytes, batch._finished_count = data, len(data), count
-        batch.full = True
-        return batch
-
-    def __len__(self) -> int:
-        return self._finished_count or len(self.deliveries)
 
     @property
     def has_sequence(self) -> bool:
@@ -157,7 +153,7 @@ class ProducerBatch:
 
     def set_producer(self, producer_id: int, epoch: int, base_sequence: int) -> None:
         """Number the batch. Its bytes, if they are there already, are mended with it."""
-        if self.has_sequence:
+        if self.base_sequence != NO_SEQUENCE:
             self.sequence_was_reset = True
         self.producer_id, self.producer_epoch, self.base_sequence = producer_id, epoch, base_sequence
         if self.encoded is not None:
@@ -187,18 +183,21 @@ class ProducerBatch:
                 part.full, part.attempts = True, self.attempts
                 parts.append(part)
             part = parts[-1]
-            delivery._move(part, len(part.deliveries))
+            delivery._move(part, part.record_count)
             part.records.append(record)
             part.deliveries.append(delivery)
+            part.record_count += 1
             part.size_bytes += size
         return parts
 
     def finish(self, base_offset: int, log_append_time_ms: int, error: KafkaError | None) -> None:
-        """The outcome is known; tell whoever asked to hear."""
+        """The outcome is known: deliveries have it, and their callbacks are called."""
         assert not self.is_done
         self.base_offset, self.log_append_time_ms, self.error = base_offset, log_append_time_ms, error
-        self.timestamps = [record[0] for record in self.records]
-        self.records, self.encoded = [], None
+        if self.records:
+            self.timestamps = [record[0] for record in self.records]
+            self.records = []
+        self.encoded = None
         self.is_done = True
         if self.has_callbacks:
             for delivery in self.deliveries:
@@ -266,9 +265,10 @@ class RecordAccumulator:
         elif batch.size_bytes + size_bytes > self._batch_size:
             batch.full = True
             batch, is_news = self._open(tp, queue, now), True
-        delivery = self._delivery_type(batch, len(batch.records))
+        delivery = self._delivery_type(batch, batch.record_count)
         batch.records.append(record)
         batch.deliveries.append(delivery)
+        batch.record_count += 1
         batch.size_bytes += size_bytes
         self.used_bytes += size_bytes
         if batch.size_bytes >= self._batch_size:

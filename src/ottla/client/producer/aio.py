@@ -116,7 +116,8 @@ class AsyncProducer(AsyncClient):
         try:
             if not await self.driver.until(lambda: accumulator.has_room(size), self._max_block_ms):
                 raise BufferExhausted(
-                    f"buffer_memory stayed full for {self._max_block_ms} ms ({self.core.trouble() or 'slow broker'})"
+                    f"buffer_memory stayed full for {self._max_block_ms} ms "
+                    f"({self.core.describe_failures() or 'slow broker'})"
                 )
         finally:
             accumulator.blocked = False
@@ -205,9 +206,9 @@ class AsyncProducer(AsyncClient):
         self.wake()
         limit = self._max_block_ms if timeout_ms is None else timeout_ms
         if not await self.driver.until(lambda: operation.is_done, limit):
-            trouble = self.core.trouble()
+            failures = self.core.describe_failures()
             raise TimedOut(
-                f"{operation.name} is not done after {limit:g} ms" + (f" ({trouble})" if trouble else "")
+                f"{operation.name} is not done after {limit:g} ms" + (f" ({failures})" if failures else "")
             )
         if operation.error is not None:
             raise operation.error

@@ -10,6 +10,7 @@ Rules: a batch is in a partition's `in_flight` from the moment it is numbered un
 waits for another try. Owned by the sender.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from enum import Enum
 
@@ -54,7 +55,7 @@ class PartitionSequences:
         self.next_sequence, self.last_acked_sequence = 0, NO_SEQUENCE
         for batch in self.in_flight:
             batch.set_producer(producer_id, epoch, self.next_sequence)
-            self.next_sequence = increment_sequence(self.next_sequence, len(batch))
+            self.next_sequence = increment_sequence(self.next_sequence, batch.record_count)
 
 
 class OnGap(Enum):
@@ -74,7 +75,7 @@ class ProducerIdentity:
         self._on_gap = on_gap
         self.producer_id: int = NO_PRODUCER_ID
         self.epoch = NO_PRODUCER_EPOCH
-        self._partitions: dict[TopicPartition, PartitionSequences] = {}
+        self.partitions: defaultdict[TopicPartition, PartitionSequences] = defaultdict(PartitionSequences)
         self._unresolved: dict[TopicPartition, int] = {}  # -> the number after the batch that was given up
         self._to_restart: set[TopicPartition] = set()
 
@@ -89,25 +90,19 @@ class ProducerIdentity:
             self._unresolved.clear()  # under a new epoch every number is free
             self._to_restart.clear()
 
-    def of(self, tp: TopicPartition) -> PartitionSequences:
-        sequences = self._partitions.get(tp)
-        if sequences is None:
-            sequences = self._partitions[tp] = PartitionSequences()
-        return sequences
-
-    # -- before sending -------------------------------------------------------------------------------
+    # -- before sending: asked for each batch and in each turn, so no properties and no helpers -----------
 
     def may_send(self, batch: ProducerBatch) -> bool:
         """May this batch, the first in its queue, go out now?"""
-        # Asked for each batch and in each turn: no properties.
         if self.producer_id == NO_PRODUCER_ID:
             return False
-        sequences = self._partitions.get(batch.tp) or self.of(batch.tp)
+        sequences = self.partitions[batch.tp]
         if batch.base_sequence == NO_SEQUENCE:
             if sequences.in_flight:
                 if len(sequences.in_flight) >= MAX_IN_FLIGHT_WITH_IDEMPOTENCE:
                     return False  # what a broker remembers of a producer
-                if sequences.last_acked_sequence == NO_SEQUENCE or self._is_stale(sequences):
+                is_stale = sequences.producer_id != self.producer_id or sequences.epoch != self.epoch
+                if sequences.last_acked_sequence == NO_SEQUENCE or is_stale:
                     # A partition that does not know us takes any number as the first: only once it has 0 may others
                     # follow. And number 0 of a new epoch must not overtake what is left of the old one.
                     return False
@@ -117,24 +112,22 @@ class ProducerIdentity:
 
     def number(self, batch: ProducerBatch) -> None:
         """Give the batch its number, once; a retry keeps it."""
-        if batch.has_sequence:
+        if batch.base_sequence != NO_SEQUENCE:
             return
-        sequences = self.of(batch.tp)
-        if self._is_stale(sequences):
+        sequences = self.partitions[batch.tp]
+        if sequences.producer_id != self.producer_id or sequences.epoch != self.epoch:
             assert not sequences.in_flight
             sequences.restart(self.producer_id, self.epoch)
         batch.set_producer(self.producer_id, self.epoch, sequences.next_sequence)
-        sequences.next_sequence = increment_sequence(sequences.next_sequence, len(batch))
+        sequences.next_sequence = increment_sequence(sequences.next_sequence, batch.record_count)
         sequences.in_flight.append(batch)
-
-    def _is_stale(self, sequences: PartitionSequences) -> bool:
-        return (sequences.producer_id, sequences.epoch) != (self.producer_id, self.epoch)
 
     # -- after the answer -----------------------------------------------------------------------------
 
     def acknowledged(self, batch: ProducerBatch, base_offset: int) -> None:
-        sequences, count = self.of(batch.tp), len(batch)
-        if self._is_current(batch, sequences):
+        sequences = self.partitions[batch.tp]
+        count = batch.record_count
+        if batch.producer_id == sequences.producer_id and batch.producer_epoch == sequences.epoch:
             last = increment_sequence(batch.base_sequence, count - 1)
             if sequences.last_acked_sequence == NO_SEQUENCE or is_after(last, sequences.last_acked_sequence):
                 sequences.last_acked_sequence = last
@@ -145,30 +138,30 @@ class ProducerIdentity:
 
     def failed(self, batch: ProducerBatch, *, number_is_free: bool) -> None:
         """The batch is given up. If its number is surely unused, what comes after has to be numbered anew."""
-        self._forget(batch, self.of(batch.tp))
+        self._forget(batch, self.partitions[batch.tp])
         if number_is_free:
             self._restart_later(batch.tp)
 
     def split(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
         """The batch was refused for its size: its parts share its numbers among them."""
-        sequences = self.of(batch.tp)
+        sequences = self.partitions[batch.tp]
         sequence = batch.base_sequence
         for part in parts:
             part.set_producer(batch.producer_id, batch.producer_epoch, sequence)
             part.sequence_was_reset = batch.sequence_was_reset
-            sequence = increment_sequence(sequence, len(part))
+            sequence = increment_sequence(sequence, part.record_count)
         place = sequences.in_flight.index(batch)
         sequences.in_flight[place : place + 1] = parts
 
     def given_up(self, batch: ProducerBatch) -> None:
         """The batch's time is over while nobody knows whether it was written."""
         if batch.has_sequence:
-            self._unresolved[batch.tp] = increment_sequence(batch.base_sequence, len(batch))
-        self._forget(batch, self.of(batch.tp))
+            self._unresolved[batch.tp] = increment_sequence(batch.base_sequence, batch.record_count)
+        self._forget(batch, self.partitions[batch.tp])
 
     def may_retry(self, batch: ProducerBatch, error: ErrorCode, log_start_offset: int) -> bool:
         """The broker says that a number is wrong: is it worth another try, perhaps under a new epoch?"""
-        sequences = self.of(batch.tp)
+        sequences = self.partitions[batch.tp]
         if self._on_gap is OnGap.FAIL:
             if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 return (
@@ -213,7 +206,7 @@ class ProducerIdentity:
     def resolve(self) -> None:
         """Where all that was in flight has come back, see whether a batch given up was written or not."""
         for tp in list(self._unresolved):
-            sequences = self.of(tp)
+            sequences = self.partitions[tp]
             if sequences.in_flight:
                 continue
             if not sequences.is_next(sequences.next_sequence):
@@ -231,13 +224,13 @@ class ProducerIdentity:
         else:
             self.epoch += 1
             for tp in self._to_restart:
-                self.of(tp).restart(self.producer_id, self.epoch)
+                self.partitions[tp].restart(self.producer_id, self.epoch)
                 self._unresolved.pop(tp, None)
         self._to_restart.clear()
 
     def _renumber_later(self, tp: TopicPartition) -> None:
         """The id itself is used up: batches lose their number and get one with the next id."""
-        sequences = self.of(tp)
+        sequences = self.partitions[tp]
         for batch in sequences.in_flight:
             batch.set_producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
         sequences.in_flight.clear()
@@ -245,10 +238,6 @@ class ProducerIdentity:
 
     def _restart_later(self, tp: TopicPartition) -> None:
         self._to_restart.add(tp)
-
-    @staticmethod
-    def _is_current(batch: ProducerBatch, sequences: PartitionSequences) -> bool:
-        return (batch.producer_id, batch.producer_epoch) == (sequences.producer_id, sequences.epoch)
 
     @staticmethod
     def _forget(batch: ProducerBatch, sequences: PartitionSequences) -> None:

@@ -98,21 +98,23 @@ class RawProducer:
         `data` belongs to the producer from here on. MESSAGE_TOO_LARGE if it is larger than a request may be.
         """
         assert records_count > 0, "a batch holds at least one record"
-        self._check()
+        sender, accumulator = self.sender, self._accumulator
+        if sender.fatal is not None:
+            raise sender.fatal
         if len(data) > self._max_request_bytes:
             raise RecordTooLarge(
                 f"{tp}: a batch of {records_count} record(s) has {len(data)} bytes, "
                 f"max.request.size allows {self._max_request_bytes}"
             )
-        accumulator = self._accumulator
-        accumulator.add(ProducerBatch.finished(tp, data, records_count, self._client.now_ms()))
+        accumulator.add(ProducerBatch(tp, self._client.now_ms(), data, records_count))
         if self._partitions is not None:
             self._partitions.uses(tp)
         if accumulator.used_bytes > self._buffer_bytes:
             self._wait(lambda: accumulator.used_bytes <= self._buffer_bytes)
-        elif (accumulator.used_bytes - self.sender.in_flight_bytes) * 2 >= self._max_request_bytes:
+            self._check()
+        elif (accumulator.used_bytes - sender.in_flight_bytes) * 2 >= self._max_request_bytes:
             self._client.turn()
-        self._check()
+            self._check()
 
     def flush(self) -> dict[TopicPartition, Written]:
         """Wait until everything is written; what was written since the producer was made, per partition."""
@@ -147,7 +149,7 @@ class RawProducer:
             self.sender.fail(ProducerFenced(words) if fenced else error)
             return
         first, last, before = self._written.get(batch.tp) or Written(NO_OFFSET, NO_OFFSET, 0)
-        base_offset, count = batch.base_offset, len(batch)
+        base_offset, count = batch.base_offset, batch.record_count
         if base_offset != NO_OFFSET:
             first = base_offset if first == NO_OFFSET else min(first, base_offset)
             last = max(last, base_offset + count - 1)

@@ -4,8 +4,9 @@ Each turn (`step`) looks which batches of the accumulator are due, sends them to
 come back. Order within a partition is kept also when batches are sent again: with idempotence by sequence numbers (up
 to five batches in flight), without it only if max_in_flight_requests_per_connection is 1, as in the Java client.
 
-It knows batches, not records, and what it is told by its owner, a ProducerCore or a RawProducer: who the producer is,
-where partitions are (Places), which of them belong to the transaction (Membership). A party of the network core.
+It knows batches, not records. Its owner, a ProducerCore or a RawProducer, gives it the rest: who the producer is,
+where partitions are (Places), which of them belong to the transaction (Membership). A RequestManager of the
+network core.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,12 +92,12 @@ class Sender:
         self.fatal: KafkaError | None = None
         self.in_flight_bytes = 0
         self._muted: set[TopicPartition] = set()
-        network.parties.append(self)
+        network.request_managers.append(self)
 
     def close(self, error: KafkaError) -> None:
         """No more turns; what is not written fails."""
         self.fail(error)
-        self._network.parties = [party for party in self._network.parties if party is not self]
+        self._network.remove_request_manager(self)
 
     # -- the turn -------------------------------------------------------------------------------------
 
@@ -198,7 +199,8 @@ class Sender:
         for batch in batches:
             if self.identity is not None:
                 self.identity.number(batch)
-            batch.encode(settings.codec, settings.compression_level, transactional=transactional)
+            if batch.encoded is None:
+                batch.encode(settings.codec, settings.compression_level, transactional=transactional)
             batch.attempts += 1
             if settings.in_order:
                 self._muted.add(batch.tp)
@@ -234,10 +236,7 @@ class Sender:
         )
 
         def answered(response: Any, error: KafkaError | None, now: float) -> None:
-            if error is not None:
-                self._on_lost(batches, error, now)
-            else:
-                self._on_response(batches, names, response, now)
+            self._on_response(batches, names, response, error, now)
 
         self._network.send(node_id, request, version, answered, now, timeout_ms)
 
@@ -262,40 +261,37 @@ class Sender:
 
     # -- answers --------------------------------------------------------------------------------------
 
-    def _on_lost(self, batches: list[ProducerBatch], error: KafkaError, now: float) -> None:
-        for batch in batches:
-            self._landed(batch)
-            if not batch.is_done:
-                self._retry_or_fail(batch, error, -1, now)
-
     def _on_response(
-        self, batches: list[ProducerBatch], names: dict[Uuid, str] | None, response: Any, now: float
+        self,
+        batches: list[ProducerBatch],
+        names: dict[Uuid, str] | None,
+        response: Any,
+        error: KafkaError | None,
+        now: float,
     ) -> None:
         """`names` are the topics by the ids they were sent under, None if they went by name."""
-        nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
         answers: dict[tuple[str | None, int], Any] = {}
-        for topic in response.responses:
-            name = topic.name if names is None else names.get(topic.topic_id)
-            for answer in topic.partition_responses:
-                answers[name, answer.index] = answer
+        if error is None:
+            for topic in response.responses:
+                name = topic.name if names is None else names.get(topic.topic_id)
+                for answer in topic.partition_responses:
+                    answers[name, answer.index] = answer
         for batch in batches:
-            self._landed(batch)
-            answer = answers.get(batch.tp)
+            batch.in_flight = False
+            self.in_flight_bytes -= batch.size_bytes
+            self._muted.discard(batch.tp)
             if batch.is_done:
                 continue  # given up while it was on its way
-            if answer is None:
+            if error is not None:
+                self._retry_or_fail(batch, error, -1, now)
+            elif (answer := answers.get(batch.tp)) is not None:
+                self._on_answer(batch, answer, response.node_endpoints, now)
+            else:
                 missing = ConnectionLost(f"the answer says nothing about {batch.tp}")
                 self._retry_or_fail(batch, missing, -1, now)
-            else:
-                self._on_answer(batch, answer, nodes, now)
 
-    def _landed(self, batch: ProducerBatch) -> None:
-        batch.in_flight = False
-        self.in_flight_bytes -= batch.size_bytes
-        self._muted.discard(batch.tp)
-
-    def _on_answer(self, batch: ProducerBatch, answer: Any, nodes: list[Node], now: float) -> None:
-        code = error_of(answer.error_code)
+    def _on_answer(self, batch: ProducerBatch, answer: Any, endpoints: Sequence[Any], now: float) -> None:
+        code = error_of(answer.error_code) if answer.error_code else None
         if code is None or code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             # A duplicate so old that the broker does not know its offset any more is written all the same.
             offset = answer.base_offset if code is None else NO_OFFSET
@@ -309,6 +305,7 @@ class Sender:
             return
         leader = answer.current_leader
         if leader.leader_id >= 0:
+            nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in endpoints]
             self._metadata.leader_hint(batch.tp, leader.leader_id, leader.leader_epoch, nodes)
         error = KafkaError(code, explain(batch.tp, code, answer))
         self._retry_or_fail(batch, error, answer.log_start_offset, now)
@@ -351,10 +348,10 @@ class Sender:
             if batch.is_done:
                 continue
             self.accumulator.remove_queued(batch)
-            trouble = self._network.trouble()
+            failures = self._network.describe_failures()
             error = TimedOut(
-                f"{len(batch)} record(s) for {batch.tp} were not delivered within {timeout_ms:.0f} ms"
-                + (f" ({trouble})" if trouble else "")
+                f"{batch.record_count} record(s) for {batch.tp} were not delivered within {timeout_ms:.0f} ms"
+                + (f" ({failures})" if failures else "")
             )
             if self.identity is not None:
                 self.identity.given_up(batch)

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from ottla.client.admin.types import TransactionDescription, TransactionListing
 from ottla.client.inline import InlineClient
 from ottla.client.network import Ask, group_coordinator, transaction_coordinator
 from ottla.client.offsets import (
@@ -27,7 +26,14 @@ from ottla.client.offsets import (
     offset_fetch_request,
 )
 from ottla.client.transaction import messages
-from ottla.client.transaction.messages import FENCED, TRANSACTION_VERSION, ProducerIdAndEpoch, TxnHandle
+from ottla.client.transaction.messages import (
+    FENCED,
+    TRANSACTION_VERSION,
+    ProducerIdAndEpoch,
+    TransactionDescription,
+    TransactionListing,
+    TxnHandle,
+)
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 

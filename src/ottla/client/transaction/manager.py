@@ -10,7 +10,7 @@ whoever waits for it may stop waiting, the operation goes on. Owned by the produ
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -19,7 +19,6 @@ from ottla.client.config import ProducerConfig
 from ottla.client.errors import Closed, ProducerFenced, StateError, TransactionAbortable, TransactionAborted
 from ottla.client.network import Ask, NetworkCore
 from ottla.client.offsets import GroupMetadata, OffsetAndMetadata, offset_commit_error
-from ottla.client.producer.accumulator import RecordAccumulator
 from ottla.client.transaction.messages import (
     FENCED,
     NOBODY,
@@ -87,7 +86,7 @@ _FATAL_FOR_A_BATCH = frozenset(
 
 
 class Operation:
-    """Something that takes a while; `is_done` tells when, `error` how."""
+    """Something that takes a while: `is_done` when it is over, `error` if it failed."""
 
     __slots__ = ("error", "is_done", "name")
 
@@ -150,7 +149,7 @@ class TransactionPartitions:
         self._to_add.clear()
 
     def step(self, now: float) -> bool:
-        """Tell the coordinator of new partitions; True if it may have heard of the transaction by that."""
+        """Send new partitions to the coordinator; True if it may know of the transaction by that."""
         if not self._to_add or self._adding:
             return False
         adding = self._adding = self._to_add
@@ -272,10 +271,18 @@ class _Identity(Protocol):
     def assigned(self, producer_id: int, epoch: int) -> None: ...
 
 
+class _Accumulator(Protocol):
+    hurry: int
+
+    @property
+    def incomplete(self) -> Collection[object]: ...
+
+
 class _Producer(Protocol):
     """What the manager needs of the producer whose transactions it manages (the Sender)."""
 
-    accumulator: RecordAccumulator
+    @property
+    def accumulator(self) -> _Accumulator: ...
 
     @property
     def identity(self) -> _Identity | None: ...
@@ -423,7 +430,7 @@ class TransactionManager:
         self._needs_epoch |= numbered  # its numbers are lost, or used by we know not what
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
             fatal = error.code in _FATAL_FOR_A_BATCH
-            self.fail(error) if fatal else self.spoil(error)
+            self.fail(error) if fatal else self.transition_to_abortable_error(error)
 
     # -- errors ---------------------------------------------------------------------------------------
 
@@ -437,10 +444,11 @@ class TransactionManager:
         elif code not in _ABORTABLE or (of_end and self.state is State.ABORTING):
             self.fail(KafkaError(code, words))
         else:
-            self.spoil(KafkaError(code, words))  # no more than that it is being aborted already
+            # Does nothing while the transaction is being aborted already.
+            self.transition_to_abortable_error(KafkaError(code, words))
         return self.error or KafkaError(code, words)
 
-    def spoil(self, error: KafkaError) -> None:
+    def transition_to_abortable_error(self, error: KafkaError) -> None:
         """From here the transaction can only be aborted."""
         if self.state not in (State.IN_TRANSACTION, State.COMMITTING):
             return

@@ -4,13 +4,12 @@ Each function builds an Ask: the request, whom it is for, which versions may car
 whoever sends it (TransactionManager, the admin client, ottla.client.transaction.by_id). Pure.
 
 With version 2 of transactions (KIP-890) brokers add partitions and groups to a transaction by themselves, and every
-end of one raises the producer's epoch. A broker tells by the version of a request which is meant: hence the caps.
+end of one raises the producer's epoch. The version of a request says which of the two is meant: hence the caps.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ottla.client.admin.types import TransactionDescription, TransactionListing
 from ottla.client.errors import ProducerFenced, UnsupportedVersion
 from ottla.client.network import Ask, Target, To, group_coordinator, transaction_coordinator
 from ottla.client.offsets import GroupMetadata, OffsetAndMetadata, by_topic, offset_commit_error
@@ -65,6 +64,28 @@ class TxnHandle(NamedTuple):
     transactional_id: str
     producer_id: int
     producer_epoch: int
+
+
+class TransactionListing(NamedTuple):
+    """A transactional id in the list."""
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    state: str
+
+
+class TransactionDescription(NamedTuple):
+    """A transactional id in full; start_time_ms is None between transactions."""
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    start_time_ms: int | None
+    partitions: tuple[TopicPartition, ...]
 
 
 def init_producer_id(
@@ -190,7 +211,7 @@ def txn_offset_commit(
 
 
 def _txn_commit_for_version(request: TxnOffsetCommitRequest, version: int) -> TxnOffsetCommitRequest:
-    """Before version 3 the group is not told who commits (KIP-447)."""
+    """Before version 3 the request does not name the group's member (KIP-447)."""
     if version >= 3:
         return request
     return TxnOffsetCommitRequest(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 _DOCS = {
     # What the keys of a broker do: the node itself, its network, its logs, replication and transactions.
-    "broker.heartbeat.interval.ms": "How often a broker tells the controller that it is alive.",
+    "broker.heartbeat.interval.ms": "How often a broker sends a heartbeat to the controller.",
     "broker.id": "The same as node.id.",
     "broker.rack": "The rack or zone this broker is in.",
     "broker.session.timeout.ms": "Without a heartbeat for this long a broker is fenced.",
@@ -37,7 +37,7 @@ _DOCS = {
     "metadata.max.retention.ms": "How long metadata log and snapshots are kept.",
     "node.id": "This node's number in the cluster.",
     "process.roles": "What this node is: broker, controller, or both.",
-    "advertised.listeners": "Addresses told to clients, where they differ from `listeners`.",
+    "advertised.listeners": "The addresses that clients connect to, where they differ from `listeners`.",
     "authorizer.class.name": "The class that decides who may do what; empty means everybody everything.",
     "background.threads": "Threads for background work.",
     "config.providers": "Names of the sources that ${...} in values may come from.",

@@ -4,7 +4,8 @@ Also what every manager is to the shard (Manager), and work that takes longer th
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.coordinator.group.assignors.api import PartitionAssignor
 from ottla.coordinator.group.assignors.loading import load_assignors
@@ -35,31 +36,24 @@ class Caller(NamedTuple):
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class FollowUp(Generic[T]):
+    """What comes of work done elsewhere: a decision, made as any other on the group's shard, if it is still here."""
+
+    group_id: str
+    # Given what came out, and the time.
+    then: Callable[[T, int], CoordinatorResult[Any]]
+    # Nothing came out (the work raised, or the decision was not written): repairs what is not in the log.
+    failed: Callable[[KafkaError], None]
+
+
 class Background(Protocol):
-    """Work done elsewhere that comes back as a decision, made as any other on the group's shard, if it is still here.
+    """Where work is done that takes longer than the loop has time for; given by the node."""
 
-    Given by the node. If nothing comes back (the work raised, or the decision was not written), `failed` is told why,
-    and repairs what is not in the log.
-    """
+    def in_thread(self, work: Callable[[], T], follow_up: FollowUp[T]) -> None: ...
 
-    def in_thread(
-        self,
-        group_id: str,
-        work: Callable[[], T],
-        then: Callable[[T, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
-        """Compute in a thread; `then` is given what came out and the time."""
-        ...
-
-    def in_slices(
-        self,
-        group_id: str,
-        work: Iterator[T | None],
-        then: Callable[[T, int], CoordinatorResult[Any]],
-        failed: Callable[[KafkaError], None],
-    ) -> None:
-        """Compute on the loop, a slice a turn: the work yields None after each slice, and at last what came out."""
+    def in_slices(self, work: Iterator[T | None], follow_up: FollowUp[T]) -> None:
+        """On the loop, a slice a turn: the work yields None after each slice, and at last what came out."""
         ...
 
 

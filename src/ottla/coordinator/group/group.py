@@ -7,13 +7,13 @@ from typing import NamedTuple, Protocol
 from ottla.coordinator.shard import CoordinatorRecord
 from ottla.model.ids import Uuid
 
-# Is told the name and id of a topic and a partition; raises if this one may not be committed. The newer protocols
-# know since which epoch a member owns a partition, and take from it what it was assigned then.
+# Called with a topic's name, its id and a partition; raises if an offset for it may not be committed. The newer
+# protocols know since which epoch a member owns a partition, and accept its commits for that one from this epoch on.
 CommitPartitionValidator = Callable[[str, Uuid, int], None]
 
 
 class GroupType(StrEnum):
-    """The kinds of groups, by the names that ListGroups tells."""
+    """The kinds of groups, by the names in answers to ListGroups."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -40,7 +40,7 @@ class Group(Protocol):
     def protocol_type(self) -> str: ...
 
     def state_name(self, *, committed: bool = True) -> str:
-        """The state's name as ListGroups and the describe calls tell it."""
+        """The state's name in answers to ListGroups and the describe requests."""
         ...
 
     def is_empty(self) -> bool:
@@ -50,7 +50,7 @@ class Group(Protocol):
     def validate_offset_commit(
         self, member_id: str, group_instance_id: str | None, epoch: int, *, transactional: bool, version: int
     ) -> CommitPartitionValidator | None:
-        """May this member of this generation or epoch commit? Raises what it is told otherwise.
+        """May this member of this generation or epoch commit? Raises the error for its answer if not.
 
         None if it may commit anything; else what every partition is to be asked of.
         """

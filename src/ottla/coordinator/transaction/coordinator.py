@@ -11,7 +11,7 @@ ListTransactions names transactional ids by state, producer id, duration and a p
 regular expression of RE2, because that cannot be made to run for ever on the broker's loop; Java's look-around and
 back-references are refused as invalid.
 
-Rules: pure; a decision raises the KafkaError that its asker is told, or gives a CoordinatorResult.
+Rules: pure; a decision returns a CoordinatorResult, or raises the KafkaError for the answer.
 
 Owner: a CoordinatorContext of the transaction coordinator's runtime.
 """
@@ -190,7 +190,7 @@ class TransactionCoordinator:
         if ask.expected is not None and not row.accepts(ask.expected):
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
         if row.state is S.ONGOING:
-            # The abort's epoch is never told: the client comes again and gets the one after it.
+            # The epoch of the abort is never given to a client: it asks again and gets the one after it.
             return self._fence(ask.transactional_id, row, now_ms, Outcome(ErrorCode.CONCURRENT_TRANSACTIONS))
         changed = self._initialized(row, ask.expected, timeout_ms, now_ms)
         outcome = Outcome(ErrorCode.NONE, changed.producer_id, changed.producer_epoch)
@@ -345,7 +345,7 @@ class TransactionCoordinator:
         return After(lambda: self.context.send_markers(markers))
 
     def complete(self, markers: TransactionMarkers, now_ms: int) -> CoordinatorResult[None]:
-        """Every partition has its marker. Told of a transaction that is over already, nothing happens."""
+        """Every partition has its marker. Does nothing if the transaction is over already."""
         row = self.transactions.get(markers.transactional_id)
         if row is None or row.state not in PREPARED:
             return CoordinatorResult(None)

@@ -1,8 +1,8 @@
 """Kafka's TransactionMetadata: what the coordinator remembers of a transactional id, and how that may change.
 
 A row is immutable; every method that changes something gives a new one, as Kafka's log will hold it. What a row
-says of `last_producer_epoch` is never logged: it only tells a repeated InitProducerId from a zombie's, and a new
-coordinator does without.
+says of `last_producer_epoch` is never logged: it only distinguishes a repeated InitProducerId from a zombie's, and a
+new coordinator does without.
 
 Transactions version 2 (KIP-890) gives every transaction an epoch of its own: the end of one raises the epoch, so a
 delayed request of an earlier transaction never fits a later one. When the epochs of a producer id are used up, its
@@ -43,7 +43,7 @@ class TransactionState(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name that describe and list tell."""
+        """The name in answers to DescribeTransactions and ListTransactions."""
         return _LABELS[self]
 
 

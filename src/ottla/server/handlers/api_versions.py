@@ -23,12 +23,11 @@ FEATURES_FROM_ZERO_VERSION = 4
 
 @handles(ApiVersionsRequest, Listener.BROKER, Listener.CONTROLLER)
 def api_versions(ctx: Context, request: ApiVersionsRequest | None) -> ApiVersionsResponse:
-    """None for the request stands for a version newer than ours: the answer tells which ones we know (KIP-511)."""
+    """None for the request stands for a version newer than ours: the answer lists those we know (KIP-511)."""
     if request is None:
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys(ctx))
     if ctx.version >= 3 and not _named_well(request):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-    ctx.connection.software = (request.client_software_name, request.client_software_version)
     image = ctx.node.image()
     return ApiVersionsResponse(
         api_keys=_api_keys(ctx),

@@ -135,7 +135,7 @@ def _describe_broker(
             f"Unexpected broker id, expected {ctx.node.node_id} or empty string, but received "
             f"{resource.resource_name}",
         )
-    return _entries(request, config.describe(resource.configuration_keys))
+    return _entries(request, describe.describe_broker(config, resource.configuration_keys))
 
 
 def _describe_loggers(

@@ -258,7 +258,7 @@ async def unregister_broker(ctx: Context, request: UnregisterBrokerRequest) -> U
 async def assign_replicas_to_dirs(
     ctx: Context, request: AssignReplicasToDirsRequest
 ) -> AssignReplicasToDirsResponse:
-    """A broker tells where its replicas are (KIP-858)."""
+    """A broker reports in which directories its replicas are (KIP-858)."""
     return await ctx.node.controller.assign_replicas_to_dirs(request, ctx.decision)
 
 

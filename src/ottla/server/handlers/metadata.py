@@ -407,16 +407,16 @@ def _share_key(ctx: Context, key: str) -> str | None:
 def _coordinator(ctx: Context, key_type: int, key: str) -> Coordinator:
     topic = _TOPICS.get(key_type)
     if topic is None:
-        return _nobody(key, ErrorCode.INVALID_REQUEST, _MESSAGES[ErrorCode.INVALID_REQUEST])
+        return _no_coordinator(key, ErrorCode.INVALID_REQUEST, _MESSAGES[ErrorCode.INVALID_REQUEST])
     if topic is SHARE_GROUP_STATE:
         normal = _share_key(ctx, key)
         if normal is None:
-            return _nobody(key, ErrorCode.INVALID_REQUEST)
+            return _no_coordinator(key, ErrorCode.INVALID_REQUEST)
         found = _find(ctx, topic, normal)
     else:
         found = _find(ctx, topic, key)
     if found is None:
-        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     node_id, here = found
     return Coordinator(key=key, node_id=node_id, host=here.host, port=here.port, error_message="")
 
@@ -432,7 +432,7 @@ def _find(ctx: Context, topic: InternalTopic, key: str) -> tuple[int, Endpoint] 
     return None if here is None else (broker.id, here)
 
 
-def _nobody(key: str, code: ErrorCode, message: str = "") -> Coordinator:
+def _no_coordinator(key: str, code: ErrorCode, message: str = "") -> Coordinator:
     return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=int(code), error_message=message)
 
 

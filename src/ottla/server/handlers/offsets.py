@@ -19,7 +19,6 @@ from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.errors import PartitionAnswers, error_response
 from ottla.server.registry import handles
-from ottla.server.transaction.verification import verify_offset_commit
 from ottla.wire.codec import encode
 from ottla.wire.messages.groups.classic import (
     OffsetCommitRequest,
@@ -162,8 +161,8 @@ def _write_in_transaction(ctx: Context, request: TxnOffsetCommitRequest) -> Pend
     index = groups.partition_for(request.group_id)
     producer = Producer(request.producer_id, request.producer_epoch)
     # The verification holds only for what is appended in the turn in which it is answered.
-    return verify_offset_commit(
-        ctx.node, TopicPartition(groups.topic, index), request.transactional_id, producer, ctx.version
+    return ctx.node.verification.verify_offset_commit(
+        TopicPartition(groups.topic, index), request.transactional_id, producer, ctx.version
     ).and_then(
         lambda _: groups.write(index, partial(_decide_txn_commit, request, ctx.version), producer=producer)
     )
@@ -180,7 +179,7 @@ def _txn_as_a_whole(
 ) -> list[TxnOffsetCommitResponseTopic]:
     code = error.code
     if code is ErrorCode.NETWORK_EXCEPTION:
-        # The transaction could not be verified: a client of any age comes again when it is told this.
+        # The transaction could not be verified: clients of all versions retry on this code.
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and ctx.version < FIRST_LOADING_VERSION:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -367,7 +366,7 @@ def _with(
 
 
 def _give_id(ctx: Context, topic: OffsetFetchResponseTopics) -> bool:
-    """A topic that is no more has no id to be told by."""
+    """Sets the topic's id; False if the topic does not exist any more."""
     found = ctx.node.image().topic(topic.name)
     topic.topic_id = ZERO_UUID if found is None else found.id
     return found is not None

@@ -77,7 +77,7 @@ _ADMIN_CLIENT = "__admin_client"
 
 _NOT_INSPECTED: dict[int, Inspection] = {}
 
-# The first that tells where the leader is (KIP-951).
+# The first version whose response names the current leader (KIP-951).
 CURRENT_LEADER_VERSION = 10
 
 _NO_RECORD_ERRORS: list[tuple[int, str | None]] = []
@@ -206,7 +206,7 @@ class _Produce:
 
     def begin_verification(self, view: memoryview) -> bool:
         """Are the partitions known to be part of the transaction? True if its coordinator has to be asked."""
-        verification = ProduceVerification.begin(self._services, self._request, view, self._version)
+        verification = self._services.verification.begin_produce(self._request, view, self._version)
         if verification is None or not verification.must_ask:
             return False
         self._verification = verification
@@ -446,7 +446,7 @@ class _Produce:
         return await done  # type: ignore[no-any-return]
 
     def _close_if_failed(self, topics: Outcomes) -> None:
-        """acks=0 gets no answer; only a closed connection can tell that something went wrong."""
+        """acks=0 gets no answer: closing the connection is the only way to report an error."""
         failed = [(topic, outcome[1]) for topic, outcomes in topics for outcome in outcomes if outcome[1]]
         if failed:
             topic, code = failed[0]

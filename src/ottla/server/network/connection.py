@@ -164,7 +164,6 @@ class Connection(asyncio.BufferedProtocol):
         self.host = host
         self.peer: tuple[str, int] = ("", 0)
         self.client_id: str | None = None
-        self.software = ("unknown", "unknown")
         self.last_active = host.monotonic()
         self._transport: asyncio.Transport | None = None
         self._output: Output | None = None
@@ -246,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         """All that was received is done: now the client is gone for everybody else too."""
         on_lost, self._on_lost = self._on_lost, None
         for call in (on_lost or {}).values():
-            guarded(call, name="telling that it is lost", owner=self.name)(self)
+            guarded(call, name="a callback of the lost connection", owner=self.name)(self)
 
     def only_answers(self) -> None:
         """For the coroutine that runs: what it will still do is for the answer alone, and may be left undone."""

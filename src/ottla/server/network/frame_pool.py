@@ -124,7 +124,7 @@ class FramePool:
         return lease
 
     def extend(self, lease: Lease) -> None:
-        """More room for a frame that has filled what it had: its owner is told, now or when there is some."""
+        """More room for a frame that has filled what it had: its owner is called when there is some, maybe at once."""
         budget = self._budget(lease.size_bytes)
         self._wait(budget, lease)
         budget.blocked += 1

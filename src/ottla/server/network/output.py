@@ -119,7 +119,7 @@ class SocketOutput:
         self._on_error = on_error
         self.blocked = False
         self.unsent_bytes = 0
-        self._watched = False  # the loop tells when the socket is writable
+        self._watched = False  # the loop calls _on_writable when the socket is writable
         self._closed = False
 
     def write(self, reply: Reply) -> None:
@@ -159,7 +159,7 @@ class SocketOutput:
             self._loop.remove_writer(self._fd)
         self._queue.clear()
         # A ring of connection and output would wait for the garbage collector.
-        self._on_drained = self._on_error = _nobody
+        self._on_drained = self._on_error = _ignore
         os.close(self._fd)
 
     def _on_writable(self) -> None:
@@ -218,8 +218,8 @@ class SocketOutput:
             queue.popleft()
 
 
-def _nobody(*_: object) -> None:
-    """Whom a closed output tells."""
+def _ignore(*_: object) -> None:
+    """The callbacks of an output that is closed."""
 
 
 def _read_whole(chunk: Slice) -> bytes:
@@ -230,7 +230,7 @@ def _read_whole(chunk: Slice) -> bytes:
 
 
 def _ended_early(missing_bytes: int) -> OSError:
-    # The file is shorter than the response has promised: only closing can tell the client.
+    # The file is shorter than the response has promised: closing the connection is the only way to report it.
     return ConnectionAbortedError(f"log file ended {missing_bytes} bytes early")
 
 

@@ -24,8 +24,6 @@ from ottla.config.errors import ConfigError
 from ottla.config.listeners import Listener as ListenerConfig
 from ottla.metadata.registrations import Endpoint
 from ottla.model.tasks import spawn_restarting
-from ottla.server.context import Services
-from ottla.server.dispatch import Dispatcher
 from ottla.server.network.connection import (
     SHARED_BUFFER_BYTES,
     Connection,
@@ -325,10 +323,10 @@ class SocketServer:
         }
         return {option: size for option, size in sizes.items() if size > 0}
 
-    async def serve(self, services: Services) -> None:
-        """Begin to answer."""
+    async def serve(self, dispatch_of: Callable[[Listener], Dispatch]) -> None:
+        """Begin to answer: `dispatch_of` says what takes the frames of a kind of listener."""
         for host in self._hosts.values():
-            host.dispatch = Dispatcher(services, host.kind)
+            host.dispatch = dispatch_of(host.kind)
             await host.start()
         self.connections.start_reaping()
 
@@ -338,7 +336,7 @@ class SocketServer:
         self.connections.limits = limits_of(config)
 
     def advertised(self, listeners: Iterable[ListenerConfig]) -> list[Endpoint]:
-        """What clients are told: the advertised address, with the real port where 0 was asked for."""
+        """The addresses that clients get: the advertised address, with the real port where 0 was asked for."""
         return [self._advertise(listener) for listener in listeners]
 
     def _advertise(self, listener: ListenerConfig) -> Endpoint:
@@ -350,8 +348,8 @@ class SocketServer:
             host = LOOPBACK
             if self._hosts[listener.name].kind is Listener.BROKER:
                 node_log.warning(
-                    "listener %s is told to clients as %s, which only this machine reaches: set advertised.listeners "
-                    "if others are to use it",
+                    "listener %s is advertised to clients as %s, which only this machine reaches: "
+                    "set advertised.listeners if others are to use it",
                     listener.name,
                     host,
                 )

@@ -6,23 +6,24 @@ it. Either way the partition first takes a Verification (see ottla.storage.produ
 transaction begins after its end. A partition on which the transaction is open needs no question, so only the first
 request of a transaction asks.
 
-Owner: whoever handles the request. The coordinator is this broker itself until there are others.
+Owner: the node, on the broker's loop. The coordinator is this broker itself until there are others.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.runtime import Producer, translate
 from ottla.coordinator.transaction.metadata import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
+from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
 from ottla.records.batch import BATCH_HEADER, HEADER_SIZE, TRANSACTIONAL_FLAG
 from ottla.replication.partition import Partition
-from ottla.server.context import Services
+from ottla.replication.replica_manager import ReplicaManager
 from ottla.server.transaction.service import TransactionService
 from ottla.storage.producers.verification import NOT_CHECKED, Verification
 from ottla.wire.fast.produce import ProduceFast, TopicKey
@@ -77,11 +78,6 @@ class Verified(NamedTuple):
     errors: PartitionErrors
 
 
-def verifies(services: Services, operation: Operation) -> bool:
-    """Is anything to be found out? Adding is no choice; verifying can be turned off."""
-    return operation.adds or services.config()["transaction.partition.verification.enable"]
-
-
 def begin(
     batches: Sequence[Batch], producer: ProducerIdAndEpoch, operation: Operation, now_ms: int
 ) -> Verified:
@@ -134,58 +130,95 @@ def _translated(code: ErrorCode, operation: Operation) -> ErrorCode:
     return code
 
 
-async def verify(
-    services: Services,
-    transactional_id: str,
-    producer: ProducerIdAndEpoch,
-    batches: Sequence[Batch],
-    operation: Operation,
-    begun: Verified | None = None,
-) -> Verified:
-    """The whole of it; while the transaction before is being ended, a client that has partitions added waits here."""
-    began_ms = services.clock.now_ms()
-    while True:
-        verified = begun or begin(batches, producer, operation, services.clock.now_ms())
-        begun = None
-        open_ones = [where for where, proof in verified.proofs.items() if proof is not None]
-        if not open_ones:
-            return verified
-        errors = await ask(services.transactions, transactional_id, producer, open_ones, operation)
-        waits = operation.adds and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
-        config = services.config()
-        if not waits or services.clock.now_ms() - began_ms >= _longest_wait_ms(config):
-            verified.errors.update(errors)
-            return verified
-        await asyncio.sleep(config["add.partitions.to.txn.retry.backoff.ms"] / 1000)
+class AddPartitionsToTxnManager:
+    """Verifies the partitions of produce requests and of offsets that are committed in a transaction."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        clock: Clock,
+        replicas: ReplicaManager,
+        transactions: TransactionService,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._replicas = replicas
+        self._transactions = transactions
+
+    @property
+    def _is_enabled(self) -> bool:
+        return bool(self._config()["transaction.partition.verification.enable"])
+
+    def _has_work(self, operation: Operation) -> bool:
+        """Is anything to be found out? Adding is no choice; verifying can be turned off."""
+        return operation.adds or self._is_enabled
+
+    def begin_produce(
+        self, request: ProduceFast, view: memoryview, version: int
+    ) -> "ProduceVerification | None":
+        """Begin it for a request with transactional batches; None if nothing is to be verified."""
+        if request.transactional_id is None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        producer, found = _transactional_batches(self._replicas, request, view)
+        operation = Operation.of_produce(version)
+        if producer is None or not self._has_work(operation):
+            return None
+        begun = begin(list(found.values()), producer, operation, self._clock.now_ms())
+        return ProduceVerification(
+            self, request.transactional_id, producer, operation, found, begun, checked=self._is_enabled
+        )
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        batches: Sequence[Batch],
+        operation: Operation,
+        begun: Verified,
+    ) -> Verified:
+        """Ask; while the transaction before is being ended, a client that has partitions added waits here."""
+        began_ms = self._clock.now_ms()
+        verified = begun
+        while True:
+            open_ones = [where for where, proof in verified.proofs.items() if proof is not None]
+            if not open_ones:
+                return verified
+            errors = await ask(self._transactions, transactional_id, producer, open_ones, operation)
+            waits = operation.adds and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
+            config = self._config()
+            if not waits or self._clock.now_ms() - began_ms >= _longest_wait_ms(config):
+                verified.errors.update(errors)
+                return verified
+            await asyncio.sleep(config["add.partitions.to.txn.retry.backoff.ms"] / 1000)
+            verified = begin(batches, producer, operation, self._clock.now_ms())
+
+    def verify_offset_commit(
+        self, where: TopicPartition, transactional_id: str, producer: Producer, version: int
+    ) -> Pending[None]:
+        """May a transaction commit offsets in this partition of __consumer_offsets?
+
+        Whoever asks appends in the same turn in which this is answered: then the proof is still in force.
+        """
+        operation = Operation.of_offset_commit(version)
+        if not self._has_work(operation):
+            return Pending.of(None)
+        try:
+            partition = self._replicas.leader(*where)
+        except KafkaError as error:
+            return Pending.failed(translate(error))
+        who = ProducerIdAndEpoch(*producer)
+        verified = begin([Batch(partition, NO_SEQUENCE)], who, operation, self._clock.now_ms())
+        if where in verified.errors:
+            return Pending.failed(KafkaError(verified.errors[where]))
+        proof = verified.proofs[where]
+        if proof is None:
+            return Pending.of(None)
+        asked = ask(self._transactions, transactional_id, who, [where], operation)
+        return asked.map(lambda errors: _require_proof(partition, who, proof, errors.get(where)))
 
 
 def _longest_wait_ms(config: BrokerConfig) -> int:
     return int(min(config["add.partitions.to.txn.retry.backoff.max.ms"], config["request.timeout.ms"]))
-
-
-def verify_offset_commit(
-    services: Services, where: TopicPartition, transactional_id: str, producer: Producer, version: int
-) -> Pending[None]:
-    """May a transaction commit offsets in this partition of __consumer_offsets?
-
-    Whoever asks appends in the same turn in which this is answered: then the proof is still in force.
-    """
-    operation = Operation.of_offset_commit(version)
-    if not verifies(services, operation):
-        return Pending.of(None)
-    try:
-        partition = services.replicas.leader(*where)
-    except KafkaError as error:
-        return Pending.failed(translate(error))
-    who = ProducerIdAndEpoch(*producer)
-    verified = begin([Batch(partition, NO_SEQUENCE)], who, operation, services.clock.now_ms())
-    if where in verified.errors:
-        return Pending.failed(KafkaError(verified.errors[where]))
-    proof = verified.proofs[where]
-    if proof is None:
-        return Pending.of(None)
-    asked = ask(services.transactions, transactional_id, who, [where], operation)
-    return asked.map(lambda errors: _require_proof(partition, who, proof, errors.get(where)))
 
 
 def _require_proof(
@@ -206,10 +239,10 @@ class ProduceVerification:
     __slots__ = (
         "_batches",
         "_checked",
+        "_manager",
         "_operation",
         "_places",
         "_producer",
-        "_services",
         "_transactional_id",
         "_verified",
         "refused",
@@ -217,35 +250,25 @@ class ProduceVerification:
 
     def __init__(
         self,
-        services: Services,
+        manager: AddPartitionsToTxnManager,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         operation: Operation,
         found: dict[Place, Batch],
+        begun: Verified,
+        *,
+        checked: bool,
     ) -> None:
-        self._services = services
+        self._manager = manager
         self._transactional_id = transactional_id
         self._producer = producer
         self._operation = operation
         self._batches = list(found.values())
         self._places = {place: batch.partition.topic_partition for place, batch in found.items()}
-        self._checked = bool(services.config()["transaction.partition.verification.enable"])
-        self._verified = begin(self._batches, producer, operation, services.clock.now_ms())
+        self._checked = checked
+        self._verified = begun
         # Partitions that may not be written to, as the request names them, and why.
         self.refused: dict[Place, KafkaError] = {}
-
-    @classmethod
-    def begin(
-        cls, services: Services, request: ProduceFast, view: memoryview, version: int
-    ) -> "ProduceVerification | None":
-        """Begin it for a request with transactional batches; None if nothing is to be verified."""
-        if request.transactional_id is None:
-            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        producer, found = _transactional_batches(services, request, view)
-        operation = Operation.of_produce(version)
-        if producer is None or not verifies(services, operation):
-            return None
-        return cls(services, request.transactional_id, producer, operation, found)
 
     @property
     def must_ask(self) -> bool:
@@ -255,13 +278,8 @@ class ProduceVerification:
 
     async def ask(self) -> None:
         """Ask the coordinator; its answer is in `refused` and `proof`."""
-        self._verified = await verify(
-            self._services,
-            self._transactional_id,
-            self._producer,
-            self._batches,
-            self._operation,
-            self._verified,
+        self._verified = await self._manager.verify(
+            self._transactional_id, self._producer, self._batches, self._operation, self._verified
         )
         errors = self._verified.errors
         for place, where in self._places.items() if errors else ():
@@ -291,13 +309,13 @@ class ProduceVerification:
 
 
 def _transactional_batches(
-    services: Services, request: ProduceFast, view: memoryview
+    replicas: ReplicaManager, request: ProduceFast, view: memoryview
 ) -> tuple[ProducerIdAndEpoch | None, dict[Place, Batch]]:
     """Whose batches they are, and the partitions this broker leads; the others are refused where they are written."""
     producer: ProducerIdAndEpoch | None = None
     is_one = True
     found: dict[Place, Batch] = {}
-    hosted = services.replicas.hosted
+    hosted = replicas.hosted
     for topic, partitions in request.topics:
         for index, start, stop in partitions:
             if stop - start < HEADER_SIZE:

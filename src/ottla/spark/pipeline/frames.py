@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.spark.pipeline.declare import (
     META_COLUMN,
+    DeclaredPipeline,
     Delta,
     Iceberg,
     Parquet,
@@ -38,8 +39,6 @@ from ottla.spark.pipeline.values.rows import framed, framed_column
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-    from ottla.spark.pipeline.load import Pipeline
 
 # Columns that a plan has beside those of its user.
 PARSED = "_ottla_parsed"
@@ -58,7 +57,7 @@ HEADERS = "array<struct<key:string,value:binary>>"
 class Context:
     """What all plans of a run share, and the count of metrics of one plan (their names must differ)."""
 
-    pipeline: Pipeline
+    pipeline: DeclaredPipeline
     spark: SparkSession
     bootstrap: str
     options: Mapping[str, str]
@@ -270,14 +269,14 @@ def headers_with(headers: Column, *more: Column) -> Column:
     return F.concat(F.coalesce(headers, empty), F.array(*more))
 
 
-def check_columns(pipeline: Pipeline, stream: Stream, result: DataFrame) -> None:
-    """What only the plan can tell: whether the columns that `out` names are there, and fit."""
+def check_columns(pipeline: DeclaredPipeline, stream: Stream, result: DataFrame) -> None:
+    """Checks what only the plan shows: whether the columns that `out` names are there, and fit."""
     problems = [pipeline.problem(stream, "out", what) for what in _refused(pipeline, stream, result.schema)]
     if problems:
         raise PipelineError(problems)
 
 
-def _refused(pipeline: Pipeline, stream: Stream, columns: StructType) -> Iterator[str]:
+def _refused(pipeline: DeclaredPipeline, stream: Stream, columns: StructType) -> Iterator[str]:
     sink = stream.out
     for parameter in ("key", "headers", "partition_by", "order_by", "delete"):
         named = getattr(sink, parameter, None) or ()
@@ -290,7 +289,7 @@ def _refused(pipeline: Pipeline, stream: Stream, columns: StructType) -> Iterato
         yield from _refused_values(pipeline, sink, columns)
 
 
-def _refused_values(pipeline: Pipeline, sink: Topic, columns: StructType) -> Iterator[str]:
+def _refused_values(pipeline: DeclaredPipeline, sink: Topic, columns: StructType) -> Iterator[str]:
     values = codec(sink, sink.write_format, pipeline.base_dir, writing=True)
     if values is not None:
         yield from values.refuse(value_columns(sink, columns, values))
@@ -312,7 +311,7 @@ def value_columns(sink: Topic, columns: StructType, values: Codec) -> StructType
     return StructType([field for field in columns.fields if field.name not in left_out])
 
 
-def encode(pipeline: Pipeline, stream: Stream, result: DataFrame) -> DataFrame:
+def encode(pipeline: DeclaredPipeline, stream: Stream, result: DataFrame) -> DataFrame:
     """The result as the columns that format("ottla") writes."""
     from pyspark.sql import functions as F
 
@@ -334,7 +333,7 @@ def encode(pipeline: Pipeline, stream: Stream, result: DataFrame) -> DataFrame:
     return _with_failures(shaped, pipeline, stream)
 
 
-def _with_failures(shaped: DataFrame, pipeline: Pipeline, stream: Stream) -> DataFrame:
+def _with_failures(shaped: DataFrame, pipeline: DeclaredPipeline, stream: Stream) -> DataFrame:
     from pyspark.sql import functions as F
 
     error, value = F.col(ENCODED)["error"], F.col(ENCODED)["value"]

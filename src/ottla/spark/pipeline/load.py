@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -28,12 +28,12 @@ from ottla.spark.pipeline.declare import (
     TOMBSTONES,
     DeclarationError,
     Declared,
+    DeclaredPipeline,
     Delta,
     Iceberg,
     Parquet,
     PipelineError,
     Problem,
-    Source,
     Stream,
     Topic,
     View,
@@ -53,7 +53,6 @@ LEGAL_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 SOURCES = (Topic, Parquet, Delta, Iceberg, View)
 SINKS = (Topic, Parquet, Delta, Iceberg)
 START = ("earliest", "latest")
-Report = Callable[[str, str], Problem]
 MODULE_PREFIX = "ottla_pipeline_"
 MAX_FILE_BYTES = 4_000_000
 _UNEXPECTED = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
@@ -61,12 +60,8 @@ _MISSING = re.compile(r"(\w+)\(\) missing \d+ required .*argument")
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    """The streams of one file."""
-
-    name: str
-    path: Path
-    streams: tuple[Stream, ...]
+class Pipeline(DeclaredPipeline):
+    """The streams of one file, checked and ready to start."""
 
     def start(
         self,
@@ -88,56 +83,6 @@ class Pipeline:
         return start(
             plan(self, spark, bootstrap, checkpoints, available_now=available_now, options=options or {})
         )
-
-    @property
-    def base_dir(self) -> Path:
-        """What relative paths of schemas are relative to."""
-        return self.path.parent
-
-    def group_of(self, stream: Stream) -> str:
-        """The consumer group that shows the stream's progress."""
-        return f"{self.name}.{stream.name}"
-
-    def where(self, declared: Declared, parameter: str = "") -> str:
-        """`clicks.py:7: per_minute(clicks)`."""
-        line = line_of(declared.function)
-        shown = f"{declared.function.__name__}({parameter})" if parameter else declared.function.__name__
-        return f"{self.path.name}:{line}: {shown}" if line else f"{self.path.name}: {shown}"
-
-    def problem(self, declared: Declared, parameter: str, what: str) -> Problem:
-        return Problem(self.where(declared, parameter), what)
-
-    def inputs(self, stream: Stream) -> Iterator[tuple[Declared, str, Source]]:
-        """All inputs of a stream, those of its views included: who declares them, under which name, what."""
-        yield from _inputs(stream, set())
-
-    def topics(self) -> dict[str, list[tuple[Stream, str, Topic]]]:
-        """Every topic that is read or written, and by whom: the stream, the parameter (`out`, `dead_letter`)."""
-        found: dict[str, list[tuple[Stream, str, Topic]]] = {}
-        for stream in self.streams:
-            for _, parameter, source in self.inputs(stream):
-                if isinstance(source, Topic):
-                    found.setdefault(source.name, []).append((stream, parameter, source))
-            for parameter, sink in (("out", stream.out), ("dead_letter", stream.dead_letter)):
-                if isinstance(sink, Topic):
-                    found.setdefault(sink.name, []).append((stream, parameter, sink))
-        return found
-
-
-def _inputs(declared: Declared, seen: set[View]) -> Iterator[tuple[Declared, str, Source]]:
-    for parameter, default in parameters(declared.function).items():
-        if isinstance(default, View):
-            if default not in seen:
-                seen.add(default)
-                yield from _inputs(default, seen)
-        elif parameter != SESSION_PARAMETER and default is not inspect.Parameter.empty:
-            yield declared, parameter, default
-
-
-def line_of(function: Callable[..., Any]) -> int | None:
-    """The line of the `def` (or of its first decorator)."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return None if code is None else int(code.co_firstlineno)
 
 
 def find_cycle(edges: Edges) -> list[str] | None:

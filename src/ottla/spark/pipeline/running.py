@@ -21,6 +21,7 @@ from ottla.spark.driver import UpdateWriter
 from ottla.spark.pipeline.declare import (
     SESSION_PARAMETER,
     Declared,
+    DeclaredPipeline,
     Delta,
     Iceberg,
     Parquet,
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from ottla.spark.pipeline.load import Pipeline
-
 SOURCE_TIMEOUT_S = 15.0
 # A Connect server starts a worker for foreachBatch within start(); it has ten seconds, too.
 START_ATTEMPTS = 3
@@ -62,7 +61,7 @@ WINDOW_S = 5.0
 class Plan:
     """A query that is ready to start, as often as need be: each time from its checkpoint."""
 
-    pipeline: Pipeline
+    pipeline: DeclaredPipeline
     stream: Stream
     name: str
     writer: DataStreamWriter
@@ -82,7 +81,7 @@ class Plan:
 
 
 def plan(
-    pipeline: Pipeline,
+    pipeline: DeclaredPipeline,
     spark: SparkSession,
     bootstrap: str,
     checkpoints: str,
@@ -226,7 +225,7 @@ def _lake_writer(sink: Delta | Iceberg, mode: str, checkpoint: str) -> Callable[
 
 
 @contextmanager
-def _explained(pipeline: Pipeline, stream: Stream) -> Iterator[None]:
+def _explained(pipeline: DeclaredPipeline, stream: Stream) -> Iterator[None]:
     """Spark's refusals with the stream's place in the file; the rest of what it says goes to the log."""
     from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 

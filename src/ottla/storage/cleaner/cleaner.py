@@ -153,10 +153,6 @@ class DirtyKeys:
         """Everything up to `offset` has been seen."""
         self.latest_offset = max(self.latest_offset, offset)
 
-    @property
-    def utilization(self) -> float:
-        return len(self.newest) / self.newest.slots
-
 
 class Throttle:
     """Keeps the sum of reads and writes below a rate, over the time since the first of them."""
@@ -192,7 +188,7 @@ class Cleaner:
         self.keys = DirtyKeys(
             job.first_dirty_offset, job.first_uncleanable_offset, job.map_bytes, job.map_load_factor
         )
-        self._map_bytes_read = self._bytes_read = self._bytes_written = 0
+        self._bytes_read = self._bytes_written = 0
         self._records_read = self._records_retained = 0
 
     def run(self, on_group: Callable[[CleanedGroup], None]) -> CleaningStats:
@@ -207,13 +203,7 @@ class Cleaner:
 
     def _stats(self, end_offset: int) -> CleaningStats:
         return CleaningStats(
-            end_offset,
-            self._bytes_read,
-            self._bytes_written,
-            self._records_read,
-            self._records_retained,
-            self._map_bytes_read,
-            self.keys.utilization,
+            end_offset, self._bytes_read, self._bytes_written, self._records_read, self._records_retained
         )
 
     # -- first pass: the map
@@ -239,7 +229,6 @@ class Cleaner:
 
     def _map_segment(self, spec: SegmentSpec, transactions: CleanedTransactionMetadata) -> bool:
         for batch in self._batches(spec):
-            self._map_bytes_read += batch.size_bytes
             if batch.is_control:
                 transactions.on_control(batch)
             elif not transactions.on_data(batch) and batch.last_offset >= self._job.first_dirty_offset:

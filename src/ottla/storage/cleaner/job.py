@@ -60,8 +60,6 @@ class CleaningStats(NamedTuple):
     bytes_written: int
     records_read: int
     records_retained: int
-    map_bytes_read: int
-    map_utilization: float
 
 
 class CleaningFailedError(Exception):

@@ -212,9 +212,8 @@ class LogCleanerManager:
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._started = False
         self._wake = asyncio.Event()
-        self.last_stats: CleaningStats | None = None
 
-    # -- what the manager tells us of
+    # -- what the manager reports
 
     def load_checkpoints(self, log_dir: LogDir) -> None:
         """Learns how far a directory's logs were clean."""
@@ -484,7 +483,6 @@ class LogCleanerManager:
         tp = cleaning.target.topic_partition
         if cleaning.log.failed:
             return
-        self.last_stats = stats
         self._clean_offsets[tp] = stats.end_offset
         logger.info(
             "cleaned %s up to offset %d: %d to %d bytes, %d to %d records",

@@ -62,7 +62,7 @@ class DirKind(Enum):
 
 
 class PartitionDir(NamedTuple):
-    """A partition's directory as its name tells it."""
+    """A partition's directory, parsed from its name."""
 
     path: Path
     topic_partition: TopicPartition

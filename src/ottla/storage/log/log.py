@@ -177,7 +177,6 @@ class Log:
         log_start_offset: int = 0,
         clean: bool = False,
         producer_id_expiration_ms: int = 86_400_000,
-        max_transaction_timeout_ms: int = 900_000,
         check: Callable[[], None] = never_abort,
     ) -> Self:
         """Loads a log from its directory, or begins one. `clean` says that the last stop was clean.
@@ -193,12 +192,7 @@ class Log:
         known_id = read_topic_id(dir)
         agreed_id = agree_on_topic_id(known_id, topic_id, topic_partition)
         epochs = LeaderEpochFileCache.load(dir)
-        producers = ProducerStateManager(
-            topic_partition,
-            dir,
-            expiration_ms=producer_id_expiration_ms,
-            max_transaction_timeout_ms=max_transaction_timeout_ms,
-        )
+        producers = ProducerStateManager(topic_partition, dir, expiration_ms=producer_id_expiration_ms)
         loader = LogLoader(
             dir,
             config,
@@ -577,7 +571,7 @@ class Log:
             )
         update = stage_batches(self.producers, records, batches, origin, transaction_version, verification)
         if update.duplicate is not None:
-            # A producer sent again what is here already: it is told where, and nothing is written.
+            # A producer sent again what is here already: the answer has its offsets, and nothing is written.
             original = update.duplicate
             return AppendResult(
                 original.first_offset,
@@ -628,7 +622,7 @@ class Log:
         self._update_first_unstable()
 
     def _complete(self, txn: CompletedTxn, segment: LogSegment) -> None:
-        """A transaction's marker is written: readers are told of it if it was aborted."""
+        """A transaction's marker is written: if it was aborted, the index for readers gets an entry."""
         if txn.aborted:
             last_stable_offset = self.producers.last_stable_offset_after(txn)
             segment.txn_index.append(AbortedTransaction(*txn[:3], last_stable_offset))
@@ -668,7 +662,7 @@ class Log:
         self._disarm_roll()
 
     def _disarm_roll(self) -> None:
-        """Makes the next append ask whether the segment is due, which also tells when it will be."""
+        """Makes the next append check whether the segment is due, and compute anew when it will be."""
         self._roll_after_timestamp, self._roll_after_ms = ASK_TO_ROLL
 
     def _maybe_roll(

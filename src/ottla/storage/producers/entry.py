@@ -135,7 +135,7 @@ class ProducerStateEntry:
         self.last_timestamp = batch.timestamp
 
     def set_epoch(self, epoch: int) -> None:
-        """A new epoch starts its sequences anew, so the old batches tell nothing any more."""
+        """A new epoch starts its sequences anew, so the old batches do not count any more."""
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch

@@ -35,7 +35,6 @@ from ottla.storage.segment.segment import LogSegment
 from ottla.storage.validator import AppendOrigin, CheckedBatch
 
 MAX_EPOCH: Final = (1 << 15) - 1
-LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
 
 
 class ProducerAppendInfo:
@@ -70,7 +69,7 @@ class ProducerAppendInfo:
         timestamp: int,
         transactional: bool,
     ) -> None:
-        """Takes a batch of data, or raises what a producer is told."""
+        """Takes a batch of data, or raises the error for the producer's answer."""
         self._check_epoch(epoch, 0)
         if self._origin is AppendOrigin.CLIENT:
             self._check_sequence(epoch, base_sequence)
@@ -164,19 +163,15 @@ class ProducerStateManager:
         "expiration_ms",
         "last_snapshot_offset",
         "map_end_offset",
-        "max_transaction_timeout_ms",
         "ongoing",
         "snapshots",
         "verifications",
     )
 
-    def __init__(
-        self, partition: TopicPartition, dir: Path, *, expiration_ms: int, max_transaction_timeout_ms: int
-    ) -> None:
+    def __init__(self, partition: TopicPartition, dir: Path, *, expiration_ms: int) -> None:
         self._partition = partition
         self._dir = dir
         self.expiration_ms = expiration_ms
-        self.max_transaction_timeout_ms = max_transaction_timeout_ms
         self.entries: dict[int, ProducerStateEntry] = {}
         self.ongoing: dict[int, int] = {}  # first offset -> producer id
         self._unreplicated: dict[int, int] = {}  # first offset -> last offset, of completed transactions
@@ -286,14 +281,6 @@ class ProducerStateManager:
             return False
         self._unreplicated = {first: last for first, last in decided.items() if last >= high_watermark}
         return len(self._unreplicated) < len(decided)
-
-    def has_late_transaction(self, now_ms: int) -> bool:
-        """Is a transaction open for longer than any coordinator would leave it (KIP-664)?"""
-        if not self.ongoing:
-            return False
-        entry = self.entries.get(self.ongoing[min(self.ongoing)])
-        limit_ms = self.max_transaction_timeout_ms + LATE_TRANSACTION_BUFFER_MS
-        return entry is not None and entry.last_timestamp > 0 and now_ms - entry.last_timestamp > limit_ms
 
     # -- expiry and truncation
 
@@ -427,7 +414,7 @@ def stage_batches(
     transaction_version: int = 0,
     verification: Verification | None = NOT_CHECKED,
 ) -> ProducerUpdate:
-    """Judges the batches of one append, their offsets already assigned; raises what the producer is told."""
+    """Judges the batches of one append, their offsets already assigned; raises the error for the producer's answer."""
     staged: dict[int, ProducerAppendInfo] = {}
     completed: list[CompletedTxn] = []
     for batch in batches:

@@ -90,7 +90,7 @@ class Verifications:
         return producer is not None and producer.txn_first_offset >= 0 and producer.epoch == epoch
 
     def _check_not_stale(self, producer_id: int, epoch: int) -> None:
-        """A zombie is told so before anything else is found out about it."""
+        """A zombie is refused before anything else is checked."""
         producer = self._producers.get(producer_id)
         if producer is not None and epoch < producer.epoch:
             raise KafkaError(

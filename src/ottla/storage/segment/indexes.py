@@ -401,7 +401,7 @@ class TransactionIndex:
     """The aborted transactions whose markers lie in a segment, in the order of the markers.
 
     An entry is 34 bytes: version (0), producer id, first and last offset of the transaction, and the last stable offset
-    when it was aborted, which tells a search when it has seen enough. The file is made with the first entry, as most
+    when it was aborted, by which a search knows when it has seen enough. The file is made with the first entry, as most
     segments never have one. There are few entries: they are read at the first search and kept, and an entry is written
     at once.
     """

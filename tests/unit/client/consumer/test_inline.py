@@ -499,7 +499,7 @@ def test_after_close_nothing_is_asked_any_more() -> None:
     asked = len(rig.asked())
     rig.cluster.run_for(10_000)
     assert len(rig.asked()) <= asked + 1  # one may have been on its way
-    assert fetch not in rig.core.parties
+    assert fetch not in rig.core.request_managers
 
 
 def test_time_without_anybody_waiting_does_not_count() -> None:

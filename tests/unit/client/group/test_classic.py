@@ -4,16 +4,16 @@ import re
 from typing import Any
 
 import pytest
-from tests.unit.client.consumer.test_consumer import fill, numbers
+from tests.unit.client.consumer.test_core import fill, numbers
 from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, FakeCluster
 from tests.unit.client.fake_groups import FakeGroups
 
 from ottla.client.config import ConsumerConfig
+from ottla.client.consumer.coordinator import GroupCore
 from ottla.client.consumer.core import ConsumerCore
 from ottla.client.consumer.fetch import ConsumerRecord
 from ottla.client.errors import Closed, CommitFailed
 from ottla.client.group.classic import TRANSITIONS, ClassicMember, State
-from ottla.client.group.core import GroupCore
 from ottla.client.group.events import Change
 from ottla.client.group.protocol import decode_subscription
 from ottla.client.network import NetworkCore

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from tests.unit.client.consumer.test_consumer import numbers
+from tests.unit.client.consumer.test_core import numbers
 from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE
 from tests.unit.client.group.test_classic import Rig as ClassicRig
 from tests.unit.client.group.test_classic import tps

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWER
-from tests.unit.client.producer.test_producer import Rig, answer, refuse
+from tests.unit.client.producer.test_core import Rig, answer, refuse
 
 from ottla.client.producer.accumulator import Delivery, ProducerBatch
 from ottla.client.producer.identity import MAX_EPOCH, OnGap, PartitionSequences, ProducerIdentity
@@ -188,7 +188,7 @@ def test_other_partitions_move_to_the_new_epoch_when_they_are_quiet() -> None:
 
 
 def make_batch(count: int = 1) -> ProducerBatch:
-    batch = ProducerBatch(TP, 0.0)
+    batch = ProducerBatch(TP, 0.0, record_count=count)
     for index in range(count):
         batch.records.append((0, None, b"v", ()))
         batch.deliveries.append(Delivery(batch, index))
@@ -205,14 +205,14 @@ def test_numbers_wrap() -> None:
     who = identity()
     who.number(first := make_batch(2))
     who.acknowledged(first, 0)
-    who.of(TP).next_sequence = MAX_SEQUENCE - 1
-    who.of(TP).last_acked_sequence = MAX_SEQUENCE - 2
+    who.partitions[TP].next_sequence = MAX_SEQUENCE - 1
+    who.partitions[TP].last_acked_sequence = MAX_SEQUENCE - 2
     who.number(batch := make_batch(4))
     assert batch.base_sequence == MAX_SEQUENCE - 1
-    assert who.of(TP).next_sequence == 2
+    assert who.partitions[TP].next_sequence == 2
     who.acknowledged(batch, 10)
-    assert who.of(TP).last_acked_sequence == 1
-    assert who.of(TP).is_next(2)
+    assert who.partitions[TP].last_acked_sequence == 1
+    assert who.partitions[TP].is_next(2)
 
 
 def test_a_batch_with_new_numbers_has_a_right_checksum() -> None:

@@ -226,7 +226,7 @@ def test_errors_that_pass_are_tried_again_under_the_same_number(code: ErrorCode)
 
 
 def test_what_was_sent_behind_a_failed_batch_waits_for_it() -> None:
-    """It comes back out of order; then all go one by one until the lane is whole again."""
+    """It comes back out of order; then all go one by one until the queue is whole again."""
     rig = Rig()
     faults(rig, None, refusal(ErrorCode.NOT_ENOUGH_REPLICAS), None, None)
     for _ in range(8):
@@ -288,7 +288,7 @@ def test_numbers_wrap() -> None:
     rig.flush()
     partition = rig.cluster.partition(TP)
     assert rig.sender.identity is not None
-    sequences = rig.sender.identity.of(TP)
+    sequences = rig.sender.identity.partitions[TP]
     sequences.next_sequence = MAX_SEQUENCE - 2
     _, recent = partition.producers[PRODUCER_ID]
     recent.append((MAX_SEQUENCE - 4, MAX_SEQUENCE - 3, 0))
@@ -311,7 +311,7 @@ def test_batches_behind_a_failed_one_keep_their_order_where_numbers_wrap(when: i
     rig.send(count=2)
     rig.flush()
     assert rig.sender.identity is not None
-    rig.sender.identity.of(TP).next_sequence = MAX_SEQUENCE - 2
+    rig.sender.identity.partitions[TP].next_sequence = MAX_SEQUENCE - 2
     _, recent = rig.cluster.partition(TP).producers[PRODUCER_ID]
     recent.append((MAX_SEQUENCE - 4, MAX_SEQUENCE - 3, 0))
     faults(rig, *[None] * (when - 1), refusal(ErrorCode.NOT_ENOUGH_REPLICAS))
@@ -378,7 +378,7 @@ def test_after_close_nothing_is_sent() -> None:
     rig.producer.close()
     rig.cluster.run_for(10_000)
     assert rig.cluster.requests(ProduceRequest) == []
-    assert rig.sender not in rig.core.parties
+    assert rig.sender not in rig.core.request_managers
 
 
 # -- transactions ---------------------------------------------------------------------------------------

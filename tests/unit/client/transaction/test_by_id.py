@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from ottla.client.admin.types import TransactionDescription
 from ottla.client.errors import TimedOut
 from ottla.client.network import Target, transaction_coordinator
 from ottla.client.transaction.by_id import (
@@ -17,6 +16,7 @@ from ottla.client.transaction.by_id import (
     init_producer_id,
     list_open,
 )
+from ottla.client.transaction.messages import TransactionDescription
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.producers import InitProducerIdRequest, InitProducerIdResponse

@@ -138,14 +138,6 @@ def test_a_producer_goes_on_after_its_marker(log: Log) -> None:
     assert log.producers.entries[1].epoch == 0
 
 
-def test_late_transactions_are_seen(tmp_path: Path) -> None:
-    log = open_log(tmp_path, max_transaction_timeout_ms=1000)
-    assert not log.producers.has_late_transaction(NOW * 2)
-    write(log, 1, 0)
-    assert not log.producers.has_late_transaction(NOW + 301_000)
-    assert log.producers.has_late_transaction(NOW + 301_001)
-
-
 @pytest.mark.parametrize("restart", [reopen, crash])
 def test_open_transactions_survive_a_restart(log: Log, restart: object) -> None:
     append(log, b"a")

@@ -44,7 +44,7 @@ PROTOCOL_OVERHEAD_BYTES: Final = 200
 
 
 class ClassicGroupState(StrEnum):
-    """By the names that ListGroups and DescribeGroups tell."""
+    """By the names in answers to ListGroups and DescribeGroups."""
 
     # No members; there may be offsets.
     EMPTY = "Empty"
@@ -183,7 +183,7 @@ class ClassicGroup:
         self.protocol_type_or_none: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        # None while it is not known, or not told in the consumers' way.
+        # None while it is not known, or if a member's metadata is not a consumer's subscription.
         self.subscribed_topics: frozenset[str] | None = None
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}

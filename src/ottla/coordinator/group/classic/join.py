@@ -7,7 +7,7 @@ of the one before, which is fenced.
 
 SyncGroup: the leader says who gets what, and everybody fetches its own part. An assignment counts when it is written.
 Until then those who ask for theirs wait; if it cannot be written, or the group has begun to rebalance in between, they
-are told and join again.
+get an error and join again.
 
 Owner: the ClassicGroupManager of a shard.
 """
@@ -48,7 +48,7 @@ from ottla.wire.messages.groups.classic import (
     SyncGroupResponse,
 )
 
-# A member that is new may be gone while its join is parked: nothing would tell (KAFKA-7610).
+# While a new member's join is parked no heartbeat shows that its client is still there: this bounds it (KAFKA-7610).
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 # Ids that were given out to clients which have not come back yet, in one group.
 MAX_PENDING_JOIN: Final = 100_000
@@ -275,7 +275,7 @@ def _has_space(group: ClassicGroup, joining: Joining) -> bool:
 def _replaced(group: ClassicGroup, version: int, new_id: str, old_leader: str | None) -> JoinGroupResponse:
     """The leader must not assign, for a stable group does not take it.
 
-    It is told so (KIP-814), or, in older versions, that the one it replaces leads the group.
+    The response says so (skip_assignment, KIP-814); older versions name the member it replaces as the leader.
     """
     response = joined(group, new_id)
     if version < FIRST_SKIP_ASSIGNMENT_VERSION:
@@ -374,8 +374,8 @@ def _refusal(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode | None
     return None
 
 
-def _differs(told: str | None, agreed: str | None) -> bool:
-    return told is not None and agreed is not None and told != agreed
+def _differs(requested: str | None, agreed: str | None) -> bool:
+    return requested is not None and agreed is not None and requested != agreed
 
 
 def _assigned(group: ClassicGroup, member: Member) -> SyncGroupResponse:

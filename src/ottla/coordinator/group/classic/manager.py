@@ -150,7 +150,7 @@ class ClassicGroupManager:
     def renew_session(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatResponse | None:
         """The short way of a heartbeat that moves nothing but a deadline; None if there is more to decide.
 
-        Nothing that it tells is ever written, so it need not wait for what is being written.
+        The answer depends on nothing that is written, so it need not wait for a commit.
         """
         group = self._context.groups.get(request.group_id)
         if not isinstance(group, ClassicGroup) or request.group_instance_id is not None:

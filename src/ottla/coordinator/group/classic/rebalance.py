@@ -242,7 +242,7 @@ class Rebalances:
             decision.effects.append(CancelTimer(_sync_key(group.group_id)))
 
     def reset_assignments(self, decision: DecisionBuilder, group: ClassicGroup, code: ErrorCode) -> None:
-        """Nobody gets anything in this generation; who waits for it is told why."""
+        """Nobody gets anything in this generation; those who wait for it are answered with the error."""
         for member in group.members.values():
             member.assignment = NO_ASSIGNMENT
             if answer_sync(decision, member, sync_error(code)):

@@ -131,7 +131,7 @@ def check_commit(member: ConsumerGroupMember, epoch: int, topic: str, topic_id: 
 
 
 class ConsumerGroupState(StrEnum):
-    """A group's state, by the names that are told; it follows from the epochs of the group and its members."""
+    """A group's state, by its name in answers; it follows from the epochs of the group and its members."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"

@@ -25,7 +25,7 @@ from ottla.coordinator.group.consumer.group import (
 )
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember, MemberState
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression, require_valid, resolve
-from ottla.coordinator.group.context import DecisionBuilder, GroupContext, Replay
+from ottla.coordinator.group.context import DecisionBuilder, FollowUp, GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.modern.group import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from ottla.coordinator.group.modern.groups import (
@@ -54,7 +54,7 @@ _SETTINGS: Final = settings_reader(
 MIN_REFRESH_INTERVAL_MS: Final = 10_000
 # Kafka has an internal setting for it, which nobody is meant to change.
 REFRESH_INTERVAL_MS: Final = 600_000
-# A group that has been told of its topics looks at them again when they change, and after this time.
+# A group looks at its topics again when one of them changes, and after this time.
 METADATA_REFRESH_INTERVAL_MS: Final = 2**31 - 1
 
 _WHY: Final = {
@@ -358,7 +358,8 @@ class RegularExpressions:
 
         decision.failures.append(failed)
         if background is not None:
-            decision.effects.append(After(lambda: background.in_slices(group_id, work, then, failed)))
+            follow_up = FollowUp(group_id, then, failed)
+            decision.effects.append(After(lambda: background.in_slices(work, follow_up)))
             return
         everything = {}
         for found in work:
@@ -421,17 +422,17 @@ def _recount(
 class MemberTimers(ModernTimers[ConsumerGroup]):
     """The members' timers.
 
-    Members of the classic protocol have as long as their rebalance timeout to join again when they are told to, and
+    Members of the classic protocol have as long as their rebalance timeout to join again when they are asked to, and
     then to fetch their assignment.
     """
 
     def __init__(self, context: GroupContext, fence: Fence) -> None:
         super().__init__(GroupsOfKind(context, ConsumerGroup), GroupType.CONSUMER, _WHY, fence)
-        # Classic members that were told to join again, since the first time they were.
+        # Classic members that were asked to join again and have not yet.
         self._joining: set[tuple[str, str]] = set()
 
     def start_join(self, decision: DecisionBuilder, group_id: str, member: ConsumerGroupMember) -> None:
-        """Unless it runs already: being told again does not give a member more time."""
+        """Unless it runs already: a member that is asked again does not get more time."""
         if (group_id, member.member_id) not in self._joining:
             self._joining.add((group_id, member.member_id))
             self.start(decision, Wait.JOIN, group_id, member.member_id, member.rebalance_timeout_ms)

@@ -85,8 +85,8 @@ class _Step(NamedTuple):
     assigned_before: EpochAssignment
     owned: Owned | None
     subscription_changed: bool
-    # Does the member learn its assignment even if that has not changed?
-    tell: bool
+    # Is the assignment in the answer even if it has not changed?
+    send_assignment: bool
 
 
 class ConsumerGroupManager:
@@ -151,8 +151,8 @@ class ConsumerGroupManager:
         if bump or group.must_refresh(decision.now_ms):
             epoch = groups.refresh(decision, group, member, updated, bump)
         self._start_session(decision, group.group_id, updated.member_id)
-        tell = request.member_epoch == JOIN_EPOCH or _is_full(request)
-        step = _Step(member.assigned, owned, names_changed or regex is not RegexChange.NONE, tell)
+        send_assignment = request.member_epoch == JOIN_EPOCH or _is_full(request)
+        step = _Step(member.assigned, owned, names_changed or regex is not RegexChange.NONE, send_assignment)
         return self._assign(decision, group, member, updated, epoch, step)
 
     def _assign(
@@ -190,8 +190,8 @@ class ConsumerGroupManager:
         after = self._groups.reconcile(
             decision, group, member, target, step.owned, subscription_changed=step.subscription_changed
         )
-        tell = step.tell or step.assigned_before != after.assigned
-        return self._response(group.group_id, after, _assignment(after.assigned) if tell else None)
+        send_assignment = step.send_assignment or step.assigned_before != after.assigned
+        return self._response(group.group_id, after, _assignment(after.assigned) if send_assignment else None)
 
     def _response(
         self,

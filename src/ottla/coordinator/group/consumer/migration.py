@@ -1,13 +1,13 @@
 """Between the protocols while a group lives: a classic group becomes a consumer group when the first member of the new
 protocol joins it, and a classic group again when the last one has left (KIP-848, group.consumer.migration.policy).
 
-Nobody loses its partitions by it: what the members were assigned stays assigned, and who speaks the classic protocol
-is told to join again.
+Nobody loses its partitions by it: what the members were assigned stays assigned, and members of the classic protocol
+are asked to join again (REBALANCE_IN_PROGRESS).
 
 Members of a consumer group that still speak the classic protocol have their JoinGroup, SyncGroup and Heartbeat decided
 here. A join is answered at once: the coordinator assigns, so nobody waits for a leader. The member epoch is the
-generation that such a member sees. When it has to give something up or can get something more, it is told that a
-rebalance is in progress, joins again and says what it holds then.
+generation that such a member sees. When it has to give something up or can get something more, it gets
+REBALANCE_IN_PROGRESS, joins again and says what it holds then.
 
 Owner: the ConsumerGroupManager of a shard.
 """
@@ -433,7 +433,7 @@ class ClassicMembers:
         _require_protocol(request, protocol.name)
         behind = group.target_epoch.epoch > member.member_epoch
         if behind and member.state is not MemberState.UNREVOKED_PARTITIONS:
-            self._tell_to_join(decision, group, member)
+            self._groups.timers.start_join(decision, group.group_id, member)
             return SyncGroupResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS), assignment=b"")
         timers, group_id = self._groups.timers, group.group_id
         timers.cancel(decision, Wait.SYNC, group_id, member.member_id)
@@ -456,7 +456,7 @@ class ClassicMembers:
         )
         if not self._must_rejoin(group, member):
             return _ALIVE
-        self._tell_to_join(decision, group, member)
+        self._groups.timers.start_join(decision, group.group_id, member)
         return _REJOIN
 
     @staticmethod
@@ -467,11 +467,6 @@ class ClassicMembers:
         if member.state is MemberState.UNRELEASED_PARTITIONS:
             return not group.waits_for_others(member)
         return member.state is MemberState.UNREVOKED_PARTITIONS
-
-    def _tell_to_join(
-        self, decision: DecisionBuilder, group: ConsumerGroup, member: ConsumerGroupMember
-    ) -> None:
-        self._groups.timers.start_join(decision, group.group_id, member)
 
     def _current(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
-from ottla.coordinator.group.context import DecisionBuilder, GroupContext
+from ottla.coordinator.group.context import DecisionBuilder, FollowUp, GroupContext
 from ottla.coordinator.shard import After, CoordinatorResult
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
@@ -28,7 +28,7 @@ class Plan(Protocol):
         ...
 
     def compute(self) -> dict[str, Any]:
-        """What each member shall have that gets something else than it had; KafkaError if there is no telling."""
+        """The new assignment of each member whose assignment changes; KafkaError if none can be computed."""
         ...
 
 
@@ -78,16 +78,12 @@ class ModernLargeAssignments(ABC, Generic[P, F, T]):
         assert background is not None, "there is nowhere else"
         run = self._running[group_id] = Run(group_id, plan, finish)
         decision.failures.append(lambda error: self._fail(run, error))
-        decision.effects.append(
-            After(
-                lambda: background.in_thread(
-                    group_id,
-                    lambda: _compute(plan),
-                    lambda found, now_ms: self._computed(run, found, now_ms),
-                    lambda error: self._fail(run, error),
-                )
-            )
+        follow_up: FollowUp[dict[str, T] | KafkaError] = FollowUp(
+            group_id,
+            lambda found, now_ms: self._computed(run, found, now_ms),
+            lambda error: self._fail(run, error),
         )
+        decision.effects.append(After(lambda: background.in_thread(lambda: _compute(plan), follow_up)))
         return run.parked
 
     def unloaded(self, error: KafkaError) -> None:

@@ -13,8 +13,6 @@ from ottla.coordinator.group.modern.metadata_hash import TopicHashes
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 
-T = TypeVar("T")
-
 S = TypeVar("S")
 
 # Groups whose settings are kept; more are looked up again.

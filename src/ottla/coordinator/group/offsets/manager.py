@@ -5,8 +5,9 @@ The store holds them (store.py), their records are made in records.py, and what 
 Rules: the topics and partitions exist, whoever calls has looked. A group that does not exist may be committed to by
 those who do not say a generation: tools, and consumers that only store offsets here. Such a consumer has a group
 nevertheless: an empty classic one, without a protocol type, made by the replay of its first offset and never written
-itself. Whoever asks for stable offsets (KIP-447) is answered from the newest state, once that is committed, and told
-which partitions have an offset in a transaction that is still open; everybody else is answered from committed state.
+itself. Whoever asks for stable offsets (KIP-447) is answered from the newest state, once that is committed, with
+UNSTABLE_OFFSET_COMMIT for partitions whose offset is in an open transaction; everybody else is answered from
+committed state.
 
 Owner: the GroupCoordinatorShard of a partition.
 """
@@ -66,7 +67,7 @@ INVALID_OFFSET: Final = -1
 NO_LEADER_EPOCH: Final = -1
 DEFAULT_RETENTION_MS: Final = -1
 MAX_TIMESTAMP_MS: Final = (1 << 63) - 1
-# The version of OffsetCommit that tells a group's absence from a stale generation (KIP-848).
+# The first version of OffsetCommit in which a missing group has an error code of its own (KIP-848).
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 9
 
 
@@ -105,7 +106,7 @@ class OffsetMetadataManager:
             return CoordinatorResult(OffsetCommitResponse(topics=answers), (), effects, bulk=bulk)
         expire_ms = NO_EXPIRE_TIMESTAMP
         if request.retention_time_ms != DEFAULT_RETENTION_MS:
-            # Who asks for longer than time can tell means for ever.
+            # A retention beyond the last timestamp means for ever.
             expire_ms = min(now_ms + request.retention_time_ms, MAX_TIMESTAMP_MS)
         limit = self._context.config()["offset.metadata.max.bytes"]
         records: list[CoordinatorRecord] = []
@@ -465,7 +466,7 @@ def _no_offset(place: Place) -> None:
 
 
 def _same_topic(stored: Uuid, asked: Uuid) -> bool:
-    """An offset of a topic that was deleted and made again is none; an id that is not told fits any."""
+    """An offset of a topic that was deleted and made again does not count; an unset id fits any."""
     return stored in (asked, ZERO_UUID) or asked == ZERO_UUID
 
 

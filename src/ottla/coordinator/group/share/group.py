@@ -30,7 +30,7 @@ PROTOCOL_TYPE: Final = "share"
 
 
 class ShareGroupState(StrEnum):
-    """A group's state, by the names that are told; it follows from whether it has members."""
+    """A group's state, by its name in answers; it follows from whether it has members."""
 
     EMPTY = "Empty"
     STABLE = "Stable"

@@ -85,7 +85,7 @@ class ShareGroupManager:
         epoch, names, kind, changed = self._refresh(group, member, updated, written, changed, now_ms)
         target = self._assign(group, epoch, updated, kind, written, now_ms)
         after = self._reconcile(group.group_id, updated, target, written, changed=changed)
-        tell = (
+        send_assignment = (
             request.member_epoch == JOIN_EPOCH
             or request.subscribed_topic_names is not None
             or after.assigned != member.assigned
@@ -94,7 +94,7 @@ class ShareGroupManager:
             member_id=after.member_id,
             member_epoch=after.member_epoch,
             heartbeat_interval_ms=groups.settings[group.group_id].heartbeat_interval_ms,
-            assignment=_assignment(after.assigned) if tell else None,
+            assignment=_assignment(after.assigned) if send_assignment else None,
         )
         return self._initializing(group, epoch, names, response, written, now_ms)
 

@@ -80,7 +80,7 @@ class ShareOffsets:
     # ---- setting where to start -----------------------------------------------------------------------------
 
     def alter(self, request: AlterShareGroupOffsetsRequest, now_ms: int) -> CoordinatorResult[Alteration]:
-        """A group that is not there is made: its first members start where they are told."""
+        """A group that is not there is made: its first members start at these offsets."""
         group = self._groups.group_or_new(request.group_id)
         if not group.is_empty():
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)

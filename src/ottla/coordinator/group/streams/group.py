@@ -122,7 +122,7 @@ MEMBER_EPOCH_COMMIT_VERSION: Final = 9
 
 
 class StreamsGroupState(StrEnum):
-    """A group's state, by the names that are told; it follows from the topology, the epochs and the members."""
+    """A group's state, by its name in answers; it follows from the topology, the epochs and the members."""
 
     EMPTY = "Empty"
     NOT_READY = "NotReady"

@@ -58,7 +58,7 @@ class GroupSettings(NamedTuple):
     heartbeat_interval_ms: int
     assignment_interval_ms: int
     initial_rebalance_delay_ms: int
-    # What the assignor is told; the group is assigned anew when it changes.
+    # Given to the assignor; the group is assigned anew when they change.
     assignment_configs: Mapping[str, str]
 
 

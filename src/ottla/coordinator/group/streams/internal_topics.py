@@ -102,8 +102,8 @@ def _at(topics: list[str], place: int) -> str:
 def _same(counts: Mapping[str, int]) -> int:
     found = set(counts.values())
     if len(found) > 1:
-        told = ", ".join(f"{topic}: {count}" for topic, count in sorted(counts.items()))
-        raise _incorrect(f"These topics must have equally many partitions: {told}.")
+        listed = ", ".join(f"{topic}: {count}" for topic, count in sorted(counts.items()))
+        raise _incorrect(f"These topics must have equally many partitions: {listed}.")
     return found.pop()
 
 

@@ -308,7 +308,7 @@ class StreamsGroupManager:
             step.statuses,
             step.configured,
             heartbeat_interval_ms=self._groups.settings[group.group_id].heartbeat_interval_ms,
-            tell_tasks=step.joins or step.before != after.assigned,
+            send_tasks=step.joins or step.before != after.assigned,
             endpoint_epoch=step.endpoint_epoch,
             is_new=step.is_new,
         )
@@ -475,7 +475,7 @@ def _heartbeat_answer(
     configured: ConfiguredTopology,
     *,
     heartbeat_interval_ms: int,
-    tell_tasks: bool,
+    send_tasks: bool,
     endpoint_epoch: int,
     is_new: bool,
 ) -> HeartbeatOutcome:
@@ -489,8 +489,8 @@ def _heartbeat_answer(
         # What a group that is only about to be has counted is forgotten with it.
         endpoint_information_epoch=0,
     )
-    if tell_tasks:
-        _tell_tasks(response, member)
+    if send_tasks:
+        _set_tasks(response, member)
         group.endpoints.pop(member.member_id, None)
         if member.user_endpoint is not None:
             group.endpoint_epoch += 1
@@ -508,7 +508,7 @@ def _heartbeat_answer(
     return HeartbeatOutcome(response, configured.topics_to_create)
 
 
-def _tell_tasks(response: StreamsGroupHeartbeatResponse, member: StreamsGroupMember) -> None:
+def _set_tasks(response: StreamsGroupHeartbeatResponse, member: StreamsGroupMember) -> None:
     response.active_tasks = _rows(member.assigned.active)
     response.standby_tasks = _rows(member.assigned.standby)
     response.warmup_tasks = _rows(member.assigned.warmup)

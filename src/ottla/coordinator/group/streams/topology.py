@@ -120,7 +120,7 @@ DEFAULT_REPLICATION_FACTOR = -1
 
 
 class StatusCode(IntEnum):
-    """What a heartbeat's answer tells of the group's state beside the tasks."""
+    """What a heartbeat's answer says of the group's state beside the tasks."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1

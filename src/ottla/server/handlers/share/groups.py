@@ -176,7 +176,7 @@ def _topic_offsets(
 def _offsets(
     ctx: Context, topic: str, number: int, answered: Pending[Summary]
 ) -> wire.DescribeShareGroupOffsetsResponsePartition:
-    # What cannot be read is told as not being there, as OffsetFetch does.
+    # What cannot be read is reported as not being there, as OffsetFetch does.
     summary = NOTHING_KNOWN if answered.error is not None else answered.result()
     answer = wire.DescribeShareGroupOffsetsResponsePartition(
         partition_index=number, start_offset=summary.start_offset, leader_epoch=summary.leader_epoch
@@ -232,7 +232,7 @@ def alter_share_group_offsets(
     request.topics = [topic for topic in request.topics if _image(ctx, topic.topic_name) is not None]
     refused = [_not_altered(topic) for topic in unknown]
     altered = ctx.node.share_groups.alter(request)
-    return _told(altered.map(lambda topics: _altered(refused + topics)))
+    return _with_error_message(altered.map(lambda topics: _altered(refused + topics)))
 
 
 def _not_altered(
@@ -275,7 +275,7 @@ def delete_share_group_offsets(
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group has no name.")
     deleted = ctx.node.share_groups.delete_offsets(request)
-    return _told(deleted.map(lambda topics: _deleted(ctx, topics)))
+    return _with_error_message(deleted.map(lambda topics: _deleted(ctx, topics)))
 
 
 def _deleted(
@@ -288,10 +288,10 @@ def _deleted(
     return wire.DeleteShareGroupOffsetsResponse(responses=topics)
 
 
-def _told(answer: Pending[Any]) -> Pending[Any]:
+def _with_error_message(answer: Pending[Any]) -> Pending[Any]:
     """These responses say in words, too, what went wrong."""
 
-    def worded(error: KafkaError) -> Any:
+    def with_message(error: KafkaError) -> Any:
         raise KafkaError(error.code, str(error))
 
-    return answer.map(lambda response: response, worded)
+    return answer.map(lambda response: response, with_message)

@@ -228,11 +228,11 @@ def avro_codec(schema: Any, base_dir: Path, *, writing: bool) -> AvroCodec:
     try:
         parsed = parse_schema(raw)
     except (SchemaParseException, UnknownType, KeyError, ValueError, TypeError) as error:
-        raise DeclarationError(f"schema: {_said(error)}") from None
+        raise DeclarationError(f"schema: {_error_text(error)}") from None
     return AvroCodec(json.dumps(raw), spark_columns(parsed))
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"the member {error.args[0]!r} is missing"
     return " ".join(str(error).split()) or type(error).__name__
@@ -281,7 +281,7 @@ class AvroCodec:
         try:
             _decoder(self._schema)(value)
         except Exception as error:  # noqa: BLE001 - whatever the bytes provoke is the explanation
-            return _said(error)
+            return _error_text(error)
         return "does not fit the schema's types"
 
 

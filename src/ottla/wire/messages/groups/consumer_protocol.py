@@ -1,4 +1,4 @@
-"""What classic consumers tell each other through their coordinator.
+"""What members of a classic consumer group send each other through the coordinator: subscriptions, assignments.
 
 Declarations only, in the language of `ottla.wire.schema`.
 """

@@ -119,7 +119,7 @@ class LeaderEndpoint:
 
 @message(api_key=53, versions="0-1", flexible="1+")
 class BeginQuorumEpochRequest:
-    """A leader tells the voters that it leads."""
+    """A leader announces its epoch to the voters."""
 
     cluster_id: NullableString = None
     voter_id: Int32 = since(1, default=-1, ignorable=True)

@@ -1,10 +1,10 @@
 """Kafka's ConsumerCoordinator: ties a group's member to the consumer's positions and to the application.
 
-The member decides what changes hands; the application is told, and answers, in its own time: `take` hands the
+The member decides what changes hands; the application hears of it, and reacts, when it polls: `take` hands the
 driver the next rebalance event, the driver commits and calls the listener, `finish` lets the member go on. So
 callbacks run where the application polls, as in the Java client, while heartbeats go on by themselves.
 Positions come from what the group has committed; what was consumed is committed at a poll, when everything that
-earlier polls returned is done with. A party of the network core; owned by one driver.
+earlier polls returned is done with. A RequestManager of the network core; owned by one driver.
 """
 
 import logging
@@ -229,7 +229,7 @@ class GroupCore:
         self._is_leaving = False
         self._next_auto_commit_ms = float("inf")
         consumer.finder.committed_source = self._fetch_committed
-        network.parties.append(self)
+        network.request_managers.append(self)
 
     # -- what the application says --------------------------------------------------------------------
 
@@ -363,7 +363,7 @@ class GroupCore:
 
     @property
     def is_settled(self) -> bool:
-        """Nothing is left to tell."""
+        """No rebalance event waits or is being handled."""
         return not self._events and self._current is None
 
     def has_event(self) -> bool:

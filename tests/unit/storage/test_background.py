@@ -1,4 +1,4 @@
-"""The ticks: retention, flushing, checkpoints, producer expiry, deferred deletion."""
+"""Background work: retention, flushing, checkpoints, producer expiry, deferred deletion, jobs in threads."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from tests.unit.storage.manager_support import (
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.storage.background import Deletions, Ticker, in_slices
+from ottla.storage.background import Deletions, Ticker, in_slices, in_thread
 from ottla.storage.config import MAX_LONG, LogManagerSettings
 from ottla.storage.dirs.checkpoints import parse_offsets
 
@@ -407,3 +407,31 @@ def test_settings_come_from_kafkas_names() -> None:
     assert settings.retention_check_interval_ms == 7
     assert settings.cleaner.backoff_ms == 15_000
     assert LogManagerSettings.from_values({}) == LogManagerSettings()
+
+
+# -- jobs in threads
+
+
+def test_a_job_that_fails_after_its_caller_was_cancelled_is_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    may_fail = threading.Event()
+
+    def job() -> None:
+        may_fail.wait(60)
+        raise RuntimeError("no")
+
+    async def run() -> None:
+        task = asyncio.get_running_loop().create_task(in_thread(None, job))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done(), "two writers would meet"
+        may_fail.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    (entry,) = caplog.records
+    assert entry.getMessage().startswith("storage: ")
+    assert entry.getMessage().endswith("job failed: no")

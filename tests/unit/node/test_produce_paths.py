@@ -1,4 +1,4 @@
-"""Whichever road a produce request takes inside, the answers and their order are those of the requests."""
+"""Whichever path a produce request takes inside, the answers and their order are those of the requests."""
 
 import random
 import socket
@@ -27,7 +27,7 @@ VERSION = 9
 NOW = 1_700_000_000_000
 NOISE = random.Random(5).randbytes(200_000)  # it does not compress
 
-# Each takes another road: on the loop, in a thread for what it is, in a thread for what comes out of it.
+# Each takes another path: on the loop, in a thread for what it is, in a thread for what comes out of it.
 SMALL, LARGE, SWELLING = b"v" * 100, NOISE, bytes(400_000)
 
 

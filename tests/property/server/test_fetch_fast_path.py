@@ -1,4 +1,4 @@
-"""The fast lane of Fetch gives the bytes of the general handler or none, and leaves a session as that would."""
+"""The fast path of Fetch gives the bytes of the general handler or none, and leaves a session as that would."""
 
 import random
 from collections.abc import Iterator
@@ -99,11 +99,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker.executor.shutdown()
 
 
-def ask(broker: Broker, sessions: FetchSessionCache, frame: bytes, version: int, lane: bool) -> bytes | str:
-    """What the handler answers, with the lane or without."""
+def ask(broker: Broker, sessions: FetchSessionCache, frame: bytes, version: int, fast: bool) -> bytes | str:
+    """What the handler answers, with the fast path or without."""
     connection = cast("Any", SimpleNamespace(host=SimpleNamespace(listener_name="PLAINTEXT")))
     with pytest.MonkeyPatch.context() as patch:
-        if not lane:
+        if not fast:
             patch.setattr(handler, "answer_one", lambda *_: None)
         reply = handler.fetch(
             broker.services(sessions), connection, memoryview(frame), version, 5, 4, len(frame)
@@ -119,9 +119,9 @@ def ask(broker: Broker, sessions: FetchSessionCache, frame: bytes, version: int,
 
 def goes_by_lane(broker: Broker, sessions: FetchSessionCache, frame: bytes, version: int) -> bool:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handler, "decode_fetch", lambda *_: pytest.fail("not by the lane"))
+        patch.setattr(handler, "decode_fetch", lambda *_: pytest.fail("not by the fast path"))
         try:
-            ask(broker, sessions, frame, version, lane=True)
+            ask(broker, sessions, frame, version, fast=True)
         except pytest.fail.Exception:
             return False
     return True
@@ -206,7 +206,7 @@ def requests(draw: st.DrawFn, version: int, end: int) -> FetchRequest:
 
 
 def _reshape(made: FetchRequest, version: int, what: str) -> None:
-    """Something that the lane has no place for."""
+    """Something that the fast path does not serve."""
     (topic,) = made.topics
     if what == "topic":
         topic.topic_id, topic.topic = OTHER, "unheard-of" * 20
@@ -230,11 +230,13 @@ def test_the_lane_answers_as_the_general_handler_does(
 ) -> None:
     asked = data.draw(requests(version, broker.log.log_end_offset))
     frame = encode_request(asked, version, 5, data.draw(st.sampled_from([None, "", "client"])))
-    by_lane, general = with_session(version, *indexes), with_session(version, *indexes)
-    for sessions in (by_lane, general):  # a session that opens has the same id in both
+    by_fast_path, general = with_session(version, *indexes), with_session(version, *indexes)
+    for sessions in (by_fast_path, general):  # a session that opens has the same id in both
         sessions._rng = random.Random(2)
-    assert ask(broker, by_lane, frame, version, lane=True) == ask(broker, general, frame, version, lane=False)
-    assert state(by_lane) == state(general)
+    assert ask(broker, by_fast_path, frame, version, fast=True) == ask(
+        broker, general, frame, version, fast=False
+    )
+    assert state(by_fast_path) == state(general)
 
 
 @pytest.mark.parametrize("version", LANE_VERSIONS)

@@ -493,9 +493,9 @@ def test_what_waits_is_bounded() -> None:
         fill(rig.topic.partitions[0], b"x" * 900)
     rig.assign()
     rig.cluster.run_for(5_000)
-    assert 5_000 <= rig.consumer._buffered_bytes <= 8_000
+    assert 5_000 <= rig.consumer.buffered_bytes <= 8_000
     assert len(rig.read(50)) == 50
-    assert rig.consumer._buffered_bytes == 0
+    assert rig.consumer.buffered_bytes == 0
 
 
 def test_a_nearer_replica_is_read_from_when_the_leader_says_so() -> None:
