@@ -25,7 +25,7 @@ from ottla.metadata.registrations import Endpoint
 from ottla.metadata.snapshot import SnapshotId
 from ottla.raft.answers import Asked
 from ottla.raft.core import RaftCore, Ready, Send
-from ottla.raft.replica import Timeouts
+from ottla.raft.state import Timeouts
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
 from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
 

@@ -19,7 +19,7 @@ from ottla.net.nodes import NodeClient, NodeClientSettings
 from ottla.raft.driver import RaftDriver, RaftOptions
 from ottla.raft.image_loader import ImageLoader
 from ottla.raft.metadata_log import DIRECTORY_NAME, MetadataLogConfig
-from ottla.raft.replica import Timeouts
+from ottla.raft.state import Timeouts
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
 from ottla.server.forwarding import ChannelSettings, RemoteController
 from ottla.storage.dirs.log_dir import DirLock

@@ -18,8 +18,7 @@ from ottla.metadata.snapshot import SnapshotId as Snapshot
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID
 from ottla.raft.log_view import METADATA_PARTITION, LogView, OffsetAndEpoch, Validity, ValidOffset
-from ottla.raft.replica import Replica
-from ottla.raft.state import QuorumState, ReplicaProgress
+from ottla.raft.state import QuorumState, Replica, ReplicaProgress
 from ottla.raft.voters import ReplicaKey
 from ottla.wire.messages import fetch as f
 from ottla.wire.messages.nodes import raft as m
@@ -83,7 +82,7 @@ def vote(core: Replica, request: m.VoteRequest, how: Asked) -> m.VoteResponse:
     error = _vote_error(core.state, asked)
     granted = False
     if error is None:
-        core.heard_of_epoch(asked.replica_epoch)
+        core.learn_epoch(asked.replica_epoch)
         if not _addressed_to(core.state, request.voter_id, asked.voter_directory_id):
             error = ErrorCode.INVALID_VOTER_KEY
         else:
@@ -143,7 +142,7 @@ def begin_quorum_epoch(
     error = state.voter_request_error(asked.leader_id, asked.leader_epoch)
     if error is None:
         endpoints = _claimed_endpoints(state, asked.leader_id, request.leader_endpoints)
-        core.heard_of_leader(asked.leader_id, asked.leader_epoch, endpoints)
+        core.learn_leader(asked.leader_id, asked.leader_epoch, endpoints)
         if not _addressed_to(state, request.voter_id, asked.voter_directory_id):
             error = ErrorCode.INVALID_VOTER_KEY
     partition = m.BeginQuorumEpochResponsePartitionData(
@@ -168,8 +167,8 @@ def end_quorum_epoch(core: Replica, request: m.EndQuorumEpochRequest, how: Asked
     error = state.voter_request_error(asked.leader_id, asked.leader_epoch)
     if error is None:
         endpoints = _claimed_endpoints(state, asked.leader_id, request.leader_endpoints)
-        core.heard_of_leader(asked.leader_id, asked.leader_epoch, endpoints)
-        core.leader_steps_down(asked.leader_id, _preferred(asked))
+        core.learn_leader(asked.leader_id, asked.leader_epoch, endpoints)
+        core.leader_resigns(asked.leader_id, _preferred(asked))
     partition = m.EndQuorumEpochResponsePartitionData(
         partition_index=PARTITION,
         error_code=error or NONE,
@@ -390,7 +389,7 @@ def fetch_snapshot(core: Replica, request: m.FetchSnapshotRequest, how: Asked) -
         # Kafka means to name the partition's error (an unknown partition, another epoch, no such snapshot, a position
         # beyond its end), but an answer without records cannot be written there, and this is what goes out.
         return m.FetchSnapshotResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, topics=[])
-    core.voter_in_touch(ReplicaKey(request.replica_id, asked.replica_directory_id))
+    core.update_check_quorum(ReplicaKey(request.replica_id, asked.replica_directory_id))
     topic = m.FetchSnapshotResponseTopicSnapshot(name=METADATA_PARTITION.topic, partitions=[answer])
     return m.FetchSnapshotResponse(topics=[topic], node_endpoints=_endpoints(core.state, how))
 

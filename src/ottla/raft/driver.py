@@ -37,9 +37,8 @@ from ottla.raft.answers import Asked
 from ottla.raft.core import DEFAULT_FETCH_BYTES, RaftCore, Ready, Send, SnapshotPiece
 from ottla.raft.metadata_log import CorruptRecords, MetadataLog, MetadataLogConfig
 from ottla.raft.quorum_state import MAX_EPOCH, ElectionState, QuorumStateError, QuorumStateFile
-from ottla.raft.replica import Timeouts
 from ottla.raft.snapshots import SnapshotGenerator, SnapshotReader, SnapshotWriter
-from ottla.raft.state import QuorumState
+from ottla.raft.state import QuorumState, Timeouts
 from ottla.raft.voters import VoterNode, VoterSet
 from ottla.records.batch import BatchView
 from ottla.wire.messages.nodes.raft import EndQuorumEpochRequest

@@ -10,6 +10,7 @@ stops leading. Owned by the raft core.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ottla import __version__
@@ -19,8 +20,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid, uuid_to_str
 from ottla.net.peers import Node
 from ottla.raft.answers import NONE, SENTENCES, Asked, leader_endpoint
-from ottla.raft.replica import Replica
-from ottla.raft.state import LeaderState, VoterChange
+from ottla.raft.state import LeaderState, Replica, VoterChange
 from ottla.raft.voters import RECONFIGURABLE, QuorumEntry, ReplicaKey, VoterNode, VoterSet
 from ottla.records.control import ControlType
 from ottla.wire.codec import encode
@@ -57,7 +57,7 @@ def add_voter(core: Replica, token: int, request: m.AddRaftVoterRequest) -> m.Ad
     if refusal is None and where is not None:
         ask = ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
         leader = _leader(core)
-        if core.ask(Node(key.id, where.host, where.port), ask, _new_voter_answered):
+        if core.ask(Node(key.id, where.host, where.port), ask, partial(_new_voter_answered, core)):
             deadline_ms = core.now_ms + core.timeouts.request_ms
             voter = VoterNode(key, endpoints)
             leader.change = VoterChange(
@@ -191,7 +191,7 @@ def _update_voter(core: Replica, request: m.UpdateRaftVoterRequest) -> ErrorCode
         leader.volatile_voters = updated
     elif updated != voters:
         _append_voters(core, updated)
-    core.voter_in_touch(key)
+    core.update_check_quorum(key)
     return None
 
 

@@ -23,7 +23,7 @@ from ottla.raft.answers import Asked
 from ottla.raft.driver import RaftDriver, RaftOptions
 from ottla.raft.formatting import format_metadata
 from ottla.raft.metadata_log import MetadataLogConfig
-from ottla.raft.replica import Timeouts
+from ottla.raft.state import Timeouts
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
 from ottla.wire.codec import decode, encode
 from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey

@@ -13,7 +13,7 @@ from ottla.model.ids import METADATA_TOPIC_ID
 from ottla.raft.answers import Asked
 from ottla.raft.core import RaftCore, Ready, Role, Send
 from ottla.raft.quorum_state import ElectionState
-from ottla.raft.replica import Timeouts
+from ottla.raft.state import Timeouts
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
 from ottla.wire.messages import fetch as f
 from ottla.wire.messages.nodes import raft as m
