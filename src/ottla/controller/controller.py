@@ -197,7 +197,8 @@ class Controller:
         written = self._runtime.submit(lambda image: ControllerResult(None, records))
         if written.done() and (refusal := written.exception()) is not None:
             raise refusal  # without them nothing else can be decided
-        spawn(self._complete_activation(epoch, written), name="becoming active", owner=OWNER)
+        completing = self._complete_activation(epoch, written)
+        spawn(completing, name="becoming active", owner=OWNER, failed=self.on_failure)
         self._registration.leader_changed()
 
     def _activation_records(self, state: MetadataLoader) -> list[MetadataRecord]:
