@@ -193,6 +193,10 @@ class BrokerLifecycleManager:
                 return
             await asyncio.wait([self._let_go], timeout=until - now)
 
+    def give_up_controlled_shutdown(self) -> None:
+        """The node has failed meanwhile: there is nothing left to wait for."""
+        _resolve(self._let_go)
+
     async def stop(self) -> None:
         """No more heartbeats."""
         self._move_to(BrokerState.SHUTTING_DOWN)

@@ -233,6 +233,8 @@ class Node:
         if self.failure is None:
             self.failure = error
             log.critical("stopping: %s", describe_error(error))
+            if self._broker_server is not None:
+                self._broker_server.lifecycle.give_up_controlled_shutdown()
             if self._on_fatal is not None:
                 self._on_fatal(error)
 

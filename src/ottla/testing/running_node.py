@@ -6,6 +6,7 @@ import threading
 from typing import Self
 
 from ottla.config.broker import BrokerConfig
+from ottla.model.tasks import guarded
 from ottla.node.node import Node
 
 START_TIMEOUT_S = 30.0
@@ -60,13 +61,12 @@ class RunningNode:
     def stop(self) -> None:
         """Stop cleanly."""
         if self._thread is not None and self._loop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._end)
+            self._loop.call_soon_threadsafe(self._stop.set)
+            if not self._started.is_set():
+                interrupt = guarded(self.node.interrupt, name="interrupting a start", owner="node")
+                self._loop.call_soon_threadsafe(interrupt)
             self._thread.join()
         self._thread = None
-
-    def _end(self) -> None:
-        self._stop.set()
-        self.node.interrupt()
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
