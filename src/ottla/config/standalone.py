@@ -2,8 +2,8 @@
 
 Kafka asks for roles, ids, a controller listener and a quorum, and its defaults of three replicas would leave
 the internal topics of a single node without a home. Here the missing settings are filled in; they then count
-as set in the static configuration, which is what DescribeConfigs shows. Whoever says where the quorum is has more
-nodes in mind, and gets Kafka's replication factors. Pure.
+as set in the static configuration, which is what DescribeConfigs shows. Brokers do not replicate yet: in a larger
+cluster, too, the internal topics have one replica unless somebody asks for more (and is refused). Pure.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ def fill_in(given: Mapping[str, str], directory_node_id: int | None = None) -> d
     if "process.roles" not in given:
         added["process.roles"] = "broker,controller"
     roles = _words(given.get("process.roles", "broker,controller"))
+    if "broker" in roles:
+        added.update({name: text for name, text in ALONE.items() if name not in given})
     if "controller" not in roles:
         return added
     if "controller.listener.names" not in given:
@@ -52,9 +54,8 @@ def fill_in(given: Mapping[str, str], directory_node_id: int | None = None) -> d
     _fill_listeners(given, added, roles)
     _fill_inter_broker(given, added)
     _fill_quorum(given, added)
-    if "broker" in roles and not _names_a_quorum(given):
-        alone = ALONE if "process.roles" in given else ALONE | UNTOLD
-        added.update({name: text for name, text in alone.items() if name not in given})
+    if "process.roles" not in given and not _names_a_quorum(given):
+        added.update({name: text for name, text in UNTOLD.items() if name not in given})
     return added
 
 

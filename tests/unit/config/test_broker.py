@@ -68,9 +68,11 @@ def test_its_internal_topics_have_one_replica_and_say_so(name: str) -> None:
     assert (entry.value, entry.source, entry.read_only) == ("1", Source.STATIC_BROKER_CONFIG, True)
 
 
-def test_a_node_that_knows_of_others_keeps_kafkas_replication_factors() -> None:
+def test_brokers_that_do_not_replicate_yet_keep_one_replica_among_others_too() -> None:
     voters = "1@a:9093,2@b:9093,3@c:9093"
-    assert BrokerConfig.of({"controller.quorum.voters": voters})["offsets.topic.replication.factor"] == 3
+    assert BrokerConfig.of({"controller.quorum.voters": voters})["offsets.topic.replication.factor"] == 1
+    asked_for = {"controller.quorum.voters": voters, "offsets.topic.replication.factor": 3}
+    assert BrokerConfig.of(asked_for)["offsets.topic.replication.factor"] == 3
 
 
 @pytest.mark.parametrize(
@@ -83,8 +85,6 @@ def test_a_node_that_knows_of_others_keeps_kafkas_replication_factors() -> None:
 )
 def test_who_says_where_the_quorum_is_has_more_nodes_in_mind(quorum: dict[str, object]) -> None:
     config = BrokerConfig.of(quorum)
-    assert config["offsets.topic.replication.factor"] == 3
-    assert config["transaction.state.log.min.isr"] == 2
     assert config["group.initial.rebalance.delay.ms"] == 3000
 
 
