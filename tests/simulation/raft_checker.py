@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.stage import Violation
 
 from ottla.raft.voters import ReplicaKey
-from ottla.wire.messages.nodes.raft import VoteResponse
+from ottla.wire.messages.nodes import raft as m
 
 if TYPE_CHECKING:
     from tests.simulation.raft_stage import RaftNode
@@ -47,9 +47,8 @@ class Checker:
             self._epochs[key] = state.epoch
         if state.leader is not None and self.leaders.get(state.epoch) != key:
             self._elected(node, state.epoch)
-        if state.voted is not None and self._votes.setdefault((key, state.epoch), state.voted) != state.voted:
-            before = self._votes[(key, state.epoch)]
-            raise Violation(f"{node.id} votes for {state.voted} in epoch {state.epoch}, and for {before} before")
+        if state.voted is not None:
+            self._voted(node, state.epoch, state.voted)
         if state.high_watermark != self._high_watermarks[key]:
             self._commits(node, state.high_watermark)
         entry = (node.log.quorum.latest(), node.log.truncations)
@@ -57,13 +56,21 @@ class Checker:
             self._entries[key] = entry
             self._check_voters(node)
 
-    def answered(self, node: RaftNode, response: Any) -> None:
+    def answered(self, node: RaftNode, request: Any, response: Any) -> None:
         """What a replica says to others rests on its disk."""
-        if isinstance(response, VoteResponse) and response.topics:
-            said = response.topics[0].partitions[0]
+        if isinstance(request, m.VoteRequest) and response.topics:
+            asked, said = request.topics[0].partitions[0], response.topics[0].partitions[0]
             stored = node.disk.election
             if stored is None or stored.epoch < said.leader_epoch:
                 raise Violation(f"{node.id} speaks of epoch {said.leader_epoch}, which is not on its disk")
+            if said.vote_granted and not asked.pre_vote:
+                candidate = ReplicaKey(asked.replica_id, asked.replica_directory_id)
+                self._voted(node, said.leader_epoch, candidate)
+
+    def _voted(self, node: RaftNode, epoch: int, candidate: ReplicaKey) -> None:
+        before = self._votes.setdefault((node.key, epoch), candidate)
+        if before != candidate:
+            raise Violation(f"{node.id} votes for {candidate} in epoch {epoch}, and for {before} before")
 
     def _elected(self, node: RaftNode, epoch: int) -> None:
         before = self.leaders.setdefault(epoch, node.key)
@@ -87,7 +94,9 @@ class Checker:
         if high_watermark > end:
             # Whoever is first to know says what it is; below that it must agree.
             if log.start_offset > end or log.chain_at(end) != self.committed[end]:
-                raise Violation(f"{node.id} commits {high_watermark} on another log than the one committed to {end}")
+                raise Violation(
+                    f"{node.id} commits {high_watermark} on another log than the one committed to {end}"
+                )
             for batch in log.committed(end, high_watermark):
                 self.committed[batch.end] = batch.chain
             self.committed_end = high_watermark
@@ -99,7 +108,12 @@ class Checker:
         """An old leader may learn late that something was committed; a newer one must have it, too."""
         latest = self.leaders.get(max(self.leaders, default=0))
         for other in node.cluster.nodes.values():
-            if other.key == latest and other is not node and other.core is not None and other.core.state.leader:
+            if (
+                other.key == latest
+                and other is not node
+                and other.core is not None
+                and other.core.state.leader
+            ):
                 self._check_holds_committed(other)
 
     def _check_voters(self, node: RaftNode) -> None:

@@ -298,7 +298,9 @@ class MemoryLog:
         self.unflushed = []
 
     def _start_snapshot(self) -> bytes:
-        return next(data for snapshot, data in self.snapshots.items() if snapshot.end_offset == self.start_offset)
+        return next(
+            data for snapshot, data in self.snapshots.items() if snapshot.end_offset == self.start_offset
+        )
 
     # --- the disk
 

@@ -11,6 +11,7 @@ A node's `listener` hears what the driver's listener would (RaftListener): a con
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple, Protocol
@@ -75,7 +76,7 @@ class Weather:
         self.slow_disk = random.choice((0.0, 0.05, 0.4))
         # While a Ready is performed, and while a vote is: there a crash does most harm.
         self.crash = random.choice((0.0, 0.0005, 0.002))
-        self.crash_at_vote = random.choice((0.0, 0.05, 0.2))
+        self.crash_at_vote = random.choice((0.0, 0.1, 0.4))
 
     def stop(self) -> None:
         """From now on everything works."""
@@ -127,6 +128,8 @@ class RaftNode:
         self._last_alarm_ms = self._alarms = 0
         self._is_flushing = False
         self._flush_again = False
+        self._fsyncs: dict[int, tuple[Callable[..., None], tuple[Any, ...]]] = {}
+        self._fsync_ids = itertools.count()
         self._piece: tuple[SnapshotId, bytes] | None = None
         self.replace_disk(bootstrap)
 
@@ -177,6 +180,7 @@ class RaftNode:
         self.log.crash(self.cluster.random)
         self.core = None
         self.listener = None
+        self._fsyncs.clear()
 
     def now_ms(self) -> int:
         return int(BEGIN_MS + self._clock_offset + self.cluster.now_ms * self._clock_rate)
@@ -269,17 +273,24 @@ class RaftNode:
             return
         self._is_flushing = True
         self._flush_again = False
-        self.cluster.after(
-            self.cluster.weather.fsync_ms(),
-            self._flushed,
-            self.lives,
-            len(self.log.unflushed),
-            self.log.end.offset,
-        )
+        self._begin_fsync(self._flushed, len(self.log.unflushed), self.log.end.offset)
 
-    def _flushed(self, life: int, changes: int, end_offset: int) -> None:
-        if self.core is None or life != self.lives:
-            return
+    def _begin_fsync(self, ended: Callable[..., None], *arguments: Any) -> None:
+        self._fsyncs[next(self._fsync_ids)] = (ended, arguments)
+        self.cluster.after(self.cluster.weather.fsync_ms(), self._end_fsync, max(self._fsyncs))
+
+    def _end_fsync(self, fsync: int) -> None:
+        if fsync in self._fsyncs:
+            ended, arguments = self._fsyncs.pop(fsync)
+            ended(*arguments)
+
+    def hurry_fsyncs(self) -> None:
+        """The disk is fast again."""
+        for fsync in self._fsyncs:
+            self.cluster.after(1, self._end_fsync, fsync)
+
+    def _flushed(self, changes: int, end_offset: int) -> None:
+        assert self.core is not None
         self._is_flushing = False
         self.log.flush(changes)
         if self._flush_again:
@@ -293,11 +304,10 @@ class RaftNode:
         assert piece.position == 0 or (self._piece is not None and self._piece[0] == piece.snapshot_id)
         self._piece = (piece.snapshot_id, before + piece.data)
         if len(self._piece[1]) == piece.size:
-            self.cluster.after(self.cluster.weather.fsync_ms(), self._load_snapshot, self.lives, *self._piece)
+            self._begin_fsync(self._load_snapshot, *self._piece)
 
-    def _load_snapshot(self, life: int, snapshot: SnapshotId, data: bytes) -> None:
-        if self.core is None or life != self.lives:
-            return
+    def _load_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
+        assert self.core is not None
         self.cluster.note("loads", self.id, snapshot)
         self.log.replace_with_snapshot(snapshot, data)
         if self.listener is not None:
@@ -336,6 +346,7 @@ class _Asker(NamedTuple):
     """Who waits for the answer of a node: another node, or an administrator."""
 
     node: RaftNode
+    request: Any
     source: RaftNode | None = None
     life: int = 0
     send_id: int = 0
@@ -435,9 +446,9 @@ class RaftCluster:
             return
         node.refuses = self.random.random() < 0.7
         node.crash()
-        self.after(self.random.choice((5.0, 50.0, 500.0, 4_000.0)), self.restart, node)
+        self.after(self.random.choice((5.0, 5.0, 50.0, 500.0, 4_000.0)), self.restart, node)
         for token in [token for token, asker in self._tokens.items() if asker.node is node]:
-            _, source, life, send_id, _ = self._tokens.pop(token)
+            _, _, source, life, send_id, _ = self._tokens.pop(token)
             if source is not None and node.refuses and not self._is_lost(node.id, source.id):
                 self.after(self.weather.delay_ms(), self._fail, source, life, send_id, False)
 
@@ -455,6 +466,8 @@ class RaftCluster:
     def send(self, source: RaftNode, send: Send) -> None:
         node = self._by_address[(send.to.host, send.to.port)]
         self.after(send.timeout_ms, self._fail, source, source.lives, send.send_id, False)
+        if self.trace is not None:
+            self.note("sends", source.id, f"{type(send.request).__name__} to {node.id}")
         if self._is_lost(source.id, node.id):
             return
         delay_ms = self.weather.delay_ms()
@@ -466,7 +479,7 @@ class RaftCluster:
     def ask(self, node: RaftNode, request: Any, heard: Callable[[Any], None]) -> None:
         """An administrator's request, over a connection that works."""
         self._next_token += 1
-        self._tokens[self._next_token] = _Asker(node, heard=heard)
+        self._tokens[self._next_token] = _Asker(node, request, heard=heard)
         assert node.core is not None
         node.core.receive(self._next_token, request, HOW, node.now_ms())
         node.pump()
@@ -480,21 +493,19 @@ class RaftCluster:
             self._answer_later(node, source, life, send_id, _API_VERSIONS)
             return
         self._next_token += 1
-        self._tokens[self._next_token] = _Asker(node, source, life, send_id)
+        self._tokens[self._next_token] = _Asker(node, request, source, life, send_id)
         node.core.receive(self._next_token, request, HOW, node.now_ms())
         node.pump()
 
     def answer(self, node: RaftNode, token: int, response: Any) -> None:
-        _, source, life, send_id, heard = self._tokens.pop(token)
-        self.checker.answered(node, response)
+        _, request, source, life, send_id, heard = self._tokens.pop(token)
+        self.checker.answered(node, request, response)
         if source is not None:
             self._answer_later(node, source, life, send_id, response)
         elif heard is not None:
             heard(response)
 
-    def _answer_later(
-        self, node: RaftNode, source: RaftNode, life: int, send_id: int, response: Any
-    ) -> None:
+    def _answer_later(self, node: RaftNode, source: RaftNode, life: int, send_id: int, response: Any) -> None:
         if self._is_lost(node.id, source.id):
             return
         self.after(self.weather.delay_ms(), self._hear, source, life, send_id, response)
@@ -519,14 +530,14 @@ class RaftCluster:
 
     # --- who is who
 
-    def leaders(self) -> list[RaftNode]:
-        """Those who lead and may decide, as far as they know."""
+    def leaders(self, *, have_committed: bool = True) -> list[RaftNode]:
+        """Those who lead and may decide, as far as they know; or also those whose epoch has only begun."""
         return [
             node
             for node in self.nodes.values()
             if node.core is not None
             and node.core.state.leader is not None
-            and node.core.state.leader.has_committed
+            and (node.core.state.leader.has_committed or not have_committed)
         ]
 
 

@@ -93,7 +93,8 @@ class BrokerHeartbeatManager:
     def start(self, image: ClusterImage, own_node_id: int, now_ms: float) -> None:
         """A controller that has just become active gives every unfenced broker time to be heard from.
 
-        The broker of its own node cannot be alive in an earlier life, so it may register at once.
+        `own_node_id` is that of a node that has just started as the only controller there is: its broker cannot be
+        alive in an earlier life, so it may register at once. -1 for any other.
         """
         self._sessions = {
             broker.id: _Session(broker.epoch, now_ms, may_live=broker.id != own_node_id)
@@ -341,14 +342,14 @@ def broker_heartbeat(
     current = current_state(broker)
     following = next_state(rules, broker, request, heartbeats)
     assert following in TRANSITIONS[current]
+    records = _transition(rules, broker, current, following)
+    records += offline_directories(rules, broker, request.offline_log_dirs)
+    records += cordoned_directories(rules, broker, request.cordoned_log_dirs)
     response = m.BrokerHeartbeatResponse(
         is_caught_up=request.current_metadata_offset >= broker.registered_at_offset,
         is_fenced=following in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW),
         should_shut_down=following is BrokerControlState.SHUTDOWN_NOW,
     )
-    records = _transition(rules, broker, current, following)
-    records += offline_directories(rules, broker, request.offline_log_dirs)
-    records += cordoned_directories(rules, broker, request.cordoned_log_dirs)
     return ControllerResult(HeartbeatDecision(response, following), records)
 
 

@@ -180,8 +180,7 @@ class Controller:
         """The log is lost."""
         self._runtime.resign()
         self._loader.on_failure(error)
-        if self._was_active is not None and not self._was_active.done():
-            self._was_active.set_exception(error)
+        self._fail_start(error)
 
     # --- becoming active
 
@@ -198,7 +197,7 @@ class Controller:
         if written.done() and (refusal := written.exception()) is not None:
             raise refusal  # without them nothing else can be decided
         completing = self._complete_activation(epoch, written)
-        spawn(completing, name="becoming active", owner=OWNER, failed=self.on_failure)
+        spawn(completing, name="becoming active", owner=OWNER, failed=self._fail_start)
         self._registration.leader_changed()
 
     def _activation_records(self, state: MetadataLoader) -> list[MetadataRecord]:
@@ -224,14 +223,20 @@ class Controller:
     async def _complete_activation(self, epoch: int, written: "asyncio.Future[None]") -> None:
         try:
             await written
-            logger.info("the active controller of epoch %d", epoch)
-            # An earlier one may have been in the middle of thousands.
-            await self._submit(replication_control.repair_partitions)
         except KafkaError as error:
             logger.warning("not active in epoch %d after all: %s", epoch, error)
             return
-        if self._was_active is not None and not self._was_active.done():
+        logger.info("the active controller of epoch %d", epoch)
+        # An earlier one may have been in the middle of thousands.
+        unfinished = await self._repair()
+        if unfinished is not None:
+            logger.warning("not all partitions have been looked at: %s", unfinished)
+        if self._was_active is not None and not self._was_active.done() and self._runtime.epoch == epoch:
             self._was_active.set_result(None)
+
+    def _fail_start(self, error: Exception) -> None:
+        if self._was_active is not None and not self._was_active.done():
+            self._was_active.set_exception(error)
 
     # --- deciding
 
@@ -478,9 +483,28 @@ class Controller:
                 _check_time(request.timeout_ms)
             if request.topic_partitions is None or request.topic_partitions:
                 _require_time(request.timeout_ms)
-            return await self._decide(replication_control.elect_leaders, request)
+            return await self._elect_leaders(request)
         except KafkaError as error:
             return _refuse_elect_leaders(request, error, context.api_version)
+
+    async def _elect_leaders(
+        self, request: replication.ElectLeadersRequest
+    ) -> replication.ElectLeadersResponse:
+        """Of thousands, some at a time: each has an answer of its own."""
+        asked = replication_control.asked_elections(self.image, request)
+        if sum(len(numbers) for _, numbers in asked) <= ClusterRules.slice_records:
+            return await self._decide(replication_control.elect_leaders, request)
+        pieces: list[asyncio.Future[replication.ElectLeadersResponse]] = []
+        for piece in replication_control.elections_in_pieces(asked, ClusterRules.slice_records):
+            pieces.append(self._submit(partial(self._elect_piece, request, piece)))
+            await asyncio.sleep(0)
+        return replication_control.joined_elections(await asyncio.gather(*pieces))
+
+    @staticmethod
+    def _elect_piece(
+        request: replication.ElectLeadersRequest, piece: replication_control.Asked, rules: ClusterRules
+    ) -> ControllerResult[replication.ElectLeadersResponse]:
+        return replication_control.elect_leaders(rules, request, piece)
 
     async def alter_partition_reassignments(
         self, request: replication.AlterPartitionReassignmentsRequest, context: RequestContext

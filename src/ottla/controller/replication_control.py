@@ -8,6 +8,8 @@ own state, and ends by itself when an AlterPartition shows that those added are 
 Rules: pure decisions over an image.
 """
 
+from collections.abc import Iterator, Sequence
+
 from ottla.controller.partition_change_builder import Election
 from ottla.controller.result import (
     OK,
@@ -154,15 +156,18 @@ def _current(number: int, partition: PartitionRegistration) -> m.AlterPartitionR
 # --- elections
 
 
+Asked = list[tuple[str, list[int]]]
+
+
 def elect_leaders(
-    rules: ClusterRules, request: m.ElectLeadersRequest
+    rules: ClusterRules, request: m.ElectLeadersRequest, asked: Asked | None = None
 ) -> ControllerResult[m.ElectLeadersResponse]:
-    """Elects leaders of the partitions named; of all that need one if none are."""
+    """Elects leaders of the partitions named; of all that need one if none are. `asked`: of these of them alone."""
     if request.election_type not in (PREFERRED, UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
     records: list[MetadataRecord] = []
     results = []
-    for topic, numbers in _asked(rules, request):
+    for topic, numbers in asked_elections(rules.image, request) if asked is None else asked:
         outcomes = [(n, _elect(rules, topic, n, request.election_type, records)) for n in numbers]
         if request.topic_partitions is None:
             outcomes = [(n, e) for n, e in outcomes if e.code != ErrorCode.ELECTION_NOT_NEEDED]
@@ -179,10 +184,38 @@ def elect_leaders(
     return ControllerResult(m.ElectLeadersResponse(replica_election_results=results), records)
 
 
-def _asked(rules: ClusterRules, request: m.ElectLeadersRequest) -> list[tuple[str, list[int]]]:
+def asked_elections(image: ClusterImage, request: m.ElectLeadersRequest) -> Asked:
+    """The partitions that a request names; all there are if it names none."""
     if request.topic_partitions is None:
-        return [(name, list(topic.partitions)) for name, topic in rules.image.topics_by_name.items()]
+        return [(name, list(topic.partitions)) for name, topic in image.topics_by_name.items()]
     return [(topic.topic, list(topic.partitions)) for topic in request.topic_partitions]
+
+
+def elections_in_pieces(asked: Asked, size: int) -> Iterator[Asked]:
+    """The same, not more than so many partitions at a time."""
+    piece: Asked = []
+    room = size
+    for topic, numbers in asked:
+        for begin in range(0, max(len(numbers), 1), size):
+            some = numbers[begin : begin + size]
+            if piece and len(some) > room:
+                yield piece
+                piece, room = [], size
+            piece.append((topic, some))
+            room -= len(some)
+    if piece:
+        yield piece
+
+
+def joined_elections(responses: Sequence[m.ElectLeadersResponse]) -> m.ElectLeadersResponse:
+    """The answers to the pieces, as one."""
+    results: dict[str, m.ReplicaElectionResult] = {}
+    for response in responses:
+        for result in response.replica_election_results:
+            known = results.setdefault(result.topic, result)
+            if known is not result:
+                known.partition_result.extend(result.partition_result)
+    return m.ElectLeadersResponse(replica_election_results=list(results.values()))
 
 
 def _elect(

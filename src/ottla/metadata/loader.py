@@ -1,4 +1,4 @@
-"""Kafka's MetadataLoader and MetadataPublisher: batches in, images out; a transaction counts whole or not (KIP-866).
+"""Kafka's MetadataBatchLoader and MetadataPublisher: batches in, images out; transactions whole or not (KIP-866).
 
 Rules: replay() only collects, publish() makes the image: one image for a batch when live, one for thousands
 when a log is loaded. Records of an open transaction wait aside until its end, and an image never goes further than the

@@ -95,6 +95,7 @@ class ImageLoader:
         self._records_since_image = 0
         self._handed_over = False
         self._failure: Exception | None = None
+        self._stopped = False
         self._task: asyncio.Task[None] | None = None
         self._snapshot_task: asyncio.Task[None] | None = None
         self._when_caught_up: Callable[[], None] | None = None
@@ -108,12 +109,13 @@ class ImageLoader:
 
     async def stop(self) -> None:
         """Stops following; leaves a snapshot if much has happened since the last one."""
+        self._stopped = True
         for task in (self._task, self._snapshot_task):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         if self._live and self._failure is None:
-            await self.maybe_snapshot(stopping=True)
+            await self._write_snapshot(stopping=True)
 
     # --- the quorum's events (RaftListener)
 
@@ -178,10 +180,14 @@ class ImageLoader:
 
     @property
     def _has_work(self) -> bool:
-        if self._handed_over or self._failure is not None:
+        if self._handed_over or self._is_over:
             return False
         behind = self._loader.next_offset < self._high_watermark
         return self._wanted_snapshot is not None or behind or self._image_is_due
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stopped or self._failure is not None
 
     @property
     def _image_is_due(self) -> bool:
@@ -209,8 +215,8 @@ class ImageLoader:
             self._fail(error)  # a broken log or disk is one line, not a trace
 
     def _tell_caught_up(self) -> None:
-        call = self._when_caught_up
-        if call is not None and self._task is None and self._high_watermark >= 0 and not self._has_work:
+        call, is_idle = self._when_caught_up, self._task is None and not self._has_work
+        if call is not None and is_idle and self._high_watermark >= 0 and not self._is_over:
             self._when_caught_up = None
             call()
 
@@ -225,11 +231,12 @@ class ImageLoader:
                 raise self._unusable(snapshot.file_name, f"metadata record {number}: {error}") from error
             if number % RECORDS_PER_STEP == 0:
                 await time_slice.yield_to_loop()
+                if self._wanted_snapshot != snapshot:
+                    return  # another has come meanwhile
         loader.advance(offset, snapshot.epoch, timestamp_ms)
-        if self._wanted_snapshot == snapshot:  # another may have come meanwhile
-            self._wanted_snapshot = None
-            self._loader = loader
-            logger.info("the metadata is that of snapshot %s", snapshot.file_name)
+        self._wanted_snapshot = None
+        self._loader = loader
+        logger.info("the metadata is that of snapshot %s", snapshot.file_name)
 
     async def _load_committed(self, time_slice: TimeSlice) -> bool:
         """Replays what is there; False if there was nothing."""
@@ -307,12 +314,22 @@ class ImageLoader:
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
-        writing = self._snapshot_task is not None and not self._snapshot_task.done()
-        if not writing and self._raft.snapshots.due(image):
-            self._snapshot_task = spawn(self.maybe_snapshot(), name="metadata snapshot", owner=OWNER)
+        if not self._is_writing and self._raft.snapshots.due(image):
+            self._snapshot_task = spawn(self._write_snapshot(), name="metadata snapshot", owner=OWNER)
 
-    async def maybe_snapshot(self, *, stopping: bool = False) -> None:
-        """Writes a snapshot of what is published, if one is due; one that fails is not the end."""
+    @property
+    def _is_writing(self) -> bool:
+        return self._snapshot_task is not None and not self._snapshot_task.done()
+
+    async def maybe_snapshot(self) -> None:
+        """Writes a snapshot of what is published, if one is due; waits for one that is being written."""
+        if self._is_writing:
+            assert self._snapshot_task is not None
+            await asyncio.shield(self._snapshot_task)
+        else:
+            await self._write_snapshot()
+
+    async def _write_snapshot(self, *, stopping: bool = False) -> None:
         if not self._handed_over and self._loader.transaction_start_offset >= 0:
             return  # the image may end within a batch
         try:

@@ -7,9 +7,8 @@ from random import Random
 
 import pytest
 from tests.support.clock import ManualClock
-from tests.unit.controller.quorum import quorum
 from tests.unit.controller.support import registration, settings
-from tests.unit.raft.support import LISTENERS, driver, format_directory
+from tests.unit.raft.support import LISTENERS, driver, format_directory, image_in
 from tests.unit.raft.test_driver import NEW, fetch_request
 
 from ottla.controller.controller import Controller
@@ -39,7 +38,7 @@ def make_controller(
     failures: list[Exception] | None = None,
 ) -> Controller:
     random = Random(7)
-    raft = quorum(directory, clock, config)
+    raft = driver(directory, clock, config)
     loader = ImageLoader(
         raft,
         MetadataPublisher(),
@@ -170,7 +169,7 @@ def test_the_log_says_what_the_controller_said(directory: Path) -> None:
     live = run(directory, work)
 
     async def compare(controller: Controller) -> None:
-        loaded = controller.raft._load_image()[0].image
+        loaded = image_in(controller.raft.log)
         assert {t.name: dict(t.partitions) for t in loaded.topics.values()} == {
             t.name: dict(t.partitions) for t in live.topics.values()
         }
@@ -198,7 +197,7 @@ def test_a_snapshot_and_the_log_after_it_give_the_live_image(directory: Path) ->
     live = run(directory, work, config=config)
 
     async def compare(controller: Controller) -> None:
-        loaded = controller.raft._load_image()[0].image
+        loaded = image_in(controller.raft.log)
         # The controller that has just started has registered itself anew; all else is as it was.
         assert dict(loaded.topics) == dict(live.topics)
         assert loaded.brokers == live.brokers
@@ -271,7 +270,7 @@ def test_an_idle_log_grows_only_if_somebody_follows_it(directory: Path) -> None:
         clock.advance(600)
         await controller.tick()
         assert controller.raft.log.end_offset == end
-        await controller.raft.fetch(fetch_request(controller.raft, end), NEW)
+        await controller.raft.handle(fetch_request(controller.raft, end), NEW)
         clock.advance(600)
         await controller.tick()
         assert controller.raft.log.end_offset == end + 1
@@ -372,7 +371,8 @@ def test_after_every_cut_of_the_log_the_image_is_one_that_was(directory: Path) -
                 path.unlink()
         (partition / "00000000000000000000.log").write_bytes(whole[:cut])
         raft = driver(directory)
-        found = shape(raft.load()[0].image)
+        raft.load()
+        found = shape(image_in(raft.log))
         raft.log.close()
         at_least = max(n for n, (size, _) in enumerate(acknowledged) if size <= cut)
         assert found in shapes

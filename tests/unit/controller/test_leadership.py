@@ -24,6 +24,7 @@ from ottla.raft.image_loader import ImageLoader
 from ottla.wire.messages.admin import cluster as f
 from ottla.wire.messages.admin import topics as t
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
+from ottla.wire.messages.nodes import replication
 
 CONTEXT = RequestContext(7)
 VOTERS = (1, 2, 3)
@@ -501,6 +502,48 @@ def test_whoever_asked_may_leave_and_the_rest_is_done_all_the_same(run: Run) -> 
         await world.pass_time(1.0)
         assert leader.image.brokers[1].fenced
         assert memberships(leader.image, 1) == 0
+
+    run(work)
+
+
+def test_leaders_of_all_partitions_are_elected_in_pieces(run: Run) -> None:
+    async def work(world: World) -> None:
+        leader = await world.lead(1)
+        epochs = await three_brokers(world, leader, 1_500)
+        preferred = {
+            (topic.name, number): partition.preferred_replica
+            for topic, number, partition in leader.image.partitions()
+        }
+        await world.agreed(heartbeat(leader, 1, epochs[1], want_fence=True))
+        await world.agreed(heartbeat(leader, 1, epochs[1]))
+        # Broker 1 is in no ISR, so nothing of it can be elected; what others lead for it stays.
+        request = replication.ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=60_000)
+        answer = await world.agreed(leader.elect_leaders(request, CONTEXT))
+        assert isinstance(answer, replication.ElectLeadersResponse)
+        assert [result.topic for result in answer.replica_election_results] == list(leader.image.topics)
+        outcomes = {
+            (result.topic, partition.partition_id): partition.error_code
+            for result in answer.replica_election_results
+            for partition in result.partition_result
+        }
+        assert outcomes == {
+            place: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+            for place, broker in preferred.items()
+            if broker == 1
+        }
+        # Now it is back in sync everywhere.
+        changes = [
+            r.PartitionChangeRecord(topic_id=topic.id, partition_id=number, isr=list(partition.replicas))
+            for topic, number, partition in leader.image.partitions()
+        ]
+        await world.agreed(leader._runtime.submit(lambda image: ControllerResult(None, changes)))
+        since = world.nodes[1].raft.next_offset
+        answer = await world.agreed(leader.elect_leaders(request, CONTEXT))
+        assert isinstance(answer, replication.ElectLeadersResponse)
+        assert {
+            (topic.name, number): partition.leader for topic, number, partition in leader.image.partitions()
+        } == preferred
+        assert largest_batch(world, since) <= MAX_RECORDS_PER_SLICE
 
     run(work)
 

@@ -443,3 +443,35 @@ def test_snapshots_are_written_when_due_and_at_the_end(run: Run) -> None:
 
     run(work)
     assert worlds[0].log.written == [(1, False), (1, True)]
+
+
+def test_a_newer_snapshot_takes_the_place_of_one_that_is_being_read(run: Run) -> None:
+    async def work(world: World) -> None:
+        older, newer = SnapshotId(10, 2), SnapshotId(20, 2)
+        world.log.images[older] = [MV, *(topic(f"t{n}") for n in range(100))]
+        world.log.images[newer] = [MV, topic("new")]
+        world.loader.on_snapshot(older)
+        await asyncio.sleep(0)
+        world.loader.on_snapshot(newer)
+        world.loader.on_commit(20)
+        await world.settle()
+        assert world.topics == {"new"}
+        assert [image.offset for image, _ in world.seen] == [19]
+
+    run(work)
+
+
+def test_nothing_is_followed_after_the_end(run: Run) -> None:
+    async def work(world: World) -> None:
+        world.log.append(MV)
+        await world.follow()
+        await world.loader.stop()
+        world.log.append(topic("late"))
+        world.loader.on_commit(world.log.end)
+        called: list[bool] = []
+        world.loader.when_caught_up(lambda: called.append(True))
+        await asyncio.sleep(0)
+        assert not world.topics
+        assert not called
+
+    run(work)
