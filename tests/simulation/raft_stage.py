@@ -17,8 +17,8 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from tests.simulation.raft_checker import Checker
-from tests.simulation.raft_log import Disk, MemoryLog, encode_control
 from tests.simulation.stage import Violation
+from tests.support.raft_log import Disk, MemoryLog, encode_control
 
 from ottla.metadata.features import KRAFT_VERSION
 from ottla.metadata.registrations import Endpoint

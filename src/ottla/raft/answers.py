@@ -283,7 +283,9 @@ def _quorum_partition_error(index: int, error: ErrorCode) -> m.DescribeQuorumRes
 # --- replication
 
 
-def fetch(core: "RaftCore", request: f.FetchRequest, how: Asked) -> f.FetchResponse:
+def fetch(
+    core: "RaftCore", request: f.FetchRequest, how: Asked, *, has_waited: bool = False
+) -> f.FetchResponse:
     """A follower or observer asks for what comes after its end. Waiting for more is the core's."""
     if core.is_foreign(request.cluster_id):
         return f.FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, responses=[])
@@ -298,10 +300,10 @@ def fetch(core: "RaftCore", request: f.FetchRequest, how: Asked) -> f.FetchRespo
     valid = _validate_fetch(core.log, asked.fetch_offset, asked.last_fetched_epoch)
     records = b""
     if valid.kind is Validity.VALID:
-        records = core.log.read(asked.fetch_offset, min(request.max_bytes, MAX_PIECE_BYTES))
-        core.replica_fetched(
-            ReplicaKey(fetching_replica(request), asked.replica_directory_id), asked.fetch_offset
-        )
+        records = core.log.read(asked.fetch_offset, min(max(request.max_bytes, 0), MAX_PIECE_BYTES))
+        if not has_waited:
+            replica = ReplicaKey(fetching_replica(request), asked.replica_directory_id)
+            core.replica_fetched(replica, asked.fetch_offset)
     return _fetch_response(core, NONE, records, valid, how)
 
 

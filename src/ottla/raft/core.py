@@ -71,6 +71,8 @@ MAX_WAITING_FETCHES: Final = 10_000
 DEFAULT_FETCH_BYTES: Final = 1 << 20
 # The bootstrap servers' node ids go down from here.
 FIRST_BOOTSTRAP_ID: Final = -2
+# Of the request time-out, for a request that is answered at once.
+SEARCH_SHARE: Final = 4
 # A wait is doubled no more often than this.
 MAX_DOUBLINGS: Final = 5
 
@@ -194,7 +196,8 @@ class RaftCore:
         self.local = VoterNode(local.key, listeners, local.kraft_versions)
         self.cluster_id = cluster_id
         self.log = log
-        self.timeouts = timeouts
+        # Kafka allows 0 for each; no time at all would be an endless loop.
+        self.timeouts = Timeouts(*(max(timeout_ms, 1) for timeout_ms in timeouts))
         self.controller_listener = controller_listener
         self.now_ms = now_ms
         self._draw = draw
@@ -225,6 +228,8 @@ class RaftCore:
         self._in_flight: set[int] = set()
         self._backoffs: dict[int, _Backoff] = {}
         self._generation = 0
+        # The fetch that looks for a leader, if one is under way.
+        self._search: int | None = None
         # Of a follower.
         self._leader_high_watermark = UNKNOWN_OFFSET
         self._refusals = 0
@@ -253,11 +258,10 @@ class RaftCore:
         self._begin()
 
     def _begin(self) -> None:
-        state, timeouts = self.state, self.timeouts
+        state = self.state
         self._ready.flush = self._must_flush() and self._flushed < self.log.end.offset
         if state.role is Role.FOLLOWER:
-            self._deadline_ms = self.now_ms + timeouts.fetch_ms
-            self._update_voter_ms = self.now_ms + timeouts.fetch_ms
+            self._deadline_ms = self._update_voter_ms = self.now_ms + self.timeouts.fetch_ms
         elif state.is_voter or state.role is Role.RESIGNED:
             self._deadline_ms = self._election_deadline()
         if state.role is Role.RESIGNED:
@@ -324,11 +328,13 @@ class RaftCore:
             self._snapshot, self._is_loading = None, False
             self._back_off(self.state.leader_id)
         elif pending is not None:
-            node_id = pending.node.node_id
-            if self.state.role is Role.FOLLOWER and node_id == self.state.leader_id:
+            state = self.state
+            leader = self._node(state.leader_id, state.leader_endpoints)
+            # It may have been asked as a bootstrap server.
+            if state.role is Role.FOLLOWER and leader is not None and pending.node[1:] == leader[1:]:
                 self._lost_leader(refused)
-            if refused and self.state.role in (Role.PROSPECTIVE, Role.CANDIDATE):
-                self.state.unreachable |= {node_id}
+            if refused and state.role in (Role.PROSPECTIVE, Role.CANDIDATE):
+                state.unreachable |= {pending.node.node_id}
             self._take_answer(send_id, None)
         self._act()
 
@@ -564,18 +570,23 @@ class RaftCore:
         return not (self._in_flight or changing or self._is_disk_behind())
 
     def _fetch_from_leader(self) -> None:
-        if not self._may_fetch():
-            return
         state = self.state
         leader = self._node(state.leader_id, state.leader_endpoints)
-        if leader is None or not self._is_ready(leader.node_id):
+        is_ready = leader is not None and self._is_ready(leader.node_id)
+        if is_ready and self._search is not None:
+            # Better than whoever was asked about the leader meanwhile.
+            self._take_answer(self._search, None)
+        if not self._may_fetch():
+            return
+        if leader is None or not is_ready:
             self._fetch_from_anybody()
         elif self.now_ms >= self._update_voter_ms and self._report(leader):
             self._update_voter_ms = self.now_ms + self.timeouts.fetch_ms
         elif self._snapshot is not None:
             self.ask(leader, self._fetch_snapshot_request(self._snapshot), RaftCore._snapshot_answered)
         else:
-            self.ask(leader, self._fetch_request(), RaftCore._fetch_answered)
+            request = self._fetch_request(self.timeouts.max_fetch_wait_ms)
+            self.ask(leader, request, RaftCore._fetch_answered)
 
     def _fetch_from_anybody(self) -> None:
         """Whoever answers says who leads, or leads itself."""
@@ -590,7 +601,10 @@ class RaftCore:
         first = self._draw(len(nodes)) if nodes else 0
         for node in nodes[first:] + nodes[:first]:
             if self._is_ready(node.node_id):
-                self.ask(node, self._fetch_request(), RaftCore._fetch_answered)
+                # Whoever it is has nothing to wait for.
+                timeout_ms = max(self.timeouts.request_ms // SEARCH_SHARE, 1)
+                self.ask(node, self._fetch_request(max_wait_ms=0), RaftCore._fetch_answered, timeout_ms)
+                self._search = self._next_send_id
                 return
 
     def _report(self, leader: Node) -> bool:
@@ -705,7 +719,7 @@ class RaftCore:
                 has_more = waiting.request.topics[0].partitions[0].fetch_offset < end
                 if everybody or has_more or self.now_ms >= waiting.deadline_ms:
                     del self._waiting[token]
-                    self.answer(token, answers.fetch(self, waiting.request, waiting.how))
+                    self.answer(token, answers.fetch(self, waiting.request, waiting.how, has_waited=True))
             self._first_wait_ms = min((w.deadline_ms for w in self._waiting.values()), default=inf)
         self._serve_all = self._serve_grown = False
         self._wake_ms = min(self._wake_ms, self._first_wait_ms)
@@ -769,14 +783,14 @@ class RaftCore:
         self._ready.flush = True
         return self.log.end.offset + len(self._ready.control) - 1
 
-    def ask(self, node: Node, request: Any, handler: Handler) -> bool:
+    def ask(self, node: Node, request: Any, handler: Handler, timeout_ms: int | None = None) -> bool:
         """Sends a request, unless one to this node is under way or has just failed."""
         if not self._is_ready(node.node_id):
             return False
         self._next_send_id += 1
         self._pending[self._next_send_id] = _Pending(node, handler)
         self._in_flight.add(node.node_id)
-        self._sends.append(Send(self._next_send_id, node, request, self.timeouts.request_ms))
+        self._sends.append(Send(self._next_send_id, node, request, timeout_ms or self.timeouts.request_ms))
         return True
 
     def asked_for_vote(self, candidate: ReplicaKey, its_end: OffsetAndEpoch, pre_vote: bool) -> bool:
@@ -820,13 +834,16 @@ class RaftCore:
         state = self.state
         if state.role is not Role.FOLLOWER or state.leader_id != leader_id:
             return
+        if not successors:
+            # A leader that has only just started again: it knows nobody's progress.
+            self._lost_leader(refused=True)
+            return
         state.has_fetched = False
         longest_ms = self.timeouts.election_backoff_max_ms
         place = next((n for n, key in enumerate(successors) if VoterNode(key).matches(state.local)), None)
-        if place is None or len(successors) > longest_ms.bit_length():
-            backoff_ms = 0 if place == 0 else longest_ms
-        else:
-            backoff_ms = (longest_ms >> len(successors) - 1) << place - 1 if place else 0
+        backoff_ms = longest_ms
+        if place is not None:
+            backoff_ms = max(longest_ms >> len(successors) - 1, 1) << place - 1 if place > 0 else 0
         self._deadline_ms = self.now_ms + min(backoff_ms, longest_ms)
 
     # --- answers of others
@@ -835,6 +852,8 @@ class RaftCore:
         pending = self._pending.pop(send_id, None)
         if pending is None or self._fatal is not None:
             return
+        if send_id == self._search:
+            self._search = None
         node_id = pending.node.node_id
         self._in_flight.discard(node_id)
         generation = self._generation
@@ -1055,6 +1074,7 @@ class RaftCore:
         state, led = self.state, self.state.leader
         state.become(role, epoch=epoch, leader_id=leader_id, endpoints=endpoints)
         self._generation += 1
+        self._search = None
         self._pending.clear()
         self._in_flight.clear()
         self._backoffs.clear()
@@ -1074,7 +1094,7 @@ class RaftCore:
 
     def _election_deadline(self) -> float:
         election_ms = self.timeouts.election_ms
-        return self.now_ms + election_ms + self._draw(max(election_ms, 1))
+        return self.now_ms + election_ms + self._draw(election_ms)
 
     def _to_unattached(self, epoch: int, leader_id: int = NONE) -> None:
         """Has heard of an epoch, not of where its leader is reached."""
@@ -1192,7 +1212,7 @@ class RaftCore:
     def _voter_node(self, node_id: int) -> Node | None:
         return self._node(node_id, self.state.voters.listeners(node_id))
 
-    def _fetch_request(self) -> f.FetchRequest:
+    def _fetch_request(self, max_wait_ms: int) -> f.FetchRequest:
         state, end = self.state, self.log.end
         asked = f.FetchPartition(
             partition=PARTITION,
@@ -1206,7 +1226,7 @@ class RaftCore:
         return f.FetchRequest(
             cluster_id=self.cluster_id,
             replica_state=f.ReplicaState(replica_id=state.local.id),
-            max_wait_ms=self.timeouts.max_fetch_wait_ms,
+            max_wait_ms=max_wait_ms,
             min_bytes=0,
             max_bytes=self._fetch_bytes,
             topics=[f.FetchTopic(topic=TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[asked])],

@@ -1,4 +1,4 @@
-"""A metadata log in memory, on a disk that forgets what was not flushed; what the raft simulation gives to the core.
+"""A metadata log in memory, on a disk that forgets what was not flushed: for tests of the raft core.
 
 A batch is a header, a payload and nothing else: the core passes batches on without looking into them. Every batch
 carries the checksum of the log up to its end, so that two logs are equal before an offset if they have the same there.
