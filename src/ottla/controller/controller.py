@@ -197,7 +197,7 @@ class Controller:
         if written.done() and (refusal := written.exception()) is not None:
             raise refusal  # without them nothing else can be decided
         completing = self._complete_activation(epoch, written)
-        spawn(completing, name="becoming active", owner=OWNER, failed=self.on_failure)
+        spawn(completing, name="becoming active", owner=OWNER, failed=self._fail_start)
         self._registration.leader_changed()
 
     def _activation_records(self, state: MetadataLoader) -> list[MetadataRecord]:
