@@ -9,7 +9,7 @@ DEMO_STAMP := $(VENV)/.installed-demo
 TEST_STAMP := $(VENV)/.installed-test
 LINT_STAMP := $(VENV)/.installed-lint
 
-.PHONY: demo test check interop interop-smoke bench clean venv
+.PHONY: demo test check interop interop-smoke simulate bench clean venv
 
 demo: $(DEMO_STAMP)
 	@$(BIN)/ottla demo
@@ -31,6 +31,11 @@ interop: $(TEST_STAMP)
 
 interop-smoke: $(TEST_STAMP)
 	$(BIN)/python -m pytest -m "interop and smoke" tests/interop
+
+# More seeds of the metadata quorum than `make test` has: SEEDS=20000 for the first so many, SEEDS==4711 for one alone.
+SEEDS ?= 10000
+simulate: $(TEST_STAMP)
+	OTTLA_SEEDS=$(SEEDS) $(BIN)/python -m pytest -n auto --timeout 0 tests/simulation/test_raft_simulation.py
 
 bench: $(TEST_STAMP)
 	$(BIN)/python -m bench

@@ -16,9 +16,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.simulation.raft_stage import CLUSTER_ID, RaftCluster, RaftNode, Weather
+from tests.simulation.raft_stage import CLUSTER_ID, Listener, RaftCluster, RaftNode, Weather
 from tests.simulation.stage import Violation, seeds, simulate
 
+from ottla.metadata.snapshot import SnapshotId
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.raft.core import RaftCore, Ready
 from ottla.raft.voters import QuorumHistory, ReplicaKey
@@ -39,6 +40,7 @@ class RaftLife:
         *,
         core_type: type[RaftCore] = RaftCore,
         node_type: type[RaftNode] = RaftNode,
+        listener: Callable[[RaftNode], Listener] | None = None,
         keeps_trace: bool = False,
     ) -> None:
         self.random = random = Random(seed)
@@ -51,6 +53,7 @@ class RaftLife:
             is_static=self.is_static,
             core_type=core_type,
             node_type=node_type,
+            listener=listener,
             keeps_trace=keeps_trace,
         )
         self.decisions = 0
@@ -296,6 +299,69 @@ def test_a_seed_repeats_to_the_byte() -> None:
         first = trace(seed)
         assert first.count(b"\n") > 100
         assert trace(seed) == first
+
+
+class Follower:
+    """A state machine on top: the decisions, as far as they are committed; its snapshots say them too."""
+
+    def __init__(self, node: RaftNode) -> None:
+        self.node = node
+        self.offset = 0
+        self.decisions: list[bytes] = []
+        self.leads: int | None = None
+
+    def on_snapshot(self, snapshot: SnapshotId) -> None:
+        if snapshot.end_offset > self.offset:
+            self.offset = snapshot.end_offset
+            content = self.node.log.snapshot_content(snapshot)
+            self.decisions = content.split(b" ") if content else []
+
+    def on_commit(self, high_watermark: int) -> None:
+        for batch in self.node.log.committed(self.offset, high_watermark):
+            assert batch.base == self.offset, "commits are heard in order"
+            self.offset = batch.end
+            if not batch.is_control:
+                self.decisions.append(batch.payload)
+
+    def on_leader(self, epoch: int) -> None:
+        core = self.node.core
+        assert core is not None
+        assert core.state.leader is not None
+        assert self.offset > core.state.leader.epoch_start_offset, (
+            "it has heard all that was before its epoch"
+        )
+        self.leads = epoch
+
+    def on_resigned(self) -> None:
+        self.leads = None
+
+    def on_leader_changed(self, leader_id: int, epoch: int) -> None:
+        assert self.leads is None or leader_id == self.node.id
+
+    def on_failure(self, error: Exception) -> None:
+        raise error
+
+
+class LifeWithFollowers(RaftLife):
+    """Snapshots are of what the state machines know."""
+
+    def take_snapshot(self) -> None:
+        node = self._some()
+        if node is not None and isinstance(node.listener, Follower) and node.listener.offset > 0:
+            node.log.take_snapshot(node.listener.offset, b" ".join(node.listener.decisions))
+            node.log.forget_before_snapshot()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_heard_is_what_was_decided(seed: int) -> None:
+    one = LifeWithFollowers(seed, listener=Follower)
+    one.run()
+    heard = [
+        node.listener.decisions for node in one.cluster.nodes.values() if isinstance(node.listener, Follower)
+    ]
+    assert len(heard) == len(one.cluster.nodes)
+    assert all(decisions == heard[0] for decisions in heard)
+    assert set(one.answered.values()) <= set(heard[0])
 
 
 # --- bugs that the simulation must find

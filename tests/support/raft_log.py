@@ -23,7 +23,7 @@ from ottla.wire.messages.logs.control import KRaftVersionRecord, VotersRecord
 
 _BATCH = struct.Struct(">qiiBI")
 _CONTROL = struct.Struct(">hI")
-_SNAPSHOT = struct.Struct(">IhI")
+_SNAPSHOT = struct.Struct(">IhII")
 # Several pieces, as the simulation fetches them.
 SNAPSHOT_BYTES = 400
 
@@ -65,7 +65,7 @@ def note_control(quorum: QuorumHistory, batch: Batch) -> None:
 
 
 def load_voters(quorum: QuorumHistory, end_offset: int, snapshot: bytes) -> None:
-    _, kraft_version, size = _SNAPSHOT.unpack_from(snapshot)
+    _, kraft_version, size, _ = _SNAPSHOT.unpack_from(snapshot)
     voters = None
     if size:
         record = decode(VotersRecord, snapshot[_SNAPSHOT.size : _SNAPSHOT.size + size], 0)[0]
@@ -253,17 +253,24 @@ class MemoryLog:
 
     # --- snapshots
 
-    def take_snapshot(self, end_offset: int) -> SnapshotId | None:
-        """Of what is committed; the log before it is no longer needed."""
+    def take_snapshot(self, end_offset: int, content: bytes = b"") -> SnapshotId | None:
+        """Of what is committed, with what a state machine makes of it; the log before it is no longer needed."""
         chain = self.chain_at(end_offset)
         if chain is None or end_offset <= self.start_offset or end_offset > self.end.offset:
             return None
         epoch = next(batch.epoch for batch in reversed(self.batches) if batch.end <= end_offset)
         entry = self.quorum.at(end_offset - 1)
         voters = encode(entry.voters.to_record(), 0) if entry.kraft_version > 0 else b""
-        data = _SNAPSHOT.pack(chain, entry.kraft_version, len(voters)) + voters
+        data = _SNAPSHOT.pack(chain, entry.kraft_version, len(voters), len(content)) + voters + content
         self._put_snapshot(SnapshotId(end_offset, epoch), data.ljust(SNAPSHOT_BYTES, b"."))
         return self.latest_snapshot
+
+    def snapshot_content(self, snapshot: SnapshotId) -> bytes:
+        """What the state machine has put into it."""
+        data = self.snapshots[snapshot]
+        *_, voters, content = _SNAPSHOT.unpack_from(data)
+        begin = _SNAPSHOT.size + voters
+        return data[begin : begin + content]
 
     def _put_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
         self.snapshots[snapshot] = self.disk.snapshots[snapshot] = data

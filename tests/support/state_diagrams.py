@@ -18,7 +18,7 @@ from ottla.coordinator.group.streams import group as streams
 from ottla.coordinator.group.streams import member as streams_member
 from ottla.coordinator.transaction import metadata as transaction
 from ottla.node import broker_lifecycle
-from ottla.raft import core as raft
+from ottla.raft import state as raft
 from ottla.share import partition
 from ottla.share import state as share_state
 

@@ -10,7 +10,7 @@ anything: what does not fit is answered with an error, never an exception.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla.metadata.registrations import Endpoint
 from ottla.metadata.snapshot import BOOTSTRAP_SNAPSHOT_ID
@@ -18,13 +18,10 @@ from ottla.metadata.snapshot import SnapshotId as Snapshot
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID
 from ottla.raft.log_view import METADATA_PARTITION, LogView, OffsetAndEpoch, Validity, ValidOffset
-from ottla.raft.state import QuorumState, ReplicaProgress
+from ottla.raft.state import QuorumState, Replica, ReplicaProgress
 from ottla.raft.voters import ReplicaKey
 from ottla.wire.messages import fetch as f
 from ottla.wire.messages.nodes import raft as m
-
-if TYPE_CHECKING:
-    from ottla.raft.core import RaftCore
 
 TOPIC, PARTITION = METADATA_PARTITION
 NONE = 0
@@ -74,7 +71,7 @@ def _endpoints(state: QuorumState, how: Asked, since: int = 1) -> list[m.NodeEnd
 # --- elections
 
 
-def vote(core: "RaftCore", request: m.VoteRequest, how: Asked) -> m.VoteResponse:
+def vote(core: Replica, request: m.VoteRequest, how: Asked) -> m.VoteResponse:
     """A candidate asks for this replica's vote, or whether it would get it."""
     if core.is_foreign(request.cluster_id):
         return m.VoteResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=[])
@@ -85,7 +82,7 @@ def vote(core: "RaftCore", request: m.VoteRequest, how: Asked) -> m.VoteResponse
     error = _vote_error(core.state, asked)
     granted = False
     if error is None:
-        core.heard_of_epoch(asked.replica_epoch)
+        core.learn_epoch(asked.replica_epoch)
         if not _addressed_to(core.state, request.voter_id, asked.voter_directory_id):
             error = ErrorCode.INVALID_VOTER_KEY
         else:
@@ -132,7 +129,7 @@ def _claimed_endpoints(
 
 
 def begin_quorum_epoch(
-    core: "RaftCore", request: m.BeginQuorumEpochRequest, how: Asked
+    core: Replica, request: m.BeginQuorumEpochRequest, how: Asked
 ) -> m.BeginQuorumEpochResponse:
     """A leader says that it leads."""
     if core.is_foreign(request.cluster_id):
@@ -145,7 +142,7 @@ def begin_quorum_epoch(
     error = state.voter_request_error(asked.leader_id, asked.leader_epoch)
     if error is None:
         endpoints = _claimed_endpoints(state, asked.leader_id, request.leader_endpoints)
-        core.heard_of_leader(asked.leader_id, asked.leader_epoch, endpoints)
+        core.learn_leader(asked.leader_id, asked.leader_epoch, endpoints)
         if not _addressed_to(state, request.voter_id, asked.voter_directory_id):
             error = ErrorCode.INVALID_VOTER_KEY
     partition = m.BeginQuorumEpochResponsePartitionData(
@@ -158,9 +155,7 @@ def begin_quorum_epoch(
     return m.BeginQuorumEpochResponse(topics=[topic], node_endpoints=_endpoints(state, how))
 
 
-def end_quorum_epoch(
-    core: "RaftCore", request: m.EndQuorumEpochRequest, how: Asked
-) -> m.EndQuorumEpochResponse:
+def end_quorum_epoch(core: Replica, request: m.EndQuorumEpochRequest, how: Asked) -> m.EndQuorumEpochResponse:
     """A leader steps down."""
     if core.is_foreign(request.cluster_id):
         return m.EndQuorumEpochResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=[])
@@ -172,8 +167,8 @@ def end_quorum_epoch(
     error = state.voter_request_error(asked.leader_id, asked.leader_epoch)
     if error is None:
         endpoints = _claimed_endpoints(state, asked.leader_id, request.leader_endpoints)
-        core.heard_of_leader(asked.leader_id, asked.leader_epoch, endpoints)
-        core.leader_steps_down(asked.leader_id, _preferred(asked))
+        core.learn_leader(asked.leader_id, asked.leader_epoch, endpoints)
+        core.leader_resigns(asked.leader_id, _preferred(asked))
     partition = m.EndQuorumEpochResponsePartitionData(
         partition_index=PARTITION,
         error_code=error or NONE,
@@ -283,9 +278,7 @@ def _quorum_partition_error(index: int, error: ErrorCode) -> m.DescribeQuorumRes
 # --- replication
 
 
-def fetch(
-    core: "RaftCore", request: f.FetchRequest, how: Asked, *, has_waited: bool = False
-) -> f.FetchResponse:
+def fetch(core: Replica, request: f.FetchRequest, how: Asked, *, has_waited: bool = False) -> f.FetchResponse:
     """A follower or observer asks for what comes after its end. Waiting for more is the core's."""
     if core.is_foreign(request.cluster_id):
         return f.FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, responses=[])
@@ -307,7 +300,7 @@ def fetch(
     return _fetch_response(core, NONE, records, valid, how)
 
 
-def fetch_error(core: "RaftCore", error: ErrorCode, how: Asked) -> f.FetchResponse:
+def fetch_error(core: Replica, error: ErrorCode, how: Asked) -> f.FetchResponse:
     """No records, and who leads."""
     return _fetch_response(core, error, b"", None, how)
 
@@ -341,7 +334,7 @@ def _validate_fetch(log: LogView, offset: int, epoch: int) -> ValidOffset:
 
 
 def _fetch_response(
-    core: "RaftCore", error: int, records: bytes, valid: ValidOffset | None, how: Asked
+    core: Replica, error: int, records: bytes, valid: ValidOffset | None, how: Asked
 ) -> f.FetchResponse:
     state = core.state
     partition = f.PartitionData(
@@ -382,7 +375,7 @@ def fetch_is_due(request: f.FetchRequest, response: f.FetchResponse) -> bool:
     )
 
 
-def fetch_snapshot(core: "RaftCore", request: m.FetchSnapshotRequest, how: Asked) -> m.FetchSnapshotResponse:
+def fetch_snapshot(core: Replica, request: m.FetchSnapshotRequest, how: Asked) -> m.FetchSnapshotResponse:
     """A piece of a snapshot."""
     if core.is_foreign(request.cluster_id):
         return m.FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=[])
@@ -396,13 +389,13 @@ def fetch_snapshot(core: "RaftCore", request: m.FetchSnapshotRequest, how: Asked
         # Kafka means to name the partition's error (an unknown partition, another epoch, no such snapshot, a position
         # beyond its end), but an answer without records cannot be written there, and this is what goes out.
         return m.FetchSnapshotResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, topics=[])
-    core.voter_in_touch(ReplicaKey(request.replica_id, asked.replica_directory_id))
+    core.update_check_quorum(ReplicaKey(request.replica_id, asked.replica_directory_id))
     topic = m.FetchSnapshotResponseTopicSnapshot(name=METADATA_PARTITION.topic, partitions=[answer])
     return m.FetchSnapshotResponse(topics=[topic], node_endpoints=_endpoints(core.state, how))
 
 
 def _snapshot_answer(
-    core: "RaftCore", asked: m.FetchSnapshotRequestPartitionSnapshot, max_bytes: int
+    core: Replica, asked: m.FetchSnapshotRequestPartitionSnapshot, max_bytes: int
 ) -> m.FetchSnapshotResponsePartitionSnapshot | None:
     """The piece asked for; None if it cannot be given."""
     state = core.state

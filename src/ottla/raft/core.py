@@ -30,9 +30,11 @@ from ottla.raft.state import (
     MAX_CLAIMED_EPOCH,
     TRANSITIONS,
     UNKNOWN_OFFSET,
+    Handler,
     LeaderState,
     QuorumState,
     Role,
+    Timeouts,
     initial_state,
 )
 from ottla.raft.voters import NOT_IN_LOG, RECONFIGURABLE, QuorumEntry, ReplicaKey, VoterNode
@@ -75,18 +77,6 @@ FIRST_BOOTSTRAP_ID: Final = -2
 SEARCH_SHARE: Final = 4
 # A wait is doubled no more often than this.
 MAX_DOUBLINGS: Final = 5
-
-
-class Timeouts(NamedTuple):
-    """The keys controller.quorum.*, with Kafka's defaults."""
-
-    election_ms: int = 1_000
-    fetch_ms: int = 2_000
-    election_backoff_max_ms: int = 1_000
-    request_ms: int = 2_000
-    retry_backoff_ms: int = 20
-    # What a fetch asks the leader to wait for something new.
-    max_fetch_wait_ms: int = 500
 
 
 class Send(NamedTuple):
@@ -151,10 +141,6 @@ class Ready:
     fatal: str | None = None
 
 
-# Takes the response, or None where none came; gives False if the node should be left alone for a while.
-Handler = Callable[["RaftCore", Any, Node], bool]
-
-
 class _Pending(NamedTuple):
     node: Node
     handler: Handler
@@ -205,12 +191,10 @@ class RaftCore:
         self._auto_join = auto_join
         self._fetch_bytes = fetch_bytes
         self._fetch_snapshot_bytes = fetch_snapshot_bytes
-        own = {(endpoint.host, endpoint.port) for endpoint in listeners}
         self._bootstrap = [
-            Node(FIRST_BOOTSTRAP_ID - number, host, port)
-            for number, (host, port) in enumerate(bootstrap)
-            if (host, port) not in own
+            Node(FIRST_BOOTSTRAP_ID - number, host, port) for number, (host, port) in enumerate(bootstrap)
         ]
+        self._known_nodes: list[Node] = []
         self._entry = log.quorum.latest()
         self.state = initial_state(local.key, self._entry.voters, stored, log.end)
         self.state.kraft_version = self._entry.kraft_version
@@ -248,9 +232,9 @@ class RaftCore:
         self._successors: list[ReplicaKey] = []
         # What the next Ready is made of.
         self._log_changes = False
-        self._told_election = None if stored is None else (stored.epoch, stored.leader_id, stored.voted)
-        self._told_high_watermark = UNKNOWN_OFFSET
-        self._told_leader = LeaderAndEpoch(NONE, 0)
+        self._reported_election = None if stored is None else (stored.epoch, stored.leader_id, stored.voted)
+        self._reported_high_watermark = UNKNOWN_OFFSET
+        self._reported_leader = LeaderAndEpoch(NONE, 0)
         self._ready = Ready()
         self._answers: list[Answer] = []
         self._sends: list[Send] = []
@@ -259,6 +243,7 @@ class RaftCore:
 
     def _begin(self) -> None:
         state = self.state
+        self._find_nodes()
         self._ready.flush = self._must_flush() and self._flushed < self.log.end.offset
         if state.role is Role.FOLLOWER:
             self._deadline_ms = self._update_voter_ms = self.now_ms + self.timeouts.fetch_ms
@@ -332,7 +317,7 @@ class RaftCore:
             leader = self._node(state.leader_id, state.leader_endpoints)
             # It may have been asked as a bootstrap server.
             if state.role is Role.FOLLOWER and leader is not None and pending.node[1:] == leader[1:]:
-                self._lost_leader(refused)
+                self._leader_unreachable(refused)
             if refused and state.role in (Role.PROSPECTIVE, Role.CANDIDATE):
                 state.unreachable |= {pending.node.node_id}
             self._take_answer(send_id, None)
@@ -380,14 +365,14 @@ class RaftCore:
         self._look_at_log()
         state, ready = self.state, self._ready
         election = (state.epoch, state.leader_id, state.voted)
-        if election != self._told_election:
-            self._told_election = election
+        if election != self._reported_election:
+            self._reported_election = election
             ready.election = state.election
-        if state.high_watermark != self._told_high_watermark:
-            self._told_high_watermark = ready.high_watermark = state.high_watermark
+        if state.high_watermark != self._reported_high_watermark:
+            self._reported_high_watermark = ready.high_watermark = state.high_watermark
         leader = LeaderAndEpoch(NONE if state.role is Role.RESIGNED else state.leader_id, state.epoch)
-        if leader != self._told_leader:
-            self._told_leader = ready.leader = leader
+        if leader != self._reported_leader:
+            self._reported_leader = ready.leader = leader
         if self._answers:
             ready.answers, self._answers = tuple(self._answers), []
         if self._sends:
@@ -448,6 +433,7 @@ class RaftCore:
             return
         was_voter = state.is_voter
         state.adopt(entry.voters)
+        self._find_nodes()
         if state.role is Role.UNATTACHED and state.is_voter and not was_voter:
             self._deadline_ms = self._election_deadline()
         if state.leader is not None:
@@ -475,10 +461,10 @@ class RaftCore:
         if state.has_majority():
             return self._to_candidate()
         if self.now_ms >= self._deadline_ms or state.is_lost():
-            self._lost_pre_vote()
+            self._after_lost_pre_vote()
             return True
         self._wake_ms = self._deadline_ms
-        # Who still hears of the leader says no, and may soon say yes.
+        # Who still fetches from the leader says no, and may soon say yes.
         self._ask_for_votes(state.voters.ids - state.granted, pre_vote=True)
         return False
 
@@ -519,7 +505,7 @@ class RaftCore:
         self._wake_ms = leader.check_quorum_ms
         if leader.change is not None:
             self._wake_ms = min(self._wake_ms, leader.change.deadline_ms)
-        self._tell_voters(leader)
+        self._send_begin_quorum_epoch(leader)
         self._serve_fetches()
         return False
 
@@ -538,7 +524,7 @@ class RaftCore:
         for node_id in sorted(self._unacknowledged & state.voters.ids):
             node = self._voter_node(node_id)
             if node is not None:
-                self.ask(node, self._end_request(), RaftCore._end_answered)
+                self.ask(node, self._end_request(), self._end_answered)
         return False
 
     # --- what a follower does
@@ -562,7 +548,7 @@ class RaftCore:
         return self._is_loading or (self._must_flush() and self._flushed < self.log.end.offset)
 
     def _may_fetch(self) -> bool:
-        """One fetch at a time, and none that tells more than is on disk, or while the log is about to change."""
+        """One fetch at a time, none beyond what is on disk, and none while the log is about to change."""
         ready = self._ready
         changing = (
             ready.truncate_to is not None or ready.append or ready.piece is not None or self._log_changes
@@ -583,27 +569,32 @@ class RaftCore:
         elif self.now_ms >= self._update_voter_ms and self._report(leader):
             self._update_voter_ms = self.now_ms + self.timeouts.fetch_ms
         elif self._snapshot is not None:
-            self.ask(leader, self._fetch_snapshot_request(self._snapshot), RaftCore._snapshot_answered)
+            self.ask(leader, self._fetch_snapshot_request(self._snapshot), self._snapshot_answered)
         else:
             request = self._fetch_request(self.timeouts.max_fetch_wait_ms)
-            self.ask(leader, request, RaftCore._fetch_answered)
+            self.ask(leader, request, self._fetch_answered)
+
+    def _find_nodes(self) -> None:
+        """Who may know the leader: the voters, and the bootstrap servers, each once and never this node."""
+        own = [Node(self.local.key.id, e.host, e.port) for e in self.local.listeners]
+        others = [self._voter_node(node_id) for node_id in sorted(self.state.voters.ids)]
+        known = [*own, *(node for node in others if node is not None and node.node_id != self.local.key.id)]
+        for node in self._bootstrap:
+            if all(node[1:] != other[1:] for other in known):
+                known.append(node)
+        self._known_nodes = known[len(own) :]
 
     def _fetch_from_anybody(self) -> None:
         """Whoever answers says who leads, or leads itself."""
         if not self._may_fetch():
             return
-        state = self.state
-        nodes = list(self._bootstrap)
-        for node_id in sorted(state.voters.ids - {state.local.id}):
-            node = self._voter_node(node_id)
-            if node is not None:
-                nodes.append(node)
+        nodes = self._known_nodes
         first = self._draw(len(nodes)) if nodes else 0
         for node in nodes[first:] + nodes[:first]:
             if self._is_ready(node.node_id):
                 # Whoever it is has nothing to wait for.
                 timeout_ms = max(self.timeouts.request_ms // SEARCH_SHARE, 1)
-                self.ask(node, self._fetch_request(max_wait_ms=0), RaftCore._fetch_answered, timeout_ms)
+                self.ask(node, self._fetch_request(max_wait_ms=0), self._fetch_answered, timeout_ms)
                 self._search = self._next_send_id
                 return
 
@@ -613,7 +604,7 @@ class RaftCore:
         reconfigurable = state.kraft_version >= RECONFIGURABLE
         if state.is_voter:
             needed = state.voters.needs_update(local) if reconfigurable else not self._has_reported
-            return needed and self.ask(leader, self._update_voter_request(), RaftCore._update_voter_answered)
+            return needed and self.ask(leader, self._update_voter_request(), self._update_voter_answered)
         if not (reconfigurable and self._may_vote and self._auto_join):
             return False
         listeners = [m.Listener(name=e.listener, host=e.host, port=e.port) for e in local.listeners]
@@ -623,7 +614,7 @@ class RaftCore:
             remove = m.RemoveRaftVoterRequest(
                 cluster_id=self.cluster_id, voter_id=old.key.id, voter_directory_id=old.key.directory_id
             )
-            return self.ask(leader, remove, RaftCore._change_answered)
+            return self.ask(leader, remove, self._change_answered)
         add = m.AddRaftVoterRequest(
             cluster_id=self.cluster_id,
             timeout_ms=self.timeouts.request_ms,
@@ -632,9 +623,9 @@ class RaftCore:
             listeners=listeners,
             ack_when_committed=False,
         )
-        return self.ask(leader, add, RaftCore._change_answered)
+        return self.ask(leader, add, self._change_answered)
 
-    def _lost_leader(self, refused: bool) -> None:
+    def _leader_unreachable(self, refused: bool) -> None:
         """The leader does not answer; where nobody listens it is no more, and there is no time to lose."""
         self.state.has_fetched = False
         if refused:
@@ -664,9 +655,9 @@ class RaftCore:
             )
             topic = m.VoteRequestTopicData(topic_name=TOPIC, partitions=[asked])
             request = m.VoteRequest(cluster_id=self.cluster_id, voter_id=node_id, topics=[topic])
-            self.ask(node, request, RaftCore._vote_answered)
+            self.ask(node, request, self._vote_answered)
 
-    def _lost_pre_vote(self) -> None:
+    def _after_lost_pre_vote(self) -> None:
         state = self.state
         if state.leader_id != NONE and state.leader_endpoints:
             self._to_follower(state.epoch, state.leader_id, state.leader_endpoints)
@@ -683,7 +674,7 @@ class RaftCore:
 
     # --- what a leader does
 
-    def _tell_voters(self, leader: LeaderState) -> None:
+    def _send_begin_quorum_epoch(self, leader: LeaderState) -> None:
         """BeginQuorumEpoch to those who have not answered it, and at intervals to those who do not fetch."""
         if self.state.is_only_voter:
             return
@@ -697,7 +688,7 @@ class RaftCore:
             if (silent or not progress.acknowledged) and node_id != self.state.local.id:
                 node = self._voter_node(node_id)
                 if node is not None and self._is_ready(node_id):
-                    self.ask(node, self._begin_request(node_id), RaftCore._begin_answered)
+                    self.ask(node, self._begin_request(node_id), self._begin_answered)
 
     def _fetch_or_wait(self, token: int, request: f.FetchRequest, how: Asked) -> f.FetchResponse | None:
         response = answers.fetch(self, request, how)
@@ -730,16 +721,16 @@ class RaftCore:
         if leader is None or replica.id < 0 or replica.id == self.state.local.id:
             return
         if leader.fetched(replica, offset, self.log.end.offset, self.now_ms):
-            self.voter_in_touch(replica)
+            self.update_check_quorum(replica)
             self._advance()
 
-    def voter_in_touch(self, replica: ReplicaKey) -> None:
+    def update_check_quorum(self, replica: ReplicaKey) -> None:
         """Check-quorum: a leader that too few voters fetch from would not know of another one."""
         leader = self.state.leader
         if leader is None or replica.id == self.state.local.id or not leader.voter_set.contains(replica):
             return
         leader.fetched_voters.add(replica.id)
-        if leader.is_majority_in_touch():
+        if leader.has_majority_fetched():
             self._reset_check_quorum(leader)
 
     def _checks_quorum(self) -> bool:
@@ -808,16 +799,16 @@ class RaftCore:
                 state.granted, state.rejected = frozenset({state.local.id}), frozenset()
         return granted
 
-    def heard_of_epoch(self, epoch: int) -> None:
+    def learn_epoch(self, epoch: int) -> None:
         if epoch > self.state.epoch:
             self._to_unattached(epoch)
 
-    def heard_of_leader(self, leader_id: int, epoch: int, endpoints: tuple[Endpoint, ...]) -> None:
+    def learn_leader(self, leader_id: int, epoch: int, endpoints: tuple[Endpoint, ...]) -> None:
         """Somebody leads an epoch (or, with -1, nobody that is known), and is reached there."""
         state = self.state
         if leader_id == state.local.id:
             # An earlier life of this node, which it has forgotten with its disk.
-            self.heard_of_epoch(epoch)
+            self.learn_epoch(epoch)
         elif epoch > state.epoch:
             if leader_id >= 0 and endpoints:
                 self._to_follower(epoch, leader_id, endpoints)
@@ -829,14 +820,14 @@ class RaftCore:
             elif leader_id == state.leader_id and len(endpoints) > len(state.leader_endpoints):
                 state.leader_endpoints = endpoints
 
-    def leader_steps_down(self, leader_id: int, successors: Sequence[ReplicaKey]) -> None:
+    def leader_resigns(self, leader_id: int, successors: Sequence[ReplicaKey]) -> None:
         """EndQuorumEpoch: who comes first among the successors asks for votes at once, the others later."""
         state = self.state
         if state.role is not Role.FOLLOWER or state.leader_id != leader_id:
             return
         if not successors:
             # A leader that has only just started again: it knows nobody's progress.
-            self._lost_leader(refused=True)
+            self._leader_unreachable(refused=True)
             return
         state.has_fetched = False
         longest_ms = self.timeouts.election_backoff_max_ms
@@ -857,7 +848,7 @@ class RaftCore:
         node_id = pending.node.node_id
         self._in_flight.discard(node_id)
         generation = self._generation
-        was_used = pending.handler(self, response, pending.node)
+        was_used = pending.handler(response, pending.node)
         if generation == self._generation:
             if was_used:
                 self._backoffs.pop(node_id, None)
@@ -881,7 +872,7 @@ class RaftCore:
         self._wake_ms = min(self._wake_ms, backoff.until_ms)
         return False
 
-    def _heard(
+    def _handle_common_response(
         self, error: int, leader_id: int, epoch: int, endpoints: Sequence[f.NodeEndpoint | m.NodeEndpoint]
     ) -> bool | None:
         """What every answer says: who leads, and in which epoch. None: the rest of it is of use, too."""
@@ -895,7 +886,7 @@ class RaftCore:
         was = (state.epoch, state.role)
         is_news = epoch > state.epoch or state.leader_id == NONE or not state.leader_endpoints
         if is_news or error in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER):
-            self.heard_of_leader(leader_id if leader_id >= 0 else NONE, epoch, where)
+            self.learn_leader(leader_id if leader_id >= 0 else NONE, epoch, where)
         if error != ErrorCode.NONE:
             return (state.epoch, state.role) != was
         # The very answer by which an observer finds its leader may bring it records.
@@ -912,7 +903,7 @@ class RaftCore:
         answer = _only([p for t in response.topics if t.topic_name == TOPIC for p in t.partitions])
         if response.error_code != ErrorCode.NONE or answer is None:
             return False
-        was_used = self._heard(
+        was_used = self._handle_common_response(
             answer.error_code, answer.leader_id, answer.leader_epoch, response.node_endpoints
         )
         if was_used is not None:
@@ -933,7 +924,7 @@ class RaftCore:
         answer = _only([p for t in response.topics if t.topic_name == TOPIC for p in t.partitions])
         if response.error_code != ErrorCode.NONE or answer is None:
             return False
-        was_used = self._heard(
+        was_used = self._handle_common_response(
             answer.error_code, answer.leader_id, answer.leader_epoch, response.node_endpoints
         )
         leader = self.state.leader
@@ -947,7 +938,7 @@ class RaftCore:
         answer = _only([p for t in response.topics if t.topic_name == TOPIC for p in t.partitions])
         if response.error_code != ErrorCode.NONE or answer is None:
             return False
-        was_used = self._heard(
+        was_used = self._handle_common_response(
             answer.error_code, answer.leader_id, answer.leader_epoch, response.node_endpoints
         )
         if was_used is None:
@@ -963,7 +954,7 @@ class RaftCore:
         if answer is None:
             return False
         leader = answer.current_leader
-        was_used = self._heard(
+        was_used = self._handle_common_response(
             answer.error_code, leader.leader_id, leader.leader_epoch, response.node_endpoints
         )
         if was_used is not None:
@@ -1028,7 +1019,7 @@ class RaftCore:
         if answer is None:
             return False
         leader = answer.current_leader
-        was_used = self._heard(
+        was_used = self._handle_common_response(
             answer.error_code, leader.leader_id, leader.leader_epoch, response.node_endpoints
         )
         if was_used is not None:
@@ -1056,14 +1047,16 @@ class RaftCore:
         # Who does not know kraft.version 1 says this, and is reported to all the same.
         if error == ErrorCode.UNSUPPORTED_VERSION:
             error = ErrorCode.NONE
-        was_used = self._heard(error, leader.leader_id, leader.leader_epoch, endpoints if leader.host else [])
+        was_used = self._handle_common_response(
+            error, leader.leader_id, leader.leader_epoch, endpoints if leader.host else []
+        )
         if was_used is None and self.state.role is Role.FOLLOWER:
             self._has_reported = True
             self._leader_answered()
         return was_used is not False
 
     def _change_answered(self, response: Any, node: Node) -> bool:
-        """This node has asked to be added, or its old directory to be removed: the log tells the rest."""
+        """This node has asked to be added, or its old directory to be removed: the rest is in the log."""
         return isinstance(response, (m.AddRaftVoterResponse, m.RemoveRaftVoterResponse))
 
     # --- transitions
@@ -1097,7 +1090,7 @@ class RaftCore:
         return self.now_ms + election_ms + self._draw(election_ms)
 
     def _to_unattached(self, epoch: int, leader_id: int = NONE) -> None:
-        """Has heard of an epoch, not of where its leader is reached."""
+        """Knows of an epoch, not where its leader is reached."""
         state = self.state
         # Whoever stands or waits already does not wait longer because others stand, too.
         keeps_waiting = state.role in (Role.UNATTACHED, Role.CANDIDATE, Role.RESIGNED) or (

@@ -1,24 +1,24 @@
-"""Kafka's QuorumState and LeaderState: what a replica of the metadata log is, what it knows, what it has promised.
+"""Kafka's QuorumState and LeaderState: what a replica of the metadata log is, knows and has promised.
 
 Purpose: the rules of the quorum that need no time-outs: who may become what, who gets a vote, what is committed
 (KIP-595, KIP-853, KIP-996). Rules: no clock, no file, no socket, no chance; nothing here assumes how many voters there
 are. Changed by the RaftCore alone; everybody else reads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.metadata.registrations import Endpoint
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import ZERO_UUID
-from ottla.raft.log_view import OffsetAndEpoch
+from ottla.net.peers import Node
+from ottla.raft.log_view import LogView, OffsetAndEpoch
 from ottla.raft.quorum_state import MAX_EPOCH, NONE, ElectionState
 from ottla.raft.voters import ReplicaKey, VoterNode, VoterSet
-
-if TYPE_CHECKING:
-    from ottla.raft.voter_changes import VoterChange
+from ottla.records.control import ControlType
+from ottla.wire.messages.nodes.raft import AddRaftVoterResponse, RemoveRaftVoterResponse
 
 # After this long without a fetch an observer is forgotten.
 OBSERVER_SESSION_TIMEOUT_MS: Final = 300_000
@@ -29,7 +29,7 @@ CAUGHT_UP_WITHIN_MS: Final = 3_600_000
 UNKNOWN_OFFSET: Final = -1
 # An election takes the next epoch, and there are 2^31. Whoever reaches the controller's listener may claim any, so none
 # beyond this is believed at once: whatever is claimed, 16 million elections are left. Beyond it epochs come one by one,
-# and only to a replica that hears of no leader: a real candidate asks when a majority has lost theirs (KIP-996).
+# and only to a replica without a leader: a real candidate asks when a majority has lost theirs (KIP-996).
 MAX_CLAIMED_EPOCH: Final = MAX_EPOCH - (1 << 24)
 # How many elections beyond MAX_CLAIMED_EPOCH a replica may have missed: so much is believed of a voter that it asked.
 MISSED_EPOCHS: Final = 1 << 16
@@ -78,6 +78,20 @@ class ReplicaProgress:
         self.last_fetch_ms = max(self.last_fetch_ms, now_ms)
         self.leader_end_at_last_fetch = leader_end
         self.acknowledged = True
+
+
+@dataclass(slots=True)
+class VoterChange:
+    """A voter that is being added or removed."""
+
+    # What the answer is made with, and the token it is for; None once it has been given.
+    response: type[AddRaftVoterResponse] | type[RemoveRaftVoterResponse]
+    token: int | None
+    voter: VoterNode
+    ack_when_committed: bool
+    deadline_ms: float
+    # Of the record with the new voters; None before it is appended.
+    offset: int | None = None
 
 
 class LeaderState:
@@ -177,7 +191,7 @@ class LeaderState:
         ends = sorted([progress.end_offset for progress in self.voters.values()], reverse=True)
         return ends[len(ends) // 2]
 
-    def is_majority_in_touch(self) -> bool:
+    def has_majority_fetched(self) -> bool:
         """Have enough voters fetched since check_quorum_ms was set? The leader counts if it is a voter."""
         others = self.voter_set.majority - (1 if self.voter_set.contains(self.local) else 0)
         return len(self.fetched_voters) >= others
@@ -260,7 +274,7 @@ class QuorumState:
 
     @property
     def shown_high_watermark(self) -> int:
-        """What a leader tells: nothing before its epoch has committed, for an earlier leader may have told more."""
+        """What a leader answers: -1 before its epoch has committed, for an earlier one may have answered more."""
         if self.leader is None or not self.leader.has_committed:
             return UNKNOWN_OFFSET
         return self.high_watermark
@@ -327,8 +341,8 @@ class QuorumState:
         """Of whoever sends a request."""
         if epoch <= MAX_CLAIMED_EPOCH or epoch <= self.epoch:
             return True
-        hears_of_leader = self.role is Role.LEADER or self.has_fetched
-        return not hears_of_leader and epoch <= max(self.epoch, MAX_CLAIMED_EPOCH) + 1
+        has_leader = self.role is Role.LEADER or self.has_fetched
+        return not has_leader and epoch <= max(self.epoch, MAX_CLAIMED_EPOCH) + 1
 
     def believes_answer(self, epoch: int) -> bool:
         """Of a voter that this replica has asked."""
@@ -350,3 +364,44 @@ def initial_state(
     elif stored.voted is not None and VoterNode(stored.voted).matches(local) and state.is_voter:
         state.role, state.granted = Role.CANDIDATE, frozenset({local.id})
     return state
+
+
+# --- what the requests of others may change
+
+
+class Timeouts(NamedTuple):
+    """The keys controller.quorum.*, with Kafka's defaults."""
+
+    election_ms: int = 1_000
+    fetch_ms: int = 2_000
+    election_backoff_max_ms: int = 1_000
+    request_ms: int = 2_000
+    retry_backoff_ms: int = 20
+    # What a fetch asks the leader to wait for something new.
+    max_fetch_wait_ms: int = 500
+
+
+# Takes the response, or None where none came; gives False if the node should be left alone for a while.
+Handler = Callable[[Any, Node], bool]
+
+
+class Replica(Protocol):
+    """The RaftCore, as answers and changes of the voters see it."""
+
+    state: QuorumState
+    log: LogView
+    cluster_id: str
+    controller_listener: str
+    timeouts: Timeouts
+    now_ms: int
+
+    def is_foreign(self, cluster_id: str | None) -> bool: ...
+    def asked_for_vote(self, candidate: ReplicaKey, its_end: OffsetAndEpoch, pre_vote: bool) -> bool: ...
+    def learn_epoch(self, epoch: int) -> None: ...
+    def learn_leader(self, leader_id: int, epoch: int, endpoints: tuple[Endpoint, ...]) -> None: ...
+    def leader_resigns(self, leader_id: int, successors: Sequence[ReplicaKey]) -> None: ...
+    def replica_fetched(self, replica: ReplicaKey, offset: int) -> None: ...
+    def update_check_quorum(self, replica: ReplicaKey) -> None: ...
+    def answer(self, token: int, response: Any) -> None: ...
+    def ask(self, node: Node, request: Any, handler: Handler) -> bool: ...
+    def append_control(self, records: Sequence[tuple[ControlType, bytes]]) -> int: ...

@@ -10,8 +10,8 @@ stops leading. Owned by the raft core.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from ottla import __version__
 from ottla.metadata.features import KRAFT_VERSION, VersionRange
@@ -20,7 +20,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid, uuid_to_str
 from ottla.net.peers import Node
 from ottla.raft.answers import NONE, SENTENCES, Asked, leader_endpoint
-from ottla.raft.state import LeaderState
+from ottla.raft.state import LeaderState, Replica, VoterChange
 from ottla.raft.voters import RECONFIGURABLE, QuorumEntry, ReplicaKey, VoterNode, VoterSet
 from ottla.records.control import ControlType
 from ottla.wire.codec import encode
@@ -28,30 +28,13 @@ from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResp
 from ottla.wire.messages.logs.control import KRaftVersionRecord
 from ottla.wire.messages.nodes import raft as m
 
-if TYPE_CHECKING:
-    from ottla.raft.core import RaftCore
-
 Refusal = tuple[ErrorCode, str | None]
-
-
-@dataclass(slots=True)
-class VoterChange:
-    """A voter that is being added or removed."""
-
-    # What the answer is made with, and to whom it goes; None once it has been given.
-    response: type[m.AddRaftVoterResponse] | type[m.RemoveRaftVoterResponse]
-    token: int | None
-    voter: VoterNode
-    ack_when_committed: bool
-    deadline_ms: float
-    # Of the record with the new voters; None before it is appended.
-    offset: int | None = None
 
 
 # --- adding
 
 
-def add_voter(core: "RaftCore", token: int, request: m.AddRaftVoterRequest) -> m.AddRaftVoterResponse | None:
+def add_voter(core: Replica, token: int, request: m.AddRaftVoterRequest) -> m.AddRaftVoterResponse | None:
     """A controller wants a vote, for itself (KIP-1186) or by an administrator."""
     key = ReplicaKey(request.voter_id, request.voter_directory_id)
     endpoints = _endpoints(request.listeners)
@@ -74,7 +57,7 @@ def add_voter(core: "RaftCore", token: int, request: m.AddRaftVoterRequest) -> m
     if refusal is None and where is not None:
         ask = ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
         leader = _leader(core)
-        if core.ask(Node(key.id, where.host, where.port), ask, _new_voter_answered):
+        if core.ask(Node(key.id, where.host, where.port), ask, partial(_new_voter_answered, core)):
             deadline_ms = core.now_ms + core.timeouts.request_ms
             voter = VoterNode(key, endpoints)
             leader.change = VoterChange(
@@ -87,7 +70,7 @@ def add_voter(core: "RaftCore", token: int, request: m.AddRaftVoterRequest) -> m
     return m.AddRaftVoterResponse(error_code=refusal[0], error_message=refusal[1])
 
 
-def _new_voter_answered(core: "RaftCore", response: Any, node: Node) -> bool:
+def _new_voter_answered(core: Replica, response: Any, node: Node) -> bool:
     """The new voter is there, and says which kraft.versions it can do; None: it did not answer."""
     state = core.state
     leader = state.leader
@@ -135,7 +118,7 @@ def _new_voter_answered(core: "RaftCore", response: Any, node: Node) -> bool:
 
 
 def remove_voter(
-    core: "RaftCore", token: int, request: m.RemoveRaftVoterRequest
+    core: Replica, token: int, request: m.RemoveRaftVoterRequest
 ) -> m.RemoveRaftVoterResponse | None:
     """A vote is to be taken away; a leader that loses its own leads on until that is committed."""
     key = ReplicaKey(request.voter_id, request.voter_directory_id)
@@ -162,9 +145,7 @@ def remove_voter(
 # --- updating
 
 
-def update_voter(
-    core: "RaftCore", request: m.UpdateRaftVoterRequest, how: Asked
-) -> m.UpdateRaftVoterResponse:
+def update_voter(core: Replica, request: m.UpdateRaftVoterRequest, how: Asked) -> m.UpdateRaftVoterResponse:
     """A voter reports where it is reached and what it can do."""
     error = _update_voter(core, request)
     state = core.state
@@ -180,7 +161,7 @@ def update_voter(
     )
 
 
-def _update_voter(core: "RaftCore", request: m.UpdateRaftVoterRequest) -> ErrorCode | None:
+def _update_voter(core: Replica, request: m.UpdateRaftVoterRequest) -> ErrorCode | None:
     if core.is_foreign(request.cluster_id):
         return ErrorCode.INCONSISTENT_CLUSTER_ID
     error = core.state.leader_request_error(request.current_leader_epoch)
@@ -210,14 +191,14 @@ def _update_voter(core: "RaftCore", request: m.UpdateRaftVoterRequest) -> ErrorC
         leader.volatile_voters = updated
     elif updated != voters:
         _append_voters(core, updated)
-    core.voter_in_touch(key)
+    core.update_check_quorum(key)
     return None
 
 
 # --- kraft.version
 
 
-def upgrade_kraft_version(core: "RaftCore", level: int, validate_only: bool) -> bool:
+def upgrade_kraft_version(core: Replica, level: int, validate_only: bool) -> bool:
     """UpdateFeatures wants another kraft.version; False if it is the one in force, KafkaError if it cannot be."""
     leader, latest = core.state.leader, core.log.quorum.latest()
     if leader is None:
@@ -253,32 +234,32 @@ def upgrade_kraft_version(core: "RaftCore", level: int, validate_only: bool) -> 
 # --- the end of a change
 
 
-def high_watermark_updated(core: "RaftCore", leader: LeaderState) -> None:
+def high_watermark_updated(core: Replica, leader: LeaderState) -> None:
     """More is committed: the change, perhaps."""
     change = leader.change
     if change is not None and change.offset is not None and core.state.high_watermark > change.offset:
         _finish(core, leader, ErrorCode.NONE, None)
 
 
-def expire(core: "RaftCore", leader: LeaderState) -> None:
+def expire(core: Replica, leader: LeaderState) -> None:
     """A change that takes too long is answered so; what is appended may be committed all the same."""
     if leader.change is not None and core.now_ms >= leader.change.deadline_ms:
         _finish(core, leader, ErrorCode.REQUEST_TIMED_OUT, SENTENCES[ErrorCode.REQUEST_TIMED_OUT])
 
 
-def stopped_leading(core: "RaftCore", leader: LeaderState) -> None:
+def stopped_leading(core: Replica, leader: LeaderState) -> None:
     """Whether the change is committed is for the next leader to find out."""
     error = ErrorCode.NOT_LEADER_OR_FOLLOWER
     _finish(core, leader, error, SENTENCES[error])
 
 
-def _finish(core: "RaftCore", leader: LeaderState, error: ErrorCode, message: str | None) -> None:
+def _finish(core: Replica, leader: LeaderState, error: ErrorCode, message: str | None) -> None:
     if leader.change is not None:
         _answer(core, leader.change, error, message)
         leader.change = None
 
 
-def _answer(core: "RaftCore", change: VoterChange, error: ErrorCode, message: str | None) -> None:
+def _answer(core: Replica, change: VoterChange, error: ErrorCode, message: str | None) -> None:
     if change.token is not None:
         core.answer(change.token, change.response(error_code=error, error_message=message))
         change.token = None
@@ -287,13 +268,13 @@ def _answer(core: "RaftCore", change: VoterChange, error: ErrorCode, message: st
 # --- checks
 
 
-def _leader(core: "RaftCore") -> LeaderState:
+def _leader(core: Replica) -> LeaderState:
     leader = core.state.leader
     assert leader is not None, "only a leader gets this far"
     return leader
 
 
-def _refused_request(core: "RaftCore", cluster_id: str | None, key: ReplicaKey, name: str) -> Refusal | None:
+def _refused_request(core: Replica, cluster_id: str | None, key: ReplicaKey, name: str) -> Refusal | None:
     if core.is_foreign(cluster_id):
         message = f'The given id "{cluster_id}" doesn\'t match the cluster id "{core.cluster_id}"'
         return ErrorCode.INCONSISTENT_CLUSTER_ID, message
@@ -305,7 +286,7 @@ def _refused_request(core: "RaftCore", cluster_id: str | None, key: ReplicaKey, 
     return None
 
 
-def _refused_change(core: "RaftCore", what: str) -> Refusal | None:
+def _refused_change(core: Replica, what: str) -> Refusal | None:
     """Why nobody can be added or removed now."""
     leader, latest = _leader(core), core.log.quorum.latest()
     waiting = "Request timed out waiting for"
@@ -326,11 +307,11 @@ def _refused_change(core: "RaftCore", what: str) -> Refusal | None:
     return None
 
 
-def _is_committed(core: "RaftCore", entry: QuorumEntry) -> bool:
+def _is_committed(core: Replica, entry: QuorumEntry) -> bool:
     return entry.voters_offset < core.state.high_watermark
 
 
-def _append_voters(core: "RaftCore", voters: VoterSet) -> int:
+def _append_voters(core: Replica, voters: VoterSet) -> int:
     return core.append_control([(ControlType.KRAFT_VOTERS, encode(voters.to_record(), 0))])
 
 

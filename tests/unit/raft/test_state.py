@@ -199,11 +199,11 @@ def test_successors_are_those_who_know_most() -> None:
 def test_a_leader_that_is_no_voter_needs_a_majority_of_the_others() -> None:
     leader = leader_state(1, 2, 3)
     leader.fetched_voters.add(2)
-    assert leader.is_majority_in_touch()
+    assert leader.has_majority_fetched()
     leader.adopt(voters(2, 3, 4))
-    assert not leader.is_majority_in_touch()
+    assert not leader.has_majority_fetched()
     leader.fetched_voters.add(3)
-    assert leader.is_majority_in_touch()
+    assert leader.has_majority_fetched()
 
 
 # --- who may ask what
