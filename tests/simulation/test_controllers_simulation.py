@@ -231,7 +231,7 @@ class World:
             settings(node_id=node_id, broker_session_timeout_ms=3000),
             LoopClock(),
             metadata_dir=self.place,
-            channel_of=lambda _: Channel(self),  # type: ignore[arg-type, return-value]
+            channel=Channel(self),  # type: ignore[arg-type]
             random=seed,
             new_uuid=lambda: seed.randbytes(16),
         )

@@ -100,11 +100,11 @@ class Controller:
         *,
         metadata_dir: Path,
         listeners: tuple[Endpoint, ...] = (),
-        channel_of: "Callable[[Controller], ControllerDecisions] | None" = None,
+        channel: ControllerDecisions | None = None,
         random: Random | None = None,
         new_uuid: Callable[[], Uuid] = random_uuid,
     ) -> None:
-        """`loader` is the node's; `channel_of` makes the way to the active controller, if that may be another one."""
+        """`loader` is the node's; `channel` leads to the active controller, here if nothing else is given."""
         self.raft = raft
         self.settings = settings
         self.publisher = loader.publisher
@@ -115,8 +115,7 @@ class Controller:
         self._sources = Sources(random or Random(), new_uuid)  # placement, not security
         self._runtime = ControllerRuntime(raft, self.publisher, clock)
         request = _registration_request(settings.node_id, self._sources.new_uuid(), listeners)
-        channel: ControllerDecisions = self if channel_of is None else channel_of(self)
-        self._registration = ControllerRegistrationManager(request, self.publisher, channel)
+        self._registration = ControllerRegistrationManager(request, self.publisher, channel or self)
         self._ticking: asyncio.Task[None] | None = None
         # Done when it has been active for the first time; made when the loop is there.
         self._was_active: asyncio.Future[None] | None = None
@@ -124,6 +123,10 @@ class Controller:
         self._next_balance_ms = clock.monotonic_ms() + self._balance_interval_ms
 
     # --- life
+
+    def register_through(self, channel: ControllerDecisions) -> None:
+        """The way to the active controller, if that is made after this one; before start()."""
+        self._registration.channel = channel
 
     async def start(self) -> None:
         """Joins the quorum as standby. A sole voter is active, and has said so in the log, when this returns."""

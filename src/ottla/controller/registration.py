@@ -38,7 +38,7 @@ class ControllerRegistrationManager:
         """`request` says who this is; it goes to whoever answers on the channel."""
         self._request = request
         self._publisher = publisher
-        self._channel = channel
+        self.channel = channel
         self._acknowledged = False
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -81,7 +81,7 @@ class ControllerRegistrationManager:
         pause_s = FIRST_PAUSE_S
         while self._is_missing(self._publisher.image):
             self._news.clear()
-            response = await self._channel.register_controller(self._request, _CONTEXT)
+            response = await self.channel.register_controller(self._request, _CONTEXT)
             if not response.error_code:
                 self._acknowledged = True
                 return

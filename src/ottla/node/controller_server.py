@@ -53,12 +53,10 @@ class ControllerServer:
             clock,
             metadata_dir=shared.metadata_dir,
             listeners=endpoints,
-            channel_of=self._channel_of,
         )
-
-    def _channel_of(self, controller: Controller) -> ActiveController:
-        self.channel = ActiveController(controller, self._shared.raft, self._shared.remote)
-        return self.channel
+        # Wherever the active controller is: here, while this is the one.
+        self.channel = ActiveController(self.controller, shared.raft, shared.remote)
+        self.controller.register_through(self.channel)
 
     async def start(self) -> None:
         """Answer other nodes, then join the quorum. A sole voter is active when this returns."""

@@ -51,7 +51,7 @@ class Node:
             settings(node_id=node_id),
             LoopClock(),
             metadata_dir=world.place,
-            channel_of=lambda _: world,  # type: ignore[arg-type, return-value]
+            channel=world,  # type: ignore[arg-type]
             random=random,
             new_uuid=lambda: random.randbytes(16),
         )

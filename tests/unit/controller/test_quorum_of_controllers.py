@@ -49,7 +49,7 @@ class ControllerMember(Member):
                 SystemClock(),
                 metadata_dir=self.directory,
                 listeners=voter(self.node_id).listeners,
-                channel_of=lambda _: self.cluster,  # type: ignore[arg-type, return-value]
+                channel=self.cluster,  # type: ignore[arg-type]
             )
 
     async def start(self) -> None:
