@@ -69,11 +69,12 @@ def test_a_clean_stop_under_load(make_node: MakeNode, number: signal.Signals) ->
         writer.thread.join()
     for client in (*idle, half):
         assert client.is_closed()
+        client.close()
     # The long poll may have been answered first that nobody leads the partition: it is served until the controller has
     # taken the leaderships.
     while not waiting.is_closed():
         pass
-        client.close()
+    waiting.close()
     marker = json.loads((node.data_dir / MARKER).read_text())
     assert marker["brokerEpoch"] >= 0
     with node.start(), RawClient(node) as client:

@@ -23,7 +23,7 @@ from ottla.controller import (
     replication_control,
     topics,
 )
-from ottla.controller.channel import ControllerChannel
+from ottla.controller.channel import ControllerDecisions
 from ottla.controller.cluster_control import BrokerControlState, BrokerHeartbeatManager, HeartbeatDecision
 from ottla.controller.feature_control import KRaftVersion, activation_records
 from ottla.controller.registration import ControllerRegistrationManager
@@ -100,7 +100,7 @@ class Controller:
         *,
         metadata_dir: Path,
         listeners: tuple[Endpoint, ...] = (),
-        channel: ControllerChannel | None = None,
+        channel: ControllerDecisions | None = None,
         random: Random | None = None,
         new_uuid: Callable[[], Uuid] = random_uuid,
     ) -> None:
@@ -124,7 +124,7 @@ class Controller:
 
     # --- life
 
-    def register_through(self, channel: ControllerChannel) -> None:
+    def register_through(self, channel: ControllerDecisions) -> None:
         """The way to the active controller, if that is made after this one; before start()."""
         self._registration.channel = channel
 

@@ -7,7 +7,7 @@ has said so, whoever that is by then. Owned by the controller.
 import asyncio
 import logging
 
-from ottla.controller.channel import ControllerChannel
+from ottla.controller.channel import ControllerDecisions
 from ottla.controller.result import RequestContext
 from ottla.metadata import features
 from ottla.metadata.delta import Delta
@@ -33,7 +33,7 @@ class ControllerRegistrationManager:
         self,
         request: m.ControllerRegistrationRequest,
         publisher: MetadataPublisher,
-        channel: ControllerChannel,
+        channel: ControllerDecisions,
     ) -> None:
         """`request` says who this is; it goes to whoever answers on the channel."""
         self._request = request
