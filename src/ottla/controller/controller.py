@@ -240,7 +240,7 @@ class Controller:
     def _fail_start(self, error: Exception) -> None:
         if self._was_active is not None and not self._was_active.done():
             self._was_active.set_exception(error)
-            self._was_active.exception()  # it is told elsewhere, and only a sole voter's start waits for it
+            self._was_active.exception()  # the start may have failed for the same reason, and look no more
 
     # --- deciding
 
