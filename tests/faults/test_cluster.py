@@ -10,7 +10,7 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.interop.process import wait_until
-from tests.support.cluster import Processes
+from tests.support.cluster import BROKER, CONTROLLER, Processes
 
 PARTITIONS = 9
 TIMEOUT_S = 60.0
@@ -42,9 +42,10 @@ def leaders(cluster: Processes, topic: str) -> Counter[int]:
     return Counter(found)
 
 
-def produce(cluster: Processes, topic: str, values: list[bytes]) -> None:
+def produce(cluster: Processes, topic: str, values: list[bytes], *, idempotent: bool = True) -> None:
     failures: list[ck.KafkaError] = []
-    producer = ck.Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True})
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": idempotent}
+    producer = ck.Producer(settings)
     for number, value in enumerate(values):
         producer.produce(
             topic,
@@ -122,3 +123,47 @@ def test_a_broker_goes_and_comes_back(tmp_path: Path) -> None:
         cluster.wait_until_known_by(1, {1, 2})
         cluster.resume(3)
         cluster.wait_until_known(1, 2, 3)
+
+
+def test_nodes_are_added_and_taken_away(tmp_path: Path) -> None:
+    with Processes(tmp_path, controllers=3, brokers=1, static=False) as cluster:
+        create(cluster, "orders")
+        broker = cluster.nodes[102] = cluster.make(102, BROKER)
+        cluster.format(broker)
+        joins = {"controller.quorum.auto.join.enable": "true"}
+        controller = cluster.nodes[4] = cluster.make(4, CONTROLLER, joins)
+        cluster.format(controller, "--no-initial-controllers")
+        for node in (broker, controller):
+            node.start()
+        cluster.wait_until_known(101, 102)
+        create(cluster, "more")
+        assert leaders(cluster, "more").keys() == {101, 102}
+        with cluster.admin() as admin:
+            wait_until(
+                lambda: [v.replica_id for v in admin.describe_quorum().voters] == [1, 2, 3, 4],
+                TIMEOUT_S,
+                "the new controller to have a vote",
+            )
+        # Four voters: any one may go.
+        cluster.kill(cluster.active_controller())
+        create(cluster, "after")
+
+
+def test_without_a_majority_brokers_serve_on(tmp_path: Path) -> None:
+    with Processes(tmp_path, controllers=3, brokers=2) as cluster:
+        create(cluster, "orders")
+        values = [b"%d" % number for number in range(90)]
+        produce(cluster, "orders", values)
+        assert sorted(consume(cluster, "orders", 90)) == sorted(values)
+        for voter in (1, 2):
+            cluster.kill(voter)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        change = admin.create_topics([NewTopic("never", 1, 1)], operation_timeout=2, request_timeout=20)
+        with pytest.raises(ck.KafkaException, match="REQUEST_TIMED_OUT"):
+            change["never"].result(TIMEOUT_S)
+        # A producer id may have to come from the controller.
+        produce(cluster, "orders", values, idempotent=False)
+        for voter in (1, 2):
+            cluster.start(voter)
+        create(cluster, "again")
+        assert leaders(cluster, "orders").keys() == {101, 102}

@@ -147,6 +147,12 @@ class BrokerHeartbeatManager:
         if session is not None and session.controlled_shutdown_offset < 0:
             session.controlled_shutdown_offset = offset
 
+    def let_go(self, broker_id: int) -> None:
+        """The broker has been told that it may end: its next life need not wait until the session is over."""
+        session = self._sessions.get(broker_id)
+        if session is not None:
+            session.may_live = False
+
     def may_shut_down(self, broker_id: int, image: ClusterImage) -> bool:
         """Have all active brokers seen that the broker no longer leads anything?"""
         session = self._sessions.get(broker_id)

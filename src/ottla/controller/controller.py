@@ -399,7 +399,8 @@ class Controller:
         try:
             response = await self._submit(decide)
         except KafkaError as error:
-            logger.warning("broker %d is not registered: %s", request.broker_id, error)
+            if error.code is not ErrorCode.NOT_CONTROLLER:  # which it asks next
+                logger.warning("broker %d is not registered: %s", request.broker_id, error)
             return lifecycle.BrokerRegistrationResponse(error_code=error.code)
         logger.info("broker %d is registered with epoch %d", request.broker_id, response.broker_epoch)
         return response
@@ -414,6 +415,8 @@ class Controller:
             return lifecycle.BrokerHeartbeatResponse(error_code=error.code, should_shut_down=False)
         if decision.state is BrokerControlState.CONTROLLED_SHUTDOWN:
             heartbeats.set_controlled_shutdown_offset(request.broker_id, self.image.offset)
+        elif decision.state is BrokerControlState.SHUTDOWN_NOW:
+            heartbeats.let_go(request.broker_id)
         return decision.response
 
     def _heartbeat(

@@ -52,6 +52,8 @@ class Life(Cluster):
         self.heartbeats.touch(broker_id, request.broker_epoch, request.current_metadata_offset, self.now_ms)
         if result.response.state is BrokerControlState.CONTROLLED_SHUTDOWN:
             self.heartbeats.set_controlled_shutdown_offset(broker_id, self.image.offset)
+        elif result.response.state is BrokerControlState.SHUTDOWN_NOW:
+            self.heartbeats.let_go(broker_id)
         return result
 
     def state(self, topic: str = "t", number: int = 0) -> PartitionRegistration:
@@ -159,6 +161,20 @@ def test_the_only_broker_shuts_down_and_comes_back_clean() -> None:
     state = life.state()
     assert (state.leader, state.isr, state.elr, state.last_known_elr) == (1, (1,), (), ())
     assert state.leader_recovery_state == 0, "a clean end leaves nothing to recover"
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_broker_that_was_let_go_may_come_back_at_once(leads: bool) -> None:
+    life = Life(1)
+    if leads:
+        life.add_topic("t", [[1]])
+    another = registration(1, b"j" * 16, previous_broker_epoch=life.epoch(1))
+    assert refused(life, another).code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    while not life.heartbeat(1, want_shut_down=True).response.response.should_shut_down:
+        pass
+    life.register(another)
+    assert life.image.brokers[1].incarnation_id == b"j" * 16
+    assert refused(life, registration(1, b"k" * 16)).code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
 def test_a_broker_that_came_down_hard_leads_again_but_recovers() -> None:
