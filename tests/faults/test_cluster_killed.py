@@ -86,7 +86,9 @@ def test_without_a_majority_brokers_serve_on(cluster: Processes, rng: random.Ran
             return [name for name in client.topics[3:] if led_by(data, name) == serving.node_id]
 
         # Chance places the first partition of each topic: as many as it takes until one is on this broker.
-        wait_until(lambda: client.create() == "none" and bool(led_here()), PATIENCE_S, "a topic on this broker")
+        wait_until(
+            lambda: client.create() == "none" and bool(led_here()), PATIENCE_S, "a topic on this broker"
+        )
         names, topic = client.topics, led_here()[0]
         wait_until(lambda: topic in topics_of(serving), PATIENCE_S, f"{topic} to be known")
         data.write(topic, 0, [b"before"])
