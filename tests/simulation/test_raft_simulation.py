@@ -26,7 +26,7 @@ from ottla.raft.voters import QuorumHistory, ReplicaKey
 from ottla.wire.messages.nodes import raft as m
 
 SEEDS, BLOCKS = 1_000, 10
-FAULTS_MS = 30_000
+FAULTS_MS = 20_000
 LEADER_WITHIN = 10  # election time-outs
 SETTLED_WITHIN = 10
 
