@@ -40,6 +40,7 @@ EFFECTIVE = frozenset(
         "connections.max.idle.ms",
         "controlled.shutdown.enable",
         "controller.listener.names",
+        "controller.quorum.append.linger.ms",
         "controller.quorum.auto.join.enable",
         "controller.quorum.bootstrap.servers",
         "controller.quorum.election.backoff.max.ms",

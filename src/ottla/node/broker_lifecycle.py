@@ -128,7 +128,9 @@ class BrokerLifecycleManager:
         self._times_waited = 0
         # What the controller said last, so that it is written down only when it changes.
         self._last_refusal: str | None = None
+        # What the log said last, and whether that was written down.
         self._fenced = True
+        self._told_fenced = False
         self._reported_offline: frozenset[Uuid] = frozenset()
         self._last_answer_at = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -242,8 +244,7 @@ class BrokerLifecycleManager:
         registration = delta.after.brokers.get(self._identity.node_id)
         if registration is None:
             return
-        if self.state is BrokerState.RUNNING:
-            self._say_fenced(registration.fenced)
+        self._say_fenced(registration.fenced)
         supported = directory_assignment_supported(delta.after.metadata_version or 0)
         if supported and not registration.directories:
             log.info("registering again: the metadata version has log directories now")
@@ -319,7 +320,6 @@ class BrokerLifecycleManager:
         if self.state is BrokerState.RECOVERY and self._ready_to_unfence:
             if response.is_fenced:
                 return self._pause_s()
-            self._fenced = False
             self._move_to(BrokerState.RUNNING)
             _resolve(self._unfenced)
         elif self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
@@ -354,11 +354,14 @@ class BrokerLifecycleManager:
         self._last_refusal = why
 
     def _say_fenced(self, fenced: bool) -> None:
-        if fenced and not self._fenced:
+        """Once for each time; a broker that starts is fenced, and one that stops is about to be."""
+        if self.state is BrokerState.RUNNING and fenced and not self._fenced:
+            self._told_fenced = True
             log.warning(
                 "the controller has fenced this broker: clients are not sent here until it is heard again"
             )
-        elif self._fenced and not fenced:
+        elif self._told_fenced and not fenced:
+            self._told_fenced = False
             log.info("the controller counts on this broker again")
         self._fenced = fenced
 

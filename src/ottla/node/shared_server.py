@@ -116,8 +116,15 @@ def raft_options(config: BrokerConfig, meta: MetaProperties, listeners: tuple[En
         ),
         fetch_bytes=config["controller.quorum.fetch.max.bytes"],
         fetch_snapshot_bytes=config["controller.quorum.fetch.snapshot.max.bytes"],
+        append_linger_ms=_append_linger_ms(config),
         log_config=MetadataLogConfig.from_config(config.values.__getitem__),
     )
+
+
+def _append_linger_ms(config: BrokerConfig) -> int:
+    """What comes during one fsync shares the next; only who asks for Kafka's 25 milliseconds waits for them."""
+    key = "controller.quorum.append.linger.ms"
+    return int(config[key]) if key in config.originals else 0
 
 
 def _static_voters(config: BrokerConfig) -> VoterSet | None:

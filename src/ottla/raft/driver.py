@@ -106,6 +106,8 @@ class RaftOptions:
     # controller.quorum.fetch.max.bytes, controller.quorum.fetch.snapshot.max.bytes
     fetch_bytes: int = DEFAULT_FETCH_BYTES
     fetch_snapshot_bytes: int = DEFAULT_FETCH_BYTES
+    # controller.quorum.append.linger.ms: how long a leader waits for more before it fsyncs.
+    append_linger_ms: int = 0
     log_config: MetadataLogConfig = field(default_factory=MetadataLogConfig)
 
 
@@ -592,6 +594,8 @@ class RaftDriver:
     async def _flush_forever(self) -> None:
         while self._failed is None:
             await self._flush_wanted.wait()
+            if self._options.append_linger_ms and self.state.is_leader:
+                await asyncio.sleep(self._options.append_linger_ms / 1000)
             self._flush_wanted.clear()
             try:
                 async with self._disk:

@@ -156,3 +156,24 @@ def test_what_a_node_serves_is_known_while_there_is_a_connection() -> None:
             assert client.ranges(1) is None
 
         run(work)
+
+
+def test_an_attempt_after_failures_has_more_time() -> None:
+    settings = NodeClientSettings(
+        "node-1", connection_setup_timeout_ms=100, connection_setup_timeout_max_ms=350, reconnect_backoff_ms=1
+    )
+    core = NodeCore(settings, Random(1))
+    now, given = 0.0, []
+    for _ in range(4):
+        core.ask(Node(7, "127.0.0.1", 1), MetadataRequest(topics=[]), now, 60_000)
+        assert any(isinstance(action, Connect) for action in core.poll(now))
+        begun = now
+        while core._network.peers.get(7).connection is not None:  # type: ignore[union-attr]
+            now += 1
+            core.poll(now)
+        given.append(now - begun)
+        now += 5_000
+    assert given[0] == 100
+    # Twice as much each time, off by a fifth at most, up to the greatest.
+    for got, expected in zip(given[1:], (200, 350, 350), strict=True):
+        assert expected * 0.8 <= got <= expected * 1.2 + 1

@@ -227,7 +227,7 @@ def test_being_fenced_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 
     async def test(world: World) -> None:
         await world.run_up()
-        for fenced in (True, True, False, False):
+        for fenced in (True, False, True, True, False, False):
             await world.manager.follow(registered(25, (DIRECTORY,), fenced=fenced))
 
     run(test)
