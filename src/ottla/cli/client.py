@@ -115,6 +115,9 @@ def explained(args: argparse.Namespace | None = None) -> Iterator[None]:
 def line(error: KafkaError, args: argparse.Namespace | None = None) -> str:
     """A broker's error in one line: its words, its code unless they name it, and what may have been meant."""
     words = (error.message or error.code.name).replace("\n", " ")
+    if words.endswith("REQUEST_TIMED_OUT"):
+        # A broker without a controller says no more than that.
+        words += ": the cluster has not answered in time, and whether it was done is not known"
     text = words if error.code.name in words else f"{words} ({error.code.name})"
     guess = _meant_key(words) or (None if args is None else _meant_topic(error, words, args))
     return text if guess is None else f"{text}; did you mean {guess!r}?"

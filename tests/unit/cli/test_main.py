@@ -19,6 +19,7 @@ from ottla.cli.args import (
     parse,
     switch,
 )
+from ottla.cli.client import line
 from ottla.cli.main import COMMANDS, load, main, run_command
 from ottla.cli.output import emit, size_text, table
 from ottla.config.errors import ConfigError
@@ -96,7 +97,7 @@ def _raising(error: BaseException) -> Callable[[object], int]:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "line"),
+    ("error", "code", "said"),
     [
         (CliError("no such thing"), 1, "ottla: no such thing\n"),
         (UsageError("not like that"), 2, "ottla: not like that\n"),
@@ -113,14 +114,14 @@ def _raising(error: BaseException) -> Callable[[object], int]:
     ],
 )
 def test_what_a_command_raises_becomes_a_line_and_a_code(
-    error: BaseException, code: int, line: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, code: int, said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = Command("boom", "fails", run=_raising(error))
     monkeypatch.setitem(cli.COMMANDS, "boom", ("x", "fails"))
     monkeypatch.setattr(cli, "load", lambda _: command)
     monkeypatch.setattr(os, "dup2", lambda *_: 0)
     assert main(["boom"]) == code
-    assert capsys.readouterr().err == line
+    assert capsys.readouterr().err == said
 
 
 def test_a_bug_is_one_line_too_and_a_traceback_on_request(
@@ -130,8 +131,8 @@ def test_a_bug_is_one_line_too_and_a_traceback_on_request(
     monkeypatch.setitem(cli.COMMANDS, "boom", ("x", "fails"))
     monkeypatch.setattr(cli, "load", lambda _: command)
     assert main(["boom"]) == 70
-    line = "ottla: internal error, please report it: ZeroDivisionError: oh (OTTLA_DEBUG=1 shows where)\n"
-    assert capsys.readouterr().err == line
+    said = "ottla: internal error, please report it: ZeroDivisionError: oh (OTTLA_DEBUG=1 shows where)\n"
+    assert capsys.readouterr().err == said
     monkeypatch.setenv("OTTLA_DEBUG", "1")
     assert main(["boom"]) == 70
     assert "Traceback" in capsys.readouterr().err
@@ -260,3 +261,9 @@ def test_only_a_terminal_has_colour(monkeypatch: pytest.MonkeyPatch, capsys: Cap
             plain.setenv(name, value)
             emit([{"lag": 1}], ("lag",), "table")
             assert capsys.readouterr().out == "LAG\n  1\n"
+
+
+def test_a_time_out_says_what_it_means() -> None:
+    error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "topic 'clicks': REQUEST_TIMED_OUT")
+    expected = "the cluster has not answered in time, and whether it was done is not known"
+    assert line(error) == f"topic 'clicks': REQUEST_TIMED_OUT: {expected}"
