@@ -18,7 +18,7 @@ import gc
 import json
 import os
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic, thread_time
 from typing import Final
 
 from ottla.model.tasks import spawn_restarting
@@ -158,9 +158,9 @@ class ShortCollections:
         if info["generation"] != OLDEST_GENERATION:
             return
         if phase == "start":
-            self._began = perf_counter()
+            self._began = thread_time()
             return
-        took_s = perf_counter() - self._began
+        took_s = thread_time() - self._began
         if self._thawed:  # everything was visited
             self._thawed = False
             self._full_s, self._frozen_s = max(took_s, LEAST_FULL_S), 0.0
