@@ -267,6 +267,8 @@ class ControllerRuntime:
             first_offset = self.next_offset
             trial = self._state.fork()
             delta = yield from self._replay(result.records, trial, first_offset)
+            if len(result.records) > ITEMS_PER_STEP:
+                yield  # writing a megabyte is a step of its own
             if self.next_offset == first_offset:
                 break
             # Meanwhile the quorum has written of its voters: the same records come after that.

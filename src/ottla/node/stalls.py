@@ -21,6 +21,8 @@ from pathlib import Path
 from time import monotonic, thread_time
 from typing import Final
 
+from ottla.metadata.delta import Delta
+from ottla.metadata.image import ClusterImage
 from ottla.model.tasks import spawn_restarting
 
 # Upper bounds in milliseconds; fine where the aim lies (20 ms), coarse above.
@@ -36,6 +38,8 @@ OLDEST_GENERATION: Final = 2
 THRESHOLDS: Final = (700, 10, 4)
 # How long visiting everything is taken to last before it has been seen, and at least.
 LEAST_FULL_S: Final = 0.1
+# So many changed partitions of the cluster are some ten thousand objects: a collection of them is slow.
+PARTITIONS_TO_FREEZE: Final = 1_000
 
 
 class Histogram:
@@ -181,3 +185,16 @@ def freeze_what_stays() -> None:
     if ShortCollections.installed:
         gc.collect(OLDEST_GENERATION - 1)
         gc.freeze()
+
+
+class FreezeImages:
+    """A subscriber of metadata images: thousands of partitions that have changed stay as they are for long."""
+
+    def __init__(self) -> None:
+        self._changed = 0
+
+    def __call__(self, image: ClusterImage, delta: Delta) -> None:
+        self._changed += sum(len(change.partitions) for change in delta.topics.values())
+        if self._changed >= PARTITIONS_TO_FREEZE:
+            self._changed = 0
+            freeze_what_stays()
