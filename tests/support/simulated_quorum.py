@@ -64,9 +64,9 @@ class SeededSlice(TimeSlice):
         super().__init__()
         self._random = random
 
-    async def yield_to_loop(self) -> None:
-        if self._random.random() < 0.2:
-            await asyncio.sleep(0)
+    @property
+    def is_over(self) -> bool:
+        return self._random.random() < 0.2
 
 
 class Snapshot(NamedTuple):

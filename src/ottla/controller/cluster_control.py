@@ -16,7 +16,7 @@ from enum import Enum
 from itertools import chain
 from typing import NamedTuple
 
-from ottla.controller.result import ControllerResult
+from ottla.controller.result import ITEMS_PER_STEP, ControllerResult
 from ottla.controller.rules import ClusterRules, Partition, Removal
 from ottla.metadata import features
 from ottla.metadata.features import VersionRange
@@ -36,6 +36,7 @@ from ottla.metadata.records import (
 from ottla.metadata.registrations import BrokerRegistration, is_reserved_directory
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid, uuid_to_str
+from ottla.model.time_slice import Steps
 from ottla.wire.messages import producers
 from ottla.wire.messages.nodes import broker_lifecycle as m
 
@@ -495,7 +496,7 @@ def cordoned_directories(
 
 def assign_replicas_to_dirs(
     rules: ClusterRules, request: m.AssignReplicasToDirsRequest
-) -> ControllerResult[m.AssignReplicasToDirsResponse]:
+) -> Steps[ControllerResult[m.AssignReplicasToDirsResponse]]:
     """A broker says in which of its directories its replicas are."""
     if not features.directory_assignment_supported(rules.metadata_version):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Directory assignment is not supported yet.")
@@ -508,7 +509,9 @@ def assign_replicas_to_dirs(
         topics = []
         for topic in directory.topics:
             partitions = []
-            for asked in topic.partitions:
+            for number, asked in enumerate(topic.partitions):
+                if number % ITEMS_PER_STEP == 0:
+                    yield
                 error = _assign(
                     rules, broker, directory.id, topic.topic_id, asked.partition_index, records, offline
                 )
@@ -521,7 +524,10 @@ def assign_replicas_to_dirs(
                 m.AssignReplicasToDirsResponseTopicData(topic_id=topic.topic_id, partitions=partitions)
             )
         answers.append(m.AssignReplicasToDirsResponseDirectoryData(id=directory.id, topics=topics))
-    records += rules.leader_and_isr_updates(offline, Removal(leaving=broker.id), limit=len(offline))
+    for first in range(0, len(offline), ITEMS_PER_STEP):
+        some = offline[first : first + ITEMS_PER_STEP]
+        records += rules.leader_and_isr_updates(some, Removal(leaving=broker.id), limit=len(some))
+        yield
     return ControllerResult(m.AssignReplicasToDirsResponse(directories=answers), records)
 
 

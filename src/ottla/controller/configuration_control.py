@@ -24,6 +24,7 @@ from ottla.metadata.records import ClearElrRecord, ConfigRecord, MetadataRecord
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import topic_name_problem
 from ottla.model.policies import ConfigChange
+from ottla.model.time_slice import Steps
 from ottla.wire.messages.admin import configs as m
 
 CORDONED_LOG_DIRS = "cordoned.log.dirs"
@@ -34,7 +35,7 @@ _TYPES = frozenset(ResourceType) - {ResourceType.UNKNOWN}
 
 def incremental_alter_configs(
     rules: ClusterRules, request: m.IncrementalAlterConfigsRequest, context: RequestContext
-) -> ControllerResult[m.IncrementalAlterConfigsResponse]:
+) -> Steps[ControllerResult[m.IncrementalAlterConfigsResponse]]:
     """Sets, deletes, appends to and subtracts from single keys."""
 
     def decide(resource: ConfigResource, change: m.IncrementalAlterConfigsResource) -> list[MetadataRecord]:
@@ -45,14 +46,14 @@ def incremental_alter_configs(
         ]
         return _records(rules, resource, changed, (), context)
 
-    responses, records = _each_resource(rules, request.resources, decide)
+    responses, records = yield from _each_resource(rules, request.resources, decide)
     result = ControllerResult(m.IncrementalAlterConfigsResponse(responses=responses), records, atomic=True)
     return result.without_records() if request.validate_only else result
 
 
 def alter_configs(
     rules: ClusterRules, request: m.AlterConfigsRequest, context: RequestContext
-) -> ControllerResult[m.AlterConfigsResponse]:
+) -> Steps[ControllerResult[m.AlterConfigsResponse]]:
     """Replaces all that a resource has: what the request leaves out is deleted."""
 
     def decide(resource: ConfigResource, change: m.AlterConfigsResource) -> list[MetadataRecord]:
@@ -60,14 +61,14 @@ def alter_configs(
         removed = [name for name in rules.image.config(*resource) if name not in values]
         return _records(rules, resource, list(values.items()), removed, context)
 
-    responses, records = _each_resource(rules, request.resources, decide)
+    responses, records = yield from _each_resource(rules, request.resources, decide)
     result = ControllerResult(m.AlterConfigsResponse(responses=responses), records, atomic=True)
     return result.without_records() if request.validate_only else result
 
 
 def _each_resource(
     rules: ClusterRules, changes: Sequence[C], decide: Callable[[ConfigResource, C], list[MetadataRecord]]
-) -> tuple[list[m.AlterConfigsResourceResponse], list[MetadataRecord]]:
+) -> Steps[tuple[list[m.AlterConfigsResourceResponse], list[MetadataRecord]]]:
     """The answer and the records for each resource; one that is named twice is not changed at all."""
     by_resource: dict[ConfigResource, list[C]] = {}
     for change in changes:
@@ -83,6 +84,7 @@ def _each_resource(
             except KafkaError as refusal:
                 error = error_of(refusal)
         responses.append(_response(resource, error))
+        yield
     records += _clear_elr(rules, records)
     check_record_count(records)
     return responses, records

@@ -11,10 +11,11 @@ loop. Make it, start() when the log is loaded, and at the end stop(). Owned by t
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ottla.controller import (
     cluster_control,
@@ -26,8 +27,9 @@ from ottla.controller import (
 from ottla.controller.channel import ControllerDecisions
 from ottla.controller.cluster_control import BrokerControlState, BrokerHeartbeatManager, HeartbeatDecision
 from ottla.controller.feature_control import KRaftVersion, activation_records
+from ottla.controller.refusals import refusal
 from ottla.controller.registration import ControllerRegistrationManager
-from ottla.controller.result import ControllerResult, RequestContext
+from ottla.controller.result import ControllerResult, Decision, RequestContext
 from ottla.controller.rules import MIN_ISR, ClusterRules, ControllerSettings
 from ottla.controller.runtime import ControllerRuntime, MetadataAppender
 from ottla.controller.topics import Sources
@@ -39,8 +41,9 @@ from ottla.metadata.registrations import Endpoint
 from ottla.metadata.snapshot import SnapshotId, read_bootstrap
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import ZERO_UUID, Uuid, random_uuid
+from ottla.model.ids import Uuid, random_uuid
 from ottla.model.tasks import spawn, spawn_restarting
+from ottla.model.time_slice import TimeSlice
 from ottla.raft.driver import RaftListener
 from ottla.raft.image_loader import ImageLoader
 from ottla.raft.quorum_state import NONE as NOBODY
@@ -113,7 +116,7 @@ class Controller:
         self._clock = clock
         self._metadata_dir = metadata_dir
         self._sources = Sources(random or Random(), new_uuid)  # placement, not security
-        self._runtime = ControllerRuntime(raft, self.publisher, clock)
+        self._runtime = ControllerRuntime(raft, self.publisher, clock, loader.time_slice)
         request = _registration_request(settings.node_id, self._sources.new_uuid(), listeners)
         self._registration = ControllerRegistrationManager(request, self.publisher, channel or self)
         self._ticking: asyncio.Task[None] | None = None
@@ -257,24 +260,23 @@ class Controller:
     def epoch(self) -> int:
         return self.raft.epoch
 
-    def _submit(self, decide: Callable[[ClusterRules], ControllerResult[T]]) -> "asyncio.Future[T]":
+    def _submit(self, decide: Callable[[ClusterRules], Decision[T]]) -> "asyncio.Future[T]":
         return self._runtime.submit(lambda image: decide(ClusterRules(image, self.settings)))
 
-    async def _decide(
-        self, decide: Callable[..., ControllerResult[T]], *arguments: object, **named: object
-    ) -> T:
+    async def _decide(self, decide: Callable[..., Decision[T]], *arguments: object, **named: object) -> T:
         return await self._submit(lambda rules: decide(rules, *arguments, **named))
 
     async def _change_broker(self, decide: Callable[[ClusterRules], ControllerResult[T]]) -> T:
         """Decides what becomes of a broker, and, where its partitions did not fit in, also the rest, in slices."""
         repairs: list[asyncio.Task[KafkaError | None]] = []
 
+        def begin_repair() -> None:
+            # A task of its own: whoever asked may leave.
+            repairs.append(spawn(self._repair(), name="changing a broker's partitions", owner=OWNER))
+
         def deciding(rules: ClusterRules) -> ControllerResult[T]:
             result = decide(rules)
-            if len(result.records) > rules.slice_records:
-                # A task of its own: whoever asked may leave.
-                repairs.append(spawn(self._repair(), name="changing a broker's partitions", owner=OWNER))
-            return result
+            return replace(result, then=begin_repair) if len(result.records) > rules.slice_records else result
 
         response = await self._submit(deciding)
         for repair in repairs:
@@ -297,33 +299,27 @@ class Controller:
     ) -> topic_messages.CreateTopicsResponse:
         try:
             _check_time(request.timeout_ms)
-            if request.topics:
-                _require_time(request.timeout_ms)
             return await self._decide(topics.create_topics, request, context, self._sources)
         except KafkaError as error:
-            return _refuse_create_topics(request, error)
+            return _refused(request, context, error)
 
     async def delete_topics(
         self, request: topic_messages.DeleteTopicsRequest, context: RequestContext
     ) -> topic_messages.DeleteTopicsResponse:
         try:
             _check_time(request.timeout_ms)
-            if request.topics or request.topic_names:
-                _require_time(request.timeout_ms)
             return await self._decide(topics.delete_topics, request, context)
         except KafkaError as error:
-            return _refuse_delete_topics(request, error)
+            return _refused(request, context, error)
 
     async def create_partitions(
         self, request: topic_messages.CreatePartitionsRequest, context: RequestContext
     ) -> topic_messages.CreatePartitionsResponse:
         try:
             _check_time(request.timeout_ms)
-            if request.topics:
-                _require_time(request.timeout_ms)
             return await self._decide(topics.create_partitions, request, self._sources)
         except KafkaError as error:
-            return _refuse_create_partitions(request, error)
+            return _refused(request, context, error)
 
     # --- configuration and features
 
@@ -333,8 +329,7 @@ class Controller:
         try:
             return await self._decide(configuration_control.incremental_alter_configs, request, context)
         except KafkaError as error:
-            responses = _refuse_resources(request.resources, error)
-            return config_messages.IncrementalAlterConfigsResponse(responses=responses)
+            return _refused(request, context, error)
 
     async def alter_configs(
         self, request: config_messages.AlterConfigsRequest, context: RequestContext
@@ -342,8 +337,7 @@ class Controller:
         try:
             return await self._decide(configuration_control.alter_configs, request, context)
         except KafkaError as error:
-            responses = _refuse_resources(request.resources, error)
-            return config_messages.AlterConfigsResponse(responses=responses)
+            return _refused(request, context, error)
 
     async def update_features(
         self, request: feature_messages.UpdateFeaturesRequest, context: RequestContext
@@ -363,7 +357,7 @@ class Controller:
                 await self.raft.upgrade_kraft_version(wanted)
             return await self._decide(feature_control.update_features, request, context, version)
         except KafkaError as error:
-            return feature_messages.UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
+            return _refused(request, context, error)
 
     async def _kraft_version(self, wanted: int | None) -> KRaftVersion:
         """The quorum's version, and what the quorum says to another."""
@@ -391,17 +385,19 @@ class Controller:
                 clean_shutdown_detection=context.api_version >= 3,
                 now_ms=now_ms,
             )
-            if not result.more:
-                # At once: another process with its id is the second one from now on.
-                self.heartbeats.register(request.broker_id, result.response.broker_epoch, now_ms)
-            return result
+            if result.more:
+                return result
+            # At once: another process with its id is the second one from now on.
+            epoch = result.response.broker_epoch
+            heard = partial(self.heartbeats.register, request.broker_id, epoch, now_ms)
+            return replace(result, then=heard)
 
         try:
             response = await self._submit(decide)
         except KafkaError as error:
             if error.code is not ErrorCode.NOT_CONTROLLER:  # which it asks next
                 logger.warning("broker %d is not registered: %s", request.broker_id, error)
-            return lifecycle.BrokerRegistrationResponse(error_code=error.code)
+            return _refused(request, context, error)
         logger.info("broker %d is registered with epoch %d", request.broker_id, response.broker_epoch)
         return response
 
@@ -412,7 +408,7 @@ class Controller:
         try:
             decision = await self._change_broker(partial(self._heartbeat, request))
         except KafkaError as error:
-            return lifecycle.BrokerHeartbeatResponse(error_code=error.code, should_shut_down=False)
+            return _refused(request, context, error)
         if decision.state is BrokerControlState.CONTROLLED_SHUTDOWN:
             heartbeats.set_controlled_shutdown_offset(request.broker_id, self.image.offset)
         elif decision.state is BrokerControlState.SHUTDOWN_NOW:
@@ -440,7 +436,7 @@ class Controller:
                 lambda rules: cluster_control.unregister_broker(rules, request)
             )
         except KafkaError as error:
-            return lifecycle.UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
+            return _refused(request, context, error)
         heartbeats.remove(request.broker_id)
         return response
 
@@ -450,9 +446,7 @@ class Controller:
         try:
             return await self._decide(cluster_control.register_controller, request)
         except KafkaError as error:
-            return lifecycle.ControllerRegistrationResponse(
-                error_code=error.code, error_message=error.message
-            )
+            return _refused(request, context, error)
 
     async def assign_replicas_to_dirs(
         self, request: lifecycle.AssignReplicasToDirsRequest, context: RequestContext
@@ -460,7 +454,7 @@ class Controller:
         try:
             return await self._decide(cluster_control.assign_replicas_to_dirs, request)
         except KafkaError as error:
-            return lifecycle.AssignReplicasToDirsResponse(error_code=error.code, directories=[])
+            return _refused(request, context, error)
 
     async def allocate_producer_ids(
         self, request: producers.AllocateProducerIdsRequest, context: RequestContext
@@ -468,9 +462,7 @@ class Controller:
         try:
             return await self._decide(cluster_control.allocate_producer_ids, request)
         except KafkaError as error:
-            return producers.AllocateProducerIdsResponse(
-                error_code=error.code, producer_id_start=0, producer_id_len=0
-            )
+            return _refused(request, context, error)
 
     # --- partitions
 
@@ -480,7 +472,7 @@ class Controller:
         try:
             return await self._decide(replication_control.alter_partition, request, context)
         except KafkaError as error:
-            return replication.AlterPartitionResponse(error_code=error.code, topics=[])
+            return _refused(request, context, error)
 
     async def elect_leaders(
         self, request: replication.ElectLeadersRequest, context: RequestContext
@@ -488,11 +480,9 @@ class Controller:
         try:
             if request.topic_partitions != []:
                 _check_time(request.timeout_ms)
-            if request.topic_partitions is None or request.topic_partitions:
-                _require_time(request.timeout_ms)
             return await self._elect_leaders(request)
         except KafkaError as error:
-            return _refuse_elect_leaders(request, error, context.api_version)
+            return _refused(request, context, error)
 
     async def _elect_leaders(
         self, request: replication.ElectLeadersRequest
@@ -519,16 +509,14 @@ class Controller:
         try:
             if request.topics:
                 _check_time(request.timeout_ms)
-            if request.topics:
-                _require_time(request.timeout_ms)
             return await self._decide(replication_control.alter_partition_reassignments, request)
         except KafkaError as error:
-            return _refuse_alter_partition_reassignments(request, error)
+            return _refused(request, context, error)
 
     async def list_partition_reassignments(
         self, request: replication.ListPartitionReassignmentsRequest, context: RequestContext
     ) -> replication.ListPartitionReassignmentsResponse:
-        return replication_control.list_partition_reassignments(self.image, request)
+        return await TimeSlice().run(replication_control.list_partition_reassignments(self.image, request))
 
     # --- by itself
 
@@ -618,107 +606,6 @@ def _check_time(timeout_ms: int) -> None:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
 
 
-def _require_time(timeout_ms: int) -> None:
-    """Whoever gives no time is too late already, and nothing is decided."""
-    if timeout_ms <= 0:
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-
-
-# --- requests that are refused as a whole: the error stands at every item, where clients look for it
-
-
-def _refuse_create_topics(
-    request: topic_messages.CreateTopicsRequest, error: KafkaError
-) -> topic_messages.CreateTopicsResponse:
-    return topic_messages.CreateTopicsResponse(
-        topics=[
-            topic_messages.CreatableTopicResult(
-                name=topic.name, error_code=error.code, error_message=error.message
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _refuse_delete_topics(
-    request: topic_messages.DeleteTopicsRequest, error: KafkaError
-) -> topic_messages.DeleteTopicsResponse:
-    named = [(topic.name, topic.topic_id) for topic in request.topics]
-    named += [(name, ZERO_UUID) for name in request.topic_names]
-    return topic_messages.DeleteTopicsResponse(
-        responses=[
-            topic_messages.DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code)
-            for name, topic_id in named
-        ]
-    )
-
-
-def _refuse_create_partitions(
-    request: topic_messages.CreatePartitionsRequest, error: KafkaError
-) -> topic_messages.CreatePartitionsResponse:
-    return topic_messages.CreatePartitionsResponse(
-        results=[
-            topic_messages.CreatePartitionsTopicResult(
-                name=topic.name, error_code=error.code, error_message=error.message
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _refuse_resources(
-    changes: Sequence[config_messages.AlterConfigsResource | config_messages.IncrementalAlterConfigsResource],
-    error: KafkaError,
-) -> list[config_messages.AlterConfigsResourceResponse]:
-    return [
-        config_messages.AlterConfigsResourceResponse(
-            error_code=error.code,
-            error_message=error.message,
-            resource_type=change.resource_type,
-            resource_name=change.resource_name,
-        )
-        for change in changes
-    ]
-
-
-def _refuse_elect_leaders(
-    request: replication.ElectLeadersRequest, error: KafkaError, api_version: int
-) -> replication.ElectLeadersResponse:
-    return replication.ElectLeadersResponse(
-        error_code=error.code if api_version >= 1 else ErrorCode.NONE,
-        replica_election_results=[
-            replication.ReplicaElectionResult(
-                topic=topic.topic,
-                partition_result=[
-                    replication.PartitionResult(
-                        partition_id=n, error_code=error.code, error_message=error.message
-                    )
-                    for n in topic.partitions
-                ],
-            )
-            for topic in request.topic_partitions or ()
-        ],
-    )
-
-
-def _refuse_alter_partition_reassignments(
-    request: replication.AlterPartitionReassignmentsRequest, error: KafkaError
-) -> replication.AlterPartitionReassignmentsResponse:
-    return replication.AlterPartitionReassignmentsResponse(
-        error_code=error.code,
-        error_message=error.message,
-        responses=[
-            replication.ReassignableTopicResponse(
-                name=topic.name,
-                partitions=[
-                    replication.ReassignablePartitionResponse(
-                        partition_index=p.partition_index,
-                        error_code=error.code,
-                        error_message=error.message,
-                    )
-                    for p in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
+def _refused(request: Any, context: RequestContext, error: KafkaError) -> Any:
+    """The answer to a request that is refused as a whole."""
+    return refusal(request, context.api_version, error.code, error.message)

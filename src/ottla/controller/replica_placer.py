@@ -5,7 +5,7 @@ there are enough, fenced brokers only as followers. Rules: pure but for the Rand
 simulation repeats itself.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import NamedTuple
 
@@ -120,8 +120,8 @@ class _Racks:
 
 def place_replicas(
     brokers: list[UsableBroker], partitions: int, replication_factor: int, random: Random
-) -> list[list[int]]:
-    """The replicas of each new partition, leader first; INVALID_REPLICATION_FACTOR if they cannot be had."""
+) -> Iterator[list[int]]:
+    """The replicas of each new partition, leader first; INVALID_REPLICATION_FACTOR, at once, if they cannot be had."""
     if replication_factor <= 0:
         raise _invalid(
             f"Invalid replication factor {replication_factor}: the replication factor must be positive."
@@ -135,7 +135,7 @@ def place_replicas(
             "cordoned."
         )
     racks = _Racks(brokers, random)
-    return [racks.place(replication_factor) for _ in range(partitions)]
+    return (racks.place(replication_factor) for _ in range(partitions))
 
 
 def _invalid(message: str) -> KafkaError:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from ottla.controller.partition_change_builder import Election
 from ottla.controller.result import (
+    ITEMS_PER_STEP,
     OK,
     ApiError,
     ControllerResult,
@@ -26,6 +27,7 @@ from ottla.metadata.image import ClusterImage
 from ottla.metadata.records import NO_LEADER_CHANGE, MetadataRecord, PartitionChangeRecord
 from ottla.metadata.registrations import LeaderRecoveryState, PartitionRegistration, TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.time_slice import Steps
 from ottla.wire.messages.nodes import replication as m
 
 # ElectLeadersRequest.election_type.
@@ -34,7 +36,7 @@ PREFERRED, UNCLEAN = 0, 1
 
 def alter_partition(
     rules: ClusterRules, request: m.AlterPartitionRequest, context: RequestContext
-) -> ControllerResult[m.AlterPartitionResponse]:
+) -> Steps[ControllerResult[m.AlterPartitionResponse]]:
     """Takes over the in-sync sets that leaders report."""
     if not request.topics:
         return ControllerResult(m.AlterPartitionResponse(topics=[]))
@@ -43,10 +45,11 @@ def alter_partition(
     topics = []
     for asked_topic in request.topics:
         topic = rules.image.topic_by_id(asked_topic.topic_id)
-        partitions = [
-            _alter_isr(rules, request.broker_id, topic, asked, context, records)
-            for asked in asked_topic.partitions
-        ]
+        partitions = []
+        for number, asked in enumerate(asked_topic.partitions):
+            partitions.append(_alter_isr(rules, request.broker_id, topic, asked, context, records))
+            if number % ITEMS_PER_STEP == 0:
+                yield
         topics.append(m.AlterPartitionResponseTopicData(topic_id=asked_topic.topic_id, partitions=partitions))
     return ControllerResult(m.AlterPartitionResponse(topics=topics), records)
 
@@ -293,7 +296,7 @@ def _elected(rules: ClusterRules, records: list[MetadataRecord]) -> ControllerRe
 
 def alter_partition_reassignments(
     rules: ClusterRules, request: m.AlterPartitionReassignmentsRequest
-) -> ControllerResult[m.AlterPartitionReassignmentsResponse]:
+) -> Steps[ControllerResult[m.AlterPartitionReassignmentsResponse]]:
     """Begins, changes or calls off moves."""
     if not request.topics:
         return ControllerResult(m.AlterPartitionReassignmentsResponse(error_message="", responses=[]))
@@ -301,7 +304,9 @@ def alter_partition_reassignments(
     responses = []
     for topic in request.topics:
         partitions = []
-        for asked in topic.partitions:
+        for number, asked in enumerate(topic.partitions):
+            if number % ITEMS_PER_STEP == 0:
+                yield
             error = OK
             try:
                 record = _reassign(rules, topic.name, asked, request.allow_replication_factor_change)
@@ -402,22 +407,27 @@ def _check_factor_unchanged(partition: PartitionRegistration, target: int) -> No
 
 def list_partition_reassignments(
     image: ClusterImage, request: m.ListPartitionReassignmentsRequest
-) -> m.ListPartitionReassignmentsResponse:
+) -> Steps[m.ListPartitionReassignmentsResponse]:
     """The moves under way, of all topics or of those named."""
     topics = []
     for topic, numbers in _asked_reassignments(image, request):
-        ongoing = [
-            m.OngoingPartitionReassignment(
-                partition_index=number,
-                replicas=list(partition.replicas),
-                adding_replicas=list(partition.adding_replicas),
-                removing_replicas=list(partition.removing_replicas),
-            )
-            for number in numbers
-            if (partition := topic.partitions.get(number)) is not None and partition.reassigning
-        ]
+        ongoing = []
+        for number in numbers:
+            partition = topic.partitions.get(number)
+            if partition is not None and partition.reassigning:
+                ongoing.append(
+                    m.OngoingPartitionReassignment(
+                        partition_index=number,
+                        replicas=list(partition.replicas),
+                        adding_replicas=list(partition.adding_replicas),
+                        removing_replicas=list(partition.removing_replicas),
+                    )
+                )
+                if len(ongoing) % ITEMS_PER_STEP == 0:
+                    yield
         if ongoing:
             topics.append(m.OngoingTopicReassignment(name=topic.name, partitions=ongoing))
+        yield
     return m.ListPartitionReassignmentsResponse(error_message=None, topics=topics)
 
 

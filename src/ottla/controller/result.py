@@ -1,20 +1,24 @@
 """Kafka's ControllerResult, what a decision is: a response, and the records that make it true.
 
 Rules: a decision reads an image and changes nothing. Its records are appended and replayed by the runtime, and
-the response is released when they are committed. Refusals of a whole request are KafkaError.
+the response is released when they are committed. Refusals of a whole request are KafkaError. A decision that may be
+about thousands of things is made in steps, all over the same image; nothing of it is true before the last one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from ottla.metadata.records import MetadataRecord
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.time_slice import Steps
 
 T = TypeVar("T")
 
 # What one request of a user may write: more would hold up everybody else.
 MAX_RECORDS_PER_USER_OP = 10_000
+# What is decided or replayed in one step: a millisecond at most.
+ITEMS_PER_STEP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +33,16 @@ class ControllerResult(Generic[T]):
     records: Sequence[MetadataRecord] = ()
     atomic: bool = False
     more: bool = False
+    # What follows as soon as the records are in the log, before anything else is decided.
+    then: Callable[[], object] | None = None
 
     def without_records(self) -> "ControllerResult[T]":
         """The same answer, only tried."""
         return ControllerResult(self.response)
+
+
+# A decision that is made at once, or in steps.
+Decision = ControllerResult[T] | Steps[ControllerResult[T]]
 
 
 class RequestContext(NamedTuple):

@@ -7,7 +7,7 @@ Topic ids and the spread of replicas come from the Sources given, so a simulatio
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -15,6 +15,7 @@ from ottla.config.describe import describe_topic
 from ottla.controller import configuration_control
 from ottla.controller.replica_placer import place_replicas, usable_brokers
 from ottla.controller.result import (
+    ITEMS_PER_STEP,
     ApiError,
     ControllerResult,
     RequestContext,
@@ -26,11 +27,12 @@ from ottla.controller.rules import ClusterRules
 from ottla.metadata import features
 from ottla.metadata.delta import normalized_name
 from ottla.metadata.image import ConfigResource, ResourceType
-from ottla.metadata.records import MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from ottla.metadata.records import MetadataRecord, RemoveTopicRecord, TopicRecord
 from ottla.metadata.registrations import LeaderRecoveryState, PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid, topic_name_problem
 from ottla.model.policies import NewTopic
+from ottla.model.time_slice import Steps
 from ottla.wire.messages.admin import topics as m
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
@@ -50,7 +52,7 @@ class Sources:
 
 def create_topics(
     rules: ClusterRules, request: m.CreateTopicsRequest, context: RequestContext, sources: Sources
-) -> ControllerResult[m.CreateTopicsResponse]:
+) -> Steps[ControllerResult[m.CreateTopicsResponse]]:
     """Creates topics; each that cannot be created has its error in the answer."""
     names = Counter(topic.name for topic in request.topics)
     wanted = [t for t in request.topics if names[t.name] == 1 and t.name != CLUSTER_METADATA_TOPIC]
@@ -60,11 +62,12 @@ def create_topics(
     shown: ShownConfigs = {}
     for topic in wanted:
         try:
-            answer, new_records = _create_topic(rules, topic, context, sources, shown)
+            answer, new_records = yield from _create_topic(rules, topic, context, sources, shown)
             records += new_records
         except KafkaError as error:
             answer = _refused(topic.name, error_of(error))
         answers.append(answer)
+        yield
     check_record_count(records)
     answers += [
         _refused(name, ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
@@ -99,16 +102,16 @@ def _create_topic(
     context: RequestContext,
     sources: Sources,
     shown: ShownConfigs,
-) -> tuple[m.CreatableTopicResult, list[MetadataRecord]]:
+) -> Steps[tuple[m.CreatableTopicResult, list[MetadataRecord]]]:
     _check_new_name(rules, topic.name)
     overrides = _creation_configs(topic)
     resource = ConfigResource(ResourceType.TOPIC, topic.name)
     config_records = configuration_control.new_resource_records(rules, resource, overrides, context)
-    partitions = _new_partitions(rules, topic, sources)
+    partitions = yield from _new_partitions(rules, topic, sources)
     rules.settings.policies.check_new_topic(_as_policies_see_it(topic, partitions, overrides))
     topic_id = sources.new_uuid()
     records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id), *config_records]
-    records += [partition_record(rules, topic_id, n, p) for n, p in enumerate(partitions)]
+    records += yield from _partition_records(rules, topic_id, 0, partitions)
     return _created(topic.name, topic_id, partitions, _shown_configs(rules, overrides, shown)), records
 
 
@@ -139,9 +142,9 @@ def _creation_configs(topic: m.CreatableTopic) -> dict[str, str]:
 
 def _new_partitions(
     rules: ClusterRules, topic: m.CreatableTopic, sources: Sources
-) -> list[PartitionRegistration]:
+) -> Steps[list[PartitionRegistration]]:
     if topic.assignments:
-        return _assigned_partitions(rules, topic)
+        return (yield from _assigned_partitions(rules, topic))
     if topic.replication_factor < DEFAULT or topic.replication_factor == 0:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -162,9 +165,7 @@ def _new_partitions(
     except KafkaError as error:
         message = f"Unable to replicate the partition {factor} time(s): {error.message}"
         raise KafkaError(error.code, message) from None
-    # The same brokers are the same partition: thousands of partitions are a few registrations.
-    distinct = {ids: placed_partition(rules, ids) for ids in {tuple(replicas) for replicas in placed}}
-    return [distinct[tuple(replicas)] for replicas in placed]
+    return (yield from _placed_partitions(rules, placed))
 
 
 def _as_policies_see_it(
@@ -176,7 +177,7 @@ def _as_policies_see_it(
     return NewTopic(topic.name, len(partitions), len(partitions[0].replicas), None, overrides)
 
 
-def _assigned_partitions(rules: ClusterRules, topic: m.CreatableTopic) -> list[PartitionRegistration]:
+def _assigned_partitions(rules: ClusterRules, topic: m.CreatableTopic) -> Steps[list[PartitionRegistration]]:
     for value, name in (
         (topic.replication_factor, "replication factor"),
         (topic.num_partitions, "numPartitions"),
@@ -198,6 +199,8 @@ def _assigned_partitions(rules: ClusterRules, topic: m.CreatableTopic) -> list[P
         check_manual_assignment(rules, assignment.broker_ids, factor)
         factor = len(assignment.broker_ids)
         partitions[number] = manual_partition(rules, number, assignment.broker_ids)
+        if len(partitions) % ITEMS_PER_STEP == 0:
+            yield
     if set(partitions) != set(range(len(partitions))):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -246,7 +249,7 @@ def _created(
 
 def create_partitions(
     rules: ClusterRules, request: m.CreatePartitionsRequest, sources: Sources
-) -> ControllerResult[m.CreatePartitionsResponse]:
+) -> Steps[ControllerResult[m.CreatePartitionsResponse]]:
     """Gives topics more partitions."""
     names = Counter(topic.name for topic in request.topics)
     records: list[MetadataRecord] = []
@@ -262,18 +265,21 @@ def create_partitions(
             continue
         error = ApiError()
         try:
-            records += _grow(rules, topic, sources)
+            records += yield from _grow(rules, topic, sources)
         except KafkaError as refusal:
             error = error_of(refusal)
         results.append(
             m.CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
         )
+        yield
     check_record_count(records)
     result = ControllerResult(m.CreatePartitionsResponse(results=results), records, atomic=True)
     return result.without_records() if request.validate_only else result
 
 
-def _grow(rules: ClusterRules, wanted: m.CreatePartitionsTopic, sources: Sources) -> list[MetadataRecord]:
+def _grow(
+    rules: ClusterRules, wanted: m.CreatePartitionsTopic, sources: Sources
+) -> Steps[list[MetadataRecord]]:
     topic = rules.image.topic(wanted.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -291,26 +297,28 @@ def _grow(rules: ClusterRules, wanted: m.CreatePartitionsTopic, sources: Sources
     factor = topic.replication_factor
     if wanted.assignments is None:
         placed = place_replicas(usable_brokers(rules.image), added, factor, sources.random)
-        partitions = [placed_partition(rules, replicas) for replicas in placed]
+        partitions = yield from _placed_partitions(rules, placed)
     else:
         assignments = [assignment.broker_ids for assignment in wanted.assignments]
-        partitions = _assigned_growth(rules, have, added, factor, assignments)
-    return [partition_record(rules, topic.id, have + n, p) for n, p in enumerate(partitions)]
+        partitions = yield from _assigned_growth(rules, have, added, factor, assignments)
+    return (yield from _partition_records(rules, topic.id, have, partitions))
 
 
 def _assigned_growth(
     rules: ClusterRules, have: int, added: int, factor: int, assignments: Sequence[Sequence[int]]
-) -> list[PartitionRegistration]:
+) -> Steps[list[PartitionRegistration]]:
     if len(assignments) != added:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) "
             "were specified.",
         )
-    partitions = []
+    partitions: list[PartitionRegistration] = []
     for number, broker_ids in enumerate(assignments, have):
         check_manual_assignment(rules, broker_ids, factor)
         partitions.append(manual_partition(rules, number, broker_ids))
+        if len(partitions) % ITEMS_PER_STEP == 0:
+            yield
     return partitions
 
 
@@ -331,6 +339,7 @@ def delete_topics(
     answers += _find_by_name(rules, names, chosen, {i for i, count in Counter(ids).items() if count > 1})
     answers += [_answer(name, topic_id) for topic_id, name in chosen.items()]
     records = [RemoveTopicRecord(topic_id=topic_id) for topic_id in chosen]
+    check_record_count(records)
     return ControllerResult(m.DeleteTopicsResponse(responses=answers), records, atomic=True)
 
 
@@ -470,12 +479,33 @@ def placed_partition(rules: ClusterRules, replicas: Sequence[int]) -> PartitionR
     return partition
 
 
-def partition_record(
-    rules: ClusterRules, topic_id: Uuid, number: int, partition: PartitionRegistration
-) -> PartitionRecord:
-    return partition.to_record(
-        topic_id, number, features.directory_assignment_supported(rules.metadata_version)
-    )
+def _placed_partitions(
+    rules: ClusterRules, placed: Iterable[Sequence[int]]
+) -> Steps[list[PartitionRegistration]]:
+    """The same brokers are the same partition: thousands of partitions are a few registrations."""
+    distinct: dict[tuple[int, ...], PartitionRegistration] = {}
+    partitions: list[PartitionRegistration] = []
+    for replicas in placed:
+        ids = tuple(replicas)
+        partition = distinct.get(ids)
+        if partition is None:
+            partition = distinct[ids] = placed_partition(rules, ids)
+        partitions.append(partition)
+        if len(partitions) % ITEMS_PER_STEP == 0:
+            yield
+    return partitions
+
+
+def _partition_records(
+    rules: ClusterRules, topic_id: Uuid, first: int, partitions: Sequence[PartitionRegistration]
+) -> Steps[list[MetadataRecord]]:
+    with_directories = features.directory_assignment_supported(rules.metadata_version)
+    records: list[MetadataRecord] = []
+    for number, partition in enumerate(partitions, first):
+        records.append(partition.to_record(topic_id, number, with_directories))
+        if len(records) % ITEMS_PER_STEP == 0:
+            yield
+    return records
 
 
 def _invalid(message: str) -> KafkaError:

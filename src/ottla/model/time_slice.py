@@ -33,8 +33,13 @@ class TimeSlice:
     def __init__(self) -> None:
         self._since = monotonic()
 
+    @property
+    def is_over(self) -> bool:
+        """Has its owner had the loop for too long?"""
+        return monotonic() - self._since > SLICE_S
+
     async def yield_to_loop(self) -> None:
-        if monotonic() - self._since > SLICE_S:
+        if self.is_over:
             await asyncio.sleep(0)
             self._since = monotonic()
 

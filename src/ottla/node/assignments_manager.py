@@ -104,7 +104,7 @@ class AssignmentsManager:
                     actual = self._directory_of(change.after.id, number)
                     if actual is not None and actual != registration.directory(self._node_id):
                         self.assign(change.after.id, number, actual)
-            await time_slice.yield_to_loop()
+                await time_slice.yield_to_loop()
 
     # ---- sending ------------------------------------------------------------------------------------------
 

@@ -333,7 +333,7 @@ class BrokerServer:
         self.logs.set_topic_defaults(LogConfig.from_values(self.config.topic_defaults()))
         self.logs.reconfigure(LogManagerSettings.from_values(self.config.values))
         self._sockets.reconfigure(self.config)
-        self.replicas.refresh_all_configs()
+        await self.replicas.refresh_all_configs()
         self.lifecycle.beat_now()
 
     def _apply_dynamic_config(self, image: ClusterImage) -> None:

@@ -26,7 +26,7 @@ from ottla.node.controller_server import ControllerServer
 from ottla.node.coordinators import Coordinators
 from ottla.node.formatting import ensure_formatted
 from ottla.node.shared_server import SharedServer
-from ottla.node.stalls import StallMonitor
+from ottla.node.stalls import FreezeImages, StallMonitor
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.server import handlers
 from ottla.server.network.socket_server import SocketServer
@@ -106,6 +106,7 @@ class Node:
         if logs is not None:
             await self._start_broker(logs)
         self._stalls.start()
+        self._stops.append(self._stop_measuring)
 
     def interrupt(self) -> None:
         """Whoever starts the node wants it to stop: what the start waits for is not waited for any longer.
@@ -183,6 +184,7 @@ class Node:
     async def _join_quorum(self, endpoints: tuple[Endpoint, ...]) -> None:
         config = self._static_config
         self._shared = SharedServer(config, self._meta, endpoints, self._clock, self._executor, self._fail)
+        self._shared.metadata.subscribe(FreezeImages())
         self._stops.append(self._shared.close)
         if config.is_controller:
             self._controller_server = ControllerServer(
@@ -220,6 +222,9 @@ class Node:
 
     async def _close_sockets(self) -> None:
         self.sockets.close()
+
+    async def _stop_measuring(self) -> None:
+        self._stalls.stop()
 
     async def _stop_broker(self) -> None:
         self._stalls.stop()

@@ -86,7 +86,7 @@ class ImageLoader:
         self.publisher = publisher
         self._directory = directory
         self._on_failure = on_failure
-        self._new_slice = time_slice
+        self.time_slice = time_slice
         self._loader = MetadataLoader(EMPTY_IMAGE)
         self._high_watermark = -1
         self._wanted_snapshot: SnapshotId | None = None
@@ -200,7 +200,7 @@ class ImageLoader:
             )
 
     async def _follow(self) -> None:
-        time_slice = self._new_slice()
+        time_slice = self.time_slice()
         try:
             while self._has_work:
                 if self._wanted_snapshot is not None:

@@ -19,7 +19,7 @@ from typing import Final
 
 from ottla.metadata.image import ClusterImage, image_records
 from ottla.metadata.records import MetadataRecord
-from ottla.metadata.serde import read_record_batch
+from ottla.metadata.serde import iter_record_batch
 from ottla.metadata.snapshot import (
     BOOTSTRAP_SNAPSHOT_ID,
     MAX_CHECKPOINT_BYTES,
@@ -135,7 +135,8 @@ class SnapshotReader:
         """All metadata records; CORRUPT_MESSAGE, with file and position, where it is damaged or ends too early."""
         for batch in self.batches():
             if not batch.is_control:
-                yield from read_record_batch(batch)
+                for _, record in iter_record_batch(batch):
+                    yield record
 
     def batches(self) -> Iterator[BatchView]:
         """All batches, with right checksums and offsets, from the header to the footer and no further."""

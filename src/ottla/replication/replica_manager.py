@@ -191,19 +191,19 @@ class ReplicaManager:
         removed: list[TopicPartition] = []
         for change in delta.topics.values():
             if change.after is None:
-                removed += self._remove_topic(change)
+                removed += await self._remove_topic(change, time_slice)
             else:
                 removed += await self._apply_topic(change.after, change, time_slice)
         if removed:
             await self._logs.delete_all(removed)
-        self._apply_configs(delta)
+        await self._apply_configs(delta, time_slice)
         self._first = False
 
     async def _apply_topic(
         self, topic: TopicImage, change: TopicChange, time_slice: TimeSlice
     ) -> list[TopicPartition]:
         indexes = sorted(change.partitions)
-        config = await self._create_logs(topic, change, indexes)
+        config = await self._create_logs(topic, change, indexes, time_slice)
         removed: list[TopicPartition] = []
         for index in indexes:
             registration = topic.partitions[index]
@@ -231,22 +231,21 @@ class ReplicaManager:
         return not self._first and (before is None or self._node_id not in before.replicas)
 
     async def _create_logs(
-        self, topic: TopicImage, change: TopicChange, indexes: list[int]
+        self, topic: TopicImage, change: TopicChange, indexes: list[int], time_slice: TimeSlice
     ) -> LogConfig | None:
         """The logs of what is to be hosted and is not yet, made in a thread; the topic's configuration if any is."""
-        missing = [
-            (index, topic.partitions[index])
-            for index in indexes
-            if self.hosted(topic.name, index) is None and self._node_id in topic.partitions[index].replicas
-        ]
-        if not missing:
-            return None
-        config = self._log_config(self._image, topic.name)
-        wanted = [
-            NewLog(TopicPartition(topic.name, index), topic.id, config, registration.directory(self._node_id))
-            for index, registration in missing
-            if self._is_new(change, index)
-        ]
+        config: LogConfig | None = None
+        wanted: list[NewLog] = []
+        for index in indexes:
+            registration = topic.partitions[index]
+            if self._node_id not in registration.replicas or self.hosted(topic.name, index) is not None:
+                continue
+            if config is None:
+                config = self._log_config(self._image, topic.name)
+            if self._is_new(change, index):
+                where = registration.directory(self._node_id)
+                wanted.append(NewLog(TopicPartition(topic.name, index), topic.id, config, where))
+            await time_slice.yield_to_loop()
         if wanted:
             log.info("%s: %d new partitions", topic.name, len(wanted))
             await self._logs.create_ahead(wanted)
@@ -309,14 +308,14 @@ class ReplicaManager:
                         log.info("%s is hosted now", topic_partition)
                         partition.become(registration)
 
-    def _remove_topic(self, change: TopicChange) -> list[TopicPartition]:
+    async def _remove_topic(self, change: TopicChange, time_slice: TimeSlice) -> list[TopicPartition]:
         before = change.before
         assert before is not None
-        return [
-            gone
-            for index in before.partitions
-            for gone in self._remove(TopicPartition(before.name, index), before.id)
-        ]
+        removed: list[TopicPartition] = []
+        for index in before.partitions:
+            removed += self._remove(TopicPartition(before.name, index), before.id)
+            await time_slice.yield_to_loop()
+        return removed
 
     def _remove(self, topic_partition: TopicPartition, topic_id: Uuid) -> list[TopicPartition]:
         """Host it no more; the partition if there is a log to delete."""
@@ -334,26 +333,28 @@ class ReplicaManager:
         partition.gone()
         return [topic_partition]
 
-    def _apply_configs(self, delta: Delta) -> None:
+    async def _apply_configs(self, delta: Delta, time_slice: TimeSlice) -> None:
         changed = {resource.name for resource in delta.configs if resource.type == ResourceType.TOPIC}
         for name in changed:
-            self.refresh_config(name)
+            await self._refresh_config(name, time_slice)
 
-    def refresh_config(self, topic: str) -> None:
+    async def _refresh_config(self, topic: str, time_slice: TimeSlice) -> None:
         """A topic's configuration, or what it inherits, has changed."""
         partitions = self._topics.get(topic)
         if not partitions:
             return
         config = self._log_config(self._image, topic)
-        for partition in partitions.values():
+        for partition in list(partitions.values()):
             self._logs.update_config(partition.topic_partition, config)
             partition.config_changed()
+            await time_slice.yield_to_loop()
 
-    def refresh_all_configs(self) -> None:
+    async def refresh_all_configs(self) -> None:
         """The broker's own defaults have changed."""
+        time_slice = TimeSlice()
         for key in list(self._topics):
             if isinstance(key, str):
-                self.refresh_config(key)
+                await self._refresh_config(key, time_slice)
 
     # ---- directories --------------------------------------------------------------------------------------
 

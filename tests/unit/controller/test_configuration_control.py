@@ -8,6 +8,7 @@ from ottla.controller.result import RequestContext
 from ottla.metadata import records as r
 from ottla.metadata.image import ResourceType
 from ottla.model.errors import ErrorCode
+from ottla.model.time_slice import run_to_end
 from ottla.wire.messages.admin import configs as m
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -34,7 +35,7 @@ def alter(
     context: RequestContext = CONTEXT,
 ) -> list[tuple[int, str | None]]:
     request = m.IncrementalAlterConfigsRequest(resources=list(resources), validate_only=validate_only)
-    result = incremental_alter_configs(cluster.rules, request, context)
+    result = run_to_end(incremental_alter_configs(cluster.rules, request, context))
     cluster.take(result)
     return [(answer.error_code, answer.error_message) for answer in result.response.responses]
 
@@ -142,7 +143,7 @@ def test_a_new_minimum_isr_clears_the_eligible_replicas() -> None:
         ],
         validate_only=False,
     )
-    records = incremental_alter_configs(c.rules, request, CONTEXT).records
+    records = run_to_end(incremental_alter_configs(c.rules, request, CONTEXT)).records
     assert [x.topic_name for x in records if isinstance(x, r.ClearElrRecord)] == ["t", ""]
 
 
@@ -180,7 +181,8 @@ def test_the_dynamic_layers_count_at_once() -> None:
 def replace(c: Cluster, kind: int, name: str, **values: str | None) -> tuple[int, str | None]:
     configs = [m.AlterableConfig(name=k.replace("_", "."), value=v) for k, v in values.items()]
     resource = m.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
-    result = alter_configs(c.rules, m.AlterConfigsRequest(resources=[resource], validate_only=False), CONTEXT)
+    request = m.AlterConfigsRequest(resources=[resource], validate_only=False)
+    result = run_to_end(alter_configs(c.rules, request, CONTEXT))
     c.take(result)
     answer = result.response.responses[0]
     return answer.error_code, answer.error_message

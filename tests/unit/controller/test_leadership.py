@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import cycle
 from pathlib import Path
 from random import Random
 
@@ -104,6 +105,14 @@ class World:
             await self.agree(without=without)
         await self.agree(without=without)
         return self.controller(node_id)
+
+    async def same_images(self) -> None:
+        """All have replayed what is committed, which may take them some turns of the loop."""
+        newest = self.quorum.high_watermark - 1
+        while any(node.image.offset < newest for node in self.nodes.values()):
+            await self.agree()
+        first, *others = (node.image for node in self.nodes.values())
+        assert all(image == first for image in others)
 
     async def agreed(self, answer: Awaitable[object]) -> object:
         """The answer to a request whose records are committed."""
@@ -411,8 +420,10 @@ def test_another_controller_finishes_what_one_has_begun(run: Run) -> None:
     async def work(world: World) -> None:
         leader = await world.lead(1)
         epochs = await three_brokers(world, leader, 2_500)
+        since = world.nodes[1].raft.next_offset
         asked = asyncio.ensure_future(heartbeat(leader, 1, epochs[1], want_shut_down=True))
-        await asyncio.sleep(0)
+        while world.nodes[1].raft.next_offset == since:
+            await asyncio.sleep(0)
         # The first slice gets through, the others do not.
         world.quorum.replicate(2, everything=True)
         await asyncio.sleep(0)
@@ -544,6 +555,55 @@ def test_leaders_of_all_partitions_are_elected_in_pieces(run: Run) -> None:
             (topic.name, number): partition.leader for topic, number, partition in leader.image.partitions()
         } == preferred
         assert largest_batch(world, since) <= MAX_RECORDS_PER_SLICE
+
+    run(work)
+
+
+def test_brokers_are_answered_while_a_topic_of_thousands_is_made_and_standbys_see_it_whole(run: Run) -> None:
+    async def work(world: World) -> None:
+        leader = await world.lead(1)
+        epochs = await three_brokers(world, leader, 500)
+        await world.same_images()
+        since = world.nodes[1].raft.next_offset
+        seen: set[int] = set()
+        for node in world.nodes.values():
+            node.publisher.subscribe(lambda image, _: seen.add(len(image.topics["big"].partitions)))
+        asked = asyncio.ensure_future(create(leader, "big", partitions=9_000, factor=2))
+        answered = 0
+        await asyncio.sleep(0)
+        for broker_id in cycle(epochs):
+            beat = asyncio.ensure_future(heartbeat(leader, broker_id, epochs[broker_id]))
+            await asyncio.sleep(0)
+            if world.nodes[1].raft.next_offset > since:
+                break
+            assert beat.done(), "in the next turn of the loop"
+            assert beat.result().error_code == 0
+            assert "big" not in leader.image.topics
+            answered += 1
+        assert answered > 100
+        assert await world.agreed(asked) == 0
+        await world.same_images()
+        assert largest_batch(world, since) == 9_001, "one batch, as in Kafka"
+        assert seen == {9_000}
+
+    run(work)
+
+
+def test_a_topic_of_thousands_whose_controller_loses_its_leadership_is_not_made_at_all(run: Run) -> None:
+    async def work(world: World) -> None:
+        leader = await world.lead(1)
+        await three_brokers(world, leader, 500)
+        await world.same_images()
+        since = world.nodes[1].raft.next_offset
+        asked = [asyncio.ensure_future(create(leader, name, 4_000, 2)) for name in ("a", "b")]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert world.nodes[1].raft.next_offset == since, "it is being made"
+        second = await world.lead(2)
+        assert [await each for each in asked] == [ErrorCode.NOT_CONTROLLER] * 2
+        assert await world.agreed(create(second, "c", 4_000, 2)) == 0
+        await world.same_images()
+        assert set(second.image.topics) == {"t0", "c"}
 
     run(work)
 

@@ -12,6 +12,7 @@ from ottla.controller.result import RequestContext
 from ottla.metadata import records as r
 from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.time_slice import run_to_end
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 from ottla.wire.messages.nodes import replication as m
 
@@ -44,7 +45,7 @@ def alter(
         broker_epoch=cluster.epoch(leader),
         topics=[m.AlterPartitionRequestTopicData(topic_id=uuid, partitions=[asked])],
     )
-    result = replication_control.alter_partition(cluster.rules, request, context)
+    result = run_to_end(replication_control.alter_partition(cluster.rules, request, context))
     cluster.take(result)
     return result.response.topics[0].partitions[0]
 
@@ -220,16 +221,15 @@ def move(
             )
         ],
     )
-    result = replication_control.alter_partition_reassignments(cluster.rules, request)
+    result = run_to_end(replication_control.alter_partition_reassignments(cluster.rules, request))
     cluster.take(result)
     answer = result.response.responses[0].partitions[0]
     return answer.error_code, answer.error_message
 
 
 def moves(cluster: Cluster) -> list[tuple[str, int, list[int], list[int], list[int]]]:
-    answer = replication_control.list_partition_reassignments(
-        cluster.image, m.ListPartitionReassignmentsRequest()
-    )
+    asked = m.ListPartitionReassignmentsRequest()
+    answer = run_to_end(replication_control.list_partition_reassignments(cluster.image, asked))
     return [
         (t.name, p.partition_index, p.replicas, p.adding_replicas, p.removing_replicas)
         for t in answer.topics
@@ -313,7 +313,7 @@ def test_a_broker_says_where_its_replicas_are() -> None:
     cluster.apply(
         r.PartitionChangeRecord(topic_id=topic_id("t"), partition_id=0, directories=[bytes(15) + b"\1"])
     )
-    result = cluster_control.assign_replicas_to_dirs(cluster.rules, request)
+    result = run_to_end(cluster_control.assign_replicas_to_dirs(cluster.rules, request))
     cluster.take(result)
     codes = [[p.error_code for p in t.partitions] for t in result.response.directories[0].topics]
     assert codes == [[0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION], [ErrorCode.UNKNOWN_TOPIC_ID]]

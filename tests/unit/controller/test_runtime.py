@@ -13,6 +13,7 @@ from ottla.metadata.delta import Delta, MetadataError
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.metadata.loader import MetadataLoader, MetadataPublisher
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.time_slice import Steps, TimeSlice
 
 
 class Log:
@@ -34,11 +35,18 @@ class Log:
         return self.next_offset - 1
 
 
+class OneStep(TimeSlice):
+    """Over as soon as it has begun."""
+
+    is_over = True
+
+
 class World:
     def __init__(self) -> None:
         self.log = Log()
         self.publisher = MetadataPublisher()
-        self.runtime = ControllerRuntime(self.log, self.publisher, ManualClock(5))
+        self.new_slice: Callable[[], TimeSlice] = TimeSlice
+        self.runtime = ControllerRuntime(self.log, self.publisher, ManualClock(5), lambda: self.new_slice())
         self.runtime.activate(self.log.epoch, MetadataLoader(EMPTY_IMAGE))
         self.seen: list[tuple[ClusterImage, Delta]] = []
         self.publisher.subscribe(lambda image, delta: self.seen.append((image, delta)))
@@ -48,6 +56,11 @@ class World:
 
     def commit(self) -> None:
         self.runtime.on_commit(self.log.next_offset)
+
+    async def appended(self, since: int) -> None:
+        """A decision that takes several turns of the loop is in the log."""
+        while len(self.log.batches) == since:
+            await asyncio.sleep(0)
 
 
 MV = r.FeatureLevelRecord(name="metadata.version", feature_level=30)
@@ -187,6 +200,7 @@ async def test_atomic_records_are_one_batch_and_others_are_split(world: World) -
     names = [topic(f"t{number}") for number in range(10_500)]
     before = len(world.log.batches)
     world.write(*names)
+    await world.appended(before)
     assert [len(batch) for batch in world.log.batches[before:]] == [10_000, 500]
     world.commit()
     large = r.ConfigRecord(resource_type=32, resource_name="g", name="x", value="v" * 30_000)
@@ -347,3 +361,184 @@ async def test_whoever_leaves_between_slices_stops_them(world: World) -> None:
     assert set(world.runtime.image.topics) == {"t0", "t1"}
     world.commit()
     assert set(world.publisher.image.topics) == {"t0", "t1"}
+
+
+# --- decisions that take several turns of the loop
+
+
+def in_steps(
+    *names: str, then: Callable[[], object] | None = None
+) -> Callable[[ClusterImage], Steps[ControllerResult[int]]]:
+    """Topics, one in a step; the response is how many there were before."""
+
+    def decide(image: ClusterImage) -> Steps[ControllerResult[int]]:
+        records = []
+        for name in names:
+            if name in image.topics:
+                raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, name)
+            records.append(topic(name))
+            yield
+        return ControllerResult(len(image.topics), records, atomic=True, then=then)
+
+    return decide
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@world_test
+async def test_a_long_decision_is_appended_whole_and_whoever_would_change_something_waits(
+    world: World,
+) -> None:
+    world.new_slice = OneStep
+    before = len(world.log.batches)
+    followed: list[str] = []
+    long = world.runtime.submit(in_steps("a", "b", "c", then=lambda: followed.append("abc")))
+    short = world.runtime.submit(lambda image: ControllerResult(len(image.topics), [topic("d")]))
+    second = world.runtime.submit(in_steps("e", "f"))
+    await asyncio.sleep(0)
+    assert len(world.log.batches) == before
+    assert not world.runtime.image.topics, "nothing of it is seen"
+    assert not followed
+    await turns(20)
+    assert [len(batch) for batch in world.log.batches[before:]] == [3, 1, 2], "whole, and in their order"
+    assert followed == ["abc"]
+    assert not long.done()
+    world.commit()
+    assert (await long, await short, await second) == (0, 3, 4), "each over what was true before it"
+    assert set(world.publisher.image.topics) == set("abcdef")
+    assert [len(delta.created_topics) for _, delta in world.seen[-3:]] == [3, 1, 2]
+
+
+@world_test
+async def test_what_changes_nothing_is_answered_while_a_long_decision_is_made(world: World) -> None:
+    def refuse(image: ClusterImage) -> ControllerResult[int]:
+        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH)
+
+    world.new_slice = OneStep
+    before = len(world.log.batches)
+    long = world.runtime.submit(in_steps(*(f"t{n}" for n in range(50))))
+    for _ in range(20):
+        read = world.runtime.submit(lambda image: ControllerResult(len(image.topics)))
+        assert read.done()
+        assert read.result() == 0
+        refused = world.runtime.submit(refuse)
+        assert refused.done()
+        assert isinstance(refused.exception(), KafkaError)
+        await asyncio.sleep(0)
+    assert len(world.log.batches) == before, "it is still under way"
+    await world.appended(before)
+    world.commit()
+    assert await long == 0
+
+
+@world_test
+async def test_an_answer_in_between_rests_on_what_is_not_yet_committed(world: World) -> None:
+    world.new_slice = OneStep
+    world.write(topic("pending"))
+    world.runtime.submit(in_steps("a", "b"))
+    read = world.runtime.submit(lambda image: ControllerResult(set(image.topics)))
+    assert not read.done()
+    world.commit()
+    assert await read == {"pending"}
+
+
+@world_test
+async def test_a_leadership_that_ends_while_a_decision_is_made_leaves_nothing_of_it(world: World) -> None:
+    world.new_slice = OneStep
+    before = len(world.log.batches)
+    asked = [world.runtime.submit(in_steps("a", "b", "c")), world.write(topic("d"))]
+    await turns(2)
+    committed = world.runtime.resign()
+    for future in asked:
+        with pytest.raises(KafkaError) as error:
+            await future
+        assert error.value.code is ErrorCode.NOT_CONTROLLER
+    world.log.epoch = 2
+    world.runtime.activate(2, committed)
+    await turns(10)
+    assert len(world.log.batches) == before
+    assert not world.runtime.image.topics
+    assert world.runtime.submit(in_steps("a")) is not None, "and the next leadership decides"
+    await world.appended(before)
+    assert set(world.runtime.image.topics) == {"a"}
+
+
+@world_test
+async def test_a_decision_is_not_appended_in_an_epoch_that_is_over(world: World) -> None:
+    """The quorum knows of it before the controller has been told."""
+    world.new_slice = OneStep
+    before = len(world.log.batches)
+    long = world.runtime.submit(in_steps("a", "b", "c"))
+    world.log.epoch = 2
+    with pytest.raises(KafkaError) as error:
+        await long
+    assert error.value.code is ErrorCode.NOT_CONTROLLER
+    assert len(world.log.batches) == before
+
+
+@world_test
+async def test_what_the_quorum_writes_meanwhile_comes_first(world: World) -> None:
+    world.new_slice = OneStep
+    since = len(world.log.batches)
+    names = [f"t{n}" for n in range(100)]
+    long = world.runtime.submit(lambda image: ControllerResult("done", [topic(n) for n in names]))
+    await turns(5)
+    world.log.next_offset += 1  # voters, say
+    await world.appended(since)
+    assert world.runtime.image.offset == world.log.next_offset - 1
+    world.commit()
+    assert await long == "done"
+    assert set(world.publisher.image.topics) == set(names)
+
+
+@world_test
+async def test_a_decision_that_is_refused_or_breaks_on_its_way_lets_the_others_go_on(world: World) -> None:
+    def broken(image: ClusterImage) -> Steps[ControllerResult[int]]:
+        yield
+        raise RuntimeError("a bug")
+
+    world.new_slice = OneStep
+    since = len(world.log.batches)
+    asked = [
+        world.runtime.submit(in_steps("a", "b")),
+        world.runtime.submit(broken),
+        world.runtime.submit(in_steps("c", "a")),
+        world.runtime.submit(lambda image: ControllerResult(0, [topic("b")])),
+        world.runtime.submit(in_steps("d")),
+    ]
+    await turns(30)
+    assert [len(batch) for batch in world.log.batches[since:]] == [2, 1]
+    world.commit()
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    codes = [answer.code if isinstance(answer, KafkaError) else answer for answer in answers]
+    unknown = ErrorCode.UNKNOWN_SERVER_ERROR
+    assert codes == [0, unknown, ErrorCode.TOPIC_ALREADY_EXISTS, unknown, 2]
+    assert set(world.publisher.image.topics) == {"a", "b", "d"}
+
+
+@world_test
+async def test_whoever_has_left_is_decided_for_all_the_same(world: World) -> None:
+    world.new_slice = OneStep
+    since = len(world.log.batches)
+    world.runtime.submit(in_steps("a", "b")).cancel()
+    world.write(topic("c")).cancel()
+    while len(world.log.batches) < since + 2:
+        await asyncio.sleep(0)
+    world.commit()
+    assert set(world.publisher.image.topics) == {"a", "b", "c"}
+
+
+@world_test
+async def test_those_who_wait_for_a_long_decision_have_their_bound(world: World) -> None:
+    world.new_slice = OneStep
+    world.runtime.submit(in_steps("a", "b"))
+    waiting = [world.write(r.NoOpRecord()) for _ in range(MAX_PENDING_DECISIONS)]
+    with pytest.raises(KafkaError) as error:
+        await world.write(topic("c"))
+    assert error.value.code is ErrorCode.REQUEST_TIMED_OUT
+    world.runtime.resign()
+    assert all(future.done() for future in waiting)
+    await asyncio.gather(*waiting, return_exceptions=True)

@@ -9,6 +9,7 @@ from ottla.metadata import records as r
 from ottla.metadata.image import ResourceType
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID
+from ottla.model.time_slice import run_to_end
 from ottla.wire.messages.admin import topics as m
 
 
@@ -29,7 +30,7 @@ def create(
     cluster: Cluster, *topics: m.CreatableTopic, validate_only: bool = False
 ) -> list[m.CreatableTopicResult]:
     request = m.CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
-    result = create_topics(cluster.rules, request, CONTEXT, sources())
+    result = run_to_end(create_topics(cluster.rules, request, CONTEXT, sources()))
     cluster.take(result)
     return result.response.topics
 
@@ -206,7 +207,7 @@ def test_too_many_partitions_at_once_are_refused_as_a_whole() -> None:
 
 def test_a_minimum_isr_of_its_own_clears_the_eligible_replicas() -> None:
     request = m.CreateTopicsRequest(topics=[topic(configs=[config("min.insync.replicas", "1")])])
-    records = create_topics(Cluster(1).rules, request, CONTEXT, sources()).records
+    records = run_to_end(create_topics(Cluster(1).rules, request, CONTEXT, sources())).records
     kinds = [type(record) for record in records]
     assert kinds == [r.TopicRecord, r.ConfigRecord, r.ClearElrRecord, r.PartitionRecord]
 
@@ -216,7 +217,7 @@ def test_a_minimum_isr_of_its_own_clears_the_eligible_replicas() -> None:
 
 def grow(cluster: Cluster, *topics: m.CreatePartitionsTopic) -> dict[str, tuple[int, str | None]]:
     request = m.CreatePartitionsRequest(topics=list(topics), timeout_ms=1, validate_only=False)
-    result = create_partitions(cluster.rules, request, sources())
+    result = run_to_end(create_partitions(cluster.rules, request, sources()))
     cluster.take(result)
     return {a.name: (a.error_code, a.error_message) for a in result.response.results}
 

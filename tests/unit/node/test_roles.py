@@ -67,6 +67,18 @@ def test_each_role_says_where_it_listens(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_controller_reports_its_stalls_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        report = tmp_path / "stalls.json"
+        settings = config(tmp_path, 1, "controller", free_port())
+        controller = Node(settings, cluster_id=CLUSTER, stall_report=report)
+        await controller.start()
+        await controller.stop()
+        assert "own_p999_ms" in report.read_text()
+
+    run(main())
+
+
 def test_two_nodes_do_not_share_a_directory(tmp_path: Path) -> None:
     async def main() -> None:
         port = free_port()

@@ -4,9 +4,12 @@ import gc
 import weakref
 
 import pytest
+from tests.unit.controller.support import Cluster
 
+from ottla.metadata import records as r
+from ottla.metadata.loader import MetadataLoader, MetadataPublisher
 from ottla.node import stalls
-from ottla.node.stalls import ShortCollections
+from ottla.node.stalls import PARTITIONS_TO_FREEZE, FreezeImages, ShortCollections
 
 
 class Ring:
@@ -92,3 +95,31 @@ def test_what_a_load_makes_is_frozen_but_not_its_rings() -> None:
         assert len(keep) == 1000
     finally:
         short.remove()
+
+
+def test_an_image_in_which_thousands_of_partitions_are_new_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(stalls, "freeze_what_stays", lambda: frozen.append(1))
+    loader = MetadataLoader(Cluster(1).image)
+    publisher = MetadataPublisher(loader.image)
+    publisher.subscribe(FreezeImages())
+
+    def create(name: bytes, partitions: int) -> None:
+        topic_id = name * 16
+        records = [r.TopicRecord(name=name.decode(), topic_id=topic_id)]
+        records += [
+            r.PartitionRecord(partition_id=number, topic_id=topic_id, replicas=[1], isr=[1], leader=1)
+            for number in range(partitions)
+        ]
+        loader.replay(records, loader.next_offset, 1, 1)
+        delta = loader.publish()
+        publisher.publish(loader.image, delta)
+
+    create(b"a", PARTITIONS_TO_FREEZE - 1)
+    assert not frozen
+    create(b"b", 1)
+    assert len(frozen) == 1
+    create(b"c", 1)
+    assert len(frozen) == 1
+    create(b"d", 3 * PARTITIONS_TO_FREEZE)
+    assert len(frozen) == 2
