@@ -35,6 +35,7 @@ from ottla.model.clock import Clock
 from ottla.model.durable import fsync_dir
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.raft.metadata_log import CorruptRecords, MetadataLog
+from ottla.raft.voters import VoterSet
 from ottla.records.batch import BatchView
 from ottla.records.control import ControlType
 from ottla.storage.files import write_fully
@@ -199,7 +200,10 @@ class SnapshotWriter:
     def freeze(self) -> None:
         """Gives the whole snapshot its name, on disk; CorruptRecords, and no file is left, if it is none."""
         try:
-            for _ in SnapshotReader(self._path).batches():
+            reader = SnapshotReader(self._path)
+            if reader.voters is not None:
+                VoterSet.from_record(reader.voters)
+            for _ in reader.batches():
                 pass
         except KafkaError as error:
             self.delete()

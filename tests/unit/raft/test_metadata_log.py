@@ -149,6 +149,7 @@ DAMAGE = {
     "no batch": b"\x07" * 200,
     "half a batch": GOOD[:-3],
     "voters that cannot be read": control(2, 3, (ControlType.KRAFT_VOTERS, b"\0\0\x09")),
+    "no voters": control(2, 3, voters_record()),
 }
 
 
@@ -368,6 +369,17 @@ def test_pieces_that_do_not_fit_are_not_taken(log: MetadataLog) -> None:
 
 
 SNAPSHOT = b"".join(snapshot_batches(3, (1,)))
+NO_VOTERS = b"".join(
+    checkpoint_batches(
+        [MV],
+        metadata_version=30,
+        epoch=3,
+        last_contained_log_timestamp_ms=5,
+        now_ms=NOW_MS,
+        kraft_version=1,
+        voters=voters().to_record(),
+    )
+)
 
 
 @pytest.mark.parametrize(
@@ -380,6 +392,7 @@ SNAPSHOT = b"".join(snapshot_batches(3, (1,)))
         flipped(SNAPSHOT, len(SNAPSHOT) - 10),
         SNAPSHOT + b"\0",
         SNAPSHOT + SNAPSHOT,
+        NO_VOTERS,
         b"",
     ],
 )
