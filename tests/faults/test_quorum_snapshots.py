@@ -5,12 +5,13 @@ from __future__ import annotations
 import resource
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
 from tests.interop.process import wait_until
-from tests.support.cluster import BROKER, Processes
+from tests.support.cluster import BROKER, ClusterNode, Processes
 from tests.support.cluster_changes import Changes, check_changes, topics_of
 from tests.support.disks import Disk
 from tests.support.metadata_logs import check_same_logs, checkpoints, fit_checksum
@@ -42,43 +43,34 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
         yield running
 
 
-class Fetching:
-    """A new broker that has got the first piece of a snapshot, and cannot write it before it is let go."""
+def part_of(node: ClusterNode) -> Path | None:
+    """The file in which it gathers the pieces of a snapshot."""
+    return next((node.data_dir / "__cluster_metadata-0").glob("*.checkpoint.part"), None)
 
-    def __init__(self, cluster: Processes, node_id: int) -> None:
-        self.node = cluster.make(node_id, BROKER, {"controller.quorum.fetch.snapshot.max.bytes": PIECE_BYTES})
-        cluster.format(self.node)
-        self._held = Disk(self.node).broken("pwrite-hangs")
 
-    def __enter__(self) -> Fetching:
-        self._held.__enter__()
-        self.node.launch()
-        wait_until(lambda: self.part is not None, PATIENCE_S, "a snapshot to be fetched")
-        return self
-
-    @property
-    def part(self) -> Path | None:
-        """The file in which it gathers the pieces."""
-        return next((self.node.data_dir / "__cluster_metadata-0").glob("*.checkpoint.part"), None)
-
-    def let_go(self) -> None:
-        self._held.__exit__(None, None, None)
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.node.kill()
+@contextmanager
+def fetching(cluster: Processes, node_id: int) -> Iterator[tuple[ClusterNode, ExitStack]]:
+    """A new broker that has got the first piece of a snapshot, and cannot write it before the stack is closed."""
+    node = cluster.make(node_id, BROKER, {"controller.quorum.fetch.snapshot.max.bytes": PIECE_BYTES})
+    cluster.format(node)
+    with ExitStack() as running, ExitStack() as held:
+        running.callback(node.kill)
+        held.enter_context(Disk(node).broken("pwrite-hangs", ".checkpoint.part"))
+        node.launch()
+        wait_until(lambda: part_of(node) is not None, PATIENCE_S, "a snapshot to be fetched")
+        yield node, held
 
 
 def test_the_leader_dies_while_a_snapshot_is_fetched_from_it(cluster: Processes) -> None:
     active = cluster.active_controller()
-    with Fetching(cluster, 102) as fetching:
+    with fetching(cluster, 102) as (node, held):
         cluster.kill(active)
         leader = cluster.nodes[cluster.active_controller()]
         assert leader.node_id != active
-        fetching.let_go()
-        node = fetching.node
+        held.close()
         wait_until(node._ready_or_dead, PATIENCE_S, f"{node.kind} to serve")
         assert topics_of(node) == topics_of(cluster.nodes[101])
-        assert fetching.part is None
+        assert part_of(node) is None
         fetched = checkpoints(node.data_dir)[0]
         whole = {path.name: path for path in checkpoints(leader.data_dir)}
         assert fetched.read_bytes() == whole[fetched.name].read_bytes()
@@ -89,10 +81,9 @@ def test_the_leader_dies_while_a_snapshot_is_fetched_from_it(cluster: Processes)
 
 def test_a_snapshot_that_does_not_fit_on_the_disk(cluster: Processes) -> None:
     """By a limit on the size of files; the node ends, and what it has fetched does not count when it comes back."""
-    with Fetching(cluster, 103) as fetching:
-        node = fetching.node
+    with fetching(cluster, 103) as (node, held):
         resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (LEAST_SNAPSHOT_BYTES, LEAST_SNAPSHOT_BYTES))
-        fetching.let_go()
+        held.close()
         wait_until(lambda: not node.is_running(), PATIENCE_S, f"{node.kind} to end")
         assert node.exit_code in (1, 70)
         assert "File too large" in node.log_text().strip().splitlines()[-1]
@@ -102,7 +93,7 @@ def test_a_snapshot_that_does_not_fit_on_the_disk(cluster: Processes) -> None:
         client.close()
         node.start()
         assert topics_of(node) == topics_of(cluster.nodes[101])
-        assert fetching.part is None
+        assert part_of(node) is None
         assert node.stop() == 0
 
 

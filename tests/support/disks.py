@@ -29,10 +29,12 @@ class Disk:
         node.env |= {"PYTHONPATH": path, "OTTLA_BROKEN_DISK": str(self._where)}
 
     @contextlib.contextmanager
-    def broken(self, how: str) -> Iterator[None]:
-        """From the next call on, and no longer than the block."""
+    def broken(self, how: str, path: str = "") -> Iterator[None]:
+        """From the next call on, and no longer than the block; only for files whose path has this in it."""
         sign = self._where / how
-        sign.touch()
+        fresh = sign.with_suffix(".new")
+        fresh.write_text(path)
+        fresh.rename(sign)
         try:
             yield
         finally:

@@ -185,3 +185,20 @@ def test_brokers_serve_on_while_there_is_no_controller(
         await controller.stop()
 
     run(main())
+
+
+@pytest.mark.parametrize("enable", [True, False])
+def test_a_broker_asks_for_leave_if_it_is_to(tmp_path: Path, enable: bool) -> None:
+    async def main() -> None:
+        port = free_port()
+        patient = {"broker_session_timeout_ms": 60_000}
+        controller = node(tmp_path, 1, "controller", port, **patient)
+        broker = node(tmp_path, 2, "broker", port, controlled_shutdown_enable=enable, **patient)
+        await controller.start()
+        await broker.start()
+        await broker.stop()
+        known = controller.controller.image.brokers[2]
+        assert (known.fenced or known.in_controlled_shutdown) is enable
+        await controller.stop()
+
+    run(main())
