@@ -10,6 +10,7 @@ import pytest
 
 from ottla.config.broker import BrokerConfig
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.node.broker_lifecycle import BrokerState
 from ottla.node.node import Node, StartInterrupted
 
 CLUSTER = "Q2x1c3RlcklkRm9yVGVzdA"
@@ -110,6 +111,22 @@ def test_a_broker_that_waits_for_controllers_stops_when_it_is_told_to(tmp_path: 
         with pytest.raises(StartInterrupted):
             await starting
         assert not list(tmp_path.rglob(".lock"))
+
+    run(main())
+
+
+def test_a_start_ends_when_what_it_needs_has_failed(tmp_path: Path) -> None:
+    """Whatever it waits for then will not come."""
+
+    async def main() -> None:
+        broker = node(tmp_path, 2, "broker", free_port())
+        starting = asyncio.ensure_future(broker.start())
+        while broker._broker_server is None or broker.broker.lifecycle.state is BrokerState.NOT_RUNNING:
+            await asyncio.sleep(0)
+        broker._shared.raft._fail(OSError(28, "No space left on device"))
+        async with asyncio.timeout(20):
+            with pytest.raises(OSError, match="No space left on device"):
+                await starting
 
     run(main())
 
