@@ -143,7 +143,7 @@ class Stranger:
     ) -> list[str]:
         """A replica is said to lie in some directory: the errors of the request, and of the partition."""
         topic = {"topic_id": topic_id, "partitions": [{"partition_index": partition}]}
-        directory = {"id": uuid.uuid4(), "topics": [topic]}
+        directory = {"id_": uuid.uuid4(), "topics": [topic]}
         body = {"broker_id": broker_id, "broker_epoch": broker_epoch, "directories": [directory]}
         answer = self.client.ask(ASSIGN_REPLICAS_TO_DIRS, 0, body)
         rows = [p for d in answer["directories"] for t in d["topics"] for p in t["partitions"]]

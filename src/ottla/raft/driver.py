@@ -258,7 +258,8 @@ class RaftDriver:
                 if self._opened and self._failed is None:
                     await self._run(self._flush)
             finally:
-                self._executor.shutdown()
+                # A disk that has failed may hang as well, and what a thread still does there counts for nothing.
+                self._executor.shutdown(wait=self._failed is None, cancel_futures=True)
                 if self._fetched is not None:
                     self._fetched.delete()
                 if self._opened:

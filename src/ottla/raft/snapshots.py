@@ -133,10 +133,15 @@ class SnapshotReader:
 
     @property
     def records(self) -> Iterator[MetadataRecord]:
-        """All metadata records; CORRUPT_MESSAGE, with file and position, where it is damaged or ends too early."""
+        """All metadata records; CORRUPT_MESSAGE, with the file, where it is damaged, ends too early or has others."""
         for batch in self.batches():
-            if not batch.is_control:
-                yield from read_record_batch(batch)
+            if batch.is_control:
+                continue
+            try:
+                records = read_record_batch(batch)
+            except KafkaError as error:
+                raise KafkaError(error.code, f"{self._path}: {error}") from None
+            yield from records
 
     def batches(self) -> Iterator[BatchView]:
         """All batches, with right checksums and offsets, from the header to the footer and no further."""
