@@ -113,7 +113,9 @@ def test_an_active_controller_that_cannot_write_is_replaced_and_follows(cluster:
     with changing(clients):
         wait_for_changes(clients)
         with cluster.disks[active].broken("pwrite-hangs"):
-            wait_until(lambda: cluster.active_controller() != active, PATIENCE_S, "another controller to lead")
+            wait_until(
+                lambda: cluster.active_controller() != active, PATIENCE_S, "another controller to lead"
+            )
             wait_for_changes(clients)
         wait_for_changes(clients)
     assert cluster.nodes[active].is_running()

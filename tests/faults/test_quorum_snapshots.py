@@ -1,4 +1,4 @@
-"""Snapshots of the metadata that come halfway, do not fit on the disk, or are damaged: one node stops, or begins again."""
+"""Snapshots of the metadata that come halfway, do not fit on the disk or are damaged: a node begins again, or stops."""
 
 from __future__ import annotations
 

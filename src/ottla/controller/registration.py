@@ -68,9 +68,7 @@ class ControllerRegistrationManager:
 
     def _look(self, image: ClusterImage) -> None:
         if self._is_missing(image) and (self._task is None or self._task.done()):
-            self._task = spawn_restarting(
-                self._register, name="registering this controller", owner=OWNER
-            )
+            self._task = spawn_restarting(self._register, name="registering this controller", owner=OWNER)
 
     def _is_missing(self, image: ClusterImage) -> bool:
         version = image.metadata_version

@@ -210,7 +210,7 @@ class Driver:
                 server_hostname=action.host if self._ssl is not None else None,
             )
         except (OSError, ValueError) as error:
-            # Refused, unreachable, unknown name, TLS handshake: all are OSErrors. A name that cannot be one is the rest.
+            # Refused, unreachable, unknown name, TLS handshake: all are OSErrors. The rest is what cannot be a name.
             during = "in the TLS handshake: " if isinstance(error, ConnectionResetError) else ""
             self._on_disconnected(action.link, during + reason_of(error))
         finally:

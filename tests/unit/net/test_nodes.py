@@ -64,7 +64,9 @@ def test_what_cannot_be_written_fails_and_the_rest_goes_on() -> None:
 
         async def work(client: NodeClient) -> None:
             asked = [
-                client.ask(node_of(broker), MetadataRequest(topics=[MetadataRequestTopic(name="x" * (1 << 16))])),
+                client.ask(
+                    node_of(broker), MetadataRequest(topics=[MetadataRequestTopic(name="x" * (1 << 16))])
+                ),
                 client.ask(node_of(broker), MetadataRequest(topics=[])),
             ]
             with pytest.raises(WireError):

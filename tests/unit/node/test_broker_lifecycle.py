@@ -208,7 +208,8 @@ def test_heartbeats_go_on_whatever_the_controller_answers(caplog: pytest.LogCapt
     run(test)
     refused = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert refused == [
-        f"heartbeat failed: {name}" for name in ("NOT_CONTROLLER", "STALE_BROKER_EPOCH", "UNKNOWN_SERVER_ERROR")
+        f"heartbeat failed: {name}"
+        for name in ("NOT_CONTROLLER", "STALE_BROKER_EPOCH", "UNKNOWN_SERVER_ERROR")
     ]
     assert not [r for r in caplog.records if r.exc_info], "a newer controller is no bug of this broker"
 

@@ -424,7 +424,9 @@ def test_a_record_that_nobody_knows_in_a_snapshot_is_told_with_its_file(log: Met
     made = snapshot(log, 2, 1, 1)
     path = log.snapshot_path(made)
     content = bytearray(path.read_bytes())
-    at = content.index(b"\x01\x02\x00\x05kept")  # a TopicRecord: its frame's version, its type, its version, the name
+    at = content.index(
+        b"\x01\x02\x00\x05kept"
+    )  # a TopicRecord: its frame's version, its type, its version, the name
     content[at + 1] = 120
     (batch,) = [batch for batch in iter_batches(bytes(content)) if batch.pos < at < batch.end]
     content[batch.pos : batch.end] = sealed(content[batch.pos : batch.end])

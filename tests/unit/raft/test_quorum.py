@@ -593,7 +593,9 @@ def test_who_is_out_of_descriptors_is_not_out_of_order(
         async with running(Quorum(tmp_path)) as quorum:
             leader = await quorum.write(MV)
             request = m.FetchSnapshotRequest(topics=[])
-            monkeypatch.setattr(leader.raft._core, "receive", failing(OSError(errno.EMFILE, "too many files")))
+            monkeypatch.setattr(
+                leader.raft._core, "receive", failing(OSError(errno.EMFILE, "too many files"))
+            )
             with pytest.raises(KafkaError):
                 await leader.raft.handle(request, Asked(1, LISTENER))
             monkeypatch.undo()
