@@ -15,7 +15,7 @@ import pytest
 from tests.interop.process import wait_until
 from tests.support.cluster import BROKER, ClusterNode, Processes
 from tests.support.cluster_changes import Changes, changing, check_changes
-from tests.support.metadata_logs import batches, check_same_logs, segments
+from tests.support.metadata_logs import batches, check_same_logs, fit_checksum, segments
 from tests.support.quorum_requests import (
     BEGIN_QUORUM_EPOCH,
     END_QUORUM_EPOCH,
@@ -25,7 +25,7 @@ from tests.support.quorum_requests import (
 )
 
 from ottla.model.ids import random_uuid, uuid_to_str
-from ottla.records.batch import ATTRIBUTES_OFFSET, CRC_OFFSET, HEADER_SIZE, compute_crc
+from ottla.records.batch import HEADER_SIZE
 
 CLAIMS = [VOTE, BEGIN_QUORUM_EPOCH, END_QUORUM_EPOCH]
 NAMES = ["Vote", "BeginQuorumEpoch", "EndQuorumEpoch"]
@@ -299,8 +299,7 @@ def unknown_record(data: bytearray, position: int, size: int) -> bool:
     if at < 0 or size > HEADER_SIZE + 16:
         return False
     data[at + 1] = 120
-    crc = compute_crc(data, position, size)
-    data[position + CRC_OFFSET : position + ATTRIBUTES_OFFSET] = crc.to_bytes(4, "big")
+    fit_checksum(data, position, size)
     return True
 
 
@@ -325,10 +324,11 @@ def test_a_damaged_metadata_log(cluster: Processes, change: Any) -> None:
     check_same_logs(cluster)
 
 
-def test_the_disk_of_the_active_controller_is_full(cluster: Processes) -> None:
-    """A limit on the size of its files, while it runs: nothing that it acknowledged is only on its own disk."""
-    node = Quorum(cluster).leader
-    clients = [Changes(cluster, f"full-{n}", Random(n)) for n in range(2)]
+@pytest.mark.parametrize("who", ["leader", "standby"])
+def test_the_disk_of_a_controller_is_full(cluster: Processes, who: str) -> None:
+    """A limit on the size of its files, while it runs: nothing that was acknowledged is only on that disk."""
+    node: ClusterNode = getattr(Quorum(cluster), who)
+    clients = [Changes(cluster, f"full-{who}-{n}", Random(n)) for n in range(2)]
     (path,) = segments(node.data_dir)
     with changing(clients):
         # What it prints is a file too, and a shorter one.

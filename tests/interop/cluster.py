@@ -181,8 +181,12 @@ class Cluster:
             return ()
         if node.node_id in self.joining:
             return ("--no-initial-controllers",)
-        voters = [f"{n.node_id}@{n.controller_address}:{n.directory_id}" for n in self.voters()]
-        return ("--initial-controllers", ",".join(voters))
+        return ("--initial-controllers", self.initial_controllers)
+
+    @property
+    def initial_controllers(self) -> str:
+        """As both kinds' format tools take them."""
+        return ",".join(f"{n.node_id}@{n.controller_address}:{n.directory_id}" for n in self.voters())
 
     # ---- life ---------------------------------------------------------------------------------------------
 

@@ -7,14 +7,28 @@ from pathlib import Path
 from tests.interop.process import wait_until
 from tests.support.cluster import Processes
 
-from ottla.records.batch import iter_batches
+from ottla.records.batch import ATTRIBUTES_OFFSET, CRC_OFFSET, compute_crc, iter_batches
 
 DIRECTORY = "__cluster_metadata-0"
+# Formatting writes it, with nothing but the voters.
+BOOTSTRAP_CHECKPOINT = f"{0:020d}-{0:010d}.checkpoint"
 
 
 def segments(data_dir: Path) -> list[Path]:
     """Oldest first."""
     return sorted((data_dir / DIRECTORY).glob("*.log"))
+
+
+def checkpoints(data_dir: Path) -> list[Path]:
+    """The snapshots that hold anything, oldest first."""
+    found = (data_dir / DIRECTORY).glob("*.checkpoint")
+    return sorted(path for path in found if path.name != BOOTSTRAP_CHECKPOINT)
+
+
+def fit_checksum(data: bytearray, position: int, size: int) -> None:
+    """A batch was changed: its checksum says so no longer."""
+    crc = compute_crc(data, position, size)
+    data[position + CRC_OFFSET : position + ATTRIBUTES_OFFSET] = crc.to_bytes(4, "big")
 
 
 def batches(data_dir: Path, before: int) -> dict[int, bytes]:

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, Protocol
 
-from tests.support.cluster import ClusterNode, Processes
 from tests.support.raw_client import FETCH, RawClient
 
 from ottla.model.ids import METADATA_TOPIC_ID, uuid_from_str
 
 VOTE, BEGIN_QUORUM_EPOCH, END_QUORUM_EPOCH, FETCH_SNAPSHOT = 52, 53, 54, 59
-BROKER_REGISTRATION, BROKER_HEARTBEAT, ADD_RAFT_VOTER, REMOVE_RAFT_VOTER = 62, 63, 80, 81
+BROKER_REGISTRATION, BROKER_HEARTBEAT, ALLOCATE_PRODUCER_IDS, ASSIGN_REPLICAS_TO_DIRS = 62, 63, 67, 73
+ADD_RAFT_VOTER, REMOVE_RAFT_VOTER, UPDATE_RAFT_VOTER = 80, 81, 82
 METADATA_TOPIC = "__cluster_metadata"
 NEWEST = {VOTE: 2, BEGIN_QUORUM_EPOCH: 1, END_QUORUM_EPOCH: 1}
 
 
-def directory_id(cluster: Processes, node_id: int) -> uuid.UUID:
+class Node(Protocol):
+    """A controller, of either kind."""
+
+    node_id: int
+    host: str
+    port: int
+    controller_port: int
+
+
+class Cluster(Protocol):
+    """Of this repository's nodes (tests.support.cluster), or of both kinds (tests.interop.cluster)."""
+
+    cluster_id: str
+
+    @property
+    def initial_controllers(self) -> str: ...
+
+
+def directory_id(cluster: Cluster, node_id: int) -> uuid.UUID:
     """Of a voter that was there from the start."""
     (text,) = [each for each in cluster.initial_controllers.split(",") if each.startswith(f"{node_id}@")]
     return uuid.UUID(bytes=bytes(uuid_from_str(text.rpartition(":")[2])))
@@ -25,7 +43,7 @@ def directory_id(cluster: Processes, node_id: int) -> uuid.UUID:
 class Stranger:
     """A connection to one controller's listener."""
 
-    def __init__(self, cluster: Processes, node: ClusterNode) -> None:
+    def __init__(self, cluster: Cluster, node: Node) -> None:
         self._cluster = cluster
         self.node = node
         self.client = RawClient(node, port=node.controller_port)
@@ -90,6 +108,15 @@ class Stranger:
         body = {"cluster_id": self._cluster.cluster_id, "voter_id": node_id, "voter_directory_id": directory}
         return str(self.client.ask(REMOVE_RAFT_VOTER, 0, body)["error_code"])
 
+    def update_voter(
+        self, node_id: int, directory: uuid.UUID, epoch: int, *, cluster_id: str | None = None
+    ) -> dict[str, Any]:
+        body = {"cluster_id": cluster_id or self._cluster.cluster_id, "current_leader_epoch": epoch}
+        body |= {"voter_id": node_id, "voter_directory_id": directory}
+        body |= {"listeners": [{"name": "CONTROLLER", "host": "127.0.0.1", "port": 9}]}
+        body |= {"k_raft_version_feature": {"min_supported_version": 0, "max_supported_version": 1}}
+        return self.client.ask(UPDATE_RAFT_VOTER, 0, body)
+
     def register(self, broker_id: int, **fields: Any) -> dict[str, Any]:
         """A broker with another incarnation than whoever has the id."""
         listener = {"name": "PLAINTEXT", "host": "127.0.0.1", "port": 9, "security_protocol": 0}
@@ -106,3 +133,18 @@ class Stranger:
         body = {"broker_id": broker_id, "broker_epoch": broker_epoch, "current_metadata_offset": 0}
         body |= {"want_fence": False, "want_shut_down": False}
         return str(self.client.ask(BROKER_HEARTBEAT, 1, body)["error_code"])
+
+    def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> str:
+        body = {"broker_id": broker_id, "broker_epoch": broker_epoch}
+        return str(self.client.ask(ALLOCATE_PRODUCER_IDS, 0, body)["error_code"])
+
+    def assign_replica(
+        self, broker_id: int, broker_epoch: int, topic_id: uuid.UUID, partition: int = 0
+    ) -> list[str]:
+        """A replica is said to lie in some directory: the errors of the request, and of the partition."""
+        topic = {"topic_id": topic_id, "partitions": [{"partition_index": partition}]}
+        directory = {"id_": uuid.uuid4(), "topics": [topic]}
+        body = {"broker_id": broker_id, "broker_epoch": broker_epoch, "directories": [directory]}
+        answer = self.client.ask(ASSIGN_REPLICAS_TO_DIRS, 0, body)
+        rows = [p for d in answer["directories"] for t in d["topics"] for p in t["partitions"]]
+        return [answer["error_code"], *(row["error_code"] for row in rows)]

@@ -184,9 +184,11 @@ class Controller:
 
     def on_failure(self, error: Exception) -> None:
         """The log is lost."""
-        self._runtime.resign()
-        self._loader.on_failure(error)
-        self._fail_start(error)
+        try:
+            self._runtime.resign()
+        finally:
+            self._loader.on_failure(error)  # it ends the node
+            self._fail_start(error)
 
     # --- becoming active
 

@@ -13,8 +13,8 @@ from ottla.metadata import features
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.loader import MetadataPublisher
-from ottla.model.errors import ErrorCode
-from ottla.model.tasks import spawn
+from ottla.model.errors import error_of
+from ottla.model.tasks import spawn_restarting
 from ottla.wire.messages.nodes import broker_lifecycle as m
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class ControllerRegistrationManager:
 
     def _look(self, image: ClusterImage) -> None:
         if self._is_missing(image) and (self._task is None or self._task.done()):
-            self._task = spawn(self._register(), name="registering this controller", owner=OWNER)
+            self._task = spawn_restarting(self._register, name="registering this controller", owner=OWNER)
 
     def _is_missing(self, image: ClusterImage) -> bool:
         version = image.metadata_version
@@ -82,10 +82,10 @@ class ControllerRegistrationManager:
         while self._is_missing(self._publisher.image):
             self._news.clear()
             response = await self.channel.register_controller(self._request, _CONTEXT)
-            if not response.error_code:
+            code = error_of(response.error_code)
+            if code is None:
                 self._acknowledged = True
                 return
-            code = ErrorCode(response.error_code)
             logger.info("this controller is not registered yet: %s", response.error_message or code.name)
             try:
                 await asyncio.wait_for(self._news.wait(), pause_s)

@@ -1,15 +1,17 @@
 """The asyncio driver: gives a core its sockets, its clock and its turns.
 
 All calls into the core happen on the loop's thread, under `lock`: the asyncio clients pass none, the blocking
-ones pass a real one, because there the application's thread appends and drains at the same time.
+ones pass a real one, because there the application's thread appends and drains at the same time. A turn of the core
+that fails is logged and repeated after a moment: whoever waits for an answer is told one when its time is over.
 """
 
 import asyncio
 import ssl
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any, Final, cast
 
+from ottla.model.tasks import guarded, spawn
 from ottla.net.errors import Closed
 from ottla.net.transport import (
     MIN_TIMER_MS,
@@ -23,6 +25,10 @@ from ottla.net.transport import (
 )
 
 Predicate = Callable[[], bool]
+
+OWNER: Final = "connections to nodes"
+# After a turn that failed.
+TURN_AGAIN_MS: Final = 100.0
 
 
 class _Link(asyncio.Protocol):
@@ -75,6 +81,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._closed = False
+        self._turn = guarded(self._pump, name="a turn", owner=OWNER, failed=self._turn_again)
 
     # -- what clients use -----------------------------------------------------------------------------
 
@@ -82,7 +89,7 @@ class Driver:
         """Give the core a turn soon. From the loop's thread."""
         if not self.is_due and not self._closed:
             self.is_due = True
-            self._loop.call_soon(self._pump)
+            self._loop.call_soon(self._turn)
 
     def wake_threadsafe(self) -> None:
         """The same, from any thread."""
@@ -143,6 +150,10 @@ class Driver:
             if not future.done():
                 future.set_result(None)
 
+    def _turn_again(self, error: Exception) -> None:
+        now = monotonic_ms()
+        self._set_timer(now + TURN_AGAIN_MS, now)
+
     def _set_timer(self, deadline_ms: float, now: float) -> None:
         if deadline_ms == float("inf"):
             return
@@ -166,8 +177,7 @@ class Driver:
                 if link is not None and link.transport is not None:
                     link.transport.writelines(action.chunks)
             elif isinstance(action, Connect):
-                task = self._loop.create_task(self._connect(action))
-                self._connecting[action.link] = task
+                self._begin(action)
             else:
                 self._disconnect(action)
 
@@ -178,6 +188,15 @@ class Driver:
         link = self._links.pop(action.link, None)
         if link is not None and link.transport is not None:
             link.transport.close()
+
+    def _begin(self, action: Connect) -> None:
+        def failed(error: Exception) -> None:
+            self._on_disconnected(action.link, reason_of(error))
+
+        where = f"{action.host}:{action.port}"
+        self._connecting[action.link] = spawn(
+            self._connect(action), name=f"connecting to {where}", owner=OWNER, failed=failed
+        )
 
     # -- events ---------------------------------------------------------------------------------------
 
@@ -190,7 +209,8 @@ class Driver:
                 ssl=self._ssl,
                 server_hostname=action.host if self._ssl is not None else None,
             )
-        except OSError as error:  # refused, unreachable, unknown name, TLS handshake: all are OSErrors
+        except (OSError, ValueError) as error:
+            # Refused, unreachable, unknown name, TLS handshake: all are OSErrors. The rest is what cannot be a name.
             during = "in the TLS handshake: " if isinstance(error, ConnectionResetError) else ""
             self._on_disconnected(action.link, during + reason_of(error))
         finally:

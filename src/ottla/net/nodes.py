@@ -182,7 +182,11 @@ class NodeCore:
                 question.answer.resolve(response)
 
         timeout_ms = question.deadline_ms - now
-        self._network.send(node_id, question.request, version, answered, now, timeout_ms)
+        try:
+            self._network.send(node_id, question.request, version, answered, now, timeout_ms)
+        except KafkaError as error:
+            # It has no such bytes in this version: whoever asked has to hear of it, and the others go on.
+            question.answer.fail(error)
 
     def _fail_all(self, waiting: _Waiting, reason: str | None) -> None:
         address = waiting.node.address

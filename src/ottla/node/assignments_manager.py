@@ -14,7 +14,7 @@ from ottla.controller.result import RequestContext
 from ottla.metadata.delta import Delta
 from ottla.metadata.features import directory_assignment_supported
 from ottla.metadata.image import ClusterImage
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import KafkaError, error_of
 from ottla.model.ids import NodeId, Uuid
 from ottla.model.tasks import spawn_restarting
 from ottla.model.time_slice import TimeSlice
@@ -129,10 +129,16 @@ class AssignmentsManager:
                 sent[replica] = directory_id
         if not sent:
             return False
-        done, why = await self._ask(sent)
-        failed = {replica: directory for replica, directory in sent.items() if replica not in done}
-        for replica, directory_id in failed.items():
-            self._ready.setdefault(replica, directory_id)
+        done: set[Replica] = set()
+        try:
+            done, why = await self._ask(sent)
+        finally:
+            # Whatever becomes of the request: what the controller has not taken is still to be said.
+            failed = {replica: directory for replica, directory in sent.items() if replica not in done}
+            for replica, directory_id in failed.items():
+                self._ready.setdefault(replica, directory_id)
+            if failed:
+                self._news.set()
         if failed:
             log.warning(
                 "the controller has not taken the directories of %d replicas yet: %s", len(failed), why
@@ -153,9 +159,8 @@ class AssignmentsManager:
             response = await self._controller.assign_replicas_to_dirs(request, _CONTEXT)
         except KafkaError as error:
             return set(), str(error)
-        if response.error_code:
-            return set(), ErrorCode(response.error_code).name
-        return _taken(response)
+        refused = error_of(response.error_code)
+        return _taken(response) if refused is None else (set(), refused.name)
 
 
 def _by_directory(replicas: Mapping[Replica, Uuid]) -> list[Directory]:
@@ -178,8 +183,9 @@ def _taken(response: AssignReplicasToDirsResponse) -> tuple[set[Replica], str]:
     for directory in response.directories:
         for topic in directory.topics:
             for partition in topic.partitions:
-                if partition.error_code:
-                    why = ErrorCode(partition.error_code).name
+                refused = error_of(partition.error_code)
+                if refused is not None:
+                    why = refused.name
                 else:
                     taken.add(Replica(topic.topic_id, partition.partition_index))
     return taken, why

@@ -22,7 +22,7 @@ from ottla.controller.result import RequestContext
 from ottla.metadata.delta import Delta
 from ottla.metadata.features import SUPPORTED_FEATURES, directory_assignment_supported
 from ottla.metadata.registrations import Endpoint
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import NodeId, Uuid
 from ottla.model.tasks import guarded, spawn_restarting
 from ottla.wire.messages.nodes.broker_lifecycle import (
@@ -344,9 +344,8 @@ class BrokerLifecycleManager:
             return None, UNHEARD
         except KafkaError as error:
             return None, str(error)
-        if response.error_code:
-            return None, ErrorCode(response.error_code).name
-        return response, None
+        refused = error_of(response.error_code)
+        return (response, None) if refused is None else (None, refused.name)
 
     def _say_refusal(self, what: str, why: str) -> None:
         if why != self._last_refusal:

@@ -27,7 +27,7 @@ from ottla.metadata.delta import Delta
 from ottla.metadata.features import cordoned_dirs_supported
 from ottla.metadata.image import CLUSTER_DEFAULT, ClusterImage, ConfigResource, ResourceType
 from ottla.model.clock import Clock
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import NodeId, TopicPartition, Uuid, random_uuid
 from ottla.model.pending import Pending
 from ottla.model.tasks import guarded, spawn, spawn_restarting
@@ -382,8 +382,9 @@ class BrokerServer:
     async def _allocate_producer_ids(self) -> ProducerIdBlock:
         request = AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=self.lifecycle.broker_epoch)
         response = await self._channel.allocate_producer_ids(request, RequestContext(0))
-        if response.error_code:
-            raise KafkaError(ErrorCode(response.error_code))
+        refused = error_of(response.error_code)
+        if refused is not None:
+            raise KafkaError(refused)
         return ProducerIdBlock(response.producer_id_start, response.producer_id_len)
 
     def _directory_of(self, topic_id: Uuid, partition: int) -> Uuid | None:

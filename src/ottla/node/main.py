@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,9 @@ STOP_AT_EOF_VARIABLE = "OTTLA_STOP_AT_EOF"
 _STDIN = 0
 # Of a node that had to give up while it ran: a supervisor starts it again.
 EXIT_GAVE_UP: Final = 70
+# A node that had to give up and has not stopped by then, as when a disk does not answer, ends all the same: whoever
+# supervises it would wait for ever.
+LONGEST_STOP_S: float = 60.0
 
 
 def serve(config: "BrokerConfig", cluster_id: str | None = None) -> int:
@@ -54,10 +58,15 @@ async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
 
     stop = asyncio.Event()
     report = os.environ.get(STALL_REPORT_VARIABLE)
+
+    def on_fatal(error: BaseException) -> None:
+        _end_in_time(describe_error(error))
+        stop.set()
+
     node = Node(
         config,
         cluster_id=cluster_id,
-        on_fatal=lambda error: stop.set(),
+        on_fatal=on_fatal,
         stall_report=Path(report) if report else None,
     )
     _stop_on_signals(stop, node.interrupt)
@@ -83,6 +92,22 @@ async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
         flush=True,
     )
     return EXIT_GAVE_UP
+
+
+def _end_in_time(why: str) -> None:
+    """By a thread of its own: the loop may stand still by then, or wait for a thread that never ends."""
+
+    def end() -> None:
+        print(
+            f"ottla: ended after {LONGEST_STOP_S:.0f} s without having stopped; it could not go on: {why}",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(EXIT_GAVE_UP)
+
+    watch = threading.Timer(LONGEST_STOP_S, end)
+    watch.daemon = True
+    watch.start()
 
 
 def _stop_on_signals(stop: asyncio.Event, interrupt: Callable[[], None]) -> None:

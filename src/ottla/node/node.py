@@ -21,6 +21,7 @@ from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock, SystemClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, Uuid
+from ottla.model.tasks import guarded
 from ottla.node.broker_server import BrokerServer
 from ottla.node.controller_server import ControllerServer
 from ottla.node.coordinators import Coordinators
@@ -84,7 +85,7 @@ class Node:
                 await self._start()
         except BaseException as error:
             self._starting = None
-            if isinstance(error, asyncio.CancelledError) and self._interrupted:
+            if isinstance(error, asyncio.CancelledError) and (self._interrupted or self.failure is not None):
                 # It was this node that cancelled it, and what is left to do is to stop.
                 self._uncancel()
             await self.stop()
@@ -124,7 +125,7 @@ class Node:
             task.uncancel()
 
     def _reason(self, error: BaseException) -> BaseException:
-        if self.failure is not None and isinstance(error, KafkaError):
+        if self.failure is not None and isinstance(error, KafkaError | asyncio.CancelledError):
             return self.failure  # what came of it says less than what happened
         if isinstance(error, asyncio.CancelledError) and self._interrupted:
             return StartInterrupted()
@@ -242,6 +243,14 @@ class Node:
                 self._broker_server.lifecycle.give_up_controlled_shutdown()
             if self._on_fatal is not None:
                 self._on_fatal(error)
+            if self._starting is not None:
+                # What the start waits for will never be. Not from within it: it may be about to say so itself.
+                give_up = guarded(self._give_up_start, name="giving up the start", owner="node")
+                asyncio.get_running_loop().call_soon(give_up)
+
+    def _give_up_start(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
 
     def _dir_failed(self, directory_id: Uuid | None, error: Exception) -> None:
         log.error("a log directory is offline: %s", error)

@@ -6,8 +6,9 @@ order, completely, before the next event.
 
 Rules: everything but files happens on the loop. One thread fsyncs the log, one fsync at a time: all that is appended
 meanwhile shares the next. The vote is on disk before any request or answer leaves; a record is committed when it is on
-the disks of a majority of the voters, and no listener is called for it before. A failed write or fsync is final: the
-driver stops, nothing more is acknowledged, and its owner must stop the node. An exception while one request is answered
+the disks of a majority of the voters, and no listener is called for it before. A disk that hangs holds up nobody else:
+what it does not have does not count, and a majority of the others is enough. A disk that fails is final: the driver
+stops, nothing more is acknowledged, and its owner must stop the node. Any other exception while a request is answered
 concerns that request alone. Owned by the node.
 """
 
@@ -41,6 +42,7 @@ from ottla.raft.snapshots import SnapshotGenerator, SnapshotReader, SnapshotWrit
 from ottla.raft.state import QuorumState, Timeouts
 from ottla.raft.voters import VoterNode, VoterSet
 from ottla.records.batch import BatchView
+from ottla.storage.errors import StorageError, is_out_of_files
 from ottla.wire.messages.nodes.raft import EndQuorumEpochRequest
 
 logger = logging.getLogger(__name__)
@@ -54,6 +56,8 @@ MAX_ASKED: Final = 10_000
 RESIGN_TIMEOUT_S: Final = 2.0
 # A deadline that has passed and could not be met is looked at again after this.
 MIN_TIMER_MS: Final = 1.0
+# An fsync that takes longer is said in the log: until it returns this node's disk counts for no majority.
+SLOW_FLUSH_S: Final = 10.0
 # One for fsyncs, one for the vote and for fetched snapshots, one for writing snapshots and deleting files.
 THREADS: Final = 3
 
@@ -137,6 +141,7 @@ class RaftDriver:
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._on_timer = guarded(self._wake.set, name="a time-out", owner=OWNER)
+        self._on_slow_flush = guarded(self._tell_slow_flush, name="a slow disk", owner=OWNER)
         self._flush_wanted = asyncio.Event()
         # Held by whoever needs the log's end to stay where it is on disk: an fsync, a truncation.
         self._disk = asyncio.Lock()
@@ -253,7 +258,8 @@ class RaftDriver:
                 if self._opened and self._failed is None:
                     await self._run(self._flush)
             finally:
-                self._executor.shutdown()
+                # A disk that has failed may hang as well, and what a thread still does there counts for nothing.
+                self._executor.shutdown(wait=self._failed is None, cancel_futures=True)
                 if self._fetched is not None:
                     self._fetched.delete()
                 if self._opened:
@@ -360,9 +366,7 @@ class RaftDriver:
         if ready.flush:
             self._flush_wanted.set()
         for answer in ready.answers:
-            asked = self._asked.pop(answer.token, None)
-            if asked is not None:
-                _resolve(asked, answer.response)
+            self._answer(answer.token, answer.response)
         for send in ready.sends:
             self._send(send)
         self._notify_listener(ready)
@@ -476,25 +480,35 @@ class RaftDriver:
 
     async def handle(self, request: Any, how: Asked) -> Any:
         """The response to a request of the quorum, which may have to wait, as a fetch does. May be cancelled."""
+        return await self._answer_to(lambda token: self._receive(token, request, how))
+
+    async def _answer_to(self, event: Callable[[int], None]) -> Any:
+        """Gives the core an event with a token, and waits for the answer with that token."""
         if self._stopping or self._failed is not None or len(self._asked) >= MAX_ASKED:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "This node does not answer for the quorum now")
         token = self._next_token
         self._next_token += 1
         asked = self._asked[token] = asyncio.get_running_loop().create_future()
-        self._step(lambda: self._receive(token, request, how))
+        self._step(lambda: event(token))
         try:
             return await asked
         finally:
             self._asked.pop(token, None)
 
+    def _answer(self, token: int, outcome: object) -> None:
+        asked = self._asked.pop(token, None)
+        if asked is not None:
+            _resolve(asked, outcome)
+
     def _receive(self, token: int, request: Any, how: Asked) -> None:
         try:
             self._core.receive(token, request, how, self._now_ms())
         except Exception as error:  # noqa: BLE001 - it concerns this request alone
+            if isinstance(error, (OSError, StorageError)) and not is_out_of_files(error):
+                self._fail(error)  # whoever cannot read its log is of no use to those who follow it
+                return
             report(error, name=f"answering {type(request).__name__}", owner=OWNER)
-            asked = self._asked.pop(token, None)
-            if asked is not None:
-                _resolve(asked, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            self._answer(token, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _refuse_all(self, error: KafkaError) -> None:
         for asked in self._asked.values():
@@ -571,20 +585,21 @@ class RaftDriver:
 
         KafkaError if it cannot be raised.
         """
-        done: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
-        def upgrade() -> None:
+        def upgrade(token: int) -> None:
             try:
                 changes = self._core.upgrade_kraft_version(level, self._now_ms(), validate_only=validate_only)
             except KafkaError as error:
-                _resolve(done, error)
+                self._answer(token, error)
             else:
                 # The Ready that follows has appended it by then.
                 written = changes and not validate_only
-                self._inputs.appendleft(lambda: _resolve(done, self.log.end_offset - 1 if written else None))
+                self._inputs.appendleft(
+                    lambda: self._answer(token, self.log.end_offset - 1 if written else None)
+                )
 
-        self._step(upgrade)
-        return await done
+        offset: int | None = await self._answer_to(upgrade)
+        return offset
 
     # --- the disk
 
@@ -599,11 +614,22 @@ class RaftDriver:
             self._flush_wanted.clear()
             try:
                 async with self._disk:
-                    await self._run(self._flush)
+                    slow = asyncio.get_running_loop().call_later(SLOW_FLUSH_S, self._on_slow_flush)
+                    try:
+                        await self._run(self._flush)
+                    finally:
+                        slow.cancel()
             except (OSError, KafkaError) as error:
                 self._fail(error)  # a disk's reason is one line, not a trace
             else:
                 self._step(lambda: self._core.flushed(self.log.flushed_offset, self._now_ms()))
+
+    def _tell_slow_flush(self) -> None:
+        logger.error(
+            "%s: the disk has not answered for %d s; until it does this node's copy of the log counts for nothing",
+            self.log.directory,
+            SLOW_FLUSH_S,
+        )
 
     def _fail(self, error: Exception) -> None:
         if self._failed is not None:

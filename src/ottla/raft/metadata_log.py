@@ -462,7 +462,7 @@ def _check_control(base_offset: int, records: Sequence[tuple[ControlType, bytes]
         if kind is ControlType.KRAFT_VERSION:
             _kraft_version(offset, value)
         elif kind is ControlType.KRAFT_VOTERS:
-            decode(VotersRecord, value, 0)
+            VoterSet.from_record(decode(VotersRecord, value, 0)[0])
 
 
 def _kraft_version(offset: int, value: bytes) -> int:

@@ -35,6 +35,7 @@ from ottla.model.clock import Clock
 from ottla.model.durable import fsync_dir
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.raft.metadata_log import CorruptRecords, MetadataLog
+from ottla.raft.voters import VoterSet
 from ottla.records.batch import BatchView
 from ottla.records.control import ControlType
 from ottla.storage.files import write_fully
@@ -132,11 +133,15 @@ class SnapshotReader:
 
     @property
     def records(self) -> Iterator[MetadataRecord]:
-        """All metadata records; CORRUPT_MESSAGE, with file and position, where it is damaged or ends too early."""
+        """All metadata records; CORRUPT_MESSAGE, with the file, where it is damaged, ends too early or has others."""
         for batch in self.batches():
-            if not batch.is_control:
+            if batch.is_control:
+                continue
+            try:
                 for _, record in iter_record_batch(batch):
                     yield record
+            except KafkaError as error:
+                raise KafkaError(error.code, f"{self._path}: {error}") from None
 
     def batches(self) -> Iterator[BatchView]:
         """All batches, with right checksums and offsets, from the header to the footer and no further."""
@@ -200,7 +205,10 @@ class SnapshotWriter:
     def freeze(self) -> None:
         """Gives the whole snapshot its name, on disk; CorruptRecords, and no file is left, if it is none."""
         try:
-            for _ in SnapshotReader(self._path).batches():
+            reader = SnapshotReader(self._path)
+            if reader.voters is not None:
+                VoterSet.from_record(reader.voters)
+            for _ in reader.batches():
                 pass
         except KafkaError as error:
             self.delete()

@@ -16,7 +16,7 @@ from typing import Any
 from ottla import __version__
 from ottla.metadata.features import KRAFT_VERSION, VersionRange
 from ottla.metadata.registrations import Endpoint
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import ZERO_UUID, Uuid, uuid_to_str
 from ottla.net.peers import Node
 from ottla.raft.answers import NONE, SENTENCES, Asked, leader_endpoint
@@ -80,7 +80,7 @@ def _new_voter_answered(core: Replica, response: Any, node: Node) -> bool:
     key = change.voter.key
     error = ErrorCode.BROKER_NOT_AVAILABLE
     if isinstance(response, ApiVersionsResponse):
-        error = ErrorCode(response.error_code)
+        error = error_of(response.error_code) or ErrorCode.NONE
     if error is not ErrorCode.NONE or not isinstance(response, ApiVersionsResponse):
         message = f"Aborted add voter operation for since API_VERSIONS returned an error {error.name}"
         _finish(core, leader, ErrorCode.REQUEST_TIMED_OUT, message)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from ottla.metadata.features import DISABLED, KRAFT_VERSION, SUPPORTED_FEATURES, VersionRange
 from ottla.metadata.registrations import Endpoint
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
 from ottla.wire.messages.logs import control as records_control
 from ottla.wire.messages.logs.control import KRaftVersionFeature, VotersRecord, VotersRecordVoter
@@ -131,6 +132,9 @@ class VoterSet:
 
     @classmethod
     def from_record(cls, record: VotersRecord) -> "VoterSet":
+        """CORRUPT_MESSAGE if it names nobody: no record could ever be committed after that one."""
+        if not record.voters:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a record of the voters names none")
         return cls.of(
             *(
                 VoterNode(

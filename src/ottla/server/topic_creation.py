@@ -21,7 +21,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.controller.result import RequestContext
 from ottla.metadata.image import ClusterImage
 from ottla.model.clock import Clock
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.tasks import spawn
 from ottla.wire.messages.admin.topics import (
     CreatableTopic,
@@ -184,7 +184,7 @@ class AutoTopicCreationManager:
         made = []
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                message = result.error_message or ErrorCode(result.error_code).name
+                message = result.error_message or _name(result.error_code)
                 log.warning("topic %s cannot be created on demand: %s", result.name, message)
                 continue
             made.append(result.name)
@@ -281,7 +281,7 @@ class StreamsInternalTopics:
             response = await self._controller.create_topics(request, context)
             results: list[CreatableTopicResult] = response.topics
             self._note(
-                {r.name: r.error_message or ErrorCode(r.error_code).name for r in results if r.error_code},
+                {r.name: r.error_message or _name(r.error_code) for r in results if r.error_code},
                 self._clock.now_ms() + retry_ms,
             )
         except KafkaError as error:
@@ -296,3 +296,7 @@ class StreamsInternalTopics:
             self._failures[name] = _Failure(message, until_ms)
         while len(self._failures) > MAX_FAILURES:
             self._failures.pop(min(self._failures, key=lambda name: self._failures[name].until_ms))
+
+
+def _name(error_code: int) -> str:
+    return (error_of(error_code) or ErrorCode.NONE).name

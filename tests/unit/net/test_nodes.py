@@ -12,9 +12,10 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.net.errors import ConnectionLost, UnsupportedVersion
 from ottla.net.nodes import MAX_WAITING, ConnectionRefused, NodeClient, NodeClientSettings, NodeCore
 from ottla.net.peers import Node
-from ottla.net.transport import Connect
-from ottla.wire.messages.metadata import MetadataRequest
+from ottla.net.transport import Action, Connect
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.nodes.raft import VoteRequest
+from ottla.wire.primitives import WireError
 
 SETTINGS = NodeClientSettings("node-1", request_timeout_ms=20_000)
 
@@ -56,6 +57,57 @@ def test_what_the_node_does_not_serve_fails_and_the_rest_goes_on() -> None:
             assert (await client.ask(node_of(broker), MetadataRequest(topics=[]))).brokers
 
         run(work)
+
+
+def test_what_cannot_be_written_fails_and_the_rest_goes_on() -> None:
+    with StubBroker() as broker:
+
+        async def work(client: NodeClient) -> None:
+            asked = [
+                client.ask(
+                    node_of(broker), MetadataRequest(topics=[MetadataRequestTopic(name="x" * (1 << 16))])
+                ),
+                client.ask(node_of(broker), MetadataRequest(topics=[])),
+            ]
+            with pytest.raises(WireError):
+                await asked[0]
+            assert (await asked[1]).brokers
+
+        run(work)
+
+
+@pytest.mark.parametrize("host", ["two..dots", "x" * 300, "nul\0", ""])
+def test_a_name_that_cannot_be_one_fails_at_once(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A node that lies about where it is reached is no bug of this one."""
+
+    async def work(client: NodeClient) -> None:
+        with pytest.raises(ConnectionLost):
+            await client.ask(Node(7, host, 1), MetadataRequest(topics=[]))
+
+    run(work)
+    assert not [r for r in caplog.records if r.exc_info]
+
+
+def test_a_turn_that_fails_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with StubBroker() as broker:
+
+        async def work(client: NodeClient) -> None:
+            poll, broken = client._core.poll, 2
+
+            def breaks(now: float) -> list[Action]:
+                nonlocal broken
+                if broken:
+                    broken -= 1
+                    raise RuntimeError("nobody thought of this")
+                return poll(now)
+
+            monkeypatch.setattr(client._core, "poll", breaks)
+            assert (await client.ask(node_of(broker), MetadataRequest(topics=[]))).brokers
+
+        run(work)
+    assert len([r for r in caplog.records if r.exc_info]) == 2
 
 
 def test_a_port_that_nobody_listens_on_is_refused_at_once_and_again_in_the_backoff() -> None:

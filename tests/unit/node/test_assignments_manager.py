@@ -166,6 +166,30 @@ def test_what_fails_is_sent_again_unless_it_is_no_longer_true() -> None:
     run(test)
 
 
+def test_what_cannot_be_asked_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong, and also what a newer controller may say that this release has no name for."""
+    monkeypatch.setattr("ottla.model.tasks.FIRST_PAUSE_S", 0.001)
+
+    async def test(world: World) -> None:
+        real, broken = world.controller.assign_replicas_to_dirs, 1
+
+        async def breaks(*args: Any) -> AssignReplicasToDirsResponse:
+            nonlocal broken
+            if broken:
+                broken -= 1
+                raise RuntimeError("nobody thought of this")
+            return await real(*args)
+
+        monkeypatch.setattr(world.controller, "assign_replicas_to_dirs", breaks)
+        world.controller.refusals = [1_000]  # type: ignore[list-item]
+        for number in range(3):
+            world.manager.assign(TOPIC, number, ONE)
+        await world.controller.until(lambda: len(world.controller.asked) == 2)
+        assert world.controller.asked == [{0: ONE, 1: ONE, 2: ONE}] * 2
+
+    run(test)
+
+
 def test_what_the_image_says_wrongly_is_put_right() -> None:
     def delta(of: TopicImage, version: int = 25) -> Delta:
         after = image(of, version)

@@ -197,7 +197,8 @@ def test_a_controller_that_says_nothing_is_said_so() -> None:
 def test_heartbeats_go_on_whatever_the_controller_answers(caplog: pytest.LogCaptureFixture) -> None:
     async def test(world: World) -> None:
         await world.run_up()
-        for error in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.NONE):
+        unheard_of = 1_000
+        for error in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, unheard_of, ErrorCode.NONE):
             world.controller.heartbeat_error = error
             await world.controller.another_heartbeat()
             await world.controller.another_heartbeat()
@@ -206,7 +207,11 @@ def test_heartbeats_go_on_whatever_the_controller_answers(caplog: pytest.LogCapt
 
     run(test)
     refused = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert refused == ["heartbeat failed: NOT_CONTROLLER", "heartbeat failed: STALE_BROKER_EPOCH"]
+    assert refused == [
+        f"heartbeat failed: {name}"
+        for name in ("NOT_CONTROLLER", "STALE_BROKER_EPOCH", "UNKNOWN_SERVER_ERROR")
+    ]
+    assert not [r for r in caplog.records if r.exc_info], "a newer controller is no bug of this broker"
 
 
 def test_a_controller_that_hangs_does_not_end_the_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from ottla.config.broker import BrokerConfig
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.node.broker_lifecycle import BrokerState
 from ottla.node.node import Node, StartInterrupted
 
 CLUSTER = "Q2x1c3RlcklkRm9yVGVzdA"
@@ -126,6 +127,22 @@ def test_a_broker_that_waits_for_controllers_stops_when_it_is_told_to(tmp_path: 
     run(main())
 
 
+def test_a_start_ends_when_what_it_needs_has_failed(tmp_path: Path) -> None:
+    """Whatever it waits for then will not come."""
+
+    async def main() -> None:
+        broker = node(tmp_path, 2, "broker", free_port())
+        starting = asyncio.ensure_future(broker.start())
+        while broker._broker_server is None or broker.broker.lifecycle.state is BrokerState.NOT_RUNNING:
+            await asyncio.sleep(0)
+        broker._shared.raft._fail(OSError(28, "No space left on device"))
+        async with asyncio.timeout(20):
+            with pytest.raises(OSError, match="No space left on device"):
+                await starting
+
+    run(main())
+
+
 def test_the_second_of_two_brokers_with_one_id_is_not_registered(tmp_path: Path) -> None:
     async def main() -> None:
         port = free_port()
@@ -194,6 +211,23 @@ def test_brokers_serve_on_while_there_is_no_controller(
         epoch = controller.controller.image.brokers[2].epoch
         assert epoch == broker.broker.lifecycle.broker_epoch, "it is the same life of the broker"
         await broker.stop()
+        await controller.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("enable", [True, False])
+def test_a_broker_asks_for_leave_if_it_is_to(tmp_path: Path, enable: bool) -> None:
+    async def main() -> None:
+        port = free_port()
+        patient = {"broker_session_timeout_ms": 60_000}
+        controller = node(tmp_path, 1, "controller", port, **patient)
+        broker = node(tmp_path, 2, "broker", port, controlled_shutdown_enable=enable, **patient)
+        await controller.start()
+        await broker.start()
+        await broker.stop()
+        known = controller.controller.image.brokers[2]
+        assert (known.fenced or known.in_controlled_shutdown) is enable
         await controller.stop()
 
     run(main())

@@ -1,10 +1,19 @@
 """How a node's settings become its part in the quorum."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
 from ottla.config.broker import BrokerConfig
 from ottla.metadata.registrations import Endpoint
+from ottla.model.clock import SystemClock
 from ottla.model.ids import Uuid
-from ottla.node.shared_server import raft_options
+from ottla.net.nodes import NodeClient
+from ottla.node.shared_server import SharedServer, raft_options
 from ottla.raft.core import Timeouts
+from ottla.server.inter_broker import InterBroker
 from ottla.storage.dirs.meta_properties import MetaProperties
 
 META = MetaProperties("c", 1, Uuid(b"d" * 16))
@@ -64,3 +73,33 @@ def test_a_broker_has_no_vote() -> None:
     )
     options = raft_options(config, META, ())
     assert (options.may_vote, options.auto_join, options.local.listeners) == (False, False, ())
+
+
+def test_how_long_a_connection_may_take_arrives_at_all_that_connects(tmp_path: Path) -> None:
+    """To the quorum, to the active controller for clients and for this node, and to other brokers."""
+    config = BrokerConfig.of(
+        {
+            "log.dirs": str(tmp_path),
+            "socket.connection.setup.timeout.ms": 1_111,
+            "socket.connection.setup.timeout.max.ms": 2_222,
+            "controller.quorum.request.timeout.ms": 333,
+            "controller.socket.timeout.ms": 444,
+            "request.timeout.ms": 555,
+            "connections.max.idle.ms": 666,
+        }
+    )
+
+    async def clients() -> list[NodeClient]:
+        with ThreadPoolExecutor(1) as executor:
+            shared = SharedServer(config, META, HERE, SystemClock(), executor, pytest.fail)
+            brokers = InterBroker(1, lambda: config)._node_client("share-state")
+            found = [*shared._clients, brokers]
+            await shared.close()
+            await brokers.close()
+            return found
+
+    settings = [client.settings for client in asyncio.run(clients())]
+    assert {s.connection_setup_timeout_ms for s in settings} == {1_111}
+    assert {s.connection_setup_timeout_max_ms for s in settings} == {2_222}
+    assert {s.max_idle_ms for s in settings} == {666}
+    assert [s.request_timeout_ms for s in settings] == [333, 444, 444, 555]

@@ -1,6 +1,7 @@
 """Several drivers in one process: real files, requests through the wire's own bytes, a network that can be cut."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -237,14 +238,18 @@ class Quorum:
 
     async def write(self, *records: r.MetadataRecord) -> Member:
         """Appends where the leader is, and waits until it is committed there; asks the next if it was in vain."""
-        while True:
+        topics = {record.name for record in records if isinstance(record, r.TopicRecord)}
+        for attempt in itertools.count():
             leader = await self.leader()
+            if attempt and topics and topics <= leader.topics:
+                return leader  # the one before was not in vain: its leader did not live to see it
             try:
                 last = leader.raft.append(frames(*records))
             except KafkaError:
                 continue
             if await is_committed(leader.raft, last):
                 return leader
+        raise AssertionError("there is no last attempt")
 
     async def agree(self, *members: Member, topics: set[str]) -> None:
         """Until these nodes (all that run, if none is named) know of the topics, and their logs are the same."""

@@ -103,12 +103,14 @@ def driver(
     listeners: tuple[Endpoint, ...] = LISTENERS,
     key: ReplicaKey = KEY,
     static_voters: VoterSet | None = None,
+    append_linger_ms: int = 0,
 ) -> RaftDriver:
     options = RaftOptions(
         cluster_id=CLUSTER_ID,
         metadata_dir=directory,
         local=VoterNode(key, listeners, SUPPORTED_KRAFT_VERSIONS),
         static_voters=static_voters,
+        append_linger_ms=append_linger_ms,
         log_config=config or MetadataLogConfig(),
     )
     return RaftDriver(options, clock or ManualClock(1_000_000))

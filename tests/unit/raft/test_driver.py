@@ -26,7 +26,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID
 from ottla.raft.answers import Asked
 from ottla.raft.core import MAX_CLAIMED_EPOCH
-from ottla.raft.driver import RaftDriver
+from ottla.raft.driver import MAINTENANCE_INTERVAL_S, RaftDriver
 from ottla.raft.formatting import format_metadata
 from ottla.raft.metadata_log import MetadataLogConfig
 from ottla.raft.quorum_state import MAX_EPOCH, ElectionState, QuorumStateError, QuorumStateFile
@@ -123,6 +123,32 @@ def test_many_appends_share_an_fsync(formatted: Path, monkeypatch: pytest.Monkey
         assert flushes <= 3
 
     run(with_driver(formatted, work))
+
+
+@pytest.mark.parametrize("linger_ms", [0, 7_000])
+def test_a_leader_gathers_for_as_long_as_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linger_ms: int
+) -> None:
+    """controller.quorum.append.linger.ms"""
+    format_directory(tmp_path)
+    sleep, slept = asyncio.sleep, []
+
+    async def soon(delay_s: float) -> None:
+        if delay_s != MAINTENANCE_INTERVAL_S:
+            slept.append(delay_s)
+            await sleep(0)
+        else:
+            await sleep(delay_s)
+
+    async def work(raft: RaftDriver, listener: Listener, image: ClusterImage) -> None:
+        slept.clear()
+        last = raft.append(frames(MV))
+        while raft.state.high_watermark <= last:
+            await sleep(0)
+        assert [delay_s for delay_s in slept if delay_s] == ([7.0] if linger_ms else [])
+
+    monkeypatch.setattr(asyncio, "sleep", soon)
+    run(with_driver(tmp_path, work, append_linger_ms=linger_ms))
 
 
 @pytest.mark.parametrize("cut", [1, 30, 61, 90])

@@ -13,7 +13,7 @@ from ottla.raft.log_view import OffsetAndEpoch
 from ottla.raft.metadata_log import CorruptRecords, MetadataLog, MetadataLogConfig
 from ottla.raft.snapshots import SnapshotReader, SnapshotWriter
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
-from ottla.records.batch import CRC_OFFSET, HEADER_SIZE, BatchView, compute_crc
+from ottla.records.batch import CRC_OFFSET, HEADER_SIZE, BatchView, compute_crc, iter_batches
 from ottla.records.control import ControlType, control_batch
 from ottla.wire.codec import encode
 from ottla.wire.messages.logs.control import KRaftVersionRecord, LeaderChangeMessage
@@ -149,6 +149,7 @@ DAMAGE = {
     "no batch": b"\x07" * 200,
     "half a batch": GOOD[:-3],
     "voters that cannot be read": control(2, 3, (ControlType.KRAFT_VOTERS, b"\0\0\x09")),
+    "no voters": control(2, 3, voters_record()),
 }
 
 
@@ -368,6 +369,17 @@ def test_pieces_that_do_not_fit_are_not_taken(log: MetadataLog) -> None:
 
 
 SNAPSHOT = b"".join(snapshot_batches(3, (1,)))
+NO_VOTERS = b"".join(
+    checkpoint_batches(
+        [MV],
+        metadata_version=30,
+        epoch=3,
+        last_contained_log_timestamp_ms=5,
+        now_ms=NOW_MS,
+        kraft_version=1,
+        voters=voters().to_record(),
+    )
+)
 
 
 @pytest.mark.parametrize(
@@ -380,6 +392,7 @@ SNAPSHOT = b"".join(snapshot_batches(3, (1,)))
         flipped(SNAPSHOT, len(SNAPSHOT) - 10),
         SNAPSHOT + b"\0",
         SNAPSHOT + SNAPSHOT,
+        NO_VOTERS,
         b"",
     ],
 )
@@ -405,6 +418,22 @@ def test_a_flipped_bit_in_a_snapshot_is_told_with_its_place(log: MetadataLog) ->
     path.write_bytes(flipped(content, 70))
     with pytest.raises(KafkaError, match=path.name):
         SnapshotReader(path)
+
+
+def test_a_record_that_nobody_knows_in_a_snapshot_is_told_with_its_file(log: MetadataLog) -> None:
+    made = snapshot(log, 2, 1, 1)
+    path = log.snapshot_path(made)
+    content = bytearray(path.read_bytes())
+    at = content.index(
+        b"\x01\x02\x00\x05kept"
+    )  # a TopicRecord: its frame's version, its type, its version, the name
+    content[at + 1] = 120
+    (batch,) = [batch for batch in iter_batches(bytes(content)) if batch.pos < at < batch.end]
+    content[batch.pos : batch.end] = sealed(content[batch.pos : batch.end])
+    path.chmod(0o600)
+    path.write_bytes(content)
+    with pytest.raises(KafkaError, match=f"{path}: .* record type 120"):
+        list(SnapshotReader(path).records)
 
 
 def test_old_snapshots_go_when_what_follows_is_known_to_be_committed(tmp_path: Path) -> None:

@@ -564,6 +564,76 @@ def test_a_leader_whose_fsync_fails_stops_and_the_others_go_on(
     ]
 
 
+def test_a_leader_that_cannot_read_its_log_stops_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with running(Quorum(tmp_path)) as quorum:
+            leader = await quorum.write(MV, topic("a"))
+            await quorum.agree(topics={"a"})
+            behind = next(member for member in quorum.running if member is not leader)
+            await behind.crash()
+            await quorum.write(topic("b"))
+            monkeypatch.setattr(leader.raft.log, "read", failing(OSError(errno.EIO, "disk is gone")))
+            await behind.start()
+            await until(lambda: bool(leader.listener.failures))
+            leader.running = False
+            await quorum.write(topic("c"))
+            await quorum.agree(topics={"a", "b", "c"})
+            leader.running = True
+
+    run(work)
+    assert not [r for r in caplog.records if r.exc_info]
+
+
+def test_who_is_out_of_descriptors_is_not_out_of_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with running(Quorum(tmp_path)) as quorum:
+            leader = await quorum.write(MV)
+            request = m.FetchSnapshotRequest(topics=[])
+            monkeypatch.setattr(
+                leader.raft._core, "receive", failing(OSError(errno.EMFILE, "too many files"))
+            )
+            with pytest.raises(KafkaError):
+                await leader.raft.handle(request, Asked(1, LISTENER))
+            monkeypatch.undo()
+            assert not leader.listener.failures
+            await quorum.write(topic("a"))
+            await quorum.agree(topics={"a"})
+
+    run(work)
+
+
+def test_nobody_waits_for_a_kraft_version_of_a_driver_that_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with running(Quorum(tmp_path, dynamic=False)) as quorum:
+            leader = await quorum.write(MV)
+            written = threading.Event()
+            monkeypatch.setattr(leader.raft._file, "write", lambda *_: written.wait())
+            claim = m.BeginQuorumEpochRequestPartitionData(
+                partition_index=0, leader_id=leader.node_id % 3 + 1, leader_epoch=leader.raft.epoch + 1
+            )
+            named = m.BeginQuorumEpochRequestTopicData(topic_name="__cluster_metadata", partitions=[claim])
+            claimed = asyncio.ensure_future(
+                leader.raft.handle(m.BeginQuorumEpochRequest(topics=[named]), Asked(1, LISTENER))
+            )
+            raising = asyncio.ensure_future(leader.raft.upgrade_kraft_version(1))
+            await until(lambda: not leader.raft.is_leader)
+            leader.raft._fail(OSError("disk is gone"))
+            with pytest.raises(KafkaError):
+                await raising
+            with pytest.raises(KafkaError):
+                await leader.raft.upgrade_kraft_version(1)
+            await asyncio.gather(claimed, return_exceptions=True)
+            written.set()
+
+    run(work)
+
+
 @pytest.mark.parametrize("what", ["flush", "append_as_follower"])
 def test_a_follower_whose_disk_fails_stops_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
@@ -640,8 +710,10 @@ def test_a_vote_that_cannot_be_written_is_not_given(tmp_path: Path, monkeypatch:
 
 
 def test_changes_go_on_while_the_leaders_own_disk_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("ottla.raft.driver.SLOW_FLUSH_S", 0.001)
+
     async def work() -> None:
         async with running(Quorum(tmp_path)) as quorum:
             leader = await quorum.write(MV, topic("a"))
@@ -658,6 +730,7 @@ def test_changes_go_on_while_the_leaders_own_disk_hangs(
                 await quorum.write(topic("b"))
                 await quorum.write(topic("c"))
                 await until(lambda: all({"b", "c"} <= m.topics for m in quorum.running))
+                await until(lambda: f"{leader.raft.log.directory}: the disk has not answered" in caplog.text)
             finally:
                 hangs.set()
 

@@ -20,7 +20,7 @@ from ottla.config.describe import Described
 from ottla.config.errors import ConfigError
 from ottla.config.types import to_text
 from ottla.metadata.image import ResourceType
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import topic_name_problem
 from ottla.model.time_slice import TimeSlice
 from ottla.server.context import Context
@@ -382,7 +382,7 @@ def _merge(
             verdicts[index] = (
                 _Verdict(ErrorCode.UNKNOWN_SERVER_ERROR)
                 if answer is None
-                else _Verdict(ErrorCode(answer.error_code), answer.error_message)
+                else _Verdict(error_of(answer.error_code) or ErrorCode.NONE, answer.error_message)
             )
 
 
