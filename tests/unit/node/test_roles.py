@@ -185,3 +185,26 @@ def test_brokers_serve_on_while_there_is_no_controller(
         await controller.stop()
 
     run(main())
+
+
+def test_every_role_reports_how_long_its_loop_was_held(tmp_path: Path) -> None:
+    async def main() -> None:
+        port = free_port()
+        nodes = [
+            Node(
+                config(tmp_path, node_id, role, port),
+                cluster_id=CLUSTER,
+                stall_report=tmp_path / f"stalls-{role}.json",
+            )
+            for node_id, role in ((1, "controller"), (2, "broker"))
+        ]
+        for each in nodes:
+            await each.start()
+        for each in reversed(nodes):
+            await each.stop()
+
+    run(main())
+    assert {path.name for path in tmp_path.glob("stalls-*")} == {
+        "stalls-controller.json",
+        "stalls-broker.json",
+    }
