@@ -23,7 +23,8 @@ ANSWER_MS = 60_000
 RESPONSE_HEADER_BYTES = 5
 TOPIC_PARTITIONS = 1_000
 PATIENCE_S = 180.0
-POLL_S = 0.1
+# Seldom: what is asked for is everything there is.
+POLL_S = 0.25
 
 
 def cluster_of(kind: str, where: Path, settings: Mapping[str, object] | None = None) -> Cluster:
@@ -33,15 +34,19 @@ def cluster_of(kind: str, where: Path, settings: Mapping[str, object] | None = N
     return Cluster(where / kind, nodes, {**QUIET, **(settings or {})}, jvm=SERVER_JVM)
 
 
-def create_frame(topics: Iterable[str], partitions: int) -> bytes:
-    """CreateTopics with the partitions spread over the brokers in turn, the same for both kinds."""
-    spread = [
-        {"partition_index": index, "broker_ids": [BROKERS[index % len(BROKERS)]]}
-        for index in range(partitions)
-    ]
+def create_frame(topics: Iterable[str], partitions: int, first: int = 0) -> bytes:
+    """CreateTopics with topics and their partitions spread over the brokers in turn, the same for both kinds."""
     rows = [
-        {"name": topic, "num_partitions": -1, "replication_factor": -1, "assignments": spread}
-        for topic in topics
+        {
+            "name": topic,
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "assignments": [
+                {"partition_index": index, "broker_ids": [BROKERS[(number + index) % len(BROKERS)]]}
+                for index in range(partitions)
+            ],
+        }
+        for number, topic in enumerate(topics, first)
     ]
     return encode_request(
         CREATE_TOPICS, CREATE_VERSION, {"topics": rows, "timeout": ANSWER_MS}, client_id="bench"
@@ -65,6 +70,11 @@ def fill(cluster: Cluster, count: int) -> None:
     with connection(cluster[BROKERS[0]]) as link:
         for number in range(count // TOPIC_PARTITIONS):
             create(link, [f"many-{number}"], TOPIC_PARTITIONS)
+    all_led(cluster, count)
+
+
+def all_led(cluster: Cluster, count: int) -> None:
+    """Wait until every broker that runs knows a leader of so many partitions."""
     for broker in cluster.brokers():
         wait_until(lambda broker=broker: led(broker) == count, PATIENCE_S, "all leaders", POLL_S)
 

@@ -23,10 +23,10 @@ from bench.clusters import (
     CONTROLLERS,
     PATIENCE_S,
     POLL_S,
+    all_led,
     cluster_of,
     create,
     fill,
-    led,
     partitions_of,
 )
 from bench.load import connection
@@ -119,18 +119,15 @@ def change_leaders(cluster: Cluster) -> int:
     wait_until(lambda: set(third.known_brokers()) == {third.node_id}, PATIENCE_S, "both to be fenced", POLL_S)
     for broker in (first, second):
         broker.launch()
-    all_led(first, partitions)
-    for broker, other in ((third, first), (first, third)):
+    for broker in (first, second):
+        wait_until(broker._ready_or_dead, broker.start_timeout_s, "the broker to serve")
+    all_led(cluster, partitions)
+    for broker in (third, first):
         broker.stop()
         broker.start()
-        all_led(other, partitions)
+        all_led(cluster, partitions)
     time.sleep(AFTERWARDS_S)  # what is put off is measured too
     return leader_epochs(third) - began
-
-
-def all_led(broker: ClusterNode, partitions: int) -> None:
-    wait_until(broker._ready_or_dead, broker.start_timeout_s, "the broker to serve")
-    wait_until(lambda: led(broker) == partitions, PATIENCE_S, "all leaders", POLL_S)
 
 
 def leader_epochs(broker: ClusterNode) -> int:
