@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tests.interop.cluster import Cluster, ClusterNode
 from tests.interop.process import wait_until
+from tests.interop.scripts.entities import decode_response, encode_request
 
 from bench.clusters import (
     BROKERS,
@@ -29,7 +30,7 @@ from bench.clusters import (
     fill,
     partitions_of,
 )
-from bench.load import connection
+from bench.load import Connection, connection
 from bench.report import Row
 from bench.servers import ottla
 from bench.stalls import row_of
@@ -37,9 +38,14 @@ from bench.stalls import row_of
 Reports = list[dict[str, float]]
 
 SNAPSHOTS_EVERY = "metadata.log.max.record.bytes.between.snapshots"
-SNAPSHOT_BYTES = 10_000
+# A fifth of what a start writes, which is two changes of a leader for every partition.
+SNAPSHOT_BYTES_A_PARTITION = 20
 SNAPSHOT_ROUNDS = 5
 AFTERWARDS_S = 5.0
+ALTER_CONFIGS, ALTER_CONFIGS_VERSION = 44, 1
+TOPIC = 2
+LONG_CONFIG = "follower.replication.throttled.replicas"
+LONG_VALUES = [",".join(f"{partition}:{broker}" for partition in range(3_000)) for broker in BROKERS]
 # What a broker says when a heartbeat has failed, or when it was fenced though it ran.
 MISSED = re.compile(r"heartbeat failed|has fenced this broker")
 
@@ -54,9 +60,9 @@ def rows(where: Path, partitions: int) -> Iterator[Row]:
         changes = change_leaders(cluster)
     yield row_of(f"{count} change leader, a controller", worst(controllers), worst(idle))
     yield row_of(f"{count} change leader, a broker", worst(brokers), worst(idle))
-    cluster.overrides[SNAPSHOTS_EVERY] = SNAPSHOT_BYTES
+    cluster.overrides[SNAPSHOTS_EVERY] = snapshot_bytes = partitions * SNAPSHOT_BYTES_A_PARTITION
     with watched(cluster, where / "snapshots") as (controllers, brokers, idle):
-        write_snapshots(cluster)
+        write_snapshots(cluster, snapshot_bytes)
     yield row_of(f"snapshot of {count} written, a controller", worst(controllers), worst(idle))
     yield row_of(f"snapshot of {count} written, a broker", worst(brokers), worst(idle))
     with watched(cluster, where / "loading") as (controllers, _, idle):
@@ -135,20 +141,39 @@ def leader_epochs(broker: ClusterNode) -> int:
     return sum(partition.leader_epoch for partition in partitions_of(broker))
 
 
-def write_snapshots(cluster: Cluster) -> None:
-    """A few on every node, by changes that are worth one each time."""
-    for number in range(SNAPSHOT_ROUNDS):
-        before = {node.node_id: newest_snapshot(node) for node in cluster.nodes.values()}
-        with connection(cluster[BROKERS[0]]) as link:
-            create(link, [f"snapshot-{number}-{i}" for i in range(SNAPSHOT_BYTES // 100)])
-        for node in cluster.nodes.values():
-            wait_until(
-                lambda node=node, old=before[node.node_id]: newest_snapshot(node) > old,
-                PATIENCE_S,
-                f"a snapshot of node {node.node_id}",
-                POLL_S,
-            )
+def write_snapshots(cluster: Cluster, size_bytes: int) -> None:
+    """A few on every node, by settings of a few small topics that are worth one each time."""
+    with connection(cluster[BROKERS[0]]) as link:
+        topics = [f"setting-{number}" for number in range(1 + size_bytes // len(LONG_VALUES[0]))]
+        create(link, topics)
+        for number in range(SNAPSHOT_ROUNDS):
+            before = {node.node_id: newest_snapshot(node) for node in cluster.nodes.values()}
+            set_configs(link, topics, LONG_VALUES[number % len(LONG_VALUES)])
+            for node in cluster.nodes.values():
+                wait_until(
+                    lambda node=node, old=before[node.node_id]: newest_snapshot(node) > old,
+                    PATIENCE_S,
+                    f"a snapshot of node {node.node_id}",
+                    POLL_S,
+                )
     time.sleep(AFTERWARDS_S)  # as above
+
+
+def set_configs(link: Connection, topics: list[str], value: str) -> None:
+    """One value for all of them."""
+    rows = [
+        {
+            "resource_type": TOPIC,
+            "resource_name": topic,
+            "configs": [{"name": LONG_CONFIG, "config_operation": 0, "value": value}],
+        }
+        for topic in topics
+    ]
+    body = {"resources": rows, "validate_only": False}
+    payload = link.ask(encode_request(ALTER_CONFIGS, ALTER_CONFIGS_VERSION, body, client_id="bench"))
+    answer = decode_response(ALTER_CONFIGS, ALTER_CONFIGS_VERSION, payload)
+    errors = {row["error_code"] for row in answer["responses"]} - {"none"}
+    assert not errors, errors
 
 
 def newest_snapshot(node: ClusterNode) -> str:
