@@ -228,7 +228,6 @@ class Node:
         self._stalls.stop()
 
     async def _stop_broker(self) -> None:
-        self._stalls.stop()
         assert self._broker_server is not None
         await self._broker_server.stop(hand_over=self.failure is None)
 
