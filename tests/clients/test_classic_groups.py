@@ -20,6 +20,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.clients.adapters.members import MEMBERS, PATIENCE_S, Librdkafka, Member, wait_settled
+from tests.clients.conftest import Wait
 from tests.interop.ottla_node import OttlaNode
 from tests.interop.process import free_ports, wait_until
 
@@ -46,12 +47,13 @@ def kind(request: pytest.FixtureRequest) -> type[Member]:
 class World:
     """A topic and a group of its own."""
 
-    def __init__(self, node: OttlaNode) -> None:
-        self.address = node.address
+    def __init__(self, address: str, in_step: Wait) -> None:
+        self.address = address
         self.topic = f"t-{uuid.uuid4().hex[:12]}"
         self.group = f"g-{uuid.uuid4().hex[:12]}"
         self.admin = AdminClient({"bootstrap.servers": self.address})
         self.admin.create_topics([NewTopic(self.topic, PARTITIONS)])[self.topic].result(20)
+        in_step()
         self.written = 0
 
     def write(self, count: int) -> None:
@@ -92,10 +94,11 @@ class World:
 
 
 @pytest.fixture
-def world(node: OttlaNode) -> World:
-    return World(node)
+def world(address: str, in_step: Wait) -> World:
+    return World(address, in_step)
 
 
+@pytest.mark.three_nodes
 def test_members_share_the_partitions(world: World, kind: type[Member]) -> None:
     world.write(60)
     with world.member(kind) as a, world.member(kind) as b, world.member(kind) as c:
@@ -106,6 +109,7 @@ def test_members_share_the_partitions(world: World, kind: type[Member]) -> None:
         assert world.state() == ConsumerGroupState.STABLE
 
 
+@pytest.mark.three_nodes
 def test_the_others_take_over_when_one_leaves(world: World, kind: type[Member]) -> None:
     with world.member(kind) as a, world.member(kind) as b:
         wait_settled([a, b], PARTITIONS)
@@ -116,6 +120,7 @@ def test_the_others_take_over_when_one_leaves(world: World, kind: type[Member]) 
     wait_until(lambda: world.state() == ConsumerGroupState.EMPTY, PATIENCE_S, "the group to be empty")
 
 
+@pytest.mark.three_nodes
 def test_what_was_committed_is_not_read_again(world: World, kind: type[Member]) -> None:
     world.write(30)
     with world.member(kind) as first:
@@ -128,6 +133,7 @@ def test_what_was_committed_is_not_read_again(world: World, kind: type[Member]) 
         assert {int(record.value) for record in second.seen} == set(range(30, 36))
 
 
+@pytest.mark.three_nodes
 def test_clients_of_all_kinds_share_a_group(world: World) -> None:
     world.write(30)
     members = [world.member(kind) for kind in MEMBERS]
@@ -169,6 +175,7 @@ def test_an_instance_that_is_there_twice_is_fenced(world: World) -> None:
             assert not second.errors
 
 
+@pytest.mark.three_nodes
 def test_cooperative_members_keep_what_they_need_not_give(world: World) -> None:
     settings = {"partition.assignment.strategy": "cooperative-sticky"}
     with Librdkafka(world.address, world.group, world.topic, settings=settings) as a:
@@ -221,6 +228,7 @@ def test_a_group_goes_on_after_the_broker_was_restarted(
     assert world.committed() == dict.fromkeys(range(PARTITIONS), 10)
 
 
+@pytest.mark.three_nodes
 def test_a_group_is_deleted_when_it_is_empty(world: World, kind: type[Member]) -> None:
     with world.member(kind) as member:
         wait_settled([member], PARTITIONS)
@@ -230,6 +238,7 @@ def test_a_group_is_deleted_when_it_is_empty(world: World, kind: type[Member]) -
     world.admin.delete_consumer_groups([world.group])[world.group].result(20)
 
 
+@pytest.mark.three_nodes
 def test_offsets_reset_by_an_administrator_count(world: World) -> None:
     world.write(30)
     with world.member(Librdkafka) as member:

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 )
 from tests.clients.adapters import Message
 from tests.clients.adapters.librdkafka import Librdkafka
-from tests.clients.conftest import MakeTopic
+from tests.clients.conftest import MakeTopic, Wait
 
 WAIT_S = 20
 
@@ -62,18 +62,24 @@ def changed(resource: ConfigResource, *changes: tuple[str, str | None, AlterConf
     return resource
 
 
-def test_a_topic_s_life(admin: AdminClient) -> None:
+@pytest.mark.three_nodes
+def test_a_topic_s_life(admin: AdminClient, nodes: dict[int, str], in_step: Wait) -> None:
     topic = name()
     only(admin.create_topics([NewTopic(topic, 3, config={"retention.ms": "3600000"})]))
+    in_step()
     assert len(admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions) == 3
     found = only(admin.describe_topics(TopicCollection([topic])))
-    assert [(p.id, p.leader.id, [r.id for r in p.replicas], len(p.isr)) for p in found.partitions] == [
-        (n, 1, [1], 1) for n in range(3)
+    leaders = [p.leader.id for p in found.partitions]
+    assert set(leaders) == set(nodes)
+    assert [(p.id, [r.id for r in p.replicas], len(p.isr)) for p in found.partitions] == [
+        (n, [leader], 1) for n, leader in enumerate(leaders)
     ]
     assert not found.is_internal
     only(admin.create_partitions([NewPartitions(topic, 5)]))
+    in_step()
     assert len(only(admin.describe_topics(TopicCollection([topic]))).partitions) == 5
     only(admin.delete_topics([topic]))
+    in_step()
     assert error_of(admin.describe_topics(TopicCollection([topic]))) == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
     assert topic not in admin.list_topics(timeout=WAIT_S).topics
 
@@ -94,7 +100,8 @@ def test_what_cannot_be_created(admin: AdminClient, make_topic: MakeTopic) -> No
     assert only_tried.topic not in admin.list_topics(timeout=WAIT_S).topics
 
 
-def test_configs_of_a_topic(admin: AdminClient, make_topic: MakeTopic) -> None:
+@pytest.mark.three_nodes
+def test_configs_of_a_topic(admin: AdminClient, make_topic: MakeTopic, in_step: Wait) -> None:
     topic = make_topic(retention_ms=1000)
     before = described(admin, ResourceType.TOPIC, topic)
     assert before["retention.ms"].value == "1000"
@@ -108,12 +115,14 @@ def test_configs_of_a_topic(admin: AdminClient, make_topic: MakeTopic) -> None:
         ("cleanup.policy", "compact", AlterConfigOpType.APPEND),
     )
     only(admin.incremental_alter_configs([change]))
+    in_step()
     after = described(admin, ResourceType.TOPIC, topic)
     assert after["retention.ms"].is_default
     assert after["max.message.bytes"].value == "2000"
     assert set(after["cleanup.policy"].value.split(",")) == {"delete", "compact"}
     with pytest.warns(DeprecationWarning, match="incremental"):  # the old way, which replaces all
         only(admin.alter_configs([ConfigResource(ResourceType.TOPIC, topic, {"segment.ms": "5000"})]))
+    in_step()
     replaced = described(admin, ResourceType.TOPIC, topic)
     assert replaced["segment.ms"].value == "5000"
     assert replaced["max.message.bytes"].is_default
@@ -129,23 +138,27 @@ def test_configs_that_are_refused(admin: AdminClient, make_topic: MakeTopic) -> 
     assert error_of(admin.describe_configs([missing])) == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def test_configs_of_the_broker(admin: AdminClient) -> None:
+@pytest.mark.three_nodes
+def test_configs_of_the_broker(admin: AdminClient, in_step: Wait) -> None:
     before = described(admin, ResourceType.BROKER, "1")
     assert before["log.segment.bytes"].value == "1073741824"
     assert before["node.id"].is_read_only
     key = "log.message.timestamp.after.max.ms"
     own = ConfigResource(ResourceType.BROKER, "1")
     only(admin.incremental_alter_configs([changed(own, (key, "7200000", AlterConfigOpType.SET))]))
+    in_step()
     after = described(admin, ResourceType.BROKER, "1")[key]
     assert (after.value, after.source) == ("7200000", ConfigSource.DYNAMIC_BROKER_CONFIG.value)
     own = ConfigResource(ResourceType.BROKER, "1")
     only(admin.incremental_alter_configs([changed(own, (key, None, AlterConfigOpType.DELETE))]))
+    in_step()
     assert described(admin, ResourceType.BROKER, "1")[key].value == "3600000"
     fixed = ConfigResource(ResourceType.BROKER, "1")
     change = changed(fixed, ("process.roles", "broker", AlterConfigOpType.SET))
     assert error_of(admin.incremental_alter_configs([change])) == ck.KafkaError.INVALID_REQUEST
 
 
+@pytest.mark.three_nodes
 def test_records_are_deleted(admin: AdminClient, address: str, make_topic: MakeTopic) -> None:
     topic = make_topic()
     Librdkafka().write(address, topic, [Message(b"%d" % n) for n in range(10)])
@@ -155,6 +168,7 @@ def test_records_are_deleted(admin: AdminClient, address: str, make_topic: MakeT
     assert error_of(too_far) == ck.KafkaError.OFFSET_OUT_OF_RANGE
 
 
+@pytest.mark.three_nodes
 def test_offsets_by_every_specification(admin: AdminClient, address: str, make_topic: MakeTopic) -> None:
     topic = make_topic()
     stamps = [1_000, 5_000, 3_000]
@@ -169,13 +183,15 @@ def test_offsets_by_every_specification(admin: AdminClient, address: str, make_t
         assert only(admin.list_offsets({TopicPartition(topic, 0): spec})).offset == expected
 
 
-def test_the_cluster(admin: AdminClient, address: str) -> None:
+@pytest.mark.three_nodes
+def test_the_cluster(admin: AdminClient, nodes: dict[int, str]) -> None:
     cluster = admin.describe_cluster().result(WAIT_S)
-    assert [(node.id, f"{node.host}:{node.port}") for node in cluster.nodes] == [(1, address)]
-    assert cluster.controller.id == 1
+    assert {node.id: f"{node.host}:{node.port}" for node in cluster.nodes} == nodes
+    assert cluster.controller.id in nodes
     assert cluster.cluster_id == admin.cluster_id(timeout=WAIT_S)
 
 
+@pytest.mark.three_nodes
 def test_an_election_that_nobody_needs(admin: AdminClient, make_topic: MakeTopic) -> None:
     partition = TopicPartition(make_topic(), 0)
     result = admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(WAIT_S)

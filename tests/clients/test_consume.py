@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from tests.clients.adapters import BEGINNING, END, KafkaClient, Message, ReadSettings, WriteSettings
@@ -37,6 +38,7 @@ def test_from_an_offset_in_the_middle_of_a_batch(
     assert [(r.offset, r.value) for r in found] == list(enumerate(values(13, 17), 17))
 
 
+@pytest.mark.three_nodes
 def test_from_the_end(address: str, make_topic: MakeTopic, client: KafkaClient) -> None:
     topic = make_topic()
     client.write(address, topic, numbered(10))
@@ -48,6 +50,7 @@ def test_from_the_end(address: str, make_topic: MakeTopic, client: KafkaClient) 
     assert [(r.offset, r.value) for r in found] == [(10, b"new")]
 
 
+@pytest.mark.three_nodes
 def test_from_a_timestamp(address: str, make_topic: MakeTopic, client: KafkaClient) -> None:
     topic = make_topic(2)
     first = int(time.time() * 1000) - 100 * MINUTE_MS
@@ -63,6 +66,7 @@ def test_from_a_timestamp(address: str, make_topic: MakeTopic, client: KafkaClie
     assert [r.value for r in found] == values(7, 3)
 
 
+@pytest.mark.three_nodes
 def test_watermarks(address: str, make_topic: MakeTopic, client: KafkaClient) -> None:
     topic = make_topic()
     assert client.watermarks(address, topic, 0) == (0, 0)
@@ -85,6 +89,7 @@ def test_read_committed_sees_what_no_transaction_holds(
     assert [r.value for r in found] == values(20)
 
 
+@pytest.mark.three_nodes
 def test_limits_smaller_than_a_batch_still_make_progress(
     address: str, make_topic: MakeTopic, client: KafkaClient
 ) -> None:
@@ -97,6 +102,7 @@ def test_limits_smaller_than_a_batch_still_make_progress(
     assert sorted(r.value or b"" for r in found) == bodies
 
 
+@pytest.mark.three_nodes
 def test_several_partitions_at_once_each_from_its_own_place(
     address: str, make_topic: MakeTopic, client: KafkaClient
 ) -> None:

@@ -1,7 +1,6 @@
 """confluent-kafka with group.protocol=consumer: groups that share, hand over, come back, and change their protocol.
 
-The broker is a node of its own: members say more often than usual that they are alive, so that the tests need not
-wait for what takes seconds in production; and it has the assignor that docs/custom-assignors.md shows.
+The broker is a node of its own, for quick groups; and it has the assignor that docs/custom-assignors.md shows.
 """
 
 from __future__ import annotations
@@ -23,18 +22,14 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.clients.adapters.members import commit_read
+from tests.clients.conftest import QUICK_GROUPS, Wait
 from tests.interop.ottla_node import OttlaNode
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "custom-assignors.md"
 SETTINGS: dict[str, object] = {
     "broker.rack": "paris",
     "group.consumer.assignors": "uniform,range,racks.LocalFirst",
-    "group.consumer.min.heartbeat.interval.ms": 100,
-    "group.consumer.heartbeat.interval.ms": 200,
-    "group.consumer.min.session.timeout.ms": 1_000,
-    "group.consumer.session.timeout.ms": 6_000,
-    "group.consumer.assignment.interval.ms": 0,
-    "group.initial.rebalance.delay.ms": 100,
+    **QUICK_GROUPS,
 }
 PATIENCE_S = 60.0
 
@@ -55,8 +50,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaNode]:
 class Group:
     """Consumers of one group on one topic, polled together."""
 
-    def __init__(self, node: OttlaNode, partitions: int = 6) -> None:
-        self.address = node.address
+    def __init__(self, address: str, in_step: Wait, partitions: int = 6) -> None:
+        self.address = address
+        self._in_step = in_step
         self.topic = f"t-{uuid.uuid4().hex[:12]}"
         self.name = f"g-{uuid.uuid4().hex[:12]}"
         self.consumers: dict[str, Consumer] = {}
@@ -66,6 +62,7 @@ class Group:
 
     def create(self, topic: str, partitions: int) -> None:
         self.admin.create_topics([NewTopic(topic, partitions)])[topic].result(20)
+        self._in_step()
 
     def start(self, name: str, *topics: str, protocol: str = "consumer", **settings: object) -> Consumer:
         config: dict[str, Any] = {
@@ -141,12 +138,13 @@ class Group:
 
 
 @pytest.fixture
-def group(node: OttlaNode) -> Iterator[Group]:
-    made = Group(node)
+def group(address: str, in_step: Wait) -> Iterator[Group]:
+    made = Group(address, in_step)
     yield made
     made.close()
 
 
+@pytest.mark.three_nodes
 def test_members_share_the_partitions_and_take_over(group: Group) -> None:
     group.start("a")
     group.until(lambda: group.balanced(6), "one has everything")
@@ -163,6 +161,7 @@ def test_members_share_the_partitions_and_take_over(group: Group) -> None:
     group.until(lambda: group.balanced(6), "the last takes over")
 
 
+@pytest.mark.three_nodes
 def test_everything_is_read_once_while_members_come_and_go(group: Group) -> None:
     group.start("a", enable_auto_commit=True)
     wanted = [f"{number}" for number in range(600)]
@@ -179,6 +178,7 @@ def test_everything_is_read_once_while_members_come_and_go(group: Group) -> None
     assert len(group.read) == 600
 
 
+@pytest.mark.three_nodes
 def test_a_static_member_finds_its_partitions_again(group: Group) -> None:
     group.start("a", group_instance_id="one")
     group.start("b", group_instance_id="two")
@@ -199,6 +199,7 @@ def test_a_static_member_that_does_not_come_back_is_replaced(group: Group) -> No
     group.until(lambda: group.balanced(6), "its session is over")
 
 
+@pytest.mark.three_nodes
 def test_topics_by_regular_expression(group: Group) -> None:
     prefix = f"re-{uuid.uuid4().hex[:8]}"
     group.create(f"{prefix}-one", 2)
@@ -252,6 +253,7 @@ def test_an_assignor_that_the_broker_does_not_have(group: Group) -> None:
     assert "assignor" in message.error().str()
 
 
+@pytest.mark.three_nodes
 def test_a_group_is_upgraded_and_downgraded_while_it_reads(group: Group) -> None:
     group.start("old-1", protocol="classic")
     group.start("old-2", protocol="classic")

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.clients.conftest import Wait
 
 from ottla.client import (
     Admin,
@@ -24,6 +25,8 @@ from ottla.client.errors import BufferExhausted, Closed, NoBrokersAvailable
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.testing.broker import Broker
 
+BROKERS = ["broker"]
+
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
@@ -32,17 +35,18 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def servers(broker: Broker) -> str:
-    return broker.bootstrap_servers
+def servers(address: str) -> str:
+    return address
 
 
 @pytest.fixture
-def topic(servers: str, request: pytest.FixtureRequest) -> str:
+def topic(servers: str, in_step: Wait, request: pytest.FixtureRequest) -> str:
     """A topic of three partitions of this test's own."""
     name = request.node.name.replace("[", "-").replace("]", "")[:200]
     with Admin(bootstrap_servers=servers) as admin:
         result = admin.create_topics([NewTopic(name, num_partitions=3)])[name]
         assert not isinstance(result, KafkaError), result
+    in_step()
     return name
 
 
@@ -62,6 +66,7 @@ def read_all(servers: str, topic: str, count: int) -> dict[int, list[bytes | Non
         return got
 
 
+@pytest.mark.three_nodes
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("acks", ["all", 1, 0])
 def test_produce_and_consume(servers: str, topic: str, codec: str, acks: str | int) -> None:
@@ -74,6 +79,7 @@ def test_produce_and_consume(servers: str, topic: str, codec: str, acks: str | i
     assert got == {p: [b"%d" % i for i in range(p, 90, 3)] for p in range(3)}
 
 
+@pytest.mark.three_nodes
 def test_what_a_record_carries_comes_back(servers: str, topic: str) -> None:
     with Producer(bootstrap_servers=servers) as producer:
         producer.send(
@@ -97,6 +103,7 @@ def test_callbacks_and_results(servers: str, topic: str) -> None:
         assert heard.wait(10)
 
 
+@pytest.mark.three_nodes
 def test_keys_go_where_other_clients_put_them(servers: str, topic: str) -> None:
     from confluent_kafka import Producer as Librdkafka
 
@@ -111,6 +118,7 @@ def test_keys_go_where_other_clients_put_them(servers: str, topic: str) -> None:
     assert {key: delivery.metadata().partition for key, delivery in ours.items()} == placed
 
 
+@pytest.mark.three_nodes
 def test_positions_offsets_and_times(servers: str, topic: str) -> None:
     tp = TopicPartition(topic, 0)
     with Producer(bootstrap_servers=servers) as producer:
@@ -161,6 +169,7 @@ def test_a_full_buffer_pushes_back(servers: str, topic: str) -> None:
     assert sum(map(len, read_all(servers, topic, 500).values())) == 500
 
 
+@pytest.mark.three_nodes
 def test_many_threads_share_a_producer(servers: str, topic: str) -> None:
     with Producer(bootstrap_servers=servers, batch_size=1000) as producer:
 
@@ -177,10 +186,12 @@ def test_many_threads_share_a_producer(servers: str, topic: str) -> None:
     assert got == {t: [b"%d:%d" % (t, n) for n in range(200)] for t in range(3)}
 
 
-def test_the_asyncio_clients(servers: str) -> None:
+@pytest.mark.three_nodes
+def test_the_asyncio_clients(servers: str, in_step: Wait) -> None:
     async def scenario() -> None:
         async with AsyncAdmin(bootstrap_servers=servers) as admin:
             await admin.create_topics([NewTopic("aio", num_partitions=3)])
+        in_step()
         async with AsyncProducer(bootstrap_servers=servers) as producer:
             assert await producer.partitions_for("aio") == [0, 1, 2]
             one = await producer.send_and_wait("aio", b"one", partition=0)
@@ -200,7 +211,8 @@ def test_the_asyncio_clients(servers: str) -> None:
     asyncio.run(scenario())
 
 
-def test_topics_are_managed(servers: str) -> None:
+@pytest.mark.three_nodes
+def test_topics_are_managed(servers: str, in_step: Wait) -> None:
     with Admin(bootstrap_servers=servers) as admin:
         made = admin.create_topics(
             [
@@ -217,6 +229,7 @@ def test_topics_are_managed(servers: str) -> None:
             "copies": ErrorCode.INVALID_REPLICATION_FACTOR,
         }
         assert admin.create_partitions({"managed": 4}) == {"managed": None}
+        in_step()
         described = admin.describe_topics(["managed", "absent"])
         managed, absent = described["managed"], described["absent"]
         assert not isinstance(managed, KafkaError)
@@ -225,14 +238,17 @@ def test_topics_are_managed(servers: str) -> None:
         assert absent.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert "managed" in [listing.name for listing in admin.list_topics()]
         assert admin.delete_topics(["managed"]) == {"managed": None}
+        in_step()
         assert "managed" not in [listing.name for listing in admin.list_topics()]
 
 
-def test_configurations_are_managed(servers: str, topic: str) -> None:
+@pytest.mark.three_nodes
+def test_configurations_are_managed(servers: str, topic: str, in_step: Wait) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     with Admin(bootstrap_servers=servers) as admin:
         change = {resource: [ConfigChange("retention.ms", "1234")]}
         assert admin.incremental_alter_configs(change) == {resource: None}
+        in_step()
         entries = admin.describe_configs([resource], synonyms=True)[resource]
         assert not isinstance(entries, KafkaError)
         assert entries["retention.ms"].value == "1234"
@@ -244,14 +260,21 @@ def test_configurations_are_managed(servers: str, topic: str) -> None:
         assert refused.code is ErrorCode.INVALID_CONFIG
 
 
-def test_the_cluster_is_described(servers: str, topic: str) -> None:
+@pytest.mark.three_nodes
+def test_the_cluster_is_described(servers: str, topic: str, nodes: dict[int, str]) -> None:
     with Admin(bootstrap_servers=servers) as admin:
         cluster = admin.describe_cluster()
-        node = cluster.nodes[0]
-        assert node.address == servers
-        dirs = admin.describe_log_dirs()[node.node_id]
-        assert not isinstance(dirs, KafkaError)
-        assert (topic, 0) in dirs[0].replicas
+        assert {node.node_id: node.address for node in cluster.nodes} == nodes
+        described = admin.describe_topics([topic])[topic]
+        assert not isinstance(described, KafkaError)
+        dirs = admin.describe_log_dirs()
+        assert set(dirs) == set(nodes)
+        for node_id, found in dirs.items():
+            assert not isinstance(found, KafkaError)
+            led = {
+                number for number, partition in described.partitions.items() if partition.leader == node_id
+            }
+            assert {partition for name, partition in found[0].replicas if name == topic} == led
         with Producer(bootstrap_servers=servers) as producer:
             producer.send(topic, b"x", partition=0).result(10_000)
             producers = admin.describe_producers([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]

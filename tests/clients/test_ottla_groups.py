@@ -12,6 +12,7 @@ import confluent_kafka as ck
 import kafka
 import pytest
 from tests.clients.adapters.model import PATIENCE_S, Patience
+from tests.clients.conftest import Wait
 
 from ottla.client import (
     Admin,
@@ -35,6 +36,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "4",
 }
 PARTITIONS = 6
+BROKERS = ["broker"]
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +46,17 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def servers(broker: Broker) -> str:
-    return broker.bootstrap_servers
+def servers(address: str) -> str:
+    return address
 
 
 @pytest.fixture
-def topic(servers: str) -> str:
+def topic(servers: str, in_step: Wait) -> str:
     name = f"t-{uuid.uuid4().hex[:8]}"
     with Admin(bootstrap_servers=servers) as admin:
         created = admin.create_topics([NewTopic(name, PARTITIONS)])[name]
         assert not isinstance(created, KafkaError), created
+    in_step()
     return name
 
 
@@ -200,6 +203,7 @@ def way_id(way: dict[str, str]) -> str:
     return "-".join(way.values())
 
 
+@pytest.mark.three_nodes
 @pytest.mark.parametrize("way", EVERY_WAY, ids=way_id)
 def test_members_share_a_topic_come_and_go(servers: str, topic: str, way: dict[str, str]) -> None:
     group = f"g-{topic}"
@@ -279,6 +283,7 @@ def test_the_sticky_assignor_beside_kafka_python(servers: str, topic: str, first
             assert ours.partitions() <= before
 
 
+@pytest.mark.three_nodes
 def test_a_classic_member_and_one_of_the_new_protocol_in_one_group(servers: str, topic: str) -> None:
     group = f"g-{topic}"
     with ExitStack() as stack:
@@ -290,6 +295,7 @@ def test_a_classic_member_and_one_of_the_new_protocol_in_one_group(servers: str,
         poll_until(lambda: is_shared(classic, new), classic, new)
 
 
+@pytest.mark.three_nodes
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_static_member_comes_back_to_what_it_had(servers: str, topic: str, protocol: str) -> None:
     group = f"g-{topic}"
@@ -307,6 +313,7 @@ def test_a_static_member_comes_back_to_what_it_had(servers: str, topic: str, pro
         assert len(other.heard) == heard, "the other member was bothered"
 
 
+@pytest.mark.three_nodes
 def test_commits_positions_and_replay(servers: str, topic: str) -> None:
     produce(servers, topic, 12)
     tp = TopicPartition(topic, 0)

@@ -8,6 +8,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 from tests.clients.adapters.model import Patience
+from tests.clients.conftest import Wait
 
 from ottla.client import Admin, AsyncProducer, Consumer, NewTopic, Producer, TopicPartition
 from ottla.client.errors import ProducerFenced, StateError, TransactionAbortable, TransactionAborted
@@ -23,28 +24,39 @@ SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.replication.factor": "1",
 }
+BROKERS = ["version_1", "version_2"]
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["v1", "v2"])
-def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+def running(version: int) -> Iterator[Broker]:
     """A broker whose cluster has this version of transactions in force."""
-    with Broker(SETTINGS) as running:
-        with Admin(bootstrap_servers=running.bootstrap_servers) as admin:
-            admin.update_features({"transaction.version": request.param}, allow_downgrade=True)
-        yield running
+    with Broker(SETTINGS) as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.update_features({"transaction.version": version}, allow_downgrade=True)
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def version_1() -> Iterator[Broker]:
+    yield from running(1)
+
+
+@pytest.fixture(scope="module")
+def version_2() -> Iterator[Broker]:
+    yield from running(2)
 
 
 @pytest.fixture
-def servers(broker: Broker) -> str:
-    return broker.bootstrap_servers
+def servers(address: str) -> str:
+    return address
 
 
 @pytest.fixture
-def topic(servers: str) -> str:
+def topic(servers: str, in_step: Wait) -> str:
     name = f"t-{uuid.uuid4().hex[:8]}"
     with Admin(bootstrap_servers=servers) as admin:
         created = admin.create_topics([NewTopic(name, 2)])[name]
         assert not isinstance(created, KafkaError), created
+    in_step()
     return name
 
 
@@ -85,6 +97,7 @@ def test_the_version_in_force_is_spoken(servers: str, topic: str) -> None:
     assert epochs[1] - epochs[0] == (1 if level["transaction.version"] == 2 else 0)
 
 
+@pytest.mark.three_nodes
 def test_all_or_nothing(servers: str, topic: str) -> None:
     with producer(servers, f"x-{topic}") as ours:
         for number in range(3):
@@ -103,6 +116,7 @@ def test_all_or_nothing(servers: str, topic: str) -> None:
         assert sorted(read(servers, topic), key=repr) == [*expected, b"open"]
 
 
+@pytest.mark.three_nodes
 def test_an_empty_transaction_and_one_of_offsets_alone(servers: str, topic: str) -> None:
     with producer(servers, f"x-{topic}") as ours:
         with ours.transaction():
@@ -132,6 +146,7 @@ def test_what_is_dropped_by_an_abort_says_so(servers: str, topic: str) -> None:
     assert read(servers, topic) == [b"goes with the commit"]
 
 
+@pytest.mark.three_nodes
 def test_a_newer_producer_fences_an_older_one(servers: str, topic: str) -> None:
     with producer(servers, f"x-{topic}") as old:
         old.begin_transaction()
@@ -206,12 +221,14 @@ def test_closing_aborts_what_is_open(servers: str, topic: str) -> None:
     assert read(servers, topic) == []
 
 
+@pytest.mark.three_nodes
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_read_transform_write_exactly_once(servers: str, topic: str, protocol: str) -> None:
+def test_read_transform_write_exactly_once(servers: str, topic: str, in_step: Wait, protocol: str) -> None:
     """Two copiers share the work; one breaks off in the midst, several times."""
     source, target = topic, f"{topic}-copy"
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topics([NewTopic(target, 2)])
+    in_step()
     with Producer(bootstrap_servers=servers) as feeder:
         for number in range(200):
             feeder.send(source, b"%d" % number, partition=number % 2)
@@ -248,6 +265,7 @@ def test_read_transform_write_exactly_once(servers: str, topic: str, protocol: s
     assert sorted(copied, key=repr) == sorted((b"%d" % number for number in range(200)), key=repr)
 
 
+@pytest.mark.three_nodes
 def test_librdkafka_reads_ours_and_we_read_librdkafkas(servers: str, topic: str) -> None:
     with producer(servers, f"x-{topic}") as ours:
         with ours.transaction():

@@ -28,6 +28,7 @@ def test_a_codec_is_stored_as_the_client_chose_it(
     assert [record.content for record in found] == [(m.key, m.value, ()) for m in messages]
 
 
+@pytest.mark.three_nodes
 def test_keys_nulls_headers_and_timestamps_come_back(
     address: str, make_topic: MakeTopic, client: KafkaClient
 ) -> None:
@@ -47,6 +48,7 @@ def test_keys_nulls_headers_and_timestamps_come_back(
     assert [record.timestamp_ms for record in found] == [m.timestamp_ms for m in messages]
 
 
+@pytest.mark.three_nodes
 def test_a_partition_that_was_asked_for_gets_the_message(
     address: str, make_topic: MakeTopic, client: KafkaClient
 ) -> None:
@@ -88,6 +90,7 @@ def test_an_idempotent_producer_numbers_its_batches(
     assert [record.value for record in found] == [m.value for m in messages] * 2
 
 
+@pytest.mark.three_nodes
 def test_batches_over_several_partitions_keep_the_order_of_each_key(
     address: str, make_topic: MakeTopic, client: KafkaClient
 ) -> None:
@@ -108,6 +111,7 @@ def test_a_message_as_large_as_is_allowed(address: str, make_topic: MakeTopic, c
     assert [record.value for record in found] == [large.value, b"after"]
 
 
+@pytest.mark.three_nodes
 def test_a_message_that_is_too_large(address: str, make_topic: MakeTopic, client: KafkaClient) -> None:
     topic = make_topic()
     with pytest.raises(WriteFailed) as refused:
@@ -116,6 +120,7 @@ def test_a_message_that_is_too_large(address: str, make_topic: MakeTopic, client
     assert client.write(address, topic, [Message(b"small")])[0].offset == 0
 
 
+@pytest.mark.three_nodes
 def test_a_topic_is_made_by_writing_to_it(address: str, client: KafkaClient) -> None:
     topic = f"auto-{client.name}"
     assert client.write(address, topic, [Message(b"first")])[0].offset == 0

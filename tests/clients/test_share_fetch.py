@@ -9,54 +9,72 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.clients.conftest import Wait
 from tests.clients.test_ottla_client_cli import Cli
 from tests.interop.ottla_node import OttlaNode
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import Endpoint, RawClient
 from tests.support.share_closing import NOTHING, WHILE_CLOSING, close_elsewhere, told, told_while_closing
 from tests.support.share_member import ACCEPT, RELEASE, ShareMember, configure
 
 
+class Queue:
+    """A topic, a group that reads it from the beginning, and a client at the topic's leader."""
+
+    def __init__(self, somewhere: Endpoint, in_step: Wait) -> None:
+        self.topic, self.group = f"q-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
+        with RawClient(somewhere) as client:
+            # What the raw client writes is stamped years ago.
+            self._topic_id = client.create_topic_with_id(self.topic, retention_ms=-1)
+            configure(client, self.group, auto_offset_reset="earliest")
+            in_step()
+            self._leader = client.leader(self.topic)
+        self.client = RawClient(self._leader)
+
+    def write(self, *values: bytes) -> None:
+        self.client.write(self.topic, 0, values)
+
+    def member(self) -> ShareMember:
+        return ShareMember(self._leader, self.group, self.topic, self._topic_id)
+
+
 @pytest.fixture
-def queue(node: OttlaNode) -> Iterator[tuple[RawClient, str, str, uuid.UUID]]:
-    """A client, a group that reads from the beginning, a topic and its id."""
-    topic, group = f"q-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
-    with RawClient(node) as client:
-        topic_id = client.create_topic_with_id(topic)
-        configure(client, group, auto_offset_reset="earliest")
-        yield client, group, topic, topic_id
+def queue(nodes: dict[int, str], in_step: Wait) -> Iterator[Queue]:
+    made = Queue(Endpoint.of(nodes[1]), in_step)
+    with made.client:
+        yield made
 
 
-def test_records_are_shared_out_and_accepted_ones_are_done(node: OttlaNode, queue: Any) -> None:
-    client, group, topic, topic_id = queue
-    client.write(topic, 0, [b"a", b"b", b"c"])
-    first = ShareMember(node, group, topic, topic_id).join()
+@pytest.mark.three_nodes
+def test_records_are_shared_out_and_accepted_ones_are_done(queue: Queue) -> None:
+    queue.write(b"a", b"b", b"c")
+    first = queue.member().join()
     assert first.take() == {0: [[(0, 2, 1)], [b"a", b"b", b"c"]]}
-    second = ShareMember(node, group, topic, topic_id).join()
-    client.write(topic, 0, [b"d"])
+    second = queue.member().join()
+    queue.write(b"d")
     assert second.take() == {0: [[(3, 3, 1)], [b"d"]]}
     assert first.acknowledge({0: [(0, 1, ACCEPT), (2, 2, RELEASE)]}) == {0: "none"}
     assert second.take({0: [(3, 3, ACCEPT)]})[0][0] == [(2, 2, 2)]
     assert first.acknowledge({0: [(2, 2, ACCEPT)]}) == {0: "invalid_record_state"}
     assert second.acknowledge({0: [(2, 2, ACCEPT)]}) == {0: "none"}
-    client.write(topic, 0, [b"e"])
+    queue.write(b"e")
     assert first.take()[0][0] == [(4, 4, 1)]
 
 
-def test_a_member_that_vanishes_leaves_its_records_to_others(node: OttlaNode, queue: Any) -> None:
-    client, group, topic, topic_id = queue
-    client.write(topic, 0, [b"a", b"b"])
-    first = ShareMember(node, group, topic, topic_id).join()
-    second = ShareMember(node, group, topic, topic_id).join()
+@pytest.mark.three_nodes
+def test_a_member_that_vanishes_leaves_its_records_to_others(queue: Queue) -> None:
+    queue.write(b"a", b"b")
+    first = queue.member().join()
+    second = queue.member().join()
     first.take()
-    first.client.close()
+    first.close()
     assert second.take()[0][0] == [(0, 1, 2)]
 
 
-def test_a_member_that_closes_its_session_leaves_its_records_to_others(node: OttlaNode, queue: Any) -> None:
-    client, group, topic, topic_id = queue
-    client.write(topic, 0, [b"a", b"b"])
-    first = ShareMember(node, group, topic, topic_id).join()
-    second = ShareMember(node, group, topic, topic_id).join()
+@pytest.mark.three_nodes
+def test_a_member_that_closes_its_session_leaves_its_records_to_others(queue: Queue) -> None:
+    queue.write(b"a", b"b")
+    first = queue.member().join()
+    second = queue.member().join()
     first.take()
     first.fetch({0: [(0, 0, ACCEPT)]}, close=True)
     assert second.take()[0][0] == [(1, 1, 2)]
@@ -67,21 +85,19 @@ def test_what_a_member_is_told_that_closes_when_it_is_assigned(node: OttlaNode) 
     assert told_while_closing(node) == WHILE_CLOSING
 
 
+@pytest.mark.three_nodes
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_fetch_that_waits_acquires_nothing_for_a_closed_session(
-    node: OttlaNode, queue: Any, alone: bool
-) -> None:
+def test_a_fetch_that_waits_acquires_nothing_for_a_closed_session(queue: Queue, alone: bool) -> None:
     """Else the group would do without the records until their lock ends, as it does with Apache."""
-    client, group, topic, topic_id = queue
-    other = ShareMember(node, group, topic, topic_id)
+    other = queue.member()
     if not alone:
         other.join().fetch(wait_ms=0)
-    member = ShareMember(node, group, topic, topic_id).join()
+    member = queue.member().join()
     member.begin_fetch(60_000)
-    assert close_elsewhere(client, member) == "none"
+    assert close_elsewhere(queue.client, member) == "none"
     # Answered by the close and by nothing else: neither the time nor a record is there yet.
     assert told(member.end_fetch()) == NOTHING
-    client.write(topic, 0, [b"a"])
+    queue.write(b"a")
     if alone:
         other.join()
     assert other.take()[0][0] == [(0, 0, 1)]
@@ -119,26 +135,26 @@ def test_a_killed_broker_forgets_who_held_what_and_nothing_else(tmp_path: Path) 
         assert member.take()[0][0] == [(1, 1, 2), (3, 3, 1)]
 
 
-def test_the_lag_of_a_group_is_what_nobody_is_done_with(node: OttlaNode, queue: Any) -> None:
-    client, group, topic, topic_id = queue
-    client.write(topic, 0, [b"a", b"b", b"c"])
-    member = ShareMember(node, group, topic, topic_id).join()
+@pytest.mark.three_nodes
+def test_the_lag_of_a_group_is_what_nobody_is_done_with(address: str, queue: Queue) -> None:
+    queue.write(b"a", b"b", b"c")
+    member = queue.member().join()
     member.take()
     assert member.acknowledge({0: [(1, 2, ACCEPT)]}) == {0: "none"}
     # The first is still open, so the group starts there; the two behind it are done with.
-    described, lag = told_of(node, group)
-    assert described[topic][:3] == [0, 3, 1]
-    assert described[topic][3] is not None
-    assert lag[topic] == 1
+    described, lag = told_of(address, queue.group)
+    assert described[queue.topic][:3] == [0, 3, 1]
+    assert described[queue.topic][3] is not None
+    assert lag[queue.topic] == 1
     assert member.acknowledge({0: [(0, 0, ACCEPT)]}) == {0: "none"}
-    described, lag = told_of(node, group)
-    assert described[topic][2:] == [0, 0.0]
-    assert lag[topic] == 0
+    described, lag = told_of(address, queue.group)
+    assert described[queue.topic][2:] == [0, 0.0]
+    assert lag[queue.topic] == 0
 
 
-def told_of(node: OttlaNode, group: str) -> tuple[dict[str, list[Any]], dict[str, int]]:
+def told_of(address: str, group: str) -> tuple[dict[str, list[Any]], dict[str, int]]:
     """What `ottla group describe` and `ottla group lag` say."""
-    cli = Cli(node.address)
+    cli = Cli(address)
     columns = ("current_offset", "end_offset", "lag", "lag_seconds")
     described = json.loads(cli("group", "describe", group, "-o", "json")[0])[0]["partitions"]
     lags = json.loads(cli("group", "lag", group, "-o", "json")[0])

@@ -64,6 +64,7 @@ def test_a_committed_transaction_is_seen(address: str, make_topic: MakeTopic, ma
     assert read(address, topic) == [b"a", b"b"]
 
 
+@pytest.mark.three_nodes
 def test_an_aborted_transaction_is_not_seen(address: str, make_topic: MakeTopic, make: Make) -> None:
     topic = make_topic()
     producer = make()
@@ -74,6 +75,7 @@ def test_an_aborted_transaction_is_not_seen(address: str, make_topic: MakeTopic,
     assert read(address, topic, committed=False) == [b"kept", b"gone", b"gone too", b"kept as well"]
 
 
+@pytest.mark.three_nodes
 def test_all_partitions_or_none(address: str, make_topic: MakeTopic, make: Make) -> None:
     one, other = make_topic(3), make_topic(2)
     producer = make()
@@ -98,6 +100,7 @@ def test_a_transaction_of_nothing(address: str, make_topic: MakeTopic, make: Mak
     assert read(address, topic) == [b"after"]
 
 
+@pytest.mark.three_nodes
 def test_readers_stop_at_an_open_transaction(
     address: str, make_topic: MakeTopic, make: Make, kind: type[Transactional]
 ) -> None:
@@ -138,6 +141,7 @@ def test_many_transactions_in_a_row(address: str, make_topic: MakeTopic, make: M
 # ---- offsets --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.three_nodes
 def test_offsets_count_with_their_transaction(address: str, make_topic: MakeTopic, make: Make) -> None:
     topic = make_topic()
     group = f"group-{topic}"
@@ -165,6 +169,7 @@ def test_a_transaction_of_offsets_alone(address: str, make_topic: MakeTopic, mak
 # ---- zombies --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.three_nodes
 def test_a_zombie_cannot_commit(address: str, make_topic: MakeTopic, make: Make) -> None:
     topic = make_topic()
     name = f"zombie-{topic}"

@@ -56,6 +56,11 @@ class OttlaNode(ServerProcess):
             watch_stalls  # a heartbeat of two milliseconds: it costs, so only where it is read
         )
 
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address, by the name that a broker in the test's own process and a cluster have for theirs."""
+        return self.address
+
     def settings(self) -> dict[str, object]:
         """What is given with -X: listeners, then the caller's overrides."""
         listeners = f"PLAINTEXT://{HOST}:{self.wanted_port},CONTROLLER://{HOST}:{self.controller_port}"

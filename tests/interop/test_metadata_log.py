@@ -1,15 +1,22 @@
 """The metadata log and its snapshots, ours read by Kafka and Kafka's read by us."""
 
 import asyncio
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.interop.apache import ApacheKafka, run_tool
 from tests.unit.controller.test_controller import broker_up, create, with_controller
-from tests.unit.raft.support import format_directory, image_in
+from tests.unit.raft.support import format_directory, image_in, replay_snapshot
 
 from ottla.controller.controller import Controller
+from ottla.metadata.image import EMPTY_IMAGE, image_records
+from ottla.metadata.loader import MetadataLoader
+from ottla.metadata.snapshot import checkpoint_batches, parse_file_name, read_header, write_checkpoint
 from ottla.raft.metadata_log import MetadataLog, MetadataLogConfig
+from ottla.raft.snapshots import SnapshotReader
 
 pytestmark = pytest.mark.interop
 
@@ -41,16 +48,72 @@ def test_kafkas_dump_tool_reads_our_files(tmp_path: Path) -> None:
     assert "SnapshotFooter" in dump(tmp_path / "bootstrap.checkpoint")
 
 
-def test_kafkas_snapshots_say_what_its_log_says(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def kafkas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of Kafka's, with snapshots."""
+    data_dir = tmp_path_factory.mktemp("kafkas") / "data"
     settings = {"metadata.log.max.record.bytes.between.snapshots": 1}
-    with ApacheKafka(tmp_path / "data", settings) as kafka:
+    with ApacheKafka(data_dir, settings) as kafka:
         for number in range(3):
             kafka.tool("TopicCommand", "--create", "--topic", f"t.{number}", "--partitions", "3")
         kafka.tool("TopicCommand", "--delete", "--topic", "t.1")
-    log = MetadataLog.open(tmp_path / "data", MetadataLogConfig(), 1)
+        for entity in (("topics", "--entity-name", "t.2"), ("brokers", "--entity-default")):
+            key = "retention.ms" if entity[0] == "topics" else "log.retention.ms"
+            change = ("--alter", "--add-config", f"{key}=7000")
+            kafka.tool("ConfigCommand", "--entity-type", *entity, *change)
+    return data_dir
+
+
+def test_kafkas_snapshots_say_what_its_log_says(kafkas: Path) -> None:
+    log = MetadataLog.open(kafkas, MetadataLogConfig(), 1)
     assert len(log.snapshots) > 1, "it has written some"
     from_snapshot, from_log = image_in(log), image_in(log, with_snapshot=False)
     assert set(from_log.topics) == {"t.0", "t.2"}
     assert from_snapshot.offset == from_log.offset
     assert from_snapshot == from_log
     log.close()
+
+
+def test_a_snapshot_of_ours_is_made_of_what_kafkas_is_made_of(kafkas: Path, tmp_path: Path) -> None:
+    """The same batches with the same records in them.
+
+    No two nodes write the same bytes: each stamps the batches with its own time, and Kafka tells topics, configs and
+    features in the order of its hash maps.
+    """
+    newest = max(kafkas.joinpath(PARTITION).glob("*.checkpoint"))
+    reader, loader, header = SnapshotReader(newest), MetadataLoader(EMPTY_IMAGE), read_header(newest)
+    snapshot = parse_file_name(newest.name)
+    assert snapshot is not None
+    replay_snapshot(loader, snapshot, reader)
+    image = loader.image
+    ours = checkpoint_batches(
+        image_records(image),
+        metadata_version=image.metadata_version_or_throw,
+        epoch=image.epoch,
+        last_contained_log_timestamp_ms=image.timestamp_ms,
+        now_ms=1,
+        kraft_version=header.kraft_version,
+        voters=header.voters,
+    )
+    write_checkpoint(tmp_path / newest.name, ours)
+    assert told(dump(tmp_path / newest.name)) == told(dump(newest))
+
+
+def told(dumped: str) -> tuple[list[str], list[str]]:
+    """The batches of a snapshot in their order, and what its records say in none; but for when it was written."""
+    batches, records = [], []
+    for line in dumped.splitlines():
+        line = re.sub(r"CreateTime: \d+ ", "", line)
+        if line.startswith("baseOffset:"):
+            batches.append(re.sub(r"crc: \d+ ", "", line))
+        elif line.startswith("|"):
+            said, _, payload = re.sub(r"offset: \d+ ", "", line).partition("payload: ")
+            records.append(said + json.dumps(unordered(json.loads(payload))) if payload else said)
+    assert len(batches) == 3
+    return batches, sorted(records)
+
+
+def unordered(record: dict[str, Any]) -> dict[str, Any]:
+    if "features" in record["data"]:
+        record["data"]["features"].sort(key=lambda feature: feature["name"])
+    return record

@@ -10,7 +10,7 @@ import struct
 import uuid
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from tests.interop.process import ServerProcess, receive_frame
 from tests.interop.scripts.batches import HEADER, LOG_OVERHEAD, Batch, Rec
@@ -20,10 +20,25 @@ PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, INIT_PRODUC
 TIMEOUT_MS = 20_000
 
 
+class Endpoint(NamedTuple):
+    """Where a broker listens, for those who know no more of it."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, address: str) -> Endpoint:
+        """ "host:port"."""
+        host, _, port = address.rpartition(":")
+        return cls(host, int(port))
+
+
 class RawClient:
     """One connection to a broker."""
 
-    def __init__(self, node: ServerProcess, timeout_s: float = 30.0, port: int | None = None) -> None:
+    def __init__(
+        self, node: ServerProcess | Endpoint, timeout_s: float = 30.0, port: int | None = None
+    ) -> None:
         self.sock = socket.create_connection((node.host, port or node.port), timeout=timeout_s)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -120,6 +135,14 @@ class RawClient:
         assert found["error_code"] == "none", found
         offset: int = found["offset"]
         return offset
+
+    def leader(self, topic: str, partition: int = 0) -> Endpoint:
+        """Who leads a partition."""
+        answer = self.ask(METADATA, 1, {"topics": [{"name": topic}]})
+        (row,) = answer["topics"]
+        (leader,) = [p["leader_id"] for p in row["partitions"] if p["partition_index"] == partition]
+        (found,) = [broker for broker in answer["brokers"] if broker["node_id"] == leader]
+        return Endpoint(found["host"], found["port"])
 
     def producer_id(self) -> int:
         """A fresh id of an idempotent producer."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.interop.process import ServerProcess
 from tests.interop.scripts.entities import decode_response, encode_request
-from tests.support.raw_client import RawClient, uncompressed_batches
+from tests.support.raw_client import Endpoint, RawClient, uncompressed_batches
 
 FIND_COORDINATOR, HEARTBEAT, FETCH, ACKNOWLEDGE, ALTER_CONFIGS = 10, 76, 78, 79, 44
 GROUP_RESOURCE = 32
@@ -19,12 +19,17 @@ Runs = list[tuple[int, int, int]]
 
 
 class ShareMember:
-    """A member of a share group on a connection of its own."""
+    """A member of a share group on a connection of its own to the partitions' leader.
+
+    Where the group is coordinated by another broker, it has one to that as well.
+    """
 
     def __init__(
-        self, node: ServerProcess, group: str, topic: str, topic_id: uuid.UUID, partitions: int = 1
+        self, node: ServerProcess | Endpoint, group: str, topic: str, topic_id: uuid.UUID, partitions: int = 1
     ) -> None:
         self.client = RawClient(node)
+        self._leader_port = node.port
+        self._coordinator: RawClient | None = None
         self.group = group
         self.topic = topic
         self.topic_id = topic_id
@@ -36,9 +41,10 @@ class ShareMember:
     def join(self) -> ShareMember:
         """Until every partition is assigned."""
         deadline = time.monotonic() + DEADLINE_S
-        self.client.ask(FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": [self.group]})
         while time.monotonic() < deadline:
-            answer = self.client.ask(
+            if self._coordinator is None:
+                self._find_coordinator()
+            answer = (self._coordinator or self.client).ask(
                 HEARTBEAT,
                 1,
                 {
@@ -56,6 +62,20 @@ class ShareMember:
                     return self
             time.sleep(0.05)  # until the next heartbeat, as a member waits
         raise AssertionError(f"not assigned: {answer}")
+
+    def _find_coordinator(self) -> None:
+        """None as long as nobody is it: whoever is asked instead says so."""
+        answer = self.client.ask(FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": [self.group]})
+        found = answer["coordinators"][0]
+        if found["error_code"] == "none":
+            here = found["port"] == self._leader_port
+            self._coordinator = self.client if here else RawClient(Endpoint(found["host"], found["port"]))
+
+    def close(self) -> None:
+        """Vanish: nobody is told."""
+        self.client.close()
+        if self._coordinator is not None:
+            self._coordinator.close()
 
     def fetch(
         self,
