@@ -10,9 +10,9 @@ loop. Make it, start() when the log is loaded, and at the end stop(). Owned by t
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -57,6 +57,8 @@ from ottla.wire.messages.nodes import replication
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Q = TypeVar("Q")
+Serve = Callable[["Controller", Q, RequestContext], Coroutine[Any, Any, T]]
 
 OWNER = "controller"
 TICK_INTERVAL_S = 1.0
@@ -89,6 +91,20 @@ class MetadataQuorum(MetadataAppender, Protocol):
 
     async def upgrade_kraft_version(self, level: int, *, validate_only: bool = False) -> int | None:
         """Appends what raises the version, or only says whether it would; KafkaError if it cannot be."""
+
+
+def _refusing(serve: Serve[Q, T]) -> Serve[Q, T]:
+    """Answers a request that is refused as a whole in its own form."""
+
+    @wraps(serve)
+    async def served(controller: "Controller", request: Q, context: RequestContext) -> T:
+        try:
+            return await serve(controller, request, context)
+        except KafkaError as error:
+            refused: T = refusal(request, context.api_version, error.code, error.message)
+            return refused
+
+    return served
 
 
 class Controller:
@@ -296,70 +312,58 @@ class Controller:
 
     # --- topics
 
+    @_refusing
     async def create_topics(
         self, request: topic_messages.CreateTopicsRequest, context: RequestContext
     ) -> topic_messages.CreateTopicsResponse:
-        try:
-            _check_time(request.timeout_ms)
-            return await self._decide(topics.create_topics, request, context, self._sources)
-        except KafkaError as error:
-            return _refused(request, context, error)
+        _check_time(request.timeout_ms)
+        return await self._decide(topics.create_topics, request, context, self._sources)
 
+    @_refusing
     async def delete_topics(
         self, request: topic_messages.DeleteTopicsRequest, context: RequestContext
     ) -> topic_messages.DeleteTopicsResponse:
-        try:
-            _check_time(request.timeout_ms)
-            return await self._decide(topics.delete_topics, request, context)
-        except KafkaError as error:
-            return _refused(request, context, error)
+        _check_time(request.timeout_ms)
+        return await self._decide(topics.delete_topics, request, context)
 
+    @_refusing
     async def create_partitions(
         self, request: topic_messages.CreatePartitionsRequest, context: RequestContext
     ) -> topic_messages.CreatePartitionsResponse:
-        try:
-            _check_time(request.timeout_ms)
-            return await self._decide(topics.create_partitions, request, self._sources)
-        except KafkaError as error:
-            return _refused(request, context, error)
+        _check_time(request.timeout_ms)
+        return await self._decide(topics.create_partitions, request, self._sources)
 
     # --- configuration and features
 
+    @_refusing
     async def incremental_alter_configs(
         self, request: config_messages.IncrementalAlterConfigsRequest, context: RequestContext
     ) -> config_messages.IncrementalAlterConfigsResponse:
-        try:
-            return await self._decide(configuration_control.incremental_alter_configs, request, context)
-        except KafkaError as error:
-            return _refused(request, context, error)
+        return await self._decide(configuration_control.incremental_alter_configs, request, context)
 
+    @_refusing
     async def alter_configs(
         self, request: config_messages.AlterConfigsRequest, context: RequestContext
     ) -> config_messages.AlterConfigsResponse:
-        try:
-            return await self._decide(configuration_control.alter_configs, request, context)
-        except KafkaError as error:
-            return _refused(request, context, error)
+        return await self._decide(configuration_control.alter_configs, request, context)
 
+    @_refusing
     async def update_features(
         self, request: feature_messages.UpdateFeaturesRequest, context: RequestContext
     ) -> feature_messages.UpdateFeaturesResponse:
         wanted = feature_control.kraft_version_upgrade(request)
-        try:
-            version = await self._kraft_version(wanted)
-            if wanted is not None and not request.validate_only:
-                tried = await self._submit(
-                    lambda rules: feature_control.update_features(
-                        rules, request, context, version
-                    ).without_records()
-                )
-                if tried.error_code:
-                    return tried
-                # Its records come before the one that whoever asked waits for.
-                await self.raft.upgrade_kraft_version(wanted)
-            return await self._decide(feature_control.update_features, request, context, version)
-        except KafkaError as error:
-            return _refused(request, context, error)
+        version = await self._kraft_version(wanted)
+        if wanted is not None and not request.validate_only:
+            tried = await self._submit(
+                lambda rules: feature_control.update_features(
+                    rules, request, context, version
+                ).without_records()
+            )
+            if tried.error_code:
+                return tried
+            # Its records come before the one that whoever asked waits for.
+            await self.raft.upgrade_kraft_version(wanted)
+        return await self._decide(feature_control.update_features, request, context, version)
 
     async def _kraft_version(self, wanted: int | None) -> KRaftVersion:
         """The quorum's version, and what the quorum says to another."""
@@ -373,6 +377,7 @@ class Controller:
 
     # --- brokers
 
+    @_refusing
     async def register_broker(
         self, request: lifecycle.BrokerRegistrationRequest, context: RequestContext
     ) -> lifecycle.BrokerRegistrationResponse:
@@ -399,18 +404,16 @@ class Controller:
         except KafkaError as error:
             if error.code is not ErrorCode.NOT_CONTROLLER:  # which it asks next
                 logger.warning("broker %d is not registered: %s", request.broker_id, error)
-            return _refused(request, context, error)
+            raise
         logger.info("broker %d is registered with epoch %d", request.broker_id, response.broker_epoch)
         return response
 
+    @_refusing
     async def broker_heartbeat(
         self, request: lifecycle.BrokerHeartbeatRequest, context: RequestContext
     ) -> lifecycle.BrokerHeartbeatResponse:
         heartbeats = self.heartbeats
-        try:
-            decision = await self._change_broker(partial(self._heartbeat, request))
-        except KafkaError as error:
-            return _refused(request, context, error)
+        decision = await self._change_broker(partial(self._heartbeat, request))
         if decision.state is BrokerControlState.CONTROLLED_SHUTDOWN:
             heartbeats.set_controlled_shutdown_offset(request.broker_id, self.image.offset)
         elif decision.state is BrokerControlState.SHUTDOWN_NOW:
@@ -429,62 +432,48 @@ class Controller:
         )
         return result
 
+    @_refusing
     async def unregister_broker(
         self, request: lifecycle.UnregisterBrokerRequest, context: RequestContext
     ) -> lifecycle.UnregisterBrokerResponse:
         heartbeats = self.heartbeats
-        try:
-            response = await self._change_broker(
-                lambda rules: cluster_control.unregister_broker(rules, request)
-            )
-        except KafkaError as error:
-            return _refused(request, context, error)
+        response = await self._change_broker(lambda rules: cluster_control.unregister_broker(rules, request))
         heartbeats.remove(request.broker_id)
         return response
 
+    @_refusing
     async def register_controller(
         self, request: lifecycle.ControllerRegistrationRequest, context: RequestContext
     ) -> lifecycle.ControllerRegistrationResponse:
-        try:
-            return await self._decide(cluster_control.register_controller, request)
-        except KafkaError as error:
-            return _refused(request, context, error)
+        return await self._decide(cluster_control.register_controller, request)
 
+    @_refusing
     async def assign_replicas_to_dirs(
         self, request: lifecycle.AssignReplicasToDirsRequest, context: RequestContext
     ) -> lifecycle.AssignReplicasToDirsResponse:
-        try:
-            return await self._decide(cluster_control.assign_replicas_to_dirs, request)
-        except KafkaError as error:
-            return _refused(request, context, error)
+        return await self._decide(cluster_control.assign_replicas_to_dirs, request)
 
+    @_refusing
     async def allocate_producer_ids(
         self, request: producers.AllocateProducerIdsRequest, context: RequestContext
     ) -> producers.AllocateProducerIdsResponse:
-        try:
-            return await self._decide(cluster_control.allocate_producer_ids, request)
-        except KafkaError as error:
-            return _refused(request, context, error)
+        return await self._decide(cluster_control.allocate_producer_ids, request)
 
     # --- partitions
 
+    @_refusing
     async def alter_partition(
         self, request: replication.AlterPartitionRequest, context: RequestContext
     ) -> replication.AlterPartitionResponse:
-        try:
-            return await self._decide(replication_control.alter_partition, request, context)
-        except KafkaError as error:
-            return _refused(request, context, error)
+        return await self._decide(replication_control.alter_partition, request, context)
 
+    @_refusing
     async def elect_leaders(
         self, request: replication.ElectLeadersRequest, context: RequestContext
     ) -> replication.ElectLeadersResponse:
-        try:
-            if request.topic_partitions != []:
-                _check_time(request.timeout_ms)
-            return await self._elect_leaders(request)
-        except KafkaError as error:
-            return _refused(request, context, error)
+        if request.topic_partitions != []:
+            _check_time(request.timeout_ms)
+        return await self._elect_leaders(request)
 
     async def _elect_leaders(
         self, request: replication.ElectLeadersRequest
@@ -505,15 +494,13 @@ class Controller:
     ) -> ControllerResult[replication.ElectLeadersResponse]:
         return replication_control.elect_leaders(rules, request, piece)
 
+    @_refusing
     async def alter_partition_reassignments(
         self, request: replication.AlterPartitionReassignmentsRequest, context: RequestContext
     ) -> replication.AlterPartitionReassignmentsResponse:
-        try:
-            if request.topics:
-                _check_time(request.timeout_ms)
-            return await self._decide(replication_control.alter_partition_reassignments, request)
-        except KafkaError as error:
-            return _refused(request, context, error)
+        if request.topics:
+            _check_time(request.timeout_ms)
+        return await self._decide(replication_control.alter_partition_reassignments, request)
 
     async def list_partition_reassignments(
         self, request: replication.ListPartitionReassignmentsRequest, context: RequestContext
@@ -606,8 +593,3 @@ def _check_time(timeout_ms: int) -> None:
     """Who gives no time has run out of it before anything is done, as with Kafka."""
     if timeout_ms <= 0:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-
-
-def _refused(request: Any, context: RequestContext, error: KafkaError) -> Any:
-    """The answer to a request that is refused as a whole."""
-    return refusal(request, context.api_version, error.code, error.message)

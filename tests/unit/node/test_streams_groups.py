@@ -6,12 +6,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.interop.process import receive_frame, wait_until
 from tests.interop.scripts.entities import ZERO_ID, decode_response, encode_request
 from tests.interop.scripts.streams_members import NOTHING_SAID, internal, sub, topology
 
 from ottla.client.admin.types import NewTopic
 from ottla.client.blocking import Admin
+from ottla.controller.controller import Controller
+from ottla.controller.result import RequestContext
 from ottla.testing import Broker
 
 HEARTBEAT, DESCRIBE, FIND, METADATA, UPDATE_FEATURES = 88, 89, 10, 3, 57
@@ -109,6 +112,28 @@ def test_internal_topics_are_made_and_the_group_outlives_a_stop(tmp_path: Path) 
         assert again["status"] == []
         after = link.describe()
         assert (after["members"], after["group_epoch"]) == (before["members"], before["group_epoch"])
+
+
+def test_internal_topics_are_asked_for_in_the_name_of_the_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a principal it goes in an envelope, and is asked again over a change of controller."""
+    asked: list[RequestContext] = []
+    create_topics = Controller.create_topics
+
+    async def noted(controller: Controller, request: Any, context: RequestContext) -> Any:
+        asked.extend(context for topic in request.topics if topic.name == "g-store-changelog")
+        return await create_topics(controller, request, context)
+
+    monkeypatch.setattr(Controller, "create_topics", noted)
+    with Broker(QUICK, tmp_path) as broker:
+        create(broker, 1)
+        with linked(broker) as link:
+            link.join(topology(sub("0", ["in"], changelogs=[internal("g-store-changelog")])))
+            wait_until(lambda: link.partitions("g-store-changelog") == 1, 20, "the topic")
+    (context,) = asked
+    assert context.principal is not None
+    assert context.client_address == bytes([127, 0, 0, 1])
 
 
 def test_a_topic_that_cannot_be_made_is_told(tmp_path: Path) -> None:

@@ -479,7 +479,7 @@ def streams_group_heartbeat(
     decided = groups.write(
         groups.partition_for(request.group_id), partial(_decide_streams_heartbeat, caller_of(ctx), request)
     )
-    return decided.map(partial(_answer_streams_heartbeat, ctx), _failed_streams_heartbeat)
+    return decided.map(partial(_answer_streams_heartbeat, ctx, request), _failed_streams_heartbeat)
 
 
 def _failed_streams_heartbeat(error: KafkaError) -> StreamsGroupHeartbeatResponse:
@@ -496,12 +496,14 @@ def _decide_streams_heartbeat(
     return machine.streams.heartbeat(caller, request, now_ms)
 
 
-def _answer_streams_heartbeat(ctx: Context, outcome: HeartbeatOutcome) -> StreamsGroupHeartbeatResponse:
-    """Have the missing topics made, and say of which that did not work."""
+def _answer_streams_heartbeat(
+    ctx: Context, request: StreamsGroupHeartbeatRequest, outcome: HeartbeatOutcome
+) -> StreamsGroupHeartbeatResponse:
+    """Have the missing topics made in the member's name, and say of which that did not work."""
     response, topics = outcome
     if topics:
         retry_ms = response.heartbeat_interval_ms * RETRY_HEARTBEATS
-        ctx.node.streams_topics.create(topics, retry_ms, ctx.now_ms)
+        ctx.node.streams_topics.create(topics, retry_ms, ctx.now_ms, ctx.decision(request))
         failures = ctx.node.streams_topics.failures(topics, ctx.now_ms)
         if failures:
             _add_failures(response, failures)
