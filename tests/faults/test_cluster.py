@@ -107,6 +107,17 @@ def test_topics_spread_and_outlive_their_controllers(cluster: Processes) -> None
         wait_until(all_have_the_log, TIMEOUT_S, "every voter to have what is committed")
 
 
+def test_where_nobody_listens_there_is_no_leader_to_wait_for(tmp_path: Path) -> None:
+    """The port of one that was killed refuses connections: nobody waits for the fetch time-out."""
+    settings = {"controller.quorum.fetch.timeout.ms": 10 * 60 * 1000}
+    with Processes(tmp_path, controllers=3, brokers=1, settings=settings) as cluster:
+        create(cluster, "before")
+        active = cluster.active_controller()
+        cluster.kill(active)
+        create(cluster, "after")
+        assert cluster.active_controller() != active
+
+
 def test_a_broker_goes_and_comes_back(tmp_path: Path) -> None:
     with Processes(tmp_path, combined=3) as cluster:
         create(cluster, "orders")

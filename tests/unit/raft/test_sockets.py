@@ -1,14 +1,17 @@
 """Three drivers over sockets and a NodeClient each: what the network in memory does not show."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from tests.unit.raft.quorum import LISTENER, TIMEOUTS, is_committed, key, until
 from tests.unit.raft.support import CLUSTER_ID, MV, Listener, frames, topic
 
+from ottla.metadata.records import TopicRecord
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import SystemClock
 from ottla.net.nodes import NodeClient, NodeClientSettings
@@ -37,6 +40,9 @@ class SocketNode:
         self._server: asyncio.Server | None = None
         self._client: NodeClient | None = None
         self._connections: set[asyncio.StreamWriter] = set()
+        # What becomes of an answer on its way; of one that is not whole nothing more comes.
+        self.spoil: Callable[[bytes], bytes] | None = None
+        self.spoilt = 0
 
     @property
     def voter(self) -> VoterNode:
@@ -74,7 +80,14 @@ class SocketNode:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
-                writer.write(await self._answer(await reader.readexactly(size)))
+                answer = await self._answer(await reader.readexactly(size))
+                if self.spoil is not None:
+                    whole, answer = len(answer), self.spoil(answer)
+                    self.spoilt += 1
+                    if len(answer) < whole:
+                        writer.write(answer)
+                        break
+                writer.write(answer)
         self._connections.discard(writer)
         writer.close()
 
@@ -118,6 +131,60 @@ def test_a_quorum_over_sockets_survives_its_leader(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
+def cut(answer: bytes) -> bytes:
+    return answer[: len(answer) // 2]
+
+
+def twice(answer: bytes) -> bytes:
+    return answer + answer
+
+
+def of_another_request(answer: bytes) -> bytes:
+    return answer[:4] + bytes([answer[4] ^ 1]) + answer[5:]
+
+
+def endless(answer: bytes) -> bytes:
+    return b"\x7f\xff\xff\xff" + answer[4:]
+
+
+def negative(answer: bytes) -> bytes:
+    return b"\xff\xff\xff\xff" + answer[4:]
+
+
+def noise(answer: bytes) -> bytes:
+    return answer[:8] + Random(len(answer)).randbytes(len(answer) - 8)
+
+
+@pytest.mark.parametrize("spoil", [cut, twice, of_another_request, endless, negative, noise])
+def test_answers_that_are_spoilt_on_their_way(
+    tmp_path: Path, spoil: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of one of three: the other two go on, and it takes part again afterwards."""
+
+    async def work() -> None:
+        nodes = [SocketNode(n, tmp_path / f"node-{n}") for n in (1, 2, 3)]
+        for node in nodes:
+            await node.listen()
+        voters = VoterSet.of(*(node.voter for node in nodes))
+        for node in nodes:
+            format_metadata(node.directory, now_ms=1, voters=voters)
+            await node.start()
+        liar = await written(nodes, [MV])
+        liar.spoil = spoil
+        others = [node for node in nodes if node is not liar]
+        await until(lambda: any(node.raft.is_leader for node in others))
+        await written(others, [topic("meanwhile")])
+        assert liar.spoilt
+        liar.spoil = None
+        await until(lambda: all("meanwhile" in node.listener.image.topics for node in nodes))
+        assert not any(node.listener.failures for node in nodes)
+        for node in nodes:
+            await node.stop()
+
+    asyncio.run(work())
+    assert not [r for r in caplog.records if r.exc_info]
+
+
 async def written(nodes: list[SocketNode], records: list[Any]) -> SocketNode:
     """Appended by the leader among these, once there is one, and committed."""
     found: list[SocketNode] = []
@@ -126,8 +193,11 @@ async def written(nodes: list[SocketNode], records: list[Any]) -> SocketNode:
         found[:] = [node for node in nodes if node.raft.is_leader]
         return bool(found)
 
+    topics = {record.name for record in records if isinstance(record, TopicRecord)}
     while True:
         await until(led)
+        if topics and topics <= found[0].listener.image.topics.keys():
+            return found[0]  # an attempt before was not in vain: its leader did not live to see it
         last = found[0].raft.append(frames(*records))
         if await is_committed(found[0].raft, last):
             return found[0]

@@ -99,6 +99,7 @@ class Log:
         "_after_max_ms",
         "_before_max_ms",
         "_codec",
+        "_failure",
         "_first_unstable",
         "_lock",
         "_noted",
@@ -151,6 +152,8 @@ class Log:
         self.recovery_point = max(loaded.recovery_point, loaded.log_start_offset)
         self.last_flush_ms = now_ms
         self.failed = False
+        # What failed first, for whoever comes later: a thread may have seen it before the loop hears of it.
+        self._failure: Exception | None = None
         # Called on the loop after a roll, with the offset up to which a flush is due.
         self.on_roll: Callable[[Log, int], None] | None = None
         # Called once, from whatever thread saw the disk fail.
@@ -785,7 +788,8 @@ class Log:
 
     def _require_online(self) -> None:
         if self.failed:
-            raise StorageError(self.dir.parent, f"{self.dir.parent} is offline after an I/O error")
+            why = "" if self._failure is None else f": {self._failure}"
+            raise StorageError(self.dir.parent, f"{self.dir.parent} is offline after an I/O error{why}")
 
     def _fail(self, action: str, error: Exception) -> KafkaError:
         """Marks the log failed; the error to raise. For want of a descriptor nothing is marked."""
@@ -796,6 +800,8 @@ class Log:
     def _fail_for_good(self, action: str, error: Exception) -> StorageError:
         """The same where something was begun that could not be finished."""
         first = not self.failed
+        if first:
+            self._failure = error
         self.failed = True
         if first and self.on_failure is not None:
             self.on_failure(self, error)

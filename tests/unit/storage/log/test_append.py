@@ -455,7 +455,7 @@ def test_a_failed_write_is_never_acknowledged_and_stops_the_log(
     assert caught.value.log_dir == log.dir.parent
     monkeypatch.undo()
     for action in (lambda: append(log, b"x"), lambda: log.read(0, 100, 1), lambda: log.flush(now_ms=NOW)):
-        with pytest.raises(StorageError, match="offline"):
+        with pytest.raises(StorageError, match=r"offline after an I/O error: .*Input/output error"):
             action()
     assert len(failures) == 1
     assert log.log_end_offset == 1
