@@ -106,6 +106,7 @@ class Node:
         if logs is not None:
             await self._start_broker(logs)
         self._stalls.start()
+        self._stops.append(self._stop_measuring)
 
     def interrupt(self) -> None:
         """Whoever starts the node wants it to stop: what the start waits for is not waited for any longer.
@@ -220,6 +221,9 @@ class Node:
 
     async def _close_sockets(self) -> None:
         self.sockets.close()
+
+    async def _stop_measuring(self) -> None:
+        self._stalls.stop()
 
     async def _stop_broker(self) -> None:
         self._stalls.stop()
