@@ -1,14 +1,15 @@
 """`python -m bench [part ...]`: Apache Kafka and Ottla side by side; a table on stdout, JSON into bench/out/.
 
 Parts: produce fetch latency start partitions tools stalls commits load heartbeats settle
-classic-heartbeats classic-settle classic-many transactions spark spark-scale (all of these, if none is named), and
-spark-100m, which takes 12 GB of disk and is run only by name. `--quick` for a coarse look in a fraction of the time,
-`--apache-partitions` to put Apache through the ten thousand partitions too.
+classic-heartbeats classic-settle classic-many transactions quorum spark spark-scale (all of these, if none is
+named), and spark-100m, which takes 12 GB of disk and is run only by name. `--quick` for a coarse look in a fraction
+of the time, `--apache-partitions` to put Apache through the ten thousand partitions too.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import shutil
 import subprocess
@@ -17,11 +18,13 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import ottla
 from bench import (
     classic_groups,
     consumer_groups,
     lifecycle,
     offsets,
+    quorum,
     raw,
     spark,
     spark_scale,
@@ -47,11 +50,13 @@ PARTS: dict[str, Callable[..., None]] = {
     "classic-settle": classic_groups.settle,
     "classic-many": classic_groups.many,
     "transactions": transactions.transactions,
+    "quorum": quorum.quorum,
     "spark": spark.spark,
     "spark-scale": spark_scale.scale,
     "spark-100m": spark_scale.hundred_million,
 }
 ONLY_BY_NAME = {"spark-100m"}
+PACKAGE = Path(ottla.__file__).parent
 
 
 def main() -> None:
@@ -67,6 +72,8 @@ def main() -> None:
     where = Path(tempfile.mkdtemp(prefix="ottla-bench-", dir=options.dir))
     report = Report()
     failed: list[str] = []
+    # As pip leaves it behind: a checkout in which nobody may write bytecode would compile itself at every start.
+    compileall.compile_dir(PACKAGE, quiet=1)
     print(
         f"load of the machine before: {os.getloadavg()[0]:.1f}; only ratios from one run mean anything\n{HEAD}"
     )

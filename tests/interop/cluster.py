@@ -15,14 +15,15 @@ static voters (`controller.quorum.voters`, kraft.version 0); `voters_in_log=True
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tests.interop.apache import java_command, random_cluster_id, run_tool, write_properties
+from tests.interop.apache import SMALL_HEAP, java_command, random_cluster_id, run_tool, write_properties
 from tests.interop.ottla_node import OTTLA
 from tests.interop.process import HOST, ServerProcess, free_ports, wait_until
 from tests.support.raw_client import METADATA, RawClient
@@ -104,12 +105,23 @@ class ClusterNode(ServerProcess):
 
     def command(self) -> list[str]:
         if self.kind == "apache":
-            return java_command("kafka.Kafka", str(self.config_path))
+            return java_command("kafka.Kafka", str(self.config_path), jvm=self.cluster.jvm)
         return [str(OTTLA), "serve", "--config", str(self.config_path)]
 
     def environment(self) -> dict[str, str]:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("KAFKA_")}
-        return {**inherited, "PYTHONUNBUFFERED": "1"}
+        watch = {"OTTLA_STALL_REPORT": str(self.stall_path)} if self.cluster.watch_stalls else {}
+        return {**inherited, **watch, "PYTHONUNBUFFERED": "1"}
+
+    @property
+    def stall_path(self) -> Path:
+        """Where an Ottla node writes how long its loop stood still, when it ends."""
+        return self.work_dir / f"stalls-{self.starts}.json"
+
+    def stalls(self) -> list[dict[str, float]]:
+        """What every start that ended cleanly, and was watched, has reported."""
+        paths = sorted(self.work_dir.glob("stalls-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
+        return [json.loads(path.read_text()) for path in paths]
 
     def is_ready(self) -> bool:
         """A broker lists itself; a controller answers at all (which of them leads is the quorum's matter)."""
@@ -153,7 +165,10 @@ class Cluster:
         *,
         voters_in_log: bool = False,
         joining: Collection[int] = (),
+        jvm: Sequence[str] = SMALL_HEAP,
     ) -> None:
+        self.jvm = tuple(jvm)
+        self.watch_stalls = False  # by the nodes that are started from then on; it costs
         self.cluster_id = random_cluster_id()
         self.overrides = dict(overrides or {})
         self.voters_in_log = voters_in_log
