@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -21,6 +22,7 @@ METADATA, METADATA_VERSION = 3, 9
 ANSWER_MS = 60_000
 # A response's correlation id and the tags of its header.
 RESPONSE_HEADER_BYTES = 5
+METADATA_LOG = "__cluster_metadata-0"
 TOPIC_PARTITIONS = 1_000
 PATIENCE_S = 180.0
 # Seldom: what is asked for is everything there is.
@@ -66,7 +68,7 @@ def create(link: Connection, topics: Iterable[str], partitions: int = 1) -> None
 
 
 def fill(cluster: Cluster, count: int) -> None:
-    """So many partitions, a third of them on each broker; returns when every broker knows all their leaders."""
+    """So many partitions, a third of them on each broker; returns when every broker serves its own."""
     with connection(cluster[BROKERS[0]]) as link:
         for number in range(count // TOPIC_PARTITIONS):
             create(link, [f"many-{number}"], TOPIC_PARTITIONS)
@@ -74,9 +76,20 @@ def fill(cluster: Cluster, count: int) -> None:
 
 
 def all_led(cluster: Cluster, count: int) -> None:
-    """Wait until every broker that runs knows a leader of so many partitions."""
+    """Wait until every broker that runs knows so many partitions, all with a leader, and has the logs of its own.
+
+    Apache tells clients of a leader before it has made the log.
+    """
     for broker in cluster.brokers():
-        wait_until(lambda broker=broker: led(broker) == count, PATIENCE_S, "all leaders", POLL_S)
+        wait_until(lambda broker=broker: _serves(broker, count), PATIENCE_S, "all leaders", POLL_S)
+
+
+def _serves(broker: ClusterNode, count: int) -> bool:
+    leaders = [partition.leader_id for partition in partitions_of(broker)]
+    logs = sum(
+        name.rpartition("-")[2].isdigit() for name in os.listdir(broker.data_dir) if name != METADATA_LOG
+    )
+    return len(leaders) == count and -1 not in leaders and leaders.count(broker.node_id) <= logs
 
 
 def partitions_of(broker: ClusterNode) -> list[MetadataResponsePartition]:
@@ -85,8 +98,3 @@ def partitions_of(broker: ClusterNode) -> list[MetadataResponsePartition]:
         payload = link.ask(encode_request(METADATA, METADATA_VERSION, {"topics": None}, client_id="bench"))
     answer, _ = decode(MetadataResponse, payload, METADATA_VERSION, RESPONSE_HEADER_BYTES)
     return [partition for topic in answer.topics for partition in topic.partitions]
-
-
-def led(broker: ClusterNode) -> int:
-    """How many partitions this broker knows a leader of."""
-    return sum(partition.leader_id >= 0 for partition in partitions_of(broker))

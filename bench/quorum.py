@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,13 +84,23 @@ class Figures:
 
 
 def quorum(report: Report, where: Path, quick: bool = False) -> None:
-    """Everything beside Apache, then our own stalls."""
+    """Everything beside Apache, then our own stalls, which are worth their figures even if the first has failed."""
     size = QUICK if quick else Size()
+    failed: list[Exception] = []
+    for rows in (beside_apache(where, size), quorum_stalls.rows(where / "stalls", size.partitions)):
+        try:
+            for row in rows:
+                report.add(row)
+        except (AssertionError, OSError, subprocess.SubprocessError) as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+
+
+def beside_apache(where: Path, size: Size) -> Iterator[Row]:
+    """One cluster after the other."""
     found = {kind: measure(kind, where, size) for kind in ("apache", "ottla")}
-    for row in rows_of(found["apache"], found["ottla"], size):
-        report.add(row)
-    for row in quorum_stalls.rows(where / "stalls", size.partitions):
-        report.add(row)
+    yield from rows_of(found["apache"], found["ottla"], size)
 
 
 def measure(kind: str, where: Path, size: Size) -> Figures:

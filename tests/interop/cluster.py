@@ -120,7 +120,8 @@ class ClusterNode(ServerProcess):
 
     def stalls(self) -> list[dict[str, float]]:
         """What every start that ended cleanly, and was watched, has reported."""
-        return [json.loads(path.read_text()) for path in sorted(self.work_dir.glob("stalls-*.json"))]
+        paths = sorted(self.work_dir.glob("stalls-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
+        return [json.loads(path.read_text()) for path in paths]
 
     def is_ready(self) -> bool:
         """A broker lists itself; a controller answers at all (which of them leads is the quorum's matter)."""
