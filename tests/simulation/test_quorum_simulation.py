@@ -1,76 +1,102 @@
-"""The quorum under everything that can fail at once: three or five voters and two observers, with the real core.
+"""The quorum under everything that can fail at once: three or five voters and two observers.
 
-Messages are dropped, late, doubled and overtaken, links cut in one direction or both; nodes crash in the middle of what
-they do and lose what was not flushed, disks are slow, clocks differ; voters are added and removed, snapshots taken,
-disks replaced, leaders stopped in order. What must hold after every event is in raft_checker. When the faults stop,
-there is a leader within ten election time-outs, and everybody has the same log soon after. A failure names its seed.
+Every node runs the real core and the real ImageLoader, every controller of them the real Controller. Messages are
+dropped, late, doubled and overtaken, links cut in one direction or both; nodes crash in the middle of what they do and
+lose what was not flushed, disks are slow or die, clocks differ, loops are busy; voters are added and removed, snapshots
+taken, disks replaced, leaders stopped in order. Meanwhile brokers register, send heartbeats and go, topics are made and
+changed; sometimes a controller of another implementation is among them, and leaves transactions open.
+
+What must hold after every event is in raft_checker and metadata_checker. When the faults stop, there is a leader within
+ten election time-outs; soon after everybody has the same log and the same image, every controller is registered,
+whoever asked has an answer, and every partition has a leader that can have one. A failure names its seed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from tests.simulation.raft_stage import CLUSTER_ID, Listener, RaftCluster, RaftNode, Weather
+from tests.simulation.quorum_clients import Clients
+from tests.simulation.quorum_process import Programs
+from tests.simulation.raft_stage import CLUSTER_ID, RaftCluster, RaftNode, Weather
 from tests.simulation.stage import Violation, seeds, simulate
+from tests.support.raft_log import batch_view
 
-from ottla.metadata.snapshot import SnapshotId
+from ottla.controller.controller import Controller
+from ottla.controller.rules import ClusterRules
+from ottla.controller.runtime import ControllerRuntime
+from ottla.metadata.image import ClusterImage, image_records
+from ottla.metadata.loader import MetadataLoader
+from ottla.metadata.snapshot import bootstrap_records, write_bootstrap
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.raft.core import RaftCore, Ready
-from ottla.raft.voters import QuorumHistory, ReplicaKey
+from ottla.raft.image_loader import ImageLoader
+from ottla.raft.voters import QuorumHistory
 from ottla.wire.messages.nodes import raft as m
 
 SEEDS, BLOCKS = 1_000, 10
-FAULTS_MS = 20_000
+FAULTS_MS = 15_000
 LEADER_WITHIN = 10  # election time-outs
-SETTLED_WITHIN = 10
+# A controller may have to wait for its next attempt to register, a broker for the end of a session.
+SETTLED_WITHIN_MS = 60_000
+LOOK_EVERY_MS = 100
+FORMATTED, UNFORMATTED = "formatted", "unformatted"
 
 
-class RaftLife:
-    """One seed: a cluster, its faults, and what it has answered."""
+class QuorumLife:
+    """One seed: a cluster, its clients and its faults."""
 
     def __init__(
         self,
         seed: int,
+        place: Path,
         *,
         core_type: type[RaftCore] = RaftCore,
         node_type: type[RaftNode] = RaftNode,
-        listener: Callable[[RaftNode], Listener] | None = None,
+        controller_type: type[Controller] = Controller,
+        loader_type: type[ImageLoader] = ImageLoader,
         keeps_trace: bool = False,
     ) -> None:
+        """`place` is where `FORMATTED` and `UNFORMATTED` metadata directories are."""
         self.random = random = Random(seed)
         self.weather = Weather(random)
         self.is_static = random.random() < 0.25
+        directory = place / random.choice((FORMATTED, UNFORMATTED))
         self.cluster = RaftCluster(
             random,
             self.weather,
             random.choice((3, 3, 5)),
+            Programs(directory, controller_type, loader_type),
             is_static=self.is_static,
             core_type=core_type,
             node_type=node_type,
-            listener=listener,
             keeps_trace=keeps_trace,
         )
-        self.decisions = 0
-        # Decisions that were answered: the offset, and what was decided.
-        self.answered: dict[int, bytes] = {}
-        self._unanswered: dict[tuple[ReplicaKey, int], list[tuple[int, bytes]]] = {}
+        self.clients = Clients(self.cluster)
+        has_foreign = random.random() < 0.2
+        self.cluster.nodes[1].is_foreign = has_foreign
         self.is_replacing = random.random() < 0.15
         for node in self.cluster.nodes.values():
             node.auto_join = self.is_replacing
+        self._is_settled = False
         # How often what happens, a second. In a storm leaders fall as soon as they stand.
-        storm = random.choice((0.0, 2.0))
+        storm = random.choice((0.0, 0.0, 2.0))
         self.rates: list[tuple[Callable[[], None], float]] = [
-            (self.decide, random.choice((1.0, 4.0, 8.0))),
-            (self.crash, random.choice((0.0, 0.2, 0.6)) + storm / 2),
-            (self.crash_leader, random.choice((0.0, 0.15, 0.6)) + storm),
-            (self.power_loss, random.choice((0.0, 0.0, 0.2))),
-            (self.cut, random.choice((0.0, 0.2, 0.5)) + storm / 2),
+            (self.clients.decide, random.choice((1.0, 2.0, 6.0))),
+            (self.clients.disturb_broker, random.choice((0.0, 0.2))),
+            (self.clients.foreign, 4.0 if has_foreign else 0.0),
+            (self.crash, random.choice((0.0, 0.1, 0.4)) + storm / 2),
+            (self.crash_leader, random.choice((0.0, 0.1, 0.4)) + storm),
+            (self.power_loss, random.choice((0.0, 0.0, 0.1))),
+            (self.disk_dies, random.choice((0.0, 0.0, 0.2))),
+            (self.cut, random.choice((0.0, 0.1, 0.4)) + storm / 2),
             (self.take_snapshot, random.choice((0.0, 0.2, 1.0))),
             (self.stop_in_order, random.choice((0.0, 0.1, 0.3))),
             (self.change_voters, 0.0 if self.is_replacing else random.choice((0.0, 0.3, 1.0))),
@@ -81,6 +107,10 @@ class RaftLife:
     # --- the script
 
     def run(self) -> None:
+        with hearing_of(self.cluster.failures):
+            self._run()
+
+    def _run(self) -> None:
         cluster = self.cluster
         for node in cluster.nodes.values():
             cluster.at(self.random.random() * 500, cluster.restart, node)
@@ -92,10 +122,10 @@ class RaftLife:
         election_ms = cluster.timeouts.election_ms
         if not cluster.run(cluster.now_ms + LEADER_WITHIN * election_ms, self.has_leader):
             raise Violation("no leader within ten election time-outs")
-        self.decide()
-        if not cluster.run(cluster.now_ms + SETTLED_WITHIN * election_ms, self.has_settled):
-            raise Violation(f"not all logs are equal: {self.ends()}")
-        self.check_answers()
+        self._look_whether_settled()
+        if not cluster.run(cluster.now_ms + SETTLED_WITHIN_MS, lambda: self._is_settled):
+            raise Violation(f"after a minute without faults: {self.unsettled()}")
+        self.check_images()
 
     def _schedule(self, event: Callable[[], None], rate: float) -> None:
         delay_ms = self.random.expovariate(rate) * 1_000
@@ -107,11 +137,15 @@ class RaftLife:
         self._schedule(event, rate)
 
     def stop_faults(self) -> None:
+        """From now on everything works; a foreign controller has become one of ours."""
         self.weather.stop()
         self.cluster.cuts.clear()
         for node in self.cluster.nodes.values():
-            if node.core is not None and node.is_stopping:
+            if node.process is not None and (node.is_stopping or node.is_foreign):
                 node.crash()
+            elif node.process is not None:
+                node.process.driver.is_failing = False
+            node.is_foreign = False
             self.cluster.restart(node)
             node.hurry_fsyncs()
 
@@ -128,48 +162,43 @@ class RaftLife:
             if node.core is not None
         }
 
-    def has_settled(self) -> bool:
-        ends = set(self.ends().values())
-        return len(ends) == 1 and all(end == committed for end, committed in ends)
+    def _look_whether_settled(self) -> None:
+        self._is_settled = self.unsettled() is None
+        if not self._is_settled:
+            self.cluster.after(LOOK_EVERY_MS, self._look_whether_settled)
 
-    def check_answers(self) -> None:
-        """Everything that was answered is there, in every log that still has it as records."""
-        self.note_answers()
+    def unsettled(self) -> object:
+        """What is not yet as it must be when nothing fails; None if all is."""
+        ends = self.ends()
+        if len(set(ends.values())) > 1 or any(end != committed for end, committed in ends.values()):
+            return "not all logs are equal", ends
+        image = self.cluster.checker.metadata.committed.image
+        processes = [node.process for node in self.cluster.nodes.values() if node.process is not None]
+        behind = [p.node.id for p in processes if p.publisher.image.offset != image.offset]
+        missing = [p.node.id for p in processes if p.controller is not None and not p.is_registered]
+        if behind or missing:
+            return "behind", behind, "not registered", missing
+        if [p.is_active for p in processes].count(True) != 1:
+            return "not one active controller", [p.node.id for p in processes if p.is_active]
+        if not self.clients.all_answered:
+            return "somebody waits for an answer"
+        if not self.clients.brokers_are_known(image):
+            return "not the right brokers are active", image.brokers
+        return _unled_partitions(image)
+
+    def check_images(self) -> None:
+        """Record by record, as a snapshot would have them."""
+        expected = list(image_records(self.cluster.checker.metadata.committed.image))
         for node in self.cluster.nodes.values():
-            kept = {batch.base: batch.payload for batch in node.log.batches}
-            for offset, decision in self.answered.items():
-                if offset >= node.log.start_offset and kept.get(offset) != decision:
-                    raise Violation(f"the answered decision at {offset} is not in the log of {node.id}")
+            assert node.process is not None
+            if list(image_records(node.process.publisher.image)) != expected:
+                raise Violation(f"node {node.id} has another image than the others")
 
     # --- what happens
 
     def _some(self, *, is_up: bool = True) -> RaftNode | None:
         found = [node for node in self.cluster.nodes.values() if (node.core is not None) == is_up]
         return self.random.choice(found) if found else None
-
-    def decide(self) -> None:
-        """A leader decides something; it answers when that is committed."""
-        self.note_answers()
-        leaders = self.cluster.leaders(have_committed=self.random.random() < 0.5)
-        if not leaders:
-            return
-        node = self.random.choice(leaders)
-        core = node.core
-        assert core is not None
-        self.decisions += 1
-        decision = b"%d" % self.decisions
-        epoch = core.state.epoch
-        offset = node.append(decision)
-        self._unanswered.setdefault((node.key, epoch), []).append((offset, decision))
-
-    def note_answers(self) -> None:
-        for node in self.cluster.leaders():
-            core = node.core
-            assert core is not None
-            waiting = self._unanswered.get((node.key, core.state.epoch), [])
-            while waiting and waiting[0][0] < core.state.high_watermark:
-                offset, decision = waiting.pop(0)
-                self.answered[offset] = decision
 
     def crash(self) -> None:
         node = self._some()
@@ -204,12 +233,17 @@ class RaftLife:
         cluster.note("cut", one, pairs)
         cluster.cut(pairs, random.choice((100.0, 1_500.0, 5_000.0)))
 
+    def disk_dies(self) -> None:
+        """The next decision of an active controller cannot be written."""
+        process = self.clients.active()
+        if process is not None:
+            process.driver.is_failing = True
+
     def take_snapshot(self) -> None:
         node = self._some()
-        if node is None or node.core is None or node.core.state.high_watermark <= 0:
-            return
-        if node.log.take_snapshot(node.core.state.high_watermark) and self.random.random() < 0.7:
-            node.log.forget_before_snapshot()
+        if node is not None and node.process is not None:
+            node.process.driver.wants_snapshot = True
+            node.process.spawn(node.process.loader.maybe_snapshot())
 
     def stop_in_order(self) -> None:
         node = self._some()
@@ -281,89 +315,90 @@ class RaftLife:
             node.replace_disk(None)
 
 
-def life(seed: int) -> None:
-    RaftLife(seed).run()
+def _unled_partitions(image: ClusterImage) -> object:
+    """Those without a leader that could have one, or with one that is gone; None if there are none."""
+    for topic, number, partition in image.partitions():
+        eligible = partition.isr or partition.elr
+        can_lead = any(image.broker_is_active(replica) for replica in eligible)
+        is_led_well = not partition.has_leader or image.broker_is_active(partition.leader)
+        all_in_sync = all(image.broker_is_active(replica) for replica in partition.isr)
+        if partition.has_leader != can_lead or not is_led_well:
+            return topic.name, number, partition
+        if not all_in_sync and (partition.has_leader or image.elr_enabled):
+            return topic.name, number, partition
+    return None
+
+
+# --- running it
+
+
+class Reports(logging.Handler):
+    """What fails in a task of a process is logged there; here it is a failure."""
+
+    def __init__(self, failures: list[BaseException]) -> None:
+        super().__init__(logging.ERROR)
+        self._failures = failures
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            self._failures.append(record.exc_info[1])
+
+
+@contextlib.contextmanager
+def hearing_of(failures: list[BaseException]) -> Iterator[None]:
+    logger, handler = logging.getLogger("ottla"), Reports(failures)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.ERROR)  # thousands of warnings are right here
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where processes find the bootstrap records of a formatted directory, or none."""
+    directory = tmp_path_factory.mktemp("quorum")
+    (directory / FORMATTED).mkdir()
+    # With eligible leader replicas, which are written in a transaction.
+    write_bootstrap(directory / FORMATTED, bootstrap_records(), 1)
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a broker's few partitions need several."""
+    monkeypatch.setattr(ClusterRules, "slice_records", 2)
 
 
 @pytest.mark.parametrize("chosen", seeds(SEEDS, BLOCKS), ids=str)
-def test_the_quorum_keeps_what_it_has_committed(chosen: Any) -> None:
-    simulate(chosen, life, "tests/simulation/test_raft_simulation.py")
+def test_the_quorum_keeps_what_it_has_committed(chosen: Any, place: Path) -> None:
+    answers: list[int] = []
+
+    def life(seed: int) -> None:
+        one = QuorumLife(seed, place)
+        one.run()
+        answers.append(one.cluster.checker.metadata.answers)
+
+    simulate(chosen, life, "tests/simulation/test_quorum_simulation.py")
+    if len(answers) > 3:  # not where one seed is looked at again
+        assert sum(answers) > 3 * len(answers), "something was done meanwhile"
 
 
-def test_a_seed_repeats_to_the_byte() -> None:
+def test_a_seed_repeats_to_the_byte(place: Path) -> None:
     def trace(seed: int) -> bytes:
-        one = RaftLife(seed, keeps_trace=True)
+        one = QuorumLife(seed, place, keeps_trace=True)
         one.run()
         assert one.cluster.trace is not None
-        return "\n".join(one.cluster.trace).encode()
+        log = b"".join(batch.data for batch in one.cluster.nodes[1].log.batches)
+        return "\n".join(one.cluster.trace).encode() + log
 
     for seed in range(5):
         first = trace(seed)
         assert first.count(b"\n") > 100
         assert trace(seed) == first
-
-
-class Follower:
-    """A state machine on top: the decisions, as far as they are committed; its snapshots say them too."""
-
-    def __init__(self, node: RaftNode) -> None:
-        self.node = node
-        self.offset = 0
-        self.decisions: list[bytes] = []
-        self.leads: int | None = None
-
-    def on_snapshot(self, snapshot: SnapshotId) -> None:
-        if snapshot.end_offset > self.offset:
-            self.offset = snapshot.end_offset
-            content = self.node.log.snapshot_content(snapshot)
-            self.decisions = content.split(b" ") if content else []
-
-    def on_commit(self, high_watermark: int) -> None:
-        for batch in self.node.log.committed(self.offset, high_watermark):
-            assert batch.base == self.offset, "commits are heard in order"
-            self.offset = batch.end
-            if not batch.is_control:
-                self.decisions.append(batch.payload)
-
-    def on_leader(self, epoch: int) -> None:
-        core = self.node.core
-        assert core is not None
-        assert core.state.leader is not None
-        assert self.offset > core.state.leader.epoch_start_offset, (
-            "it has heard all that was before its epoch"
-        )
-        self.leads = epoch
-
-    def on_resigned(self) -> None:
-        self.leads = None
-
-    def on_leader_changed(self, leader_id: int, epoch: int) -> None:
-        assert self.leads is None or leader_id == self.node.id
-
-    def on_failure(self, error: Exception) -> None:
-        raise error
-
-
-class LifeWithFollowers(RaftLife):
-    """Snapshots are of what the state machines know."""
-
-    def take_snapshot(self) -> None:
-        node = self._some()
-        if node is not None and isinstance(node.listener, Follower) and node.listener.offset > 0:
-            node.log.take_snapshot(node.listener.offset, b" ".join(node.listener.decisions))
-            node.log.forget_before_snapshot()
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_what_is_heard_is_what_was_decided(seed: int) -> None:
-    one = LifeWithFollowers(seed, listener=Follower)
-    one.run()
-    heard = [
-        node.listener.decisions for node in one.cluster.nodes.values() if isinstance(node.listener, Follower)
-    ]
-    assert len(heard) == len(one.cluster.nodes)
-    assert all(decisions == heard[0] for decisions in heard)
-    assert set(one.answered.values()) <= set(heard[0])
 
 
 # --- bugs that the simulation must find
@@ -408,23 +443,96 @@ class FetchesBeforeTheFlush(RaftCore):
         return self._is_loading
 
 
-@pytest.mark.parametrize(
-    ("bug", "found_by"),
-    [
-        ({"node_type": VoteNotStored}, "votes for|lead epoch"),
-        ({"core_type": WatermarkOfAnOlderEpoch}, "is another one below|does not have all that was committed"),
-        ({"node_type": VotersNotRestored}, "goes by the voters"),
-        ({"core_type": FetchesBeforeTheFlush}, "does not have all that was committed"),
-    ],
-    ids=["vote not stored", "watermark of an older epoch", "voters not restored", "fetch before the flush"],
-)
-def test_a_planted_bug_is_found_within_200_seeds(bug: dict[str, Any], found_by: str) -> None:
+def with_runtime(runtime_type: type[ControllerRuntime]) -> type[Controller]:
+    class WithRuntime(Controller):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            self._runtime.__class__ = runtime_type
+
+    return WithRuntime
+
+
+class ForgetsWhoWaits(ControllerRuntime):
+    """What is pending when leadership is lost does not fail."""
+
+    def resign(self) -> MetadataLoader:
+        self._pending.clear()
+        return super().resign()
+
+
+class GoesOnFromUncommitted(ControllerRuntime):
+    """What is pending when leadership is lost is not rolled back."""
+
+    def resign(self) -> MetadataLoader:
+        state = self._state
+        super().resign()
+        return state
+
+
+class AnswersBeforeTheCommit(ControllerRuntime):
+    """Any commit will do."""
+
+    def on_commit(self, high_watermark: int) -> None:
+        super().on_commit(self._last_appended + 1)
+
+
+class DoesNotHearOfLeaders(Controller):
+    def on_leader_changed(self, leader_id: int, epoch: int) -> None:
+        pass
+
+
+class KeepsSoftState(Controller):
+    """Whom it has heard from in an earlier leadership is all it knows."""
+
+    def _begin_soft_state(self, image: ClusterImage) -> None:
+        if not self.heartbeats._sessions:
+            super()._begin_soft_state(image)
+
+
+class AppliesUncommitted(ImageLoader):
+    """Follows the log to its end."""
+
+    def on_commit(self, high_watermark: int) -> None:
+        log = self._raft._log  # type: ignore[attr-defined]
+        self._raft.committed = lambda offset: map(batch_view, log.committed(offset, log.end.offset))  # type: ignore[method-assign]
+        super().on_commit(log.end.offset)
+
+
+BUGS: dict[str, tuple[dict[str, Any], str]] = {
+    "vote not stored": ({"node_type": VoteNotStored}, "votes for|lead epoch"),
+    "watermark of an older epoch": (
+        {"core_type": WatermarkOfAnOlderEpoch},
+        "is another one below|does not have all that was committed|decides on something else",
+    ),
+    "voters not restored": ({"node_type": VotersNotRestored}, "goes by the voters"),
+    "fetch before the flush": ({"core_type": FetchesBeforeTheFlush}, "does not have all that was committed"),
+    "pending decisions not failed": (
+        {"controller_type": with_runtime(ForgetsWhoWaits)},
+        "waits for an answer",
+    ),
+    "pending decisions not rolled back": (
+        {"controller_type": with_runtime(GoesOnFromUncommitted)},
+        "is not the replay|decides on something else",
+    ),
+    "answers before the commit": (
+        {"controller_type": with_runtime(AnswersBeforeTheCommit)},
+        "is not committed|to be committed",
+    ),
+    "leader change not heard": ({"controller_type": DoesNotHearOfLeaders}, "does not register"),
+    "soft state kept": ({"controller_type": KeepsSoftState}, "is fenced"),
+    "uncommitted records applied": ({"loader_type": AppliesUncommitted}, "to be committed|is not the replay"),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found_within_200_seeds(bug: str, place: Path) -> None:
+    planted, found_by = BUGS[bug]
     for seed in range(200):
         try:
-            RaftLife(seed, **bug).run()
+            QuorumLife(seed, place, **planted).run()
         except Violation as violation:
             if re.search(found_by, str(violation)):
                 return
         except AssertionError:
-            pass  # the log or the core itself has noticed; an invariant has to
+            pass  # what is under test has noticed it itself; an invariant has to
     pytest.fail("not found")
