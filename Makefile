@@ -36,7 +36,7 @@ interop-smoke: $(TEST_STAMP)
 # More seeds of the metadata quorum than `make test` has: SEEDS=20000 for the first so many, SEEDS==4711 for one alone.
 SEEDS ?= 10000
 simulate: $(TEST_STAMP)
-	OTTLA_SEEDS=$(SEEDS) $(BIN)/python -m pytest -n auto --timeout 0 tests/simulation/test_raft_simulation.py
+	OTTLA_SEEDS=$(SEEDS) $(BIN)/python -m pytest -n auto --timeout 0 tests/simulation/test_quorum_simulation.py
 
 bench: $(TEST_STAMP)
 	$(BIN)/python -m bench

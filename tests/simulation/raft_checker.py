@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.metadata_checker import MetadataChecker
 from tests.simulation.stage import Violation
 
 from ottla.raft.voters import ReplicaKey
@@ -31,6 +32,7 @@ class Checker:
         # Of the life of a replica: its high watermark, and of which voters it was last checked.
         self._high_watermarks: dict[ReplicaKey, int] = {}
         self._entries: dict[ReplicaKey, tuple[object, int] | None] = {}
+        self.metadata = MetadataChecker()
 
     def started(self, node: RaftNode) -> None:
         self._high_watermarks[node.key] = -1
@@ -50,7 +52,7 @@ class Checker:
         if state.voted is not None:
             self._voted(node, state.epoch, state.voted)
         if state.high_watermark != self._high_watermarks[key]:
-            self._commits(node, state.high_watermark)
+            self.commits(node, state.high_watermark)
         entry = (node.log.quorum.latest(), node.log.truncations)
         if self._entries[key] != entry:
             self._entries[key] = entry
@@ -85,7 +87,8 @@ class Checker:
         if node.log.start_offset > end or node.log.chain_at(end) != self.committed[end]:
             raise Violation(f"{node.id} leads, but does not have all that was committed before {end}")
 
-    def _commits(self, node: RaftNode, high_watermark: int) -> None:
+    def commits(self, node: RaftNode, high_watermark: int) -> None:
+        """A replica takes everything below for committed."""
         before = self._high_watermarks[node.key]
         if high_watermark < before:
             raise Violation(f"the high watermark of {node.id} goes back from {before} to {high_watermark}")
@@ -99,6 +102,7 @@ class Checker:
                 )
             for batch in log.committed(end, high_watermark):
                 self.committed[batch.end] = batch.chain
+                self.metadata.follow(batch)
             self.committed_end = high_watermark
             self._check_latest_leader(node)
         if log.chain_at(high_watermark) != self.committed.get(high_watermark):

@@ -1,11 +1,9 @@
-"""What the raft simulation plays on: nodes with the real core, a network and disks that fail, and time, all by a seed.
+"""What the simulation of the quorum plays on: nodes with the real core, a network and disks that fail, and time.
 
-A node performs what its core is ready for against a log in memory, as the driver does against files. It may crash
-between any two steps of that; then it starts again from what its disk kept. Messages are lost, late, doubled and
-overtaken; a cut lasts for a while and may be of one direction. Every node has a clock of its own. After every event of
-a node the Checker looks at it.
-
-A node's `listener` hears what the driver's listener would (RaftListener): a controller can be put on top.
+All by a seed. A node performs what its core is ready for against a log in memory, as the driver does against files. It
+may crash between any two steps of that; then it starts again from what its disk kept. Messages are lost, late, doubled
+and overtaken; a cut lasts for a while and may be of one direction. Every node has a clock of its own. After every event
+of a node the Checker looks at it. What else runs in a node's process, and hears what its core tells, is its Process.
 """
 
 from __future__ import annotations
@@ -14,8 +12,9 @@ import heapq
 import itertools
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from tests.simulation.quorum_process import Process, Programs
 from tests.simulation.raft_checker import Checker
 from tests.simulation.stage import Violation
 from tests.support.raft_log import Disk, MemoryLog, encode_control
@@ -38,7 +37,7 @@ SHORT_TIMEOUTS = Timeouts(
 )
 BEGIN_MS = 1_700_000_000_000
 # Small, so that a snapshot comes in pieces.
-SNAPSHOT_PIECE_BYTES = 150
+SNAPSHOT_PIECE_BYTES = 1_000
 # Of the steps of a Ready at which a process may end.
 NEVER = 4
 # More alarms within a millisecond than this, and a core does nothing but wake up.
@@ -47,17 +46,6 @@ MAX_ALARMS = 20
 
 class Crash(Exception):
     """The process ends here."""
-
-
-class Listener(Protocol):
-    """RaftListener, as the driver calls it."""
-
-    def on_snapshot(self, snapshot: SnapshotId) -> None: ...
-    def on_commit(self, high_watermark: int) -> None: ...
-    def on_leader(self, epoch: int) -> None: ...
-    def on_resigned(self) -> None: ...
-    def on_leader_changed(self, leader_id: int, epoch: int) -> None: ...
-    def on_failure(self, error: Exception) -> None: ...
 
 
 class Weather:
@@ -70,15 +58,17 @@ class Weather:
         self.doubled = 0.03 * mood
         self.late = 0.02 * mood
         # A slow network lets elections run into one another.
-        self.latency_ms = random.choice((4.0, 4.0, 40.0, 300.0))
-        self.slow_disk = random.choice((0.0, 0.05, 0.4))
+        self.latency_ms = random.choice((4.0, 4.0, 4.0, 40.0, 300.0))
+        self.slow_disk = random.choice((0.0, 0.05, 0.05, 0.4))
+        self.busy = random.choice((0.0, 0.0, 0.05))
         # While a Ready is performed, and while a vote is: there a crash does most harm.
         self.crash = random.choice((0.0, 0.0005, 0.002))
-        self.crash_at_vote = random.choice((0.0, 0.1, 0.4))
+        self.crash_at_vote = random.choice((0.0, 0.0, 0.1, 0.4))
 
     def stop(self) -> None:
         """From now on everything works."""
-        self.lost = self.doubled = self.late = self.slow_disk = self.crash = self.crash_at_vote = 0.0
+        self.lost = self.doubled = self.late = self.slow_disk = self.busy = 0.0
+        self.crash = self.crash_at_vote = 0.0
         self.latency_ms = 4.0
 
     def delay_ms(self) -> float:
@@ -92,6 +82,12 @@ class Weather:
             return self.random.choice((50.0, 400.0, 2_500.0))
         return 0.1 + 2 * self.random.random()
 
+    def turn_ms(self) -> float:
+        """How long the loop of a process has other things to do."""
+        if self.busy and self.random.random() < self.busy:
+            return self.random.choice((5.0, 50.0))
+        return 0.05
+
 
 class RaftNode:
     """One process, and the disk that outlives it."""
@@ -104,19 +100,19 @@ class RaftNode:
         may_vote: bool,
         auto_join: bool,
         bootstrap: VoterSet | None,
-        listener: Callable[[RaftNode], Listener] | None = None,
     ) -> None:
         self.cluster = cluster
         self.id = node_id
         self.may_vote = may_vote
+        # Is it a controller of another implementation?
+        self.is_foreign = False
         self.auto_join = auto_join
         self.endpoint = Endpoint(LISTENER, f"node-{node_id}", 9000 + node_id)
         self.lives = 0
         self.directories = 0
         self.core: RaftCore | None = None
         self.log: MemoryLog
-        self.listener: Listener | None = None
-        self._make_listener = listener
+        self.process: Process | None = None
         # Nobody listens at the port of a process that is gone; a machine that is gone does not say so.
         self.refuses = True
         self.is_stopping = False
@@ -165,19 +161,18 @@ class RaftNode:
             fetch_snapshot_bytes=SNAPSHOT_PIECE_BYTES,
             now_ms=self.now_ms(),
         )
-        if self._make_listener is not None:
-            self.listener = self._make_listener(self)
-            if self.log.latest_snapshot is not None:
-                self.listener.on_snapshot(self.log.latest_snapshot)
         cluster.checker.started(self)
+        self.process = Process(self, cluster.programs)
+        self.process.start()
         self.pump()
 
     def crash(self) -> None:
         """The process ends, wherever it is."""
         self.cluster.note("crashes", self.id)
         self.log.crash(self.cluster.random)
-        self.core = None
-        self.listener = None
+        assert self.process is not None
+        process, self.core, self.process = self.process, None, None
+        process.end()
         self._fsyncs.clear()
 
     def now_ms(self) -> int:
@@ -190,10 +185,11 @@ class RaftNode:
         core = self.core
         assert core is not None
         try:
-            while (ready := core.ready()) is not None:
+            while self.core is core and (ready := core.ready()) is not None:
                 self._perform(core, ready)
         except Crash:
             self.cluster.crash(self)
+        if self.core is not core:
             return
         self.cluster.checker.look_at(self)
         self._set_alarm(core.next_deadline_ms())
@@ -242,26 +238,11 @@ class RaftNode:
             self.cluster.note("leads", self.id, ready.leads)
         if ready.high_watermark is not None:
             self.cluster.note("commits", self.id, ready.high_watermark)
-        listener = self.listener
-        if listener is None:
-            return
-        if ready.resigned:
-            listener.on_resigned()
-        if ready.high_watermark is not None:
-            listener.on_commit(ready.high_watermark)
-        if ready.leader is not None:
-            listener.on_leader_changed(*ready.leader)
-        if ready.leads is not None:
-            listener.on_leader(ready.leads)
-
-    def append(self, payload: bytes, count: int = 1) -> int:
-        """A decision of the leader's; gives its last offset."""
-        core = self.core
-        assert core is not None
-        batch = self.log.append(payload, count, core.state.epoch, is_control=False)
-        core.appended(self.now_ms())
-        self.pump()
-        return batch.end - 1
+            # Whoever is told may show it at once.
+            self.cluster.checker.commits(self, ready.high_watermark)
+        if ready.resigned or ready.leads or ready.leader or ready.high_watermark is not None:
+            assert self.process is not None
+            self.process.tell(ready)
 
     # --- the disk
 
@@ -271,9 +252,10 @@ class RaftNode:
             return
         self._is_flushing = True
         self._flush_again = False
-        self._begin_fsync(self._flushed, len(self.log.unflushed), self.log.end.offset)
+        self.begin_fsync(self._flushed, len(self.log.unflushed), self.log.end.offset)
 
-    def _begin_fsync(self, ended: Callable[..., None], *arguments: Any) -> None:
+    def begin_fsync(self, ended: Callable[..., None], *arguments: Any) -> None:
+        """Something is being written; when it is on disk `ended` is called, unless the process is gone."""
         self._fsyncs[next(self._fsync_ids)] = (ended, arguments)
         self.cluster.after(self.cluster.weather.fsync_ms(), self._end_fsync, max(self._fsyncs))
 
@@ -302,14 +284,14 @@ class RaftNode:
         assert piece.position == 0 or (self._piece is not None and self._piece[0] == piece.snapshot_id)
         self._piece = (piece.snapshot_id, before + piece.data)
         if len(self._piece[1]) == piece.size:
-            self._begin_fsync(self._load_snapshot, *self._piece)
+            self.begin_fsync(self._load_snapshot, *self._piece)
 
     def _load_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
         assert self.core is not None
         self.cluster.note("loads", self.id, snapshot)
         self.log.replace_with_snapshot(snapshot, data)
-        if self.listener is not None:
-            self.listener.on_snapshot(snapshot)
+        assert self.process is not None
+        self.process.on_snapshot(snapshot)
         self.core.snapshot_loaded(snapshot, self.now_ms())
         self.pump()
 
@@ -359,21 +341,24 @@ class RaftCluster:
         random: Random,
         weather: Weather,
         voters: int,
+        programs: Programs,
         *,
         is_static: bool = False,
         core_type: type[RaftCore] = RaftCore,
         node_type: type[RaftNode] = RaftNode,
-        listener: Callable[[RaftNode], Listener] | None = None,
         keeps_trace: bool = False,
     ) -> None:
         self.random = random
         self.weather = weather
+        self.programs = programs
         self.core_type = core_type
         self.timeouts = SHORT_TIMEOUTS if random.random() < 0.75 else Timeouts()
         # Down to one batch a fetch.
-        self.fetch_bytes = random.choice((1, 1, 1_000))
+        self.fetch_bytes = random.choice((1, 1, 10_000))
         self.now_ms = 0.0
         self.checker = Checker()
+        # What has failed in a process, and is nobody's to notice there.
+        self.failures: list[BaseException] = []
         self.trace: list[str] | None = [] if keeps_trace else None
         self.cuts: set[tuple[int, int]] = set()
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -396,7 +381,6 @@ class RaftCluster:
                 may_vote=n <= voters + 1,
                 auto_join=False,
                 bootstrap=None,
-                listener=listener,
             )
             for n in range(1, voters + 3)
         }
@@ -426,6 +410,8 @@ class RaftCluster:
         while events and events[0][0] <= until_ms:
             self.now_ms, _, call, arguments = heapq.heappop(events)
             call(*arguments)
+            if self.failures:
+                raise self.failures[0]
             if is_over is not None and is_over():
                 return True
         self.now_ms = until_ms
@@ -461,18 +447,21 @@ class RaftCluster:
             return True
         return bool(self.weather.lost) and self.random.random() < self.weather.lost
 
+    def carry(self, source: int, destination: int, arrive: Callable[..., None], *arguments: Any) -> None:
+        """A message on its way: it arrives once, twice or never."""
+        if self._is_lost(source, destination):
+            return
+        self.after(self.weather.delay_ms(), arrive, *arguments)
+        if self.weather.doubled and self.random.random() < self.weather.doubled:
+            self.after(self.weather.delay_ms(), arrive, *arguments)
+
     def send(self, source: RaftNode, send: Send) -> None:
         node = self._by_address[(send.to.host, send.to.port)]
         self.after(send.timeout_ms, self._fail, source, source.lives, send.send_id, False)
         if self.trace is not None:
             self.note("sends", source.id, f"{type(send.request).__name__} to {node.id}")
-        if self._is_lost(source.id, node.id):
-            return
-        delay_ms = self.weather.delay_ms()
-        self.after(delay_ms, self._arrive, node, send.request, source, source.lives, send.send_id)
-        if self.weather.doubled and self.random.random() < self.weather.doubled:
-            delay_ms = self.weather.delay_ms()
-            self.after(delay_ms, self._arrive, node, send.request, source, source.lives, send.send_id)
+        whose = source, source.lives, send.send_id
+        self.carry(source.id, node.id, self._arrive, node, send.request, *whose)
 
     def ask(self, node: RaftNode, request: Any, heard: Callable[[Any], None]) -> None:
         """An administrator's request, over a connection that works."""
@@ -488,7 +477,7 @@ class RaftCluster:
                 self.after(self.weather.delay_ms(), self._fail, source, life, send_id, True)
             return
         if isinstance(request, ApiVersionsRequest):
-            self._answer_later(node, source, life, send_id, _API_VERSIONS)
+            self.carry(node.id, source.id, self._hear, source, life, send_id, _API_VERSIONS)
             return
         self._next_token += 1
         self._tokens[self._next_token] = _Asker(node, request, source, life, send_id)
@@ -499,16 +488,9 @@ class RaftCluster:
         _, request, source, life, send_id, heard = self._tokens.pop(token)
         self.checker.answered(node, request, response)
         if source is not None:
-            self._answer_later(node, source, life, send_id, response)
+            self.carry(node.id, source.id, self._hear, source, life, send_id, response)
         elif heard is not None:
             heard(response)
-
-    def _answer_later(self, node: RaftNode, source: RaftNode, life: int, send_id: int, response: Any) -> None:
-        if self._is_lost(node.id, source.id):
-            return
-        self.after(self.weather.delay_ms(), self._hear, source, life, send_id, response)
-        if self.weather.doubled and self.random.random() < self.weather.doubled:
-            self.after(self.weather.delay_ms(), self._hear, source, life, send_id, response)
 
     def _hear(self, node: RaftNode, life: int, send_id: int, response: Any) -> None:
         if node.core is not None and node.lives == life:

@@ -2,7 +2,7 @@
 
 After every event: readers see exactly what is on disk and acknowledged or about to be, decisions go on from all that
 is appended, nothing acknowledged is ever lost, and no decision is ever there by half. A failure names its seed.
-Several controllers are in test_controllers_simulation.py.
+Several controllers, over a quorum that fails, are in test_quorum_simulation.py.
 """
 
 import asyncio

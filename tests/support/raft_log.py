@@ -17,6 +17,7 @@ from ottla.metadata.snapshot import BOOTSTRAP_SNAPSHOT_ID, SnapshotId
 from ottla.raft.log_view import OffsetAndEpoch, Validity, ValidOffset
 from ottla.raft.quorum_state import ElectionState
 from ottla.raft.voters import QuorumHistory, VoterSet
+from ottla.records.batch import BATCH_HEADER, CONTROL_FLAG, HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchView
 from ottla.records.control import ControlType
 from ottla.wire.codec import decode, encode
 from ottla.wire.messages.logs.control import KRaftVersionRecord, VotersRecord
@@ -37,6 +38,15 @@ class Batch(NamedTuple):
     # Of the whole log up to here.
     chain: int
     data: bytes
+
+
+def batch_view(batch: Batch) -> BatchView:
+    """A batch as Kafka's log has it, where payloads are such batches; of a control batch there is only the header."""
+    if not batch.is_control:
+        return BatchView(batch.payload)
+    count = batch.end - batch.base
+    place = batch.base, HEADER_SIZE - LOG_OVERHEAD, batch.epoch
+    return BatchView(BATCH_HEADER.pack(*place, MAGIC, 0, CONTROL_FLAG, count - 1, 0, 0, -1, -1, -1, count))
 
 
 def encode_control(records: tuple[tuple[ControlType, bytes], ...]) -> bytes:
@@ -195,8 +205,11 @@ class MemoryLog:
 
     def committed(self, offset: int, high_watermark: int) -> Iterator[Batch]:
         """What a state machine on top of this log reads."""
-        for batch in self.batches[max(bisect_right(self.bases, offset) - 1, 0) :]:
-            if batch.base >= offset and batch.end <= high_watermark:
+        for index in range(max(bisect_right(self.bases, offset) - 1, 0), len(self.batches)):
+            batch = self.batches[index]
+            if batch.end > high_watermark:
+                return
+            if batch.base >= offset:
                 yield batch
 
     def written_quorum(self) -> QuorumHistory:

@@ -330,7 +330,8 @@ class ImageLoader:
             await self._write_snapshot()
 
     async def _write_snapshot(self, *, stopping: bool = False) -> None:
-        if not self._handed_over and self._loader.transaction_start_offset >= 0:
+        goes_on = self._handed_over and self.publisher.image.offset > self._loader.image.offset
+        if self._loader.transaction_start_offset >= 0 and not goes_on:
             return  # the image may end within a batch
         try:
             await self._raft.maybe_snapshot(self.publisher.image, stopping=stopping)

@@ -272,6 +272,23 @@ def test_a_transaction_is_shown_when_it_has_ended(run: Run) -> None:
     run(work)
 
 
+def test_no_snapshot_ends_within_a_batch_while_the_controller_ends_a_transaction(run: Run) -> None:
+    async def work(world: World) -> None:
+        world.log.append(MV, topic("a"), BEGIN, topic("b"))
+        await world.follow()
+        state = world.loader.hand_over().fork()
+        world.log.is_due = True
+        await world.loader.maybe_snapshot()
+        assert not world.log.written, "what would end the transaction is not committed"
+        state.replay([ABORT], world.log.append(ABORT) - 1, 3, 5)
+        delta = state.publish()
+        world.publisher.publish(state.image, delta)
+        await world.loader.maybe_snapshot()
+        assert world.log.written == [(state.image.offset, False)]
+
+    run(work)
+
+
 def test_long_replays_let_the_loop_run(run: Run) -> None:
     async def work(world: World) -> None:
         records = [record for n in range(2_000) for record in (topic(f"t{n}"), partition(f"t{n}"))]
