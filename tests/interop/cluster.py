@@ -249,7 +249,7 @@ class Cluster:
                 os.kill(node.pid, signal.SIGTERM)
             for node in sorted(running, key=lambda node: node.kind, reverse=True):
                 if node.kind == "ottla":
-                    node.stop()
+                    node.wait_stopped()
                 else:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         node.wait(APACHE_STOP_S)
