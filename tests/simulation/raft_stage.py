@@ -58,8 +58,8 @@ class Weather:
         self.doubled = 0.03 * mood
         self.late = 0.02 * mood
         # A slow network lets elections run into one another.
-        self.latency_ms = random.choice((4.0, 4.0, 4.0, 40.0, 300.0))
-        self.slow_disk = random.choice((0.0, 0.05, 0.05, 0.4))
+        self.latency_ms = random.choice((4.0, 4.0, 4.0, 4.0, 40.0, 300.0))
+        self.slow_disk = random.choice((0.0, 0.0, 0.05, 0.4))
         self.busy = random.choice((0.0, 0.0, 0.05))
         # While a Ready is performed, and while a vote is: there a crash does most harm.
         self.crash = random.choice((0.0, 0.0005, 0.002))
