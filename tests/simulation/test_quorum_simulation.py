@@ -42,7 +42,7 @@ from ottla.raft.voters import QuorumHistory
 from ottla.wire.messages.nodes import raft as m
 
 SEEDS, BLOCKS = 1_000, 10
-# Before that only the weather is bad: mostly a cluster is formed.
+# Before that, except in a storm, only the weather is bad: mostly a cluster is formed.
 CALM_MS = 3_000
 FAULTS_MS = 12_000
 # Election time-outs.
@@ -90,8 +90,8 @@ class QuorumLife:
         for node in self.cluster.nodes.values():
             node.auto_join = self.is_replacing
         self._is_settled = False
-        # How often what happens, a second. In a storm leaders fall as soon as they stand.
-        storm = random.choice((0.0, 0.0, 0.0, 2.0))
+        # How often what happens, a second.
+        storm = 2.0 if self.weather.is_storm else 0.0
         self.rates: list[tuple[Callable[[], None], float]] = [
             (self.clients.decide, random.choice((1.0, 2.0, 6.0))),
             (self.clients.disturb_broker, random.choice((0.0, 0.2))),
@@ -120,8 +120,8 @@ class QuorumLife:
             cluster.at(self.random.random() * 500, cluster.restart, node)
         for event, rate in self.rates:
             if rate:
-                begin_ms = 0 if event == self.clients.decide else CALM_MS
-                cluster.after(begin_ms, self._schedule, event, rate)
+                at_once = event == self.clients.decide or self.weather.is_storm
+                cluster.after(0 if at_once else CALM_MS, self._schedule, event, rate)
         cluster.run(FAULTS_MS)
         self.stop_faults()
         election_ms = cluster.timeouts.election_ms
