@@ -394,7 +394,7 @@ def test_the_quorum_keeps_what_it_has_committed(chosen: Any, place: Path) -> Non
 
     simulate(chosen, life, "tests/simulation/test_quorum_simulation.py")
     if len(answers) > 3:  # not where one seed is looked at again
-        assert sum(answers) > 3 * len(answers), "something was done meanwhile"
+        assert sum(answers) > 2 * len(answers), "something was done meanwhile"
 
 
 def test_a_seed_repeats_to_the_byte(place: Path) -> None:
