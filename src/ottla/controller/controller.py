@@ -305,10 +305,14 @@ class Controller:
 
     async def _repair(self) -> KafkaError | None:
         try:
-            await self._submit(replication_control.repair_partitions)
+            await self._submit_repair()
         except KafkaError as error:
             return error
         return None
+
+    def _submit_repair(self) -> "asyncio.Future[None]":
+        progress = replication_control.RepairProgress()
+        return self._submit(lambda rules: replication_control.repair_partitions(rules, progress))
 
     # --- topics
 
@@ -549,7 +553,7 @@ class Controller:
         if self.settings.static["auto.leader.rebalance.enable"]:
             await self._submit(replication_control.balance_leaders)
         await self._submit(replication_control.elect_unclean_leaders)
-        await self._submit(replication_control.repair_partitions)
+        await self._submit_repair()
 
     @property
     def _idle_interval_ms(self) -> int:

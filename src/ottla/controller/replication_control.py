@@ -9,6 +9,7 @@ Rules: pure decisions over an image.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ottla.controller.partition_change_builder import Election
 from ottla.controller.result import (
@@ -21,7 +22,7 @@ from ottla.controller.result import (
     error_of,
     standard_error,
 )
-from ottla.controller.rules import ClusterRules, Removal
+from ottla.controller.rules import ClusterRules
 from ottla.controller.topics import check_manual_assignment
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.records import NO_LEADER_CHANGE, MetadataRecord, PartitionChangeRecord
@@ -247,44 +248,65 @@ def _elect(
     return OK
 
 
-def balance_leaders(rules: ClusterRules) -> ControllerResult[None]:
+def balance_leaders(rules: ClusterRules) -> Steps[ControllerResult[None]]:
     """Gives partitions back to their preferred leaders."""
     records: list[MetadataRecord] = []
-    for topic, number, partition in rules.imbalanced_partitions():
+    for piece in rules.pieces():
+        yield
         if len(records) >= rules.slice_records:
             break
-        change = rules.change(topic, number, partition)
-        change.election = Election.PREFERRED
-        record = change.build()
-        if record is not None:
-            records.append(record)
+        for topic, number, partition in rules.imbalanced_partitions(piece):
+            change = rules.change(topic, number, partition)
+            change.election = Election.PREFERRED
+            record = change.build()
+            if record is not None:
+                records.append(record)
     return _elected(rules, records)
 
 
-def elect_unclean_leaders(rules: ClusterRules) -> ControllerResult[None]:
+def elect_unclean_leaders(rules: ClusterRules) -> Steps[ControllerResult[None]]:
     """Finds leaders for partitions without, at the price of records, where their topics permit it."""
     records: list[MetadataRecord] = []
-    for topic, number, _ in rules.leaderless_partitions():
+    for piece in rules.pieces():
+        yield
         if len(records) >= rules.slice_records:
             break
-        if rules.unclean_election_enabled(topic):
-            _elect(rules, topic.name, number, UNCLEAN, records)
+        for topic, number, _ in rules.leaderless_partitions(among=piece):
+            if rules.unclean_election_enabled(topic):
+                _elect(rules, topic.name, number, UNCLEAN, records)
     return _elected(rules, records)
 
 
-def repair_partitions(rules: ClusterRules) -> ControllerResult[None]:
+@dataclass(slots=True)
+class RepairProgress:
+    """How far a repair in slices has come: this many partitions need nothing, and whether others did."""
+
+    settled: int = 0
+    has_changed: bool = False
+
+
+def repair_partitions(rules: ClusterRules, progress: RepairProgress) -> Steps[ControllerResult[None]]:
     """Whoever is not up leaves the ISR, and who can be led is: what a change of a broker has left to do.
 
-    It rests on the image alone, so that a controller can finish what another has begun.
+    It rests on the image alone, so that a controller can finish what another has begun. A slice goes on where the one
+    before it has ended, and looks again at what that one has changed; as topics may have come and gone meanwhile, the
+    last round is one over everything in which nothing is left to do.
     """
     records: list[MetadataRecord] = []
-    for partition, absent in rules.partitions_with_absent_member():
-        if len(records) >= rules.slice_records:
-            break
-        records += rules.leader_and_isr_updates([partition], Removal(leaving=absent))
-    if records:
-        return ControllerResult(None, records, more=True)
-    return _elected(rules, rules.leader_and_isr_updates(rules.leaderless_partitions(), Removal()))
+    while True:
+        for piece in rules.pieces(progress.settled):
+            yield
+            records += rules.repairs(piece)
+            if not records:
+                progress.settled += len(piece)
+            elif len(records) >= rules.slice_records:
+                break
+        if records:
+            progress.has_changed = True
+            return ControllerResult(None, records, more=True)
+        if not progress.has_changed:
+            return ControllerResult(None)
+        progress.settled, progress.has_changed = 0, False
 
 
 def _elected(rules: ClusterRules, records: list[MetadataRecord]) -> ControllerResult[None]:

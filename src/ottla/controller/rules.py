@@ -9,7 +9,7 @@ ottla.model.policies. They are owned by the controller, opened when a node is pu
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ottla.config.broker import BrokerConfig
@@ -23,9 +23,7 @@ from ottla.metadata.records import NO_LEADER, MetadataRecord
 from ottla.metadata.registrations import (
     DIRECTORY_MIGRATING,
     DIRECTORY_UNASSIGNED,
-    Directories,
     PartitionRegistration,
-    Replicas,
     TopicImage,
 )
 from ottla.model.errors import ErrorCode, KafkaError
@@ -47,6 +45,8 @@ MIN_ISR = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 # What the controller changes in one go where thousands of partitions are concerned: some five milliseconds.
 MAX_RECORDS_PER_SLICE = 200
+# What is looked at in one step of that.
+PARTITIONS_PER_PIECE = 50
 
 Partition = tuple[TopicImage, int, PartitionRegistration]
 
@@ -288,27 +288,45 @@ class ClusterRules:
             return False
         return partition.has_leader or not self._can_have_leader(topic, partition, without=broker_id)
 
-    def leaderless_partitions(self, returning: int = NO_LEADER) -> Iterator[Partition]:
+    def leaderless_partitions(
+        self, returning: int = NO_LEADER, *, among: Iterable[Partition] | None = None
+    ) -> Iterator[Partition]:
         """Where nobody leads and somebody could, if need be the broker that returns."""
         return (
             (topic, number, partition)
-            for topic in self.image.topics_by_id.values()
-            for number, partition in topic.partitions.items()
+            for topic, number, partition in (self.image.partitions() if among is None else among)
             if partition.leader == NO_LEADER and self._can_have_leader(topic, partition, returning=returning)
         )
 
-    def partitions_with_absent_member(self) -> Iterator[tuple[Partition, int]]:
-        """Where somebody is in the ISR who is not up, with one that is to leave it."""
-        # Thousands of partitions have the same replicas: what is known of one is known of all.
-        absent: dict[tuple[Replicas, Replicas, Directories], int] = {}
+    def pieces(self, skipped: int = 0) -> Iterator[list[Partition]]:
+        """All partitions, as many at a time as are looked at in one step; without the first so many."""
+        piece: list[Partition] = []
         for topic in self.image.topics_by_id.values():
+            if skipped >= len(topic.partitions):
+                skipped -= len(topic.partitions)
+                continue
             for number, partition in topic.partitions.items():
-                key = (partition.isr, partition.replicas, partition.directories)
-                member = absent.get(key)
-                if member is None:
-                    member = absent[key] = self._absent_member(partition)
-                if member != NO_LEADER and not self._has_left(topic, partition, member):
-                    yield (topic, number, partition), member
+                if skipped:
+                    skipped -= 1
+                    continue
+                piece.append((topic, number, partition))
+                if len(piece) == PARTITIONS_PER_PIECE:
+                    yield piece
+                    piece = []
+        if piece:
+            yield piece
+
+    def repairs(self, piece: Sequence[Partition]) -> list[MetadataRecord]:
+        """Whoever is not up leaves the ISR, one at a time, and who can be led is."""
+        records: list[MetadataRecord] = []
+        for entry in piece:
+            topic, _, partition = entry
+            absent = self._absent_member(partition)
+            if absent != NO_LEADER and not self._has_left(topic, partition, absent):
+                records += self.leader_and_isr_updates([entry], Removal(leaving=absent))
+            elif partition.leader == NO_LEADER and self._can_have_leader(topic, partition):
+                records += self.leader_and_isr_updates([entry], Removal())
+        return records
 
     def _absent_member(self, partition: PartitionRegistration) -> int:
         for replica in partition.isr:
@@ -318,18 +336,17 @@ class ClusterRules:
                 return replica
         return NO_LEADER
 
-    def imbalanced_partitions(self) -> Iterator[Partition]:
+    def imbalanced_partitions(self, among: Iterable[Partition]) -> Iterator[Partition]:
         """Where another replica leads than the preferred one, and that could."""
-        for topic in self.image.topics_by_id.values():
-            for number, partition in topic.partitions.items():
-                preferred = partition.preferred_replica
-                if partition.leader == preferred:
-                    continue
-                if not partition.has_leader:
-                    if self._can_have_leader(topic, partition):
-                        yield topic, number, partition
-                elif preferred in (partition.isr or partition.elr) and self.image.broker_is_active(preferred):
+        for topic, number, partition in among:
+            preferred = partition.preferred_replica
+            if partition.leader == preferred:
+                continue
+            if not partition.has_leader:
+                if self._can_have_leader(topic, partition):
                     yield topic, number, partition
+            elif preferred in (partition.isr or partition.elr) and self.image.broker_is_active(preferred):
+                yield topic, number, partition
 
     def _can_have_leader(
         self,
