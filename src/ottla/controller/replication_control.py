@@ -9,6 +9,7 @@ Rules: pure decisions over an image.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from ottla.controller.partition_change_builder import Election
 from ottla.controller.result import (
@@ -272,7 +273,7 @@ def elect_unclean_leaders(rules: ClusterRules) -> ControllerResult[None]:
     return _elected(rules, records)
 
 
-def repair_partitions(rules: ClusterRules) -> ControllerResult[None]:
+def repair_partitions(rules: ClusterRules) -> Steps[ControllerResult[None]]:
     """Whoever is not up leaves the ISR, and who can be led is: what a change of a broker has left to do.
 
     It rests on the image alone, so that a controller can finish what another has begun.
@@ -282,9 +283,19 @@ def repair_partitions(rules: ClusterRules) -> ControllerResult[None]:
         if len(records) >= rules.slice_records:
             break
         records += rules.leader_and_isr_updates([partition], Removal(leaving=absent))
+        if len(records) % ITEMS_PER_STEP == 0:
+            yield
     if records:
         return ControllerResult(None, records, more=True)
-    return _elected(rules, rules.leader_and_isr_updates(rules.leaderless_partitions(), Removal()))
+    yield
+    leaderless = rules.leaderless_partitions()
+    while (room := rules.slice_records - len(records)) > 0:
+        some = list(islice(leaderless, min(room, ITEMS_PER_STEP)))
+        if not some:
+            break
+        records += rules.leader_and_isr_updates(some, Removal())
+        yield
+    return _elected(rules, records)
 
 
 def _elected(rules: ClusterRules, records: list[MetadataRecord]) -> ControllerResult[None]:

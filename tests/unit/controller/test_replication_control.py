@@ -8,7 +8,7 @@ from ottla.controller import (
     replication_control,
 )
 from ottla.controller.cluster_control import fence_broker, unfence_broker
-from ottla.controller.result import RequestContext
+from ottla.controller.result import ITEMS_PER_STEP, RequestContext
 from ottla.metadata import records as r
 from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
@@ -318,3 +318,19 @@ def test_a_broker_says_where_its_replicas_are() -> None:
     codes = [[p.error_code for p in t.partitions] for t in result.response.directories[0].topics]
     assert codes == [[0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION], [ErrorCode.UNKNOWN_TOPIC_ID]]
     assert state(cluster).directories == (directory(1),)
+
+
+def test_what_a_broker_leaves_and_finds_is_changed_in_steps() -> None:
+    cluster = Cluster(1, 2)
+    count = 2 * ITEMS_PER_STEP
+    cluster.add_topic("t", [[1, 2], [1]] * count)
+    for fenced, changed, leaderless in ((True, 2 * count, count), (False, count, 0)):
+        cluster.add_broker(1, fenced=fenced)
+        assert (
+            sum(1 for _ in replication_control.repair_partitions(cluster.rules)) >= changed // ITEMS_PER_STEP
+        )
+        result = run_to_end(replication_control.repair_partitions(cluster.rules))
+        assert len(result.records) == changed
+        cluster.take(result)
+        assert not run_to_end(replication_control.repair_partitions(cluster.rules)).records
+        assert sum(not p.has_leader for _, _, p in cluster.image.partitions()) == leaderless
