@@ -19,6 +19,7 @@ import json
 import os
 import signal
 import subprocess
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -26,15 +27,22 @@ from typing import Any, Self
 from tests.interop.apache import SMALL_HEAP, java_command, random_cluster_id, run_tool, write_properties
 from tests.interop.ottla_node import OTTLA
 from tests.interop.process import HOST, ServerProcess, free_ports, wait_until
-from tests.support.raw_client import METADATA, RawClient
+from tests.support.raw_client import CREATE_TOPICS, METADATA, TIMEOUT_MS, RawClient
 
-DESCRIBE_QUORUM = 55
+FIND_COORDINATOR, DESCRIBE_QUORUM = 10, 55
+# What a coordinator is asked for.
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+# So many names are tried until one is coordinated where the test wants it.
+NAMES = 100
 PATIENCE_S = 60.0
 APACHE_STOP_S = 15.0
 
 
 class ClusterNode(ServerProcess):
     """One node of a cluster, of either kind."""
+
+    # Several JVMs that start at once on a busy machine.
+    start_timeout_s = 240.0
 
     def __init__(self, cluster: Cluster, node_id: int, kind: str, roles: str, directory: Path) -> None:
         self.kind = kind
@@ -80,6 +88,10 @@ class ClusterNode(ServerProcess):
             "share.coordinator.state.topic.num.partitions": 4,
             "share.coordinator.state.topic.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
+            # The controllers may be JVMs that start as slowly as this node may.
+            "initial.broker.registration.timeout.ms": int(1000 * self.start_timeout_s),
+            # Half of a small JVM's heap by default.
+            "log.cleaner.dedupe.buffer.size": 8 << 20,
             **self.cluster.quorum_settings(),
             **self.cluster.overrides,
             **self.overrides,
@@ -139,6 +151,25 @@ class ClusterNode(ServerProcess):
         with RawClient(self, timeout_s=5) as client:
             answer = client.ask(METADATA, 1, {"topics": []})
         return {broker["node_id"]: broker["port"] for broker in answer["brokers"]}
+
+    def leaders(self, topic: str) -> list[int]:
+        """Who leads each partition of a topic, as this broker tells it; -1 while nobody does."""
+        with RawClient(self) as client:
+            (row,) = client.ask(METADATA, 1, {"topics": [{"name": topic}]})["topics"]
+        found = {part["partition_index"]: part["leader_id"] for part in row["partitions"]}
+        return [found[partition] for partition in sorted(found)]
+
+    def coordinator(self, kind: int, key: str) -> int:
+        """The broker that coordinates a group, a transactional id or a share partition, as this one says; or -1."""
+        with RawClient(self) as client:
+            answer = client.ask(FIND_COORDINATOR, 6, {"key_type": kind, "coordinator_keys": [key]})
+        found = answer["coordinators"][0]
+        return int(found["node_id"]) if found["error_code"] == "none" else -1
+
+    def printed(self) -> str:
+        """Everything that all its starts have printed."""
+        logs = sorted(self.work_dir.glob(f"{self.kind}-*.log"))
+        return "\n".join(path.read_text(errors="replace") for path in logs)
 
     def describe_quorum(self) -> dict[str, Any] | None:
         """The quorum as this controller sees it, if it leads; None otherwise."""
@@ -237,7 +268,7 @@ class Cluster:
                 os.kill(node.pid, signal.SIGTERM)
             for node in sorted(running, key=lambda node: node.kind, reverse=True):
                 if node.kind == "ottla":
-                    node.stop()
+                    node.wait_stopped()
                 else:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         node.wait(APACHE_STOP_S)
@@ -335,6 +366,42 @@ class Cluster:
     @property
     def bootstrap_controllers(self) -> str:
         return ",".join(node.controller_address for node in self.controllers() if node.is_running())
+
+    def create_topic(self, word: str, leaders: list[int], through: int | None = None) -> str:
+        """A topic whose partitions are led by these brokers, once they all know it; its name begins with the word."""
+        name = f"{word}-{uuid.uuid4().hex[:8]}"
+        assignments = [{"partition_index": i, "broker_ids": [leader]} for i, leader in enumerate(leaders)]
+        topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "configs": []}
+        body = {"topics": [{**topic, "assignments": assignments}], "timeout": TIMEOUT_MS}
+        with RawClient(self[through] if through is not None else self.brokers()[0]) as client:
+            answer = client.ask(CREATE_TOPICS, 7, body)
+        assert answer["topics"][0]["error_code"] == "none", answer
+        for node in self.brokers():
+            wait_until(lambda node=node: node.leaders(name) == leaders, PATIENCE_S, f"{name} to be led")
+        return name
+
+    def wait_until_led(self, topic: str) -> None:
+        """Until every broker knows a leader of each partition."""
+        for node in self.brokers():
+            wait_until(
+                lambda node=node: min(node.leaders(topic), default=-1) >= 0, PATIENCE_S, f"{topic} to be led"
+            )
+
+    def coordinated_by(self, kind: int, broker_id: int) -> str:
+        """A new name of a group or a transaction whose coordinator is this broker, as all brokers say."""
+        first, *others = self.brokers()
+        for _ in range(NAMES):
+            key = f"name-{uuid.uuid4().hex[:8]}"
+            wait_until(lambda key=key: first.coordinator(kind, key) >= 0, PATIENCE_S, "a coordinator")
+            if first.coordinator(kind, key) == broker_id:
+                for node in others:
+                    wait_until(
+                        lambda key=key, node=node: node.coordinator(kind, key) == broker_id,
+                        PATIENCE_S,
+                        f"node {node.node_id} to know the coordinator",
+                    )
+                return key
+        raise AssertionError(f"broker {broker_id} coordinates nothing")
 
     def tool(self, name: str, *args: str, **how: Any) -> subprocess.CompletedProcess[str]:
         """One of Kafka's Java tools against the brokers."""

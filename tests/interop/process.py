@@ -186,6 +186,10 @@ class ServerProcess:
         if not self.is_running():
             return self.exit_code or 0
         os.kill(self.pid, signal.SIGTERM)
+        return self.wait_stopped()
+
+    def wait_stopped(self) -> int:
+        """The exit code of a process that was told to stop; told twice, it may be killed by the second signal."""
         try:
             return self.wait(self.stop_timeout_s)
         except subprocess.TimeoutExpired as late:

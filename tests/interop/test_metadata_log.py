@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.interop.apache import ApacheKafka, run_tool
+from tests.support.raw_client import TIMEOUT_MS, RawClient
 from tests.unit.controller.test_controller import broker_up, create, with_controller
 from tests.unit.raft.support import format_directory, image_in, replay_snapshot
 
@@ -18,9 +19,11 @@ from ottla.metadata.snapshot import checkpoint_batches, parse_file_name, read_he
 from ottla.raft.metadata_log import MetadataLog, MetadataLogConfig
 from ottla.raft.snapshots import SnapshotReader
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 PARTITION = "__cluster_metadata-0"
+DELETE_TOPICS, INCREMENTAL_ALTER_CONFIGS = 20, 44
+BROKER_RESOURCE, SET = 4, 0
 
 
 def dump(path: Path) -> str:
@@ -53,14 +56,15 @@ def kafkas(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of Kafka's, with snapshots."""
     data_dir = tmp_path_factory.mktemp("kafkas") / "data"
     settings = {"metadata.log.max.record.bytes.between.snapshots": 1}
-    with ApacheKafka(data_dir, settings) as kafka:
+    with ApacheKafka(data_dir, settings) as kafka, RawClient(kafka) as client:
         for number in range(3):
-            kafka.tool("TopicCommand", "--create", "--topic", f"t.{number}", "--partitions", "3")
-        kafka.tool("TopicCommand", "--delete", "--topic", "t.1")
-        for entity in (("topics", "--entity-name", "t.2"), ("brokers", "--entity-default")):
-            key = "retention.ms" if entity[0] == "topics" else "log.retention.ms"
-            change = ("--alter", "--add-config", f"{key}=7000")
-            kafka.tool("ConfigCommand", "--entity-type", *entity, *change)
+            client.create_topic(f"t.{number}", 3, retention_ms=7000 + number, segment_bytes=1048576)
+        deleted = client.ask(DELETE_TOPICS, 5, {"topic_names": ["t.1"], "timeout": TIMEOUT_MS})
+        assert deleted["responses"][0]["error_code"] == "none"
+        everyone = {"name": "log.retention.ms", "config_operation": SET, "value": "8000"}
+        resource = {"resource_type": BROKER_RESOURCE, "resource_name": "", "configs": [everyone]}
+        altered = client.ask(INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource]})
+        assert altered["responses"][0]["error_code"] == "none"
     return data_dir
 
 
@@ -82,9 +86,9 @@ def test_a_snapshot_of_ours_is_made_of_what_kafkas_is_made_of(kafkas: Path, tmp_
     """
     newest = max(kafkas.joinpath(PARTITION).glob("*.checkpoint"))
     reader, loader, header = SnapshotReader(newest), MetadataLoader(EMPTY_IMAGE), read_header(newest)
-    snapshot = parse_file_name(newest.name)
-    assert snapshot is not None
-    replay_snapshot(loader, snapshot, reader)
+    parsed = parse_file_name(newest.name)
+    assert parsed is not None
+    replay_snapshot(loader, parsed[0], reader)
     image = loader.image
     ours = checkpoint_batches(
         image_records(image),

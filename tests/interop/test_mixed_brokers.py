@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from tests.clients.adapters import transactional
 from tests.interop.apache import run_tool
-from tests.interop.cluster import Cluster, ClusterNode
+from tests.interop.cluster import GROUP, NAMES, SHARE, TRANSACTION, Cluster
 from tests.interop.process import wait_until
-from tests.support.raw_client import CREATE_TOPICS, TIMEOUT_MS, RawClient
+from tests.support.raw_client import RawClient
+
+from ottla.client import Admin
+from ottla.client import Producer as OttlaProducer
+from ottla.client import TopicPartition as Place
+from ottla.model.errors import KafkaError as OttlaError
+from ottla.model.ids import uuid_to_str
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 CONTROLLER, OTTLA, APACHE = 1, 2, 3
 BROKERS = {"ottla": OTTLA, "apache": APACHE}
-FIND_COORDINATOR, GROUP, TRANSACTION = 10, 0, 1
 PATIENCE_S = 60.0
+PATIENCE_MS = 60_000
 
 
 @pytest.fixture(scope="module", params=["ottla", "apache"])
@@ -31,31 +38,6 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     }
     with Cluster(tmp_path_factory.mktemp(f"under-{request.param}"), nodes) as running:
         yield running
-
-
-def create(cluster: Cluster, name: str, leaders: list[int], through: int = OTTLA) -> str:
-    """A topic whose partitions are led by these brokers."""
-    name = f"{name}-{uuid.uuid4().hex[:8]}"
-    assignments = [{"partition_index": i, "broker_ids": [leader]} for i, leader in enumerate(leaders)]
-    topic = {
-        "name": name,
-        "num_partitions": -1,
-        "replication_factor": -1,
-        "assignments": assignments,
-        "configs": [],
-    }
-    with RawClient(cluster[through]) as client:
-        answer = client.ask(CREATE_TOPICS, 7, {"topics": [topic], "timeout": TIMEOUT_MS})
-    assert answer["topics"][0]["error_code"] == "none", answer
-    for node in cluster.brokers():
-        admin = AdminClient({"bootstrap.servers": node.address})
-        wait_until(lambda admin=admin: led_by(admin, name) == leaders, PATIENCE_S, f"{name} to be led")
-    return name
-
-
-def led_by(admin: AdminClient, topic: str) -> list[int]:
-    found = admin.list_topics(timeout=10).topics.get(topic)
-    return [] if found is None else [found.partitions[i].leader for i in sorted(found.partitions)]
 
 
 def produce(producer: Producer, topic: str, partitions: int, values: list[str]) -> None:
@@ -93,30 +75,9 @@ def consumer(bootstrap: str, group: str, **settings: object) -> Consumer:
     return Consumer({**common, "enable.auto.commit": False, **settings})
 
 
-def coordinator(node: ClusterNode, kind: int, key: str) -> int:
-    """The broker that coordinates a group or a transactional id, as this one says; -1 while nobody does."""
-    with RawClient(node) as client:
-        answer = client.ask(FIND_COORDINATOR, 4, {"key_type": kind, "coordinator_keys": [key]})
-    found = answer["coordinators"][0]
-    return int(found["node_id"]) if found["error_code"] == "none" else -1
-
-
-def coordinated_by(cluster: Cluster, kind: int, broker_id: int) -> str:
-    """A new name whose coordinator is this broker, as both brokers say."""
-    for _ in range(100):
-        key = f"name-{uuid.uuid4().hex[:8]}"
-        node = cluster[OTTLA]
-        wait_until(lambda: coordinator(node, kind, key) >= 0, PATIENCE_S, "a coordinator")  # noqa: B023
-        if coordinator(node, kind, key) == broker_id:
-            other = cluster[APACHE]
-            wait_until(lambda: coordinator(other, kind, key) == broker_id, PATIENCE_S, "agreement")  # noqa: B023
-            return key
-    raise AssertionError(f"broker {broker_id} coordinates nothing")
-
-
 @pytest.mark.parametrize("through", BROKERS.values(), ids=list(BROKERS))
 def test_topics_led_by_both(cluster: Cluster, through: int) -> None:
-    topic = create(cluster, "both", [OTTLA, APACHE, OTTLA, APACHE], through)
+    topic = cluster.create_topic("both", [OTTLA, APACHE, OTTLA, APACHE], through)
     bootstrap = cluster[through].address
     values = [f"v{number}" for number in range(50)]
     for settings in ({}, {"enable.idempotence": True, "compression.type": "zstd"}):
@@ -130,8 +91,8 @@ def test_topics_led_by_both(cluster: Cluster, through: int) -> None:
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("at", BROKERS.values(), ids=list(BROKERS))
 def test_groups_coordinated_by_either(cluster: Cluster, at: int, protocol: str) -> None:
-    topic = create(cluster, "grouped", [OTTLA, APACHE])
-    group = coordinated_by(cluster, GROUP, at)
+    topic = cluster.create_topic("grouped", [OTTLA, APACHE])
+    group = cluster.coordinated_by(GROUP, at)
     produce(Producer({"bootstrap.servers": cluster.bootstrap_servers}), topic, 2, ["a", "b", "c"])
     reader = consumer(cluster.bootstrap_servers, group, **{"group.protocol": protocol})
     reader.subscribe([topic])
@@ -151,11 +112,33 @@ def test_groups_coordinated_by_either(cluster: Cluster, at: int, protocol: str) 
     again.close()
 
 
+def shared_both_ways(cluster: Cluster, group: str) -> str:
+    """A topic of whose partitions each broker leads two, and keeps the share state of one of its own and one other.
+
+    A hash of the topic's id decides who keeps it, so topics are made until one is placed so.
+    """
+    leaders = [OTTLA, OTTLA, APACHE, APACHE]
+    for _ in range(NAMES):
+        topic = cluster.create_topic("shared", leaders)
+        with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            described = admin.describe_topics([topic])[topic]
+        assert not isinstance(described, OttlaError), described
+        keys = [f"{group}:{uuid_to_str(described.topic_id)}:{p}" for p in range(len(leaders))]
+        for key in keys:
+            wait_until(
+                lambda key=key: cluster[OTTLA].coordinator(SHARE, key) >= 0, PATIENCE_S, "a coordinator"
+            )
+        keepers = [cluster[OTTLA].coordinator(SHARE, key) for key in keys]
+        if len(set(zip(leaders, keepers, strict=True))) == len(leaders):
+            return topic
+    raise AssertionError("one of them keeps everything")
+
+
 @pytest.mark.parametrize("at", BROKERS.values(), ids=list(BROKERS))
 def test_share_groups_coordinated_by_either(cluster: Cluster, at: int) -> None:
-    """Partitions on both brokers; their share state is kept by either, which the partition's hash decides."""
-    topic = create(cluster, "shared", [OTTLA, APACHE, OTTLA, APACHE])
-    group = coordinated_by(cluster, GROUP, at)
+    """Whoever leads a partition, and whoever keeps its share state."""
+    group = cluster.coordinated_by(GROUP, at)
+    topic = shared_both_ways(cluster, group)
     named = ("--entity-type", "groups", "--entity-name", group)
     cluster.tool("ConfigCommand", *named, "--alter", "--add-config", "share.auto.offset.reset=earliest")
     for word in ("first", "second"):
@@ -176,12 +159,12 @@ def test_share_groups_coordinated_by_either(cluster: Cluster, at: int) -> None:
 @pytest.mark.parametrize("at", BROKERS.values(), ids=list(BROKERS))
 def test_transactions_across_brokers(cluster: Cluster, at: int) -> None:
     """Partitions on both brokers, offsets of groups on both, whoever coordinates: all of it or nothing."""
-    source = create(cluster, "source", [OTTLA, APACHE])
-    target = create(cluster, "target", [APACHE, OTTLA])
+    source = cluster.create_topic("source", [OTTLA, APACHE])
+    target = cluster.create_topic("target", [APACHE, OTTLA])
     servers = cluster.bootstrap_servers
     produce(Producer({"bootstrap.servers": servers}), source, 2, ["a", "b"])
-    name = coordinated_by(cluster, TRANSACTION, at)
-    groups = [coordinated_by(cluster, GROUP, broker) for broker in BROKERS.values()]
+    name = cluster.coordinated_by(TRANSACTION, at)
+    groups = [cluster.coordinated_by(GROUP, broker) for broker in BROKERS.values()]
     producer = Producer({"bootstrap.servers": servers, "transactional.id": name})
     producer.init_transactions(PATIENCE_S)
 
@@ -215,9 +198,95 @@ def test_transactions_across_brokers(cluster: Cluster, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", BROKERS.values(), ids=list(BROKERS))
+def test_transactions_of_version_2_across_brokers(cluster: Cluster, at: int) -> None:
+    """Nobody announces partitions and groups (KIP-890): their brokers tell the coordinator, whoever's that is."""
+    source = cluster.create_topic("source", [OTTLA, APACHE])
+    target = cluster.create_topic("target", [APACHE, OTTLA])
+    servers = cluster.bootstrap_servers
+    groups = [cluster.coordinated_by(GROUP, broker) for broker in BROKERS.values()]
+    with Admin(bootstrap_servers=servers) as admin:
+        levels = {feature.name: feature.finalized for feature in admin.describe_features()}
+    assert levels["transaction.version"] == 2
+    with OttlaProducer(
+        bootstrap_servers=servers, transactional_id=cluster.coordinated_by(TRANSACTION, at)
+    ) as producer:
+        producer.init_transactions()
+        for value, end in (
+            (b"aborted", producer.abort_transaction),
+            (b"committed", producer.commit_transaction),
+        ):
+            producer.begin_transaction()
+            for partition in (0, 1):
+                producer.send(target, value, partition=partition).result(PATIENCE_MS)
+            for group in groups:
+                producer.send_offsets_to_transaction(
+                    {Place(source, partition): 7 for partition in (0, 1)}, group
+                )
+            end()
+            reached = 7 if value == b"committed" else None
+            for group in groups:
+                for partition in (0, 1):
+                    assert transactional.committed_offset(servers, group, source, partition) == reached
+    assert transactional.read(servers, target, 2) == [b"committed", b"committed"]
+    assert transactional.read(servers, target, 2, committed=False) == [b"aborted", b"committed"] * 2
+
+
+@pytest.mark.parametrize("at", BROKERS.values(), ids=list(BROKERS))
+def test_transactions_of_the_java_producer(cluster: Cluster, at: int) -> None:
+    topic = cluster.create_topic("java", [OTTLA, APACHE])
+    cluster.tool(
+        "ProducerPerformance",
+        *("--topic", topic, "--num-records", "3000", "--payload-monotonic", "--throughput", "-1"),
+        *("--transactional-id", cluster.coordinated_by(TRANSACTION, at), "--transaction-duration-ms", "50"),
+        *("--command-property", "batch.size=200"),
+    )
+    found = transactional.read(cluster.bootstrap_servers, topic, 2)
+    assert sorted(map(int, found)) == list(range(3000))
+    for partition, broker in enumerate((OTTLA, APACHE)):
+        with RawClient(cluster[broker]) as client:
+            assert client.end_offset(topic, partition) > 0
+
+
+def keeps_the_marker(cluster: Cluster, at: int, away: int) -> bool:
+    """Does a partition whose broker is dead when a transaction ends get its marker when it is back?"""
+    topic = cluster.create_topic("away", [away])
+    name = cluster.coordinated_by(TRANSACTION, at)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": name})
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    produce(producer, topic, 1, ["kept"])
+    cluster[away].kill()
+    producer.commit_transaction(PATIENCE_S)
+    cluster[away].start()
+    cluster.wait_until_led(topic)
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+
+        def is_over() -> bool:
+            described = admin.describe_transactions([name])[name]
+            assert not isinstance(described, OttlaError), described
+            return described.state == "CompleteCommit"
+
+        wait_until(is_over, PATIENCE_S, "the transaction to be complete", poll_s=0.1)
+    found = transactional.read(cluster.bootstrap_servers, topic)
+    assert found in ([b"kept"], [])
+    return found != []
+
+
+def test_a_transaction_that_ends_while_a_partition_has_no_leader(cluster: Cluster) -> None:
+    assert keeps_the_marker(cluster, OTTLA, away=APACHE)
+
+
+def test_apache_forgets_the_marker_of_a_partition_without_leader(tmp_path: Path) -> None:
+    """On its own nodes: what exactly once cannot be asked of its coordinator for, as long as there is one replica."""
+    nodes = {1: ("apache", "broker,controller"), 2: ("apache", "broker")}
+    with Cluster(tmp_path, nodes) as apache:
+        assert not keeps_the_marker(apache, 1, away=2)
+
+
+@pytest.mark.parametrize("at", BROKERS.values(), ids=list(BROKERS))
 def test_a_newer_producer_fences_the_older_one(cluster: Cluster, at: int) -> None:
-    topic = create(cluster, "fenced", [OTTLA, APACHE])
-    name = coordinated_by(cluster, TRANSACTION, at)
+    topic = cluster.create_topic("fenced", [OTTLA, APACHE])
+    name = cluster.coordinated_by(TRANSACTION, at)
     older, newer = (
         Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": name}) for _ in range(2)
     )
@@ -239,7 +308,7 @@ def test_a_newer_producer_fences_the_older_one(cluster: Cluster, at: int) -> Non
 
 @pytest.mark.parametrize("gone", BROKERS.values(), ids=list(BROKERS))
 def test_a_broker_that_dies_comes_back(cluster: Cluster, gone: int) -> None:
-    topic = create(cluster, "survives", [OTTLA, APACHE])
+    topic = cluster.create_topic("survives", [OTTLA, APACHE])
     produce(Producer({"bootstrap.servers": cluster.bootstrap_servers}), topic, 2, ["before"])
     node, (other,) = cluster[gone], [n for n in cluster.brokers() if n.node_id != gone]
     node.kill()

@@ -1,8 +1,9 @@
 """What must hold of the metadata on a simulated quorum, whatever has failed.
 
-The image of every node is the replay of what is committed up to its offset, and a delta tells all that differs; an
-active controller decides on all that is in its log; what was answered is committed, in the epoch that it was decided
-in, and known to every controller that is active later; no broker is fenced before its session is over.
+The image of every node is the replay of what is committed up to its offset, and goes on from the one before, with a
+delta that tells all that differs; a controller that becomes active begins with all that is in its log; what was
+answered is committed, in the epoch that it was decided in, and known to every controller that is active later; no
+broker is fenced before its session is over.
 
 What is committed is replayed here once for all nodes, batch by batch, so that looking at an image is one comparison.
 """

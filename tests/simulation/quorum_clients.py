@@ -202,7 +202,7 @@ class Broker:
         self.is_stopping = False
 
     def _act_later(self) -> None:
-        self.clients.cluster.after(self.clients.random.uniform(200, 1_500), self._act)
+        self.clients.cluster.after(self.clients.random.uniform(100, 800), self._act)
 
     def _act(self) -> None:
         if self.is_alive:

@@ -53,17 +53,19 @@ class Weather:
 
     def __init__(self, random: Random) -> None:
         self.random = random
+        # In a storm leaders fall as soon as they stand; otherwise controllers have the time to decide something.
+        self.is_storm = random.random() < 0.35
         mood = random.choice((0.0, 0.5, 1.0, 2.0))
         self.lost = 0.02 * mood
         self.doubled = 0.03 * mood
         self.late = 0.02 * mood
         # A slow network lets elections run into one another.
-        self.latency_ms = random.choice((4.0, 4.0, 4.0, 40.0, 300.0))
-        self.slow_disk = random.choice((0.0, 0.05, 0.05, 0.4))
+        self.latency_ms = random.choice((4.0, 4.0, 4.0, 4.0, 40.0, 300.0))
+        self.slow_disk = random.choice((0.05, 0.4) if self.is_storm else (0.0, 0.0, 0.05, 0.4))
         self.busy = random.choice((0.0, 0.0, 0.05))
         # While a Ready is performed, and while a vote is: there a crash does most harm.
         self.crash = random.choice((0.0, 0.0005, 0.002))
-        self.crash_at_vote = random.choice((0.0, 0.0, 0.1, 0.4))
+        self.crash_at_vote = random.choice((0.1, 0.4) if self.is_storm else (0.0, 0.0, 0.1))
 
     def stop(self) -> None:
         """From now on everything works."""

@@ -214,7 +214,7 @@ class Processes:
                 node.signal(signal.SIGCONT)
                 node.signal(signal.SIGTERM)
             for node in leaving:
-                node.stop()
+                node.wait_stopped()
 
     def kill_all(self) -> None:
         for node in self.nodes.values():

@@ -1,6 +1,6 @@
 """Consume, transform, produce, exactly once: the application, run in a process of its own so that it can be killed.
 
-    python -m tests.support.exactly_once ADDRESS INPUT OUTPUT
+    python -m tests.support.exactly_once ADDRESS INPUT OUTPUT [GROUP TRANSACTIONAL_ID STEP_S]
 
 Reads numbers from INPUT as a static member of a group, writes "partition:number:square" to OUTPUT and commits both
 in one transaction of a few records. Whatever fails, it exits and is started again: nothing is remembered outside
@@ -16,8 +16,7 @@ import sys
 import confluent_kafka as ck
 
 BATCH = 20
-PATIENCE_S = 10.0
-GROUP = "squares"
+GROUP = TRANSACTIONAL_ID = "squares"
 # The longest that a step may take; the alarm's own way to tell is to end the process.
 STEP_S = 4
 
@@ -31,11 +30,11 @@ def settings(address: str) -> dict[str, object]:
     }
 
 
-def consumer(address: str) -> ck.Consumer:
+def consumer(address: str, group: str) -> ck.Consumer:
     return ck.Consumer(
         {
             **settings(address),
-            "group.id": GROUP,
+            "group.id": group,
             # The next process takes the place of a killed one at once.
             "group.instance.id": "the only one",
             "session.timeout.ms": 6_000,
@@ -46,13 +45,16 @@ def consumer(address: str) -> ck.Consumer:
     )
 
 
-def producer(address: str) -> ck.Producer:
-    made = ck.Producer({**settings(address), "transactional.id": "squares", "transaction.timeout.ms": 20_000})
-    made.init_transactions(PATIENCE_S)
+def producer(address: str, transactional_id: str, step_s: int) -> ck.Producer:
+    own = {"transactional.id": transactional_id, "transaction.timeout.ms": 5_000 * step_s}
+    made = ck.Producer({**settings(address), **own})
+    made.init_transactions(2 * step_s)
     return made
 
 
-def transform(source: ck.Consumer, sink: ck.Producer, messages: list[ck.Message], output: str) -> None:
+def transform(
+    source: ck.Consumer, sink: ck.Producer, messages: list[ck.Message], output: str, step_s: int
+) -> None:
     """One transaction: the results and how far they reach."""
     sink.begin_transaction()
     for message in messages:
@@ -61,21 +63,41 @@ def transform(source: ck.Consumer, sink: ck.Producer, messages: list[ck.Message]
         sink.produce(output, value, partition=message.partition())
     reached = {message.partition(): message.offset() + 1 for message in messages}
     places = [ck.TopicPartition(messages[0].topic(), p, offset) for p, offset in reached.items()]
-    sink.send_offsets_to_transaction(places, source.consumer_group_metadata(), PATIENCE_S)
-    sink.commit_transaction(PATIENCE_S)
+    sink.send_offsets_to_transaction(places, source.consumer_group_metadata(), step_s)
+    sink.commit_transaction(step_s)
 
 
-def main(address: str, source_topic: str, output: str) -> None:
-    signal.alarm(2 * STEP_S)
-    sink = producer(address)
-    source = consumer(address)
+def is_record(message: ck.Message) -> bool:
+    """Or an error: after most of them the consumer goes on by itself.
+
+    Fatal is that it was fenced as a static member, which it is by its own second join, when the answer to the first
+    one was lost with the coordinator, whoever's broker that was.
+    """
+    error = message.error()
+    if error is not None and error.code() == ck.KafkaError._FATAL:
+        raise ck.KafkaException(error)
+    return error is None
+
+
+def main(
+    address: str,
+    source_topic: str,
+    output: str,
+    group: str = GROUP,
+    transactional_id: str = TRANSACTIONAL_ID,
+    step: str = str(STEP_S),
+) -> None:
+    step_s = int(step)
+    signal.alarm(2 * step_s)
+    sink = producer(address, transactional_id, step_s)
+    source = consumer(address, group)
     source.subscribe([source_topic])
     while True:
-        signal.alarm(STEP_S)
+        signal.alarm(step_s)
         found = source.consume(BATCH, timeout=0.2)
-        messages = [message for message in found if message.error() is None]
+        messages = [message for message in found if is_record(message)]
         if messages:
-            transform(source, sink, messages, output)
+            transform(source, sink, messages, output, step_s)
 
 
 if __name__ == "__main__":

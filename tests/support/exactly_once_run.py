@@ -42,8 +42,8 @@ def seed() -> int:
 class Application:
     """The process that is killed; whenever it has gone by itself, it is started again."""
 
-    def __init__(self, address: str, log_path: Path) -> None:
-        self._command = [sys.executable, "-m", "tests.support.exactly_once", address, "numbers", "squares"]
+    def __init__(self, log_path: Path, *arguments: str) -> None:
+        self._command = [sys.executable, "-m", "tests.support.exactly_once", *arguments]
         self._log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -60,8 +60,8 @@ class Application:
 
 
 @contextmanager
-def application(node: OttlaNode, log_path: Path) -> Iterator[Application]:
-    running = Application(node.address, log_path)
+def application(log_path: Path, *arguments: str) -> Iterator[Application]:
+    running = Application(log_path, *arguments)
     try:
         yield running
     finally:
@@ -74,9 +74,9 @@ def survive(node: OttlaNode, log_path: Path, kills: int, seed: int) -> None:
     node.wanted_port = node.port
     numbers = NUMBERS_A_KILL * kills
     fill(node, numbers)
-    with application(node, log_path) as app:
+    with application(log_path, node.address, "numbers", "squares") as app:
         for round_ in range(kills):
-            leave_in_peace(app, chance)
+            leave_in_peace(chance, app)
             if round_ % 2:
                 app.kill()
             else:
@@ -85,7 +85,7 @@ def survive(node: OttlaNode, log_path: Path, kills: int, seed: int) -> None:
 
         def done() -> bool:
             app.ensure()
-            return reached(node) >= numbers
+            return reached(node.address) >= numbers
 
         wait_until(done, PATIENCE_S + kills, f"all numbers to be squared (seed {seed})")
     check(read(node.address, "squares", PARTITIONS), numbers, seed)
@@ -102,27 +102,30 @@ def fill(node: OttlaNode, numbers: int) -> None:
     assert producer.flush(PATIENCE_S) == 0
 
 
-def leave_in_peace(app: Application, chance: random.Random) -> None:
-    """Until a moment of chance has passed, with the application running."""
+def leave_in_peace(chance: random.Random, *apps: Application) -> None:
+    """Until a moment of chance has passed, with the applications running."""
     until = time.monotonic() + chance.uniform(0.0, MOMENT_S)
 
     def passed() -> bool:
-        app.ensure()
+        for app in apps:
+            app.ensure()
         return time.monotonic() >= until
 
     wait_until(passed, PATIENCE_S, "a moment")
 
 
-def reached(node: OttlaNode) -> int:
-    offsets = (committed_offset(node.address, GROUP, "numbers", p) for p in range(PARTITIONS))
+def reached(address: str, group: str = GROUP, source: str = "numbers", partitions: int = PARTITIONS) -> int:
+    """How many numbers are done with."""
+    offsets = (committed_offset(address, group, source, p) for p in range(partitions))
     return sum(offset or 0 for offset in offsets)
 
 
-def check(squares: list[bytes], numbers: int, seed: int) -> None:
+def check(squares: list[bytes], numbers: int, seed: int, partitions: int = PARTITIONS) -> None:
+    """The output, partition by partition: each number's square once, in the order of the numbers."""
     expected = [
         f"{partition}:{number}:{number * number}".encode()
-        for partition in range(PARTITIONS)
-        for number in range(partition, numbers, PARTITIONS)
+        for partition in range(partitions)
+        for number in range(partition, numbers, partitions)
     ]
     twice = [value for value, count in Counter(squares).items() if count > 1]
     assert not twice, f"seed {seed}: {len(twice)} twice"

@@ -3,6 +3,7 @@
 import pytest
 from tests.unit.controller.support import CONTEXT, Cluster, directory, sources
 
+from ottla.controller import result
 from ottla.controller.result import RequestContext
 from ottla.controller.topics import create_partitions, create_topics, delete_topics
 from ottla.metadata import records as r
@@ -318,3 +319,16 @@ def test_deletion_can_be_switched_off() -> None:
         with pytest.raises(KafkaError) as error:
             delete_topics(cluster.rules, request, RequestContext(version))
         assert error.value.code is code
+
+
+def test_a_deletion_of_too_many_topics_is_refused_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result, "MAX_RECORDS_PER_USER_OP", 2)
+    cluster = Cluster(1)
+    for name in ("a", "b", "c"):
+        cluster.add_topic(name, [[1]])
+    request = m.DeleteTopicsRequest(topics=[m.DeleteTopicState(name=name) for name in ("a", "b", "c")])
+    with pytest.raises(KafkaError) as error:
+        delete_topics(cluster.rules, request, CONTEXT)
+    assert error.value.code is ErrorCode.POLICY_VIOLATION
+    request.topics.pop()
+    assert len(delete_topics(cluster.rules, request, CONTEXT).records) == 2

@@ -149,7 +149,7 @@ def test_the_second_of_two_brokers_with_one_id_is_not_registered(tmp_path: Path)
         controller, first = node(tmp_path, 1, "controller", port), node(tmp_path / "a", 2, "broker", port)
         await controller.start()
         await first.start()
-        second = node(tmp_path / "b", 2, "broker", port, initial_broker_registration_timeout_ms=300)
+        second = node(tmp_path / "b", 2, "broker", port, initial_broker_registration_timeout_ms=2_000)
         with pytest.raises(KafkaError, match="DUPLICATE_BROKER_REGISTRATION"):
             await second.start()
         assert first.known_brokers == {2}

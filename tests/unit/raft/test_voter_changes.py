@@ -165,6 +165,13 @@ def test_a_new_voter_that_is_not_there_or_not_ready_is_not_added() -> None:
     assert node.state.voters == voters(1, 2, 3)
 
 
+def test_an_error_that_nobody_knows_is_one() -> None:
+    node = leader()
+    token, send = begin_adding(node)
+    node.answered(send, api_versions(error=1_000))
+    assert "API_VERSIONS returned an error UNKNOWN_SERVER_ERROR" in node.answers[token].error_message
+
+
 def test_who_lags_behind_is_not_added() -> None:
     node = leader()
     assert node.ask(r.add_voter(4)) is None

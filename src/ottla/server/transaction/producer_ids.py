@@ -92,5 +92,10 @@ class ProducerIdSource:
             self._next = None
         if not isinstance(block, ProducerIdBlock):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "" if block is None else str(block))
+        if block.size <= 0:
+            # Asking on at once would never end.
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the controller gave a block without any id"
+            )
         if is_first:
             self._block, self._used = block, 0

@@ -89,3 +89,20 @@ def test_those_who_wait_together_share_a_block() -> None:
         assert controller.blocks == 1
 
     run(test)
+
+
+def test_a_block_without_ids_is_an_error_and_not_asked_for_again_at_once() -> None:
+    async def main() -> None:
+        asked = 0
+
+        async def allocate() -> ProducerIdBlock:
+            nonlocal asked
+            asked += 1
+            return ProducerIdBlock(0, 0)
+
+        with pytest.raises(KafkaError, match="without any id") as refused:
+            await asyncio.wait_for(ProducerIdSource(allocate).next_id(), 10)
+        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert asked == 1
+
+    asyncio.run(main())
