@@ -25,6 +25,8 @@ RESPONSE_HEADER_BYTES = 5
 METADATA_LOG = "__cluster_metadata-0"
 TOPIC_PARTITIONS = 1_000
 PATIENCE_S = 180.0
+# Tests give Apache's cleaner less, for their small heaps.
+AS_SHIPPED = {"log.cleaner.dedupe.buffer.size": 128 << 20}
 # Seldom: what is asked for is everything there is.
 POLL_S = 0.25
 
@@ -33,7 +35,7 @@ def cluster_of(kind: str, where: Path, settings: Mapping[str, object] | None = N
     """Not started yet. Apache's nodes have the heap that kafka-server-start.sh gives them."""
     nodes = dict.fromkeys(CONTROLLERS, (kind, "controller"))
     nodes |= dict.fromkeys(BROKERS, (kind, "broker"))
-    return Cluster(where / kind, nodes, {**QUIET, **(settings or {})}, jvm=SERVER_JVM)
+    return Cluster(where / kind, nodes, {**QUIET, **AS_SHIPPED, **(settings or {})}, jvm=SERVER_JVM)
 
 
 def create_frame(topics: Iterable[str], partitions: int, first: int = 0) -> bytes:

@@ -253,7 +253,7 @@ def balance_leaders(rules: ClusterRules) -> Steps[ControllerResult[None]]:
     records: list[MetadataRecord] = []
     for piece in rules.pieces():
         yield
-        if len(records) >= rules.slice_records:
+        if not rules.has_room(records):
             break
         for topic, number, partition in rules.imbalanced_partitions(piece):
             change = rules.change(topic, number, partition)
@@ -269,7 +269,7 @@ def elect_unclean_leaders(rules: ClusterRules) -> Steps[ControllerResult[None]]:
     records: list[MetadataRecord] = []
     for piece in rules.pieces():
         yield
-        if len(records) >= rules.slice_records:
+        if not rules.has_room(records):
             break
         for topic, number, _ in rules.leaderless_partitions(among=piece):
             if rules.unclean_election_enabled(topic):
@@ -299,7 +299,7 @@ def repair_partitions(rules: ClusterRules, progress: RepairProgress) -> Steps[Co
             records += rules.repairs(piece)
             if not records:
                 progress.settled += len(piece)
-            elif len(records) >= rules.slice_records:
+            elif not rules.has_room(records):
                 break
         if records:
             progress.has_changed = True
@@ -310,7 +310,7 @@ def repair_partitions(rules: ClusterRules, progress: RepairProgress) -> Steps[Co
 
 
 def _elected(rules: ClusterRules, records: list[MetadataRecord]) -> ControllerResult[None]:
-    return ControllerResult(None, records, more=len(records) >= rules.slice_records)
+    return ControllerResult(None, records, more=not rules.has_room(records))
 
 
 # --- reassignments

@@ -316,6 +316,10 @@ class ClusterRules:
         if piece:
             yield piece
 
+    def has_room(self, records: Sequence[MetadataRecord]) -> bool:
+        """May what another piece changes still be part of this slice?"""
+        return len(records) + PARTITIONS_PER_PIECE <= self.slice_records
+
     def repairs(self, piece: Sequence[Partition]) -> list[MetadataRecord]:
         """Whoever is not up leaves the ISR, one at a time, and who can be led is."""
         records: list[MetadataRecord] = []

@@ -9,9 +9,11 @@ from ottla.controller import (
 )
 from ottla.controller.cluster_control import fence_broker, unfence_broker
 from ottla.controller.result import RequestContext
+from ottla.controller.rules import PARTITIONS_PER_PIECE
 from ottla.metadata import records as r
 from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import Uuid
 from ottla.model.time_slice import run_to_end
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 from ottla.wire.messages.nodes import replication as m
@@ -189,17 +191,16 @@ def test_unclean_elections_happen_by_themselves_only_where_permitted() -> None:
                 resource_type=2, resource_name="t", name="unclean.leader.election.enable", value=permitted
             )
         )
-        cluster.take(replication_control.elect_unclean_leaders(cluster.rules))
+        cluster.take(run_to_end(replication_control.elect_unclean_leaders(cluster.rules)))
         assert state(cluster).leader == leader
 
 
 def test_leaders_are_balanced() -> None:
     cluster = three()
     cluster.apply(r.PartitionChangeRecord(topic_id=topic_id("t"), partition_id=0, leader=2))
-    result = replication_control.balance_leaders(cluster.rules)
-    cluster.take(result)
+    cluster.take(run_to_end(replication_control.balance_leaders(cluster.rules)))
     assert state(cluster).leader == 1
-    assert not replication_control.balance_leaders(cluster.rules).records
+    assert not run_to_end(replication_control.balance_leaders(cluster.rules)).records
 
 
 def test_an_unknown_election_is_refused() -> None:
@@ -318,3 +319,59 @@ def test_a_broker_says_where_its_replicas_are() -> None:
     codes = [[p.error_code for p in t.partitions] for t in result.response.directories[0].topics]
     assert codes == [[0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION], [ErrorCode.UNKNOWN_TOPIC_ID]]
     assert state(cluster).directories == (directory(1),)
+
+
+def repaired(cluster: Cluster) -> tuple[int, int]:
+    """Repair to the end, slice by slice: how many steps and records it took."""
+    progress = replication_control.RepairProgress()
+    steps = records = 0
+    while True:
+        slice_ = replication_control.repair_partitions(cluster.rules, progress)
+        while True:
+            try:
+                next(slice_)
+            except StopIteration as end:
+                result = end.value
+                break
+            steps += 1
+        assert len(result.records) <= cluster.rules.slice_records
+        cluster.take(result)
+        records += len(result.records)
+        if not result.more:
+            return steps, records
+
+
+def test_what_a_broker_leaves_and_finds_is_changed_in_steps() -> None:
+    cluster = Cluster(1, 2)
+    count = 5 * PARTITIONS_PER_PIECE
+    cluster.add_topic("t", [[1, 2], [1]] * count)
+    for fenced, changed, leaderless in ((True, 2 * count, count), (False, count, 0)):
+        cluster.add_broker(1, fenced=fenced)
+        steps, records = repaired(cluster)
+        assert records == changed
+        # Every piece is looked at once, again when it was changed, and once more at the end.
+        pieces = 2 * count // PARTITIONS_PER_PIECE
+        assert pieces < steps <= 4 * pieces
+        assert repaired(cluster) == (pieces, 0)
+        assert sum(not p.has_leader for _, _, p in cluster.image.partitions()) == leaderless
+
+
+def test_a_repair_finds_what_came_before_the_place_where_it_is() -> None:
+    cluster = Cluster(1, 2)
+    cluster.add_topic("t", [[1, 2]] * (6 * PARTITIONS_PER_PIECE))
+    cluster.add_broker(1, fenced=True)
+    progress = replication_control.RepairProgress()
+    for _ in range(2):
+        cluster.take(run_to_end(replication_control.repair_partitions(cluster.rules, progress)))
+    assert progress.settled
+    # Its id is lower than any: its partitions come first.
+    cluster.apply(r.TopicRecord(name="early", topic_id=Uuid(bytes(15) + b"\1")))
+    cluster.apply(
+        r.PartitionRecord(
+            partition_id=0, topic_id=Uuid(bytes(15) + b"\1"), replicas=[1, 2], isr=[1, 2], leader=1,
+            leader_epoch=0, partition_epoch=0, directories=[directory(1), directory(2)],
+        )
+    )  # fmt: skip
+    while (result := run_to_end(replication_control.repair_partitions(cluster.rules, progress))).more:
+        cluster.take(result)
+    assert all(partition.leader == 2 for _, _, partition in cluster.image.partitions())
