@@ -215,7 +215,7 @@ def test_members_of_the_java_client_and_ours_in_one_group_on_ottla(
 ) -> None:
     with Broker(groups.SETTINGS) as broker, ExitStack() as stack:
         servers = broker.bootstrap_servers
-        name = str(groups.topic.__wrapped__(servers))  # type: ignore[attr-defined]
+        name = str(groups.topic.__wrapped__(servers, in_step))  # type: ignore[attr-defined]
         expected = produce(servers, name, 60)
         ours: dict[str, Any] = {"partition_assignment_strategy": way}
         if way == "consumer":
