@@ -19,8 +19,9 @@ from ottla.controller.result import (
 )
 from ottla.controller.rules import MIN_ISR, ClusterRules
 from ottla.metadata import features
-from ottla.metadata.image import ConfigResource, ResourceType
-from ottla.metadata.records import ClearElrRecord, ConfigRecord, MetadataRecord
+from ottla.metadata.image import CLUSTER_DEFAULT, ConfigResource, ResourceType
+from ottla.metadata.records import ClearElrRecord, ConfigRecord, MetadataRecord, PartitionChangeRecord
+from ottla.metadata.registrations import PartitionRegistration, TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import topic_name_problem
 from ottla.model.policies import ConfigChange
@@ -222,14 +223,54 @@ def _check_exists(rules: ClusterRules, resource: ConfigResource) -> None:
 
 
 def _clear_elr(rules: ClusterRules, records: Sequence[MetadataRecord]) -> list[MetadataRecord]:
-    """Who is eligible depends on the minimum ISR: where that changes, it is to be found out anew (KIP-966)."""
+    """Who is eligible depends on the minimum ISR: where that changes, it is to be found out anew (KIP-966).
+
+    Not where nobody is in sync: there no leader commits anything without them, and no other replica is known to be
+    complete. Kafka forgets these too, and the partition has no leader ever after.
+    """
     if not rules.image.elr_enabled:
         return []
+    changed = [r for r in records if isinstance(r, ConfigRecord) and r.name == MIN_ISR]
+    topics = [r.resource_name if r.resource_type == ResourceType.TOPIC else "" for r in changed]
+    cleared: list[MetadataRecord] = [ClearElrRecord(topic_name=topic) for topic in topics]
+    return cleared + _keep_last_eligible(rules, topics, changed)
+
+
+def _keep_last_eligible(
+    rules: ClusterRules, cleared: Sequence[str], changed: Sequence[ConfigRecord]
+) -> list[MetadataRecord]:
+    named = (rules.image.topics_by_name.get(topic) for topic in cleared)
+    topics = rules.image.topics_by_name.values() if "" in cleared else named
     return [
-        ClearElrRecord(topic_name=r.resource_name if r.resource_type == ResourceType.TOPIC else "")
-        for r in records
-        if isinstance(r, ConfigRecord) and r.name == MIN_ISR
+        PartitionChangeRecord(
+            topic_id=topic.id,
+            partition_id=number,
+            eligible_leader_replicas=_first_eligible(partition, _new_min_isr(rules, topic, changed)),
+            last_known_elr=list(partition.last_known_elr),
+        )
+        for topic in topics
+        if topic is not None
+        for number, partition in topic.partitions.items()
+        if not partition.isr and (partition.elr or partition.last_known_elr)
     ]
+
+
+def _first_eligible(partition: PartitionRegistration, min_isr: int) -> list[int]:
+    """As many as there would be if the minimum had always been this: whoever of them leads commits nothing alone
+    while others are eligible. The last leader comes first."""
+    by_preference = sorted(partition.elr, key=lambda replica: replica not in partition.last_known_elr)
+    return sorted(by_preference[:min_isr])
+
+
+def _new_min_isr(rules: ClusterRules, topic: TopicImage, changed: Sequence[ConfigRecord]) -> int:
+    values = {ConfigResource(r.resource_type, r.resource_name): r.value for r in changed}
+    for resource in (ConfigResource(ResourceType.TOPIC, topic.name), CLUSTER_DEFAULT):
+        value = values[resource] if resource in values else rules.image.config(*resource).get(MIN_ISR)
+        if value is not None:
+            break
+    else:
+        value = str(rules.settings.static[MIN_ISR])
+    return min(int(value), topic.replication_factor)
 
 
 def _invalid(message: str) -> KafkaError:

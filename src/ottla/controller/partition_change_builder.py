@@ -104,7 +104,9 @@ class PartitionChangeBuilder:
             return
         if leader in self._elr:
             self.isr = [leader]
-            self._elr = [replica for replica in self._elr if replica != leader]
+            others = [replica for replica in self._elr if replica != leader]
+            # Where it may commit alone, because the minimum is smaller than when they left, they soon lack something.
+            self._elr = others if len(self.isr) < self._min_isr else []
         record.leader = leader
         if unclean:
             # What other replicas had and this one has not is lost: the ISR begins again.

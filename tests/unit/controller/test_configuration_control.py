@@ -3,8 +3,9 @@
 import pytest
 from tests.unit.controller.support import CONTEXT, Cluster
 
+from ottla.controller.cluster_control import fence_broker, unfence_broker
 from ottla.controller.configuration_control import alter_configs, incremental_alter_configs
-from ottla.controller.result import RequestContext
+from ottla.controller.result import ControllerResult, RequestContext
 from ottla.metadata import records as r
 from ottla.metadata.image import ResourceType
 from ottla.model.errors import ErrorCode
@@ -145,6 +146,31 @@ def test_a_new_minimum_isr_clears_the_eligible_replicas() -> None:
     )
     records = run_to_end(incremental_alter_configs(c.rules, request, CONTEXT)).records
     assert [x.topic_name for x in records if isinstance(x, r.ClearElrRecord)] == ["t", ""]
+
+
+def test_a_new_minimum_isr_does_not_forget_the_last_who_are_complete() -> None:
+    c = Cluster(1, 2, 3)
+    c.add_topic("t", [[1, 2, 3], [2, 3, 1]], min_insync_replicas="2")
+
+    def partitions() -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
+        return [(p.isr, p.elr, p.last_known_elr) for p in c.image.topics["t"].partitions.values()]
+
+    for broker_id in (3, 1, 2):
+        c.take(ControllerResult(None, fence_broker(c.rules, broker_id)))
+    before = partitions()
+    assert before == [((), (1, 2), (2,)), ((), (1, 2), (2,))]
+    higher = change(TOPIC, "t", ("min.insync.replicas", SET, "3"))
+    elsewhere = change(BROKER, "", ("min.insync.replicas", SET, "1"))
+    for resource in (higher, elsewhere):
+        assert alter(c, resource) == [(0, None)]
+        assert partitions() == before
+    # Whoever leads with a minimum of one commits alone: only one can stay complete, and the last leader is the best.
+    assert alter(c, change(TOPIC, "t", ("min.insync.replicas", DELETE, None))) == [(0, None)]
+    assert partitions() == [((), (2,), (2,)), ((), (2,), (2,))]
+    c.take(ControllerResult(None, unfence_broker(c.rules, c.image.brokers[1])))
+    assert partitions() == [((), (2,), (2,)), ((), (2,), (2,))]
+    c.take(ControllerResult(None, unfence_broker(c.rules, c.image.brokers[2])))
+    assert partitions() == [((2,), (), ()), ((2,), (), ())]
 
 
 def test_directly_at_a_controller_directories_are_only_uncordoned() -> None:
