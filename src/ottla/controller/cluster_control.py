@@ -348,6 +348,9 @@ def broker_heartbeat(
     broker = rules.image.brokers[request.broker_id]
     current = current_state(broker)
     following = next_state(rules, broker, request, heartbeats)
+    if following is BrokerControlState.UNFENCED and _newly_lost(rules, broker, request.offline_log_dirs):
+        # The next heartbeat lets it in: by then the image says in which of its directories it cannot lead.
+        following = current
     assert following in TRANSITIONS[current]
     records = _transition(rules, broker, current, following)
     records += offline_directories(rules, broker, request.offline_log_dirs)
@@ -464,9 +467,7 @@ def offline_directories(
     rules: ClusterRules, broker: BrokerRegistration, offline: Sequence[Uuid]
 ) -> list[MetadataRecord]:
     """A broker has lost directories: the replicas in them no longer count."""
-    if not features.directory_assignment_supported(rules.metadata_version):
-        return []
-    lost = [directory for directory in broker.directories if directory in offline]
+    lost = _newly_lost(rules, broker, offline)
     if not lost:
         return []
     touched = (
@@ -476,6 +477,12 @@ def offline_directories(
     left = [directory for directory in broker.directories if directory not in lost]
     change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, log_dirs=left)
     return _with_state(rules, records, change)
+
+
+def _newly_lost(rules: ClusterRules, broker: BrokerRegistration, offline: Sequence[Uuid]) -> list[Uuid]:
+    if not features.directory_assignment_supported(rules.metadata_version):
+        return []
+    return [directory for directory in broker.directories if directory in offline]
 
 
 def cordoned_directories(

@@ -22,7 +22,7 @@ from ottla.controller import replication_control
 from ottla.controller.cluster_control import BrokerControlState, fence_broker
 from ottla.controller.configuration_control import incremental_alter_configs
 from ottla.controller.result import ControllerResult
-from ottla.metadata.records import NO_LEADER
+from ottla.metadata.records import NO_LEADER, BrokerRegistrationChangeRecord
 from ottla.metadata.registrations import LeaderRecoveryState, PartitionRegistration
 from ottla.model.time_slice import run_to_end
 from ottla.wire.messages.admin import configs
@@ -35,6 +35,11 @@ TOPIC = 2
 NEVER_CLEAN = -1
 
 brokers = st.sampled_from((*BROKERS, SPARE))
+
+
+def directories(broker: int) -> list[bytes]:
+    """One for the replica and another: a broker without any ends."""
+    return [directory(broker), directory(100 + broker)]
 
 
 class Noted(NamedTuple):
@@ -56,6 +61,12 @@ class Elections(RuleBasedStateMachine):
         self.min_isr = min_isr
         self.life = Life(*BROKERS, SPARE, **{"unclean.leader.election.enable": "false"})
         self.life.add_topic("t", [list(BROKERS)], min_insync_replicas=str(min_isr))
+        for broker in (*BROKERS, SPARE):
+            self.life.apply(
+                BrokerRegistrationChangeRecord(
+                    broker_id=broker, broker_epoch=self.life.epoch(broker), log_dirs=directories(broker)
+                )
+            )
         self.logs: dict[int, list[int]] = {broker: [] for broker in (*BROKERS, SPARE)}
         # What leaders know of followers, by their fetches.
         self.noted: dict[int, Noted] = {}
@@ -190,7 +201,12 @@ class Elections(RuleBasedStateMachine):
     def _register(self, broker: int, previous_epoch: int) -> None:
         self.incarnation += 1
         self.life.now_ms += 1_000_000  # nobody waits for a session here
-        request = registration(broker, self.incarnation.to_bytes(16), previous_broker_epoch=previous_epoch)
+        request = registration(
+            broker,
+            self.incarnation.to_bytes(16),
+            previous_broker_epoch=previous_epoch,
+            log_dirs=directories(broker),
+        )
         self.life.register(request)
         self.clean_epochs[broker] = NEVER_CLEAN
 
