@@ -219,12 +219,14 @@ class Elections(RuleBasedStateMachine):
 
     @rule()
     def work_by_itself(self) -> None:
-        for work in (
-            replication_control.balance_leaders,
-            replication_control.elect_unclean_leaders,
-            replication_control.repair_partitions,
-        ):
-            self.take(work(self.life.rules))
+        self.take(run_to_end(replication_control.balance_leaders(self.life.rules)))
+        self.take(run_to_end(replication_control.elect_unclean_leaders(self.life.rules)))
+        progress = replication_control.RepairProgress()
+        while True:
+            repaired = run_to_end(replication_control.repair_partitions(self.life.rules, progress))
+            self.take(repaired)
+            if not repaired.more:
+                break
 
     @precondition(lambda self: self.changes_minimum)
     @rule(min_isr=st.integers(1, 3), whole_cluster=st.booleans())

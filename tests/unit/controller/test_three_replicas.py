@@ -8,6 +8,7 @@ from ottla.controller.cluster_control import BrokerControlState, fence_broker, u
 from ottla.controller.result import ControllerResult
 from ottla.metadata import records as r
 from ottla.metadata.registrations import LeaderRecoveryState, PartitionRegistration
+from ottla.model.time_slice import run_to_end
 
 UNCLEAN = "unclean.leader.election.enable"
 
@@ -140,7 +141,8 @@ def test_who_has_lost_its_directory_is_not_elected_while_it_is_up() -> None:
     life.heartbeat(1, offline_log_dirs=[directory(1)])
     assert sets(life.state()) == (-1, set(), {1, 3})
     assert life.image.broker_is_active(1)
-    life.take(replication_control.repair_partitions(life.rules))
+    progress = replication_control.RepairProgress()
+    life.take(run_to_end(replication_control.repair_partitions(life.rules, progress)))
     assert life.state().leader == -1
     unfence(life, 3)
     assert sets(life.state()) == (3, {3}, {1})
@@ -170,13 +172,15 @@ def test_a_setting_that_changes_at_run_time_counts_from_then_on() -> None:
     assert life.state().leader == -1
     for kind, name in ((2, "t"), (4, "")):
         configure(life, kind, name, "true")
-        allowed = replication_control.elect_unclean_leaders(life.rules)
+        allowed = run_to_end(replication_control.elect_unclean_leaders(life.rules))
         assert [record.leader for record in allowed.records] == [2]
         configure(life, kind, name, None)
-        assert not replication_control.elect_unclean_leaders(life.rules).records
+        assert not run_to_end(replication_control.elect_unclean_leaders(life.rules)).records
     configure(life, 4, "", "true")
     configure(life, 2, "t", "false")
-    assert not replication_control.elect_unclean_leaders(life.rules).records, "the topic's own word counts"
+    assert not run_to_end(replication_control.elect_unclean_leaders(life.rules)).records, (
+        "the topic's own word counts"
+    )
 
 
 def test_an_unclean_leader_begins_alone_and_recovers() -> None:
