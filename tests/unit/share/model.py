@@ -158,6 +158,7 @@ class Model:
         for offset, rec in self.records.items():
             if fetch_offset <= offset < base and rec.state is RecordState.AVAILABLE:
                 self.archive(rec)
+        self._track_what_lost_a_part()
         if base > fetch_offset and self.has_gaps and self.gap is not None and self.gap[0] == fetch_offset:
             self._fetched_up_to(base)
 
@@ -174,7 +175,13 @@ class Model:
                 if run:
                     kept.append(Acquired(run[0], run[-1], entry.delivery_count))
                 run = []
+        self._track_what_lost_a_part()
         return kept
+
+    def _track_what_lost_a_part(self) -> None:
+        for group in self.groups:
+            lost = [rec.lost for rec in group.records.values()]
+            group.tracked = group.tracked or any(lost) is not all(lost)
 
     def archive(self, rec: Rec) -> None:
         rec.state, rec.lost, rec.holder, rec.lock = RecordState.ARCHIVED, True, "", None

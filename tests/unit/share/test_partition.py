@@ -528,6 +528,15 @@ def test_records_of_aborted_transactions_are_archived_and_not_given() -> None:
     assert share.complete == 10
 
 
+def test_what_an_aborted_transaction_leaves_of_a_batch_is_free_when_its_lock_ends() -> None:
+    share = Share(7, lock_duration_ms=30, max_in_flight=36)
+    log = (6, 11), (12, 15), (16, 22), (23, 24)
+    assert share.acquire(*log, records=22, exact=True, aborted=[(12, 15)]) == [(7, 11, 1), (16, 24, 1)]
+    share.pass_time(31)
+    got = share.acquire(*log, (25, 29), records=25, exact=True)
+    assert got == [(7, 11, 2), (16, 24, 2), (25, 28, 1)]  # 18 were in flight: there is room for as many
+
+
 def test_a_log_of_aborted_records_only_does_not_fill_what_may_be_in_flight() -> None:
     share = Share(max_in_flight=100)
     for first in range(0, 1000, 100):
