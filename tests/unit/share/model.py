@@ -197,10 +197,13 @@ class Model:
     def acknowledge(self, member: str, said: Sequence[Acknowledgement], limits: Limits, now: float) -> int:
         number, self.next_transition = self.next_transition, self.next_transition + 1
         self.pending[number] = []
+        locks = [(rec, rec.lock) for rec in self.records.values()]
         try:
             for entry in said:
                 self._hear(number, member, entry, limits, now)
         except KafkaError:
+            for rec, lock in locks:
+                rec.lock = lock
             self.complete(number, False, limits, now)
             raise
         return number

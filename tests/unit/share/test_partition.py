@@ -342,6 +342,32 @@ def test_renewing_holds_records_for_longer() -> None:
     assert share.pass_time(40) == [(0, 0, 1, AVAILABLE), (2, 4, 1, AVAILABLE)]
 
 
+def test_a_refused_request_renews_nothing() -> None:
+    share = Share(lock_duration_ms=100)
+    share.acquire((0, 4))
+    share.acquire((5, 9))
+    share.now = 60
+    said = (0, 4, RENEW), (1, 2, ACCEPT), (9, 9, GAP), (5, 9, RENEW)  # the last one has 9 again
+    refused(ErrorCode.INVALID_RECORD_STATE, share.say, *said)
+    assert {run.lock_until_ms for run in share.machine.in_flight.runs()} == {100}
+    freed = [(batch.first_offset, batch.last_offset) for batch in share.pass_time(40)]
+    assert freed == [(0, 0), (1, 2), (3, 4), (5, 8), (9, 9)]
+
+
+def test_what_is_renewed_and_acknowledged_at_once_is_held_for_longer_if_that_cannot_be_written() -> None:
+    share = Share(lock_duration_ms=100)
+    share.acquire((0, 4))
+    share.now = 60
+    share.say((0, 4, RENEW), (1, 2, ACCEPT), fails=True)
+    assert [
+        (run.first, run.last, run.holder, run.lock_until_ms) for run in share.machine.in_flight.runs()
+    ] == [
+        (0, 0, "a", 160),
+        (1, 2, "a", 160),
+        (3, 4, "a", 160),
+    ]
+
+
 def test_renewing_can_be_forbidden() -> None:
     share = Share(renew_enabled=False)
     share.acquire((0, 9))
