@@ -498,6 +498,8 @@ def subtract(
 # ---- what becomes of acquired records: the member acknowledges them, leaves, or its lock ends
 #
 # An acknowledgement is a Transition, which counts once it is written; if a part of a request is refused, all of it is.
+# That holds for renewed locks too: Kafka leaves those renewed that it met before the record it refused, but a client
+# that is told no cannot know which they were.
 # A lock that has ended is ended, written or not.
 
 _KINDS = frozenset(AcknowledgeType)
@@ -516,6 +518,7 @@ def acknowledge_records(
     except KafkaError:
         in_flight.complete(acknowledging.transition, committed=False, now_ms=now_ms)
         raise
+    acknowledging.renew()
     return acknowledging.transition
 
 
@@ -557,6 +560,8 @@ class _Acknowledging:
         self._member_id = member_id
         self._limits = limits
         self._lock_until_ms = now_ms + limits.lock_duration_ms
+        # Offsets and not runs: what else the request says of them may split those.
+        self._renewed: list[tuple[int, int]] = []
         self.transition = Transition(limits.max_delivery_count)
 
     def apply(self, said: Acknowledgement) -> None:
@@ -623,7 +628,14 @@ class _Acknowledging:
             return
         if not self._limits.renew_enabled:
             _refuse("Renewing acquisition locks is not enabled for the group.")
-        run.lock_until_ms = self._lock_until_ms
+        self._renewed.append((run.first, run.last))
+
+    def renew(self) -> None:
+        """Nothing was refused: the locks that were to be renewed are."""
+        for first, last in self._renewed:
+            for batch in self._in_flight.overlapping(first, last):
+                for run in batch.overlapping(first, last):
+                    run.lock_until_ms = self._lock_until_ms
 
 
 def _pieces(run: InFlightState, said: Acknowledgement) -> Iterator[tuple[int, int, int]]:

@@ -158,6 +158,7 @@ class Model:
         for offset, rec in self.records.items():
             if fetch_offset <= offset < base and rec.state is RecordState.AVAILABLE:
                 self.archive(rec)
+        self._track_what_lost_a_part()
         if base > fetch_offset and self.has_gaps and self.gap is not None and self.gap[0] == fetch_offset:
             self._fetched_up_to(base)
 
@@ -174,7 +175,13 @@ class Model:
                 if run:
                     kept.append(Acquired(run[0], run[-1], entry.delivery_count))
                 run = []
+        self._track_what_lost_a_part()
         return kept
+
+    def _track_what_lost_a_part(self) -> None:
+        for group in self.groups:
+            lost = [rec.lost for rec in group.records.values()]
+            group.tracked = group.tracked or any(lost) is not all(lost)
 
     def archive(self, rec: Rec) -> None:
         rec.state, rec.lost, rec.holder, rec.lock = RecordState.ARCHIVED, True, "", None
@@ -190,10 +197,13 @@ class Model:
     def acknowledge(self, member: str, said: Sequence[Acknowledgement], limits: Limits, now: float) -> int:
         number, self.next_transition = self.next_transition, self.next_transition + 1
         self.pending[number] = []
+        locks = [(rec, rec.lock) for rec in self.records.values()]
         try:
             for entry in said:
                 self._hear(number, member, entry, limits, now)
         except KafkaError:
+            for rec, lock in locks:
+                rec.lock = lock
             self.complete(number, False, limits, now)
             raise
         return number

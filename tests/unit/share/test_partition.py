@@ -342,6 +342,32 @@ def test_renewing_holds_records_for_longer() -> None:
     assert share.pass_time(40) == [(0, 0, 1, AVAILABLE), (2, 4, 1, AVAILABLE)]
 
 
+def test_a_refused_request_renews_nothing() -> None:
+    share = Share(lock_duration_ms=100)
+    share.acquire((0, 4))
+    share.acquire((5, 9))
+    share.now = 60
+    said = (0, 4, RENEW), (1, 2, ACCEPT), (9, 9, GAP), (5, 9, RENEW)  # the last one has 9 again
+    refused(ErrorCode.INVALID_RECORD_STATE, share.say, *said)
+    assert {run.lock_until_ms for run in share.machine.in_flight.runs()} == {100}
+    freed = [(batch.first_offset, batch.last_offset) for batch in share.pass_time(40)]
+    assert freed == [(0, 0), (1, 2), (3, 4), (5, 8), (9, 9)]
+
+
+def test_what_is_renewed_and_acknowledged_at_once_is_held_for_longer_if_that_cannot_be_written() -> None:
+    share = Share(lock_duration_ms=100)
+    share.acquire((0, 4))
+    share.now = 60
+    share.say((0, 4, RENEW), (1, 2, ACCEPT), fails=True)
+    assert [
+        (run.first, run.last, run.holder, run.lock_until_ms) for run in share.machine.in_flight.runs()
+    ] == [
+        (0, 0, "a", 160),
+        (1, 2, "a", 160),
+        (3, 4, "a", 160),
+    ]
+
+
 def test_renewing_can_be_forbidden() -> None:
     share = Share(renew_enabled=False)
     share.acquire((0, 9))
@@ -526,6 +552,15 @@ def test_records_of_aborted_transactions_are_archived_and_not_given() -> None:
     states = [state for first, last, state, _ in share.states for _ in range(first, last + 1)]
     assert states == [ACQUIRED] * 5 + [ARCHIVED] * 10 + [ACQUIRED] * 11
     assert share.complete == 10
+
+
+def test_what_an_aborted_transaction_leaves_of_a_batch_is_free_when_its_lock_ends() -> None:
+    share = Share(7, lock_duration_ms=30, max_in_flight=36)
+    log = (6, 11), (12, 15), (16, 22), (23, 24)
+    assert share.acquire(*log, records=22, exact=True, aborted=[(12, 15)]) == [(7, 11, 1), (16, 24, 1)]
+    share.pass_time(31)
+    got = share.acquire(*log, (25, 29), records=25, exact=True)
+    assert got == [(7, 11, 2), (16, 24, 2), (25, 28, 1)]  # 18 were in flight: there is room for as many
 
 
 def test_a_log_of_aborted_records_only_does_not_fill_what_may_be_in_flight() -> None:
