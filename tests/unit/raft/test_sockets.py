@@ -14,6 +14,7 @@ from tests.unit.raft.support import CLUSTER_ID, MV, Listener, frames, topic
 from ottla.metadata.records import TopicRecord
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import SystemClock
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.net.nodes import NodeClient, NodeClientSettings
 from ottla.raft.answers import Asked
 from ottla.raft.driver import RaftDriver, RaftOptions
@@ -80,7 +81,12 @@ class SocketNode:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
-                answer = await self._answer(await reader.readexactly(size))
+                try:
+                    answer = await self._answer(await reader.readexactly(size))
+                except KafkaError as error:
+                    if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                        raise
+                    break  # the node stops, and hangs up
                 if self.spoil is not None:
                     whole, answer = len(answer), self.spoil(answer)
                     self.spoilt += 1
