@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests.simulation.process_loop import ProcessLoop
 from tests.simulation.stage import Violation
 from tests.support.raft_log import batch_view
+from tests.support.simulated_quorum import SeededSlice
 from tests.unit.controller.support import settings
 
 from ottla.controller.controller import Controller
@@ -31,7 +32,6 @@ from ottla.metadata.serde import build_record_batch, encode_records, read_record
 from ottla.metadata.snapshot import SnapshotId
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.tasks import spawn
-from ottla.model.time_slice import TimeSlice
 from ottla.raft.core import Ready
 from ottla.raft.driver import RaftListener
 from ottla.raft.image_loader import ImageLoader
@@ -73,16 +73,8 @@ class NodeClock:
         return self._node.now_ms()
 
 
-class SeededSlice(TimeSlice):
-    """Lets others run by chance, and not by how fast the machine is."""
-
-    def __init__(self, random: Random) -> None:
-        super().__init__()
-        self._random = random
-
-    @property
-    def is_over(self) -> bool:
-        return self._random.random() < 0.1
+class PausingSlice(SeededSlice):
+    """One whose pauses take time, so that others do something meanwhile."""
 
     async def yield_to_loop(self) -> None:
         if self.is_over:
@@ -304,7 +296,7 @@ class Process:
             self.publisher,
             directory=programs.metadata_dir,
             on_failure=self._fail,
-            time_slice=lambda: SeededSlice(cluster.random),
+            time_slice=lambda: PausingSlice(cluster.random, 0.1),
         )
         self.channel = Channel(self)
         # What the checker has seen last: of the loader, and of the controller.

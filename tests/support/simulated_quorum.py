@@ -60,13 +60,14 @@ class LoopClock:
 class SeededSlice(TimeSlice):
     """Lets others run by chance, and not by how fast the machine is."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, chance: float = 0.2) -> None:
         super().__init__()
         self._random = random
+        self._chance = chance
 
     @property
     def is_over(self) -> bool:
-        return self._random.random() < 0.2
+        return self._random.random() < self._chance
 
 
 class Snapshot(NamedTuple):
