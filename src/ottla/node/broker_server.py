@@ -117,6 +117,7 @@ class BrokerServer:
         self._stops: list[Callable[[], Awaitable[None]]] = [self._abandon_logs]
         self._loading = False
         self._interrupted = False
+        self._hosts = False
         self._hw_task: asyncio.Task[None] | None = None
         self._rest: asyncio.TimerHandle | None = None
         self.replicas: ReplicaManager
@@ -209,6 +210,7 @@ class BrokerServer:
                 lambda request: self._channel.alter_partition(request, RequestContext(0)),
             ),
         )
+        self._hosts = True
         self.replicas.start()
         self._stops.append(self.replicas.stop)
         # From here on logs are written: a stop puts them on disk and says so.
@@ -411,6 +413,8 @@ class BrokerServer:
 
     def directory_failed(self, directory_id: Uuid | None) -> None:
         """A log directory is offline."""
+        if self._hosts:
+            self.replicas.dir_failed()
         if directory_id is not None and self.lifecycle.broker_epoch >= 0:
             self.lifecycle.directory_failed(directory_id)
 

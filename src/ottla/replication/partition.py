@@ -202,7 +202,6 @@ class Partition:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
-        self.log = log
         self._environment = environment
         self._node_id = environment.node_id
         self.leader = -1
@@ -226,6 +225,13 @@ class Partition:
         # Called within `become` and `gone` when the role or the leader epoch has changed, before anybody is answered.
         self.on_role: Callable[[Partition], None] | None = None
         self._awaiting_high_watermark: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
+        self.use_log(log)
+
+    def use_log(self, log: Log) -> None:
+        """What this replica has lies here: from the beginning, or since it was moved to another directory."""
+        self.log = log
+        # Followers give up what their leader has given up, and DeleteRecords waits for them.
+        log.on_log_start = self._wake_watchers
         self.config_changed()
 
     def config_changed(self) -> None:
