@@ -26,6 +26,7 @@ from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.model.tasks import spawn_restarting
 from ottla.model.time_slice import TimeSlice
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
+from ottla.replication.fetcher_manager import ReplicaFetcherManager
 from ottla.replication.partition import Partition, PartitionRead
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import is_out_of_files
@@ -78,6 +79,8 @@ class ReplicaManager:
         self._unhosted: dict[TopicPartition, bool] = {}
         self._hosting: asyncio.Task[None] | None = None
         self._mover = ReplicaAlterLogDirs(logs, clock, executor, on_moved)
+        # How replicas that this broker does not lead are filled; without it nobody is followed.
+        self.fetchers: ReplicaFetcherManager | None = None
         self._image = ClusterImage()
         self._first = True  # the first delta lists partitions that were here before
 
@@ -200,6 +203,9 @@ class ReplicaManager:
             return None
         return broker.epoch
 
+    def truncated(self, partition: Partition) -> None:
+        self._logs.truncated(partition.log)
+
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         return False  # nobody to ask yet
 
@@ -208,6 +214,8 @@ class ReplicaManager:
     async def apply(self, delta: Delta) -> None:
         """Make what is hosted what the image says."""
         self._image = delta.after
+        if self.fetchers is not None:
+            self.fetchers.on_image(delta)
         time_slice = TimeSlice()
         removed: list[TopicPartition] = []
         for change in delta.topics.values():
@@ -218,6 +226,8 @@ class ReplicaManager:
         if removed:
             await self._logs.delete_all(removed)
         await self._apply_configs(delta, time_slice)
+        if self.fetchers is not None:
+            self.fetchers.end_idle()
         self._first = False
 
     async def _apply_topic(
@@ -239,9 +249,19 @@ class ReplicaManager:
                     TopicPartition(topic.name, index), topic.id, config, registration, is_new
                 )
             if partition is not None:
-                partition.become(registration)
+                self._become(partition, registration)
             await time_slice.yield_to_loop()
         return removed
+
+    def _become(self, partition: Partition, registration: PartitionRegistration) -> None:
+        """Lead or follow as the image says; who leads in a new epoch is followed anew, from where the log ends now."""
+        fetchers, before = self.fetchers, partition.leader_epoch
+        if fetchers is not None and registration.leader_epoch != before:
+            # Whoever leads from now on must not be written to by the answer of the leader before.
+            fetchers.unfollow((partition,))
+        partition.become(registration)
+        if fetchers is not None and partition.leader_epoch != before and not partition.is_leader:
+            fetchers.follow((partition,))
 
     def _is_new(self, change: TopicChange, index: int) -> bool:
         """Has this broker never had the partition? Then, and only then, an empty log is the right one.
@@ -327,7 +347,7 @@ class ReplicaManager:
                     partition = self._host(topic_partition, topic.id, config, registration, is_new)
                     if partition is not None:
                         log.info("%s is hosted now", topic_partition)
-                        partition.become(registration)
+                        self._become(partition, registration)
 
     async def _remove_topic(self, change: TopicChange, time_slice: TimeSlice) -> list[TopicPartition]:
         before = change.before
@@ -351,6 +371,8 @@ class ReplicaManager:
             if self._topics.get(topic_partition.topic) is partitions:
                 del self._topics[topic_partition.topic]
         deleted = self._image.topic_by_id(topic_id) is None
+        if self.fetchers is not None:
+            self.fetchers.unfollow((partition,))
         partition.gone(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return [topic_partition]
 
