@@ -1,7 +1,7 @@
 """Where two logs part is found by asking for epochs, whatever their histories (KIP-101, KIP-279).
 
-A follower and a leader have the same log up to some offset and what leaders of other epochs wrote after it. After as many
-fetches as it takes the follower's log is the leader's, and no fetch cuts more than Kafka's own rule does.
+A follower and a leader have the same log up to some offset, and after it what leaders of other epochs wrote. After as
+many fetches as it takes the follower has the log of the leader, and no fetch cuts more than the rule of Kafka does.
 """
 
 from collections.abc import Callable
