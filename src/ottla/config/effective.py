@@ -182,6 +182,7 @@ EFFECTIVE = frozenset(
         "producer.id.expiration.ms",
         "queued.max.request.bytes",
         "replica.high.watermark.checkpoint.interval.ms",
+        "replica.selector.class",
         "request.timeout.ms",
         "security.inter.broker.protocol",
         "server.max.startup.time.ms",
