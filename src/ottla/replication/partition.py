@@ -161,7 +161,11 @@ class PartitionRead(NamedTuple):
     @property
     def decides(self) -> bool:
         """Is there something to answer that cannot wait for more data?"""
-        return self.error_code != ErrorCode.NONE or self.diverging is not None
+        return (
+            self.error_code != ErrorCode.NONE
+            or self.diverging is not None
+            or self.preferred_read_replica >= 0
+        )
 
 
 class Partition:
@@ -202,7 +206,7 @@ class Partition:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
-        self.log = log
+        self.log: Log
         self._environment = environment
         self._node_id = environment.node_id
         self.leader = -1
@@ -226,7 +230,13 @@ class Partition:
         # Called within `become` and `gone` when the role or the leader epoch has changed, before anybody is answered.
         self.on_role: Callable[[Partition], None] | None = None
         self._awaiting_high_watermark: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
+        self.use_log(log)
         self.config_changed()
+
+    def use_log(self, log: Log) -> None:
+        """Be a replica of this log, and hear from it what no append or image tells."""
+        self.log = log
+        log.on_moved = self._wake_watchers
 
     def config_changed(self) -> None:
         """Keep what the hot path needs of the topic's configuration."""
