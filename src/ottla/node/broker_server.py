@@ -40,6 +40,7 @@ from ottla.replication.alter_partition import AlterPartitionManager
 from ottla.replication.fetcher_manager import ReplicaFetcherManager
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.replica_selector import ReplicaSelection, load_selector
 from ottla.server import handlers
 from ottla.server.context import Services
 from ottla.server.dispatch import Dispatcher
@@ -106,6 +107,11 @@ class BrokerServer:
             ),
             on_failure,
             self._why_no_controller,
+        )
+        self._replica_selection = ReplicaSelection(
+            load_selector(config["replica.selector.class"], config.originals),
+            lambda: self.image,
+            config["broker.rack"],
         )
         self._assignments = AssignmentsManager(
             channel,
@@ -292,6 +298,7 @@ class BrokerServer:
             fetch_sessions=FetchSessionCache(
                 self.config["max.incremental.fetch.session.cache.slots"],
             ),
+            replica_selection=self._replica_selection,
             caught_up=self.caught_up,
             groups=self.coordinators.groups,
             group_assignors=self.coordinators.group_assignors,
@@ -316,6 +323,7 @@ class BrokerServer:
         self.share.leave()
         self._sockets.close(Listener.BROKER)
         await self._sockets.finish(Listener.BROKER)
+        guarded(self._replica_selection.close, name="closing the replica selector", owner=OWNER)()
 
     async def _abandon_logs(self) -> None:
         self.logs.abandon()

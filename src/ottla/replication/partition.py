@@ -165,7 +165,11 @@ class PartitionRead(NamedTuple):
     @property
     def decides(self) -> bool:
         """Is there something to answer that cannot wait for more data?"""
-        return self.error_code != ErrorCode.NONE or self.diverging is not None
+        return (
+            self.error_code != ErrorCode.NONE
+            or self.diverging is not None
+            or self.preferred_read_replica >= 0
+        )
 
 
 class Partition:
@@ -206,6 +210,7 @@ class Partition:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
+        self.log: Log
         self._environment = environment
         self._node_id = environment.node_id
         self.leader = -1
@@ -230,13 +235,12 @@ class Partition:
         self.on_role: Callable[[Partition], None] | None = None
         self._awaiting_high_watermark: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
         self.use_log(log)
+        self.config_changed()
 
     def use_log(self, log: Log) -> None:
-        """What this replica has lies here: from the beginning, or since it was moved to another directory."""
+        """Be a replica of this log, and hear from it what no append or image tells."""
         self.log = log
-        # Followers give up what their leader has given up, and DeleteRecords waits for them.
-        log.on_log_start = self._wake_watchers
-        self.config_changed()
+        log.on_moved = self._wake_watchers
 
     def config_changed(self) -> None:
         """Keep what the hot path needs of the topic's configuration."""
@@ -667,26 +671,24 @@ class Partition:
         consumer of this replica has seen it (KIP-392).
         """
         own = self.log
-        before = own.high_watermark, own.log_start_offset
-        if high_watermark > own.high_watermark:
+        before = own.high_watermark
+        if high_watermark > before:
             own.update_high_watermark(high_watermark)
         start = min(log_start_offset, own.high_watermark)
         if start > own.log_start_offset:
             own.maybe_increment_log_start_offset(start, "the leader's log start offset")
-        if before != (own.high_watermark, own.log_start_offset):
+        if own.high_watermark != before:
             self._wake_watchers()
 
     def truncate_to(self, offset: int) -> None:
         """Give up what the leader does not have."""
         if self.log.truncate_to(offset, self._environment.now_ms()):
             self._environment.truncated(self)
-            self._wake_watchers()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Give up everything and go on at an offset."""
         self.log.truncate_fully_and_start_at(offset, self._environment.now_ms())
         self._environment.truncated(self)
-        self._wake_watchers()
 
     # ---- asking -------------------------------------------------------------------------------------------
 

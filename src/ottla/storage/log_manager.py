@@ -853,6 +853,7 @@ class LogManager:
                 log.close_handlers()
                 if logs is self._current:
                     self._offline[tp] = log_dir
+                log.moved()
 
     # -- life cycle --
 

@@ -121,7 +121,7 @@ class Log:
         "log_start_offset",
         "on_cut",
         "on_failure",
-        "on_log_start",
+        "on_moved",
         "on_roll",
         "producers",
         "recovery_point",
@@ -163,8 +163,9 @@ class Log:
         self.on_cut: Callable[[Log, Sequence[LogSegment]], None] | None = None
         # Called once, from whatever thread saw the disk fail.
         self.on_failure: Callable[[Log, Exception], None] | None = None
-        # Called on the loop when the log starts at a later offset than before.
-        self.on_log_start: Callable[[], None] | None = None
+        # Called on the loop when the log starts or ends elsewhere than before, but for appends, or is lost: whoever
+        # has read it looks again.
+        self.on_moved: Callable[[], None] | None = None
         self._lock = Lock()  # guards what a flushing thread changes: recovery point, unsynced files
         self._truncations = 0
         # Small files that go to the disk with the next flush, and how many were noted before each.
@@ -291,9 +292,13 @@ class Log:
         self.epochs.truncate_from_start(offset)
         self.producers.on_log_start_offset(offset)
         self._update_first_unstable()
-        if self.on_log_start is not None:
-            self.on_log_start()
+        self.moved()
         return True
+
+    def moved(self) -> None:
+        """Tell whoever has asked to hear of it."""
+        if self.on_moved is not None:
+            self.on_moved()
 
     def assign_epoch_start(self, epoch: int, start_offset: int) -> None:
         """A new leader notes where its epoch begins; the file is written with the first batch."""
@@ -948,6 +953,7 @@ class Log:
         self.high_watermark = min(self.high_watermark, offset)
         self.producers.on_high_watermark(self.high_watermark)
         self._update_first_unstable()
+        self.moved()
 
     @property
     def truncations(self) -> int:
@@ -990,6 +996,7 @@ class Log:
         self.log_start_offset = offset if log_start_offset is None else log_start_offset
         self.high_watermark = offset
         self._update_first_unstable()
+        self.moved()
 
     # -- the directory
 
