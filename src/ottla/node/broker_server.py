@@ -37,8 +37,10 @@ from ottla.node.coordinators import Coordinators, LoopScheduler
 from ottla.node.publisher import Publisher
 from ottla.node.shared_server import SharedServer
 from ottla.replication.alter_partition import AlterPartitionManager
+from ottla.replication.fetcher_manager import ReplicaFetcherManager
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.replica_selector import ReplicaSelection, load_selector
 from ottla.server import handlers
 from ottla.server.context import Services
 from ottla.server.dispatch import Dispatcher
@@ -59,6 +61,8 @@ from ottla.wire.messages.producers import AllocateProducerIdsRequest
 log = logging.getLogger("ottla.node")
 
 OWNER = "node"
+# The first that tells the controller of which life each member of an ISR is (KIP-903).
+ALTER_PARTITION_VERSION = 3
 # Long enough for whoever waited for the node to be served first.
 LOAD_REST_AFTER_S = 0.5
 
@@ -106,6 +110,11 @@ class BrokerServer:
             on_failure,
             self._why_no_controller,
         )
+        self._replica_selection = ReplicaSelection(
+            load_selector(config["replica.selector.class"], config.originals),
+            lambda: self.image,
+            config["broker.rack"],
+        )
         self._assignments = AssignmentsManager(
             channel,
             self.node_id,
@@ -121,6 +130,7 @@ class BrokerServer:
         self._hw_task: asyncio.Task[None] | None = None
         self._rest: asyncio.TimerHandle | None = None
         self.replicas: ReplicaManager
+        self.fetchers: ReplicaFetcherManager | None = None
         self.coordinators: Coordinators
         self.share: SharePartitionManager
 
@@ -207,12 +217,18 @@ class BrokerServer:
             AlterPartitionManager(
                 self.node_id,
                 lambda: self.lifecycle.broker_epoch,
-                lambda request: self._channel.alter_partition(request, RequestContext(0)),
+                lambda request: self._channel.alter_partition(
+                    request, RequestContext(ALTER_PARTITION_VERSION)
+                ),
             ),
         )
         self._hosts = True
         self.replicas.start()
         self._stops.append(self.replicas.stop)
+        self.fetchers = self.replicas.fetchers = ReplicaFetcherManager(
+            self.node_id, lambda: self.config, lambda: self.lifecycle.broker_epoch, self.logs, self._clock
+        )
+        self._stops.append(self.fetchers.stop)
         # From here on logs are written: a stop puts them on disk and says so.
         self._stops[self._stops.index(self._abandon_logs)] = self._stop_logs
         self._publisher.follow(self._follow_config)
@@ -286,6 +302,7 @@ class BrokerServer:
             fetch_sessions=FetchSessionCache(
                 self.config["max.incremental.fetch.session.cache.slots"],
             ),
+            replica_selection=self._replica_selection,
             caught_up=self.caught_up,
             groups=self.coordinators.groups,
             group_assignors=self.coordinators.group_assignors,
@@ -310,6 +327,7 @@ class BrokerServer:
         self.share.leave()
         self._sockets.close(Listener.BROKER)
         await self._sockets.finish(Listener.BROKER)
+        guarded(self._replica_selection.close, name="closing the replica selector", owner=OWNER)()
 
     async def _abandon_logs(self) -> None:
         self.logs.abandon()
@@ -349,6 +367,8 @@ class BrokerServer:
         self.logs.reconfigure(LogManagerSettings.from_values(self.config.values))
         self._sockets.reconfigure(self.config)
         await self.replicas.refresh_all_configs()
+        if self.fetchers is not None:
+            self.fetchers.reconfigure()
         self.lifecycle.beat_now()
 
     def _apply_dynamic_config(self, image: ClusterImage) -> None:
@@ -415,6 +435,8 @@ class BrokerServer:
         """A log directory is offline."""
         if self._hosts:
             self.replicas.dir_failed()
+        if self.fetchers is not None:
+            self.fetchers.failed_logs()
         if directory_id is not None and self.lifecycle.broker_epoch >= 0:
             self.lifecycle.directory_failed(directory_id)
 

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from typing import TypeAlias
 
 from ottla.metadata.delta import Delta, TopicChange
 from ottla.metadata.image import ClusterImage, ResourceType
@@ -27,6 +28,7 @@ from ottla.model.tasks import spawn_restarting
 from ottla.model.time_slice import TimeSlice
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
 from ottla.replication.alter_partition import AlterPartitionManager
+from ottla.replication.fetcher_manager import ReplicaFetcherManager
 from ottla.replication.partition import Partition, PartitionRead
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import is_out_of_files
@@ -46,12 +48,29 @@ HOST_AGAIN_S = 1.0
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
+# Which replica to read from at an offset instead of this one, or -1 (KIP-392).
+Preference: TypeAlias = Callable[[Partition, int], int]
+
+
 class ColdReadError(Exception):
     """A fetch cannot be answered without waiting for the disk; `slices` are to be warmed up before the next try."""
 
     def __init__(self, slices: list[LogSlice]) -> None:
         super().__init__(f"{len(slices)} reads are cold")
         self.slices = slices
+
+
+def _elsewhere(wanted: Wanted, partition: Partition, replica_id: int) -> PartitionRead:
+    """Nothing is read for a consumer that had better read elsewhere."""
+    log = partition.log
+    return PartitionRead(
+        wanted,
+        ErrorCode.NONE,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        preferred_read_replica=replica_id,
+    )
 
 
 class ReplicaManager:
@@ -82,6 +101,8 @@ class ReplicaManager:
         self._unhosted: dict[TopicPartition, bool] = {}
         self._hosting: asyncio.Task[None] | None = None
         self._mover = ReplicaAlterLogDirs(logs, clock, executor, on_moved)
+        # How replicas that this broker does not lead are filled; without it nobody is followed.
+        self.fetchers: ReplicaFetcherManager | None = None
         self._image = ClusterImage()
         self._first = True  # the first delta lists partitions that were here before
 
@@ -134,28 +155,44 @@ class ReplicaManager:
 
     def read_from_log(
         self,
-        wanted: list[Wanted],
+        wanted: Sequence[Wanted],
         max_bytes: int,
         read_committed: bool,
         replica_id: int,
         wait: bool = True,
         total: int = 0,
+        *,
+        replica_epoch: int = -1,
+        any_replica: bool = False,
+        preference: Preference | None = None,
     ) -> tuple[list[PartitionRead], int]:
         """Read each partition in turn while the budget lasts; the reads, and `total` with how many bytes they come to.
 
-        Without `wait` ColdReadError has what must be in memory first, if anything.
+        A follower (`replica_id`) reads from a leader, and so does a consumer unless `any_replica` will do. One for
+        whom `preference` knows a better replica is told of it and gets nothing. Without `wait` ColdReadError has what
+        must be in memory first, if anything.
         """
         reads: list[PartitionRead] = []
         cold: list[LogSlice] = []
         files = 0
         for item in wanted:
             try:
-                read = self._read_partition(
-                    item, max_bytes - total, read_committed, total == 0, replica_id, wait
-                )
+                partition = self._readable(item, any_replica)
+                if replica_id >= 0:
+                    partition.check_follower(replica_id, item, replica_epoch)
+                    read = partition.read_for_follower(
+                        item, replica_id, max_bytes - total, total == 0, wait
+                    )
+                elif preference is not None and (chosen := preference(partition, item.fetch_offset)) >= 0:
+                    read = _elsewhere(item, partition, chosen)
+                else:
+                    read = partition.read(item, max_bytes - total, read_committed, total == 0, wait)
             except ColdSliceError as error:
                 cold.append(error.slice)
                 continue
+            except KafkaError as error:
+                # An unknown partition has an empty list of transactions, all other errors have none.
+                read = PartitionRead(item, error.code, aborted=[] if error.code in UNKNOWN else None)
             reads.append(read)
             total += read.size_bytes
             if read.slice is not None:
@@ -167,27 +204,15 @@ class ReplicaManager:
             raise ColdReadError(cold)
         return reads, total
 
-    def _read_partition(
-        self,
-        wanted: Wanted,
-        budget_bytes: int,
-        read_committed: bool,
-        at_least_one: bool,
-        replica_id: int,
-        wait: bool,
-    ) -> PartitionRead:
-        """Read one partition; an error is a result like another."""
-        try:
-            partition = self.leader(wanted.topic, wanted.index)
-            error = partition.check_leader(wanted.current_leader_epoch)
-            if error:
-                raise KafkaError(error)
-            if replica_id >= 0:
-                partition.check_follower(replica_id, wanted)
-            return partition.read(wanted, budget_bytes, read_committed, at_least_one, wait)
-        except KafkaError as error:
-            # An unknown partition has an empty list of transactions, all other errors have none.
-            return PartitionRead(wanted, error.code, aborted=[] if error.code in UNKNOWN else None)
+    def _readable(self, wanted: Wanted, any_replica: bool) -> Partition:
+        """The replica to read from; KafkaError if that is not here, or not in the epoch that the fetcher believes in."""
+        partition = self.hosted(wanted.topic, wanted.index)
+        if partition is None or partition.log.failed:
+            return self._explain(wanted.topic, wanted.index)
+        error = partition.check_leader(wanted.current_leader_epoch)
+        if error and not (any_replica and error is ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            raise KafkaError(error)
+        return partition
 
     # ---- what partitions ask for (PartitionEnvironment) ---------------------------------------------------
 
@@ -203,6 +228,9 @@ class ReplicaManager:
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return None
         return broker.epoch
+
+    def truncated(self, partition: Partition) -> None:
+        self._logs.truncated(partition.log)
 
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         return self._isr_changes.submit(
@@ -232,6 +260,8 @@ class ReplicaManager:
     async def apply(self, delta: Delta) -> None:
         """Make what is hosted what the image says."""
         self._image = delta.after
+        if self.fetchers is not None:
+            self.fetchers.on_image(delta)
         time_slice = TimeSlice()
         removed: list[TopicPartition] = []
         for change in delta.topics.values():
@@ -242,6 +272,8 @@ class ReplicaManager:
         if removed:
             await self._logs.delete_all(removed)
         await self._apply_configs(delta, time_slice)
+        if self.fetchers is not None:
+            self.fetchers.end_idle()
         self._first = False
 
     async def _apply_topic(
@@ -263,9 +295,19 @@ class ReplicaManager:
                     TopicPartition(topic.name, index), topic.id, config, registration, is_new
                 )
             if partition is not None:
-                partition.become(registration)
+                self._become(partition, registration)
             await time_slice.yield_to_loop()
         return removed
+
+    def _become(self, partition: Partition, registration: PartitionRegistration) -> None:
+        """Lead or follow as the image says; who leads in a new epoch is followed anew, from where the log ends now."""
+        fetchers, before = self.fetchers, partition.leader_epoch
+        if fetchers is not None and registration.leader_epoch != before:
+            # Whoever leads from now on must not be written to by the answer of the leader before.
+            fetchers.unfollow((partition,))
+        partition.become(registration)
+        if fetchers is not None and partition.leader_epoch != before and not partition.is_leader:
+            fetchers.follow((partition,))
 
     def _is_new(self, change: TopicChange, index: int) -> bool:
         """Has this broker never had the partition? Then, and only then, an empty log is the right one.
@@ -351,7 +393,7 @@ class ReplicaManager:
                     partition = self._host(topic_partition, topic.id, config, registration, is_new)
                     if partition is not None:
                         log.info("%s is hosted now", topic_partition)
-                        partition.become(registration)
+                        self._become(partition, registration)
 
     async def _remove_topic(self, change: TopicChange, time_slice: TimeSlice) -> list[TopicPartition]:
         before = change.before
@@ -375,6 +417,8 @@ class ReplicaManager:
             if self._topics.get(topic_partition.topic) is partitions:
                 del self._topics[topic_partition.topic]
         deleted = self._image.topic_by_id(topic_id) is None
+        if self.fetchers is not None:
+            self.fetchers.unfollow((partition,))
         partition.gone(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return [topic_partition]
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ottla.coordinator.runtime import CoordinatorRuntime
     from ottla.metadata.image import ClusterImage
     from ottla.replication.replica_manager import ReplicaManager
+    from ottla.replication.replica_selector import ReplicaSelection
     from ottla.server.fetch_sessions import FetchSessionCache
     from ottla.server.limits import Unpacking
     from ottla.server.transaction.producer_ids import ProducerIdSource
@@ -86,6 +87,7 @@ class Services(ControllerServices):
     controller: ControllerChannel
     producer_ids: "ProducerIdSource"
     fetch_sessions: "FetchSessionCache"
+    replica_selection: "ReplicaSelection"
     # Waits until this broker shows what the controller of this process has committed by now; not at all if that is
     # not the active one.
     caught_up: Callable[[], Awaitable[None]]
