@@ -122,7 +122,7 @@ class World:
         self._assigned = replicas
         self.replicas = Replicas()
         self.loop = Loop()
-        self.sessions = sessions or FetchSessionCache(rng=random.Random(1))
+        self.sessions = FetchSessionCache(rng=random.Random(1)) if sessions is None else sessions
         self.connection = connection()
         self.services: Any = SimpleNamespace(
             replicas=self.replicas,

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ottla.server.network.output import Deferred
 from ottla.wire.fast.fetch import Wanted
 from ottla.wire.messages.fetch import FetchRequest
 
-SOME = settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 PARTITIONS = 5
 STEPS = st.lists(st.integers(0, 2**32 - 1), min_size=5, max_size=40)
 
@@ -194,7 +195,7 @@ def change_config(twin: Twin, rng: random.Random, *_: object) -> None:
     partition = twin.hosted(rng.randrange(PARTITIONS))
     min_isr = rng.choice((1, 2, 3))
     if partition is not None and not partition.log.failed:
-        partition.log.update_config(partition.log.config._replace(min_insync_replicas=min_isr))
+        partition.log.update_config(replace(partition.log.config, min_insync_replicas=min_isr))
         partition.config_changed()
 
 
