@@ -183,11 +183,14 @@ class CoordinatorContext(Generic[M]):
         self._become(CoordinatorState.FAILED)
 
     def close(self, error: KafkaError) -> None:
-        """This node leads the partition no more: everybody who waits for a commit gets the error."""
-        while self._answer_next():
-            pass
+        """This node leads the partition no more: everybody who waits for a commit gets the error.
+
+        What is committed already is answered, but whoever that wakes decides nothing here any more.
+        """
         self._become(CoordinatorState.CLOSED)
         self._timers.clear()
+        while self._answer_next():
+            pass
         for entry in self._deferred.take_all():
             self._fail_event(entry, error)
         guarded(self.machine.on_unloaded, name="closing", owner=str(self.topic_partition))(error)
