@@ -195,7 +195,13 @@ class BrokerServer:
 
     async def _follow_metadata(self) -> None:
         self.replicas = ReplicaManager(
-            self.node_id, self.logs, self._log_config, self._clock, self._executor, self._replica_moved
+            self.node_id,
+            self.logs,
+            self._log_config,
+            self._clock,
+            self._executor,
+            self._replica_moved,
+            lambda: self.config["replica.lag.time.max.ms"],
         )
         self._stops.append(self.replicas.stop)
         # From here on logs are written: a stop puts them on disk and says so.

@@ -32,7 +32,7 @@ from ottla.config.describe import group_values
 from ottla.coordinator.group.assignors.loading import load_assignors
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.loader import note_skips, replay_batches, skip
-from ottla.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, CoordinatorState
+from ottla.coordinator.runtime import COMMITTED, CoordinatorContext, CoordinatorRuntime, CoordinatorState
 from ottla.coordinator.shard import Handle, Scheduler
 from ottla.coordinator.timeline import Timeline
 from ottla.coordinator.transaction.coordinator import TransactionContext, TransactionCoordinator
@@ -46,7 +46,7 @@ from ottla.model.pending import Pending
 from ottla.model.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, guarded, report, spawn
 from ottla.model.time_slice import PacedCalls, SharedTimeSlice, TimeSlice
 from ottla.node.stalls import freeze_what_stays
-from ottla.replication.partition import ACKS_ALL, Partition
+from ottla.replication.partition import ACKS_ALL, ACKS_LEADER, Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.server.inter_broker import InterBroker
 from ottla.server.partition_metadata import NetworkPartitionMetadataClient

@@ -14,7 +14,7 @@ Owner: the node, on the broker's loop.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 
 from ottla.metadata.delta import Delta, TopicChange
@@ -23,7 +23,7 @@ from ottla.metadata.registrations import PartitionRegistration, TopicImage
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, TopicPartition, Uuid
-from ottla.model.tasks import spawn_restarting
+from ottla.model.tasks import report, spawn_restarting
 from ottla.model.time_slice import TimeSlice
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
 from ottla.replication.partition import Partition, PartitionRead
@@ -64,8 +64,11 @@ class ReplicaManager:
         clock: Clock,
         executor: Executor,
         on_moved: Callable[[Partition], None],
+        lag_time_max_ms: Callable[[], int],
     ) -> None:
-        self._node_id = node_id
+        self._node_id = self.node_id = node_id
+        self._clock = clock
+        self.lag_time_max_ms = lag_time_max_ms
         self._logs = logs
         self._log_config = log_config
         # The same inner tables under the topic's name and its id: produce and fetch come with either.
@@ -76,6 +79,8 @@ class ReplicaManager:
         self._hosting: asyncio.Task[None] | None = None
         self._mover = ReplicaAlterLogDirs(logs, clock, executor, on_moved)
         self._image = ClusterImage()
+        # Called in the very turn in which a leader epoch of a partition here begins or ends, or it goes away.
+        self.role_listeners: list[Callable[[Partition], None]] = []
         self._first = True  # the first delta lists partitions that were here before
 
     # ---- finding ------------------------------------------------------------------------------------------
@@ -88,6 +93,11 @@ class ReplicaManager:
             if partition is not None and partition.is_leader and not partition.log.failed:
                 return partition
         return self._explain(topic, index)
+
+    def replica(self, topic: TopicKey, index: int) -> Partition:
+        """The partition, whoever leads it; else the KafkaError that says why it is not here."""
+        partition = self.hosted(topic, index)
+        return self._explain(topic, index) if partition is None or partition.log.failed else partition
 
     def hosted_of(self, topic: TopicKey) -> Mapping[int, Partition] | None:
         """The partitions of a topic that are here, by their index."""
@@ -176,11 +186,29 @@ class ReplicaManager:
             if error:
                 raise KafkaError(error)
             if replica_id >= 0:
-                partition.require_follower(wanted, replica_id)
+                partition.check_follower(replica_id, wanted)
             return partition.read(wanted, budget_bytes, read_committed, at_least_one, wait)
         except KafkaError as error:
             # An unknown partition has an empty list of transactions, all other errors have none.
             return PartitionRead(wanted, error.code, aborted=[] if error.code in UNKNOWN else None)
+
+    # ---- what partitions ask for (PartitionEnvironment) ---------------------------------------------------
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def broker_epoch(self, broker_id: int) -> int | None:
+        broker = self._image.brokers.get(broker_id)
+        return None if broker is None else broker.epoch
+
+    def registered_epoch(self, broker_id: int) -> int | None:
+        broker = self._image.brokers.get(broker_id)
+        if broker is None or broker.fenced or broker.in_controlled_shutdown:
+            return None
+        return broker.epoch
+
+    def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
+        return False  # nobody to ask yet
 
     # ---- following the image ------------------------------------------------------------------------------
 
@@ -275,13 +303,25 @@ class ReplicaManager:
                 self._host_later(topic_partition, is_new)
             return None
         self._offline.pop(topic_partition, None)
-        partition = Partition(topic_partition, topic_id, opened, self._node_id)
+        partition = Partition(topic_partition, topic_id, opened, self)
+        partition.on_role = self._role_changed
         partitions = self._topics.get(topic_id)
         if partitions is None:
             partitions = self._topics[topic_id] = self._topics[topic_partition.topic] = {}
         partitions[topic_partition.partition] = partition
         self._mover.resume(partition)
         return partition
+
+    def _role_changed(self, partition: Partition) -> None:
+        """Whoever holds something of a leadership lets it go now: from here on the log may have another's records."""
+        if not partition.is_leader:
+            # What was verified of a transaction may be over by the time that this replica leads again (KIP-890).
+            partition.log.producers.verifications.clear()
+        for listener in self.role_listeners:
+            try:
+                listener(partition)
+            except Exception as error:  # noqa: BLE001 - the others have something to let go as well
+                report(error, name="the end of a leadership", owner=str(partition.topic_partition))
 
     def _host_later(self, topic_partition: TopicPartition, is_new: bool) -> None:
         """There was no descriptor left; nothing is wrong with the disk."""
@@ -329,8 +369,8 @@ class ReplicaManager:
             del self._topics[topic_id]
             if self._topics.get(topic_partition.topic) is partitions:
                 del self._topics[topic_partition.topic]
-        partition.is_leader = False
-        partition.gone()
+        deleted = self._image.topic_by_id(topic_id) is None
+        partition.gone(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return [topic_partition]
 
     async def _apply_configs(self, delta: Delta, time_slice: TimeSlice) -> None:

@@ -352,7 +352,7 @@ class DelayedFetch:
                 partition.watchers.add(self)
                 self._watched.append(partition)
 
-    def progressed(self) -> None:
+    def progressed(self, partition: Partition) -> None:
         if self._moved is not None:
             if not self._moved.done():
                 self._moved.set_result(None)

@@ -305,11 +305,11 @@ class DelayedDeleteRecords:
         except KafkaError as error:
             result.error_code = error.code
             return result
-        result.low_watermark = partition.low_watermark
+        result.low_watermark = partition.remote_log_start_offsets()
         if result.low_watermark < required:
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
             self._waiting.append(_Deletion(partition, required, result))
-            partition.end_watchers.add(self)
+            partition.watchers.add(self)
         return result
 
     async def finished(self, timeout_ms: int) -> None:
@@ -325,7 +325,7 @@ class DelayedDeleteRecords:
 
     def stop(self) -> None:
         for deletion in self._waiting:
-            deletion.partition.end_watchers.discard(self)
+            deletion.partition.watchers.discard(self)
         self._waiting.clear()
 
     def progressed(self, partition: Partition) -> None:
@@ -342,11 +342,11 @@ class DelayedDeleteRecords:
     def _is_settled(self, deletion: _Deletion) -> bool:
         partition, required, result = deletion
         error = self._why_lost(partition)
-        low_watermark = INVALID_LOW_WATERMARK if error else partition.low_watermark
+        low_watermark = INVALID_LOW_WATERMARK if error else partition.remote_log_start_offsets()
         if not error and low_watermark < required:
             return False
         result.error_code, result.low_watermark = error, low_watermark
-        partition.end_watchers.discard(self)
+        partition.watchers.discard(self)
         return True
 
     def _why_lost(self, partition: Partition) -> ErrorCode:
