@@ -289,7 +289,9 @@ async def _committed(partition: Partition, shard: CoordinatorContext[Any]) -> No
     if code not in COMMITTED:
         raise KafkaError(code, f"what was found in {shard.topic_partition} is not committed")
     if partition.log.log_end_offset != end:
-        raise KafkaError(ErrorCode.NOT_COORDINATOR, f"somebody has written to {shard.topic_partition} meanwhile")
+        raise KafkaError(
+            ErrorCode.NOT_COORDINATOR, f"somebody has written to {shard.topic_partition} meanwhile"
+        )
 
 
 def _read(found: Log, offset: int, size_bytes: int) -> tuple[bytes, int]:
@@ -438,7 +440,8 @@ class PartitionLog:
         partition = self.partition
         if not self._is_led:
             raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.topic_partition} is not led in epoch {self._epoch}"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{partition.topic_partition} is not led in epoch {self._epoch}",
             )
         result = partition.append(
             batch, self._acks, now_ms, AppendOrigin.COORDINATOR, transaction_version=transaction_version

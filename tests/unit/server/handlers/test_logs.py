@@ -54,9 +54,7 @@ class World:
         log = open_log(dir, LogConfig(min_insync_replicas=min_isr))
         self.partition = Partition(TopicPartition(TOPIC, 0), TOPIC_ID, log, self.environment)
         nothing: Any = None
-        self.replicas = ReplicaManager(
-            NodeId(1), nothing, nothing, nothing, nothing, nothing, lambda: 30_000
-        )
+        self.replicas = ReplicaManager(NodeId(1), nothing, nothing, nothing, nothing, nothing, lambda: 30_000)
         self.replicas._topics[TOPIC] = self.replicas._topics[TOPIC_ID] = {0: self.partition}
         self.sessions = {broker: FollowerSession(broker, 100 + broker, 0) for broker in (2, 3)}
         self.searching: Callable[[], None] = lambda: None
@@ -102,7 +100,13 @@ class World:
         )
 
     def list_offset(
-        self, timestamp: int, replica: int = CONSUMER, *, committed: int = 0, epoch: int = -1, version: int = 10
+        self,
+        timestamp: int,
+        replica: int = CONSUMER,
+        *,
+        committed: int = 0,
+        epoch: int = -1,
+        version: int = 10,
     ) -> ListOffsetsPartitionResponse:
         asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=epoch)
         request = ListOffsetsRequest(
@@ -117,9 +121,7 @@ class World:
         return asyncio.run(ask())
 
     def epoch_end(self, leader_epoch: int, current: int = -1, replica: int = -1) -> EpochEndOffset:
-        asked = OffsetForLeaderPartition(
-            partition=0, leader_epoch=leader_epoch, current_leader_epoch=current
-        )
+        asked = OffsetForLeaderPartition(partition=0, leader_epoch=leader_epoch, current_leader_epoch=current)
         request = OffsetForLeaderEpochRequest(
             replica_id=replica, topics=[OffsetForLeaderTopic(topic=TOPIC, partitions=[asked])]
         )

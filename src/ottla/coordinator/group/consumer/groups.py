@@ -378,7 +378,9 @@ class RegularExpressions:
         """Write what was found; the group is assigned anew if that changes what it subscribes to."""
         decision = DecisionBuilder(now_ms)
         if group_id not in self._resolving:
-            return decision.result(None)  # the shard was closed meanwhile: what it knows is not the log any more
+            return decision.result(
+                None
+            )  # the shard was closed meanwhile: what it knows is not the log any more
         self._resolving.discard(group_id)
         group = self._context.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
