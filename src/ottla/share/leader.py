@@ -4,8 +4,8 @@
 completes them, ends locks in time, and wakes fetches that wait when there may be something to acquire.
 
 A share partition is made by the first fetch, and belongs to one leader epoch of its partition. It is removed in the
-very turn in which that ends or the partition is deleted, when the share coordinator fences it, and when its group has no
-sessions left here; the next fetch loads it again from what was written.
+very turn in which that ends or the partition is deleted, when the share coordinator fences it, and when its group has
+no sessions left here; the next fetch loads it again from what was written.
 
 Owner: the SharePartitionManager, on the broker's loop.
 """

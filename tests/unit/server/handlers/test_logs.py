@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords of partitions with followers, by leader, follower and new leader."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords of a partition with followers, wherever it is led."""
 
 from __future__ import annotations
 
