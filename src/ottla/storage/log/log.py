@@ -120,6 +120,7 @@ class Log:
         "log_end_offset",
         "log_start_offset",
         "on_failure",
+        "on_log_start",
         "on_roll",
         "producers",
         "recovery_point",
@@ -158,6 +159,8 @@ class Log:
         self.on_roll: Callable[[Log, int], None] | None = None
         # Called once, from whatever thread saw the disk fail.
         self.on_failure: Callable[[Log, Exception], None] | None = None
+        # Called on the loop when the log starts at a later offset than before.
+        self.on_log_start: Callable[[], None] | None = None
         self._lock = Lock()  # guards what a flushing thread changes: recovery point, unsynced files
         self._truncations = 0
         # Small files that go to the disk with the next flush, and how many were noted before each.
@@ -284,6 +287,8 @@ class Log:
         self.epochs.truncate_from_start(offset)
         self.producers.on_log_start_offset(offset)
         self._update_first_unstable()
+        if self.on_log_start is not None:
+            self.on_log_start()
         return True
 
     def assign_epoch_start(self, epoch: int, start_offset: int) -> None:
