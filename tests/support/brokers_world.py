@@ -307,6 +307,9 @@ class Broker:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return Led(self.cluster.data[where])
 
+    def replica(self, topic: str, index: int) -> Any:
+        return self.leader(topic, index)
+
     # ---- answering --------------------------------------------------------------------------------------------
 
     def answer(self, request: Any, version: int) -> Pending[Any]:

@@ -64,6 +64,10 @@ class ManualBackground:
     def __len__(self) -> int:
         return len(self._jobs)
 
+    def decides_for(self, world: ConsumerWorld) -> None:
+        """The group has another shard by now."""
+        self._world = world
+
     def in_thread(self, work: Callable[[], Any], follow_up: FollowUp[Any]) -> None:
         self._jobs.append(lambda: self._decide(work(), follow_up))
 

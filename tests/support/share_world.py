@@ -166,6 +166,13 @@ class Replicas:
 
     def __init__(self, partitions: list[Partition]) -> None:
         self.partitions = partitions
+        self.role_listeners: list[Callable[[Partition], None]] = []
+        for partition in partitions:
+            partition.on_role = self._role_changed
+
+    def _role_changed(self, partition: Partition) -> None:
+        for listener in self.role_listeners:
+            listener(partition)
 
     def leader(self, topic: Any, index: int) -> Partition:
         partition = self.hosted(topic, index)
@@ -230,6 +237,16 @@ class ShareWorld:
             topics_by_name=PMap.of({TOPIC: topic}),
             topics_by_id=PMap.of({TOPIC_ID: topic}),
             configs=PMap.of(configs),
+        )
+
+    def elect(self, leader: int, index: int = 0, *, epochs: int = 1) -> None:
+        """Another leader epoch of a partition, or the same again."""
+        partition = self.partitions[index]
+        epoch = partition.leader_epoch + epochs
+        partition.become(
+            _registration()._replace(
+                leader=leader, leader_epoch=epoch, partition_epoch=partition.partition_epoch + 1
+            )
         )
 
     def configure(self, group: str = "g", **values: object) -> None:

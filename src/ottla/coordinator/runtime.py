@@ -187,11 +187,14 @@ class CoordinatorContext(Generic[M]):
         self._become(CoordinatorState.FAILED)
 
     def close(self, error: KafkaError) -> None:
-        """This node leads the partition no more: everybody who waits for a commit gets the error."""
-        while self._answer_next():
-            pass
+        """This node leads the partition no more: everybody who waits for a commit gets the error.
+
+        What is committed already is answered, but whoever that wakes decides nothing here any more.
+        """
         self._become(CoordinatorState.CLOSED)
         self._timers.clear()
+        while self._answer_next():
+            pass
         for entry in self._deferred.take_all():
             self._fail_event(entry, error)
         guarded(self.machine.on_unloaded, name="closing", owner=str(self.topic_partition))(error)
@@ -475,8 +478,11 @@ class CoordinatorContext(Generic[M]):
     # ---- answering what is committed ----------------------------------------------------------------------
 
     def _committed(self, code: ErrorCode) -> None:
-        """The high watermark has moved; or it never will as this shard's, and whoever closes the shard answers."""
-        if self.state is not CoordinatorState.ACTIVE or code not in COMMITTED:
+        """The high watermark has moved, or it never will over what was written here."""
+        if self.state is not CoordinatorState.ACTIVE:
+            return
+        if code not in COMMITTED:
+            self._lost(f"what was written to {self.topic_partition} is not committed ({code.name})")
             return
         self._committed_offset = high_watermark = self.log.high_watermark
         self.timeline.commit(high_watermark)

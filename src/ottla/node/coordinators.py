@@ -1,9 +1,13 @@
 """The coordinators of this broker: their shards come and go with the leadership of the internal topics' partitions.
 
+A shard belongs to one leader epoch of its partition. It is closed in the very turn of the loop in which that ends
+(`role_changed`), because from then on the log has another leader's records: whoever waits gets NOT_COORDINATOR, and
+nothing more is decided or written by it. If this broker leads the next epoch too, that has a shard of its own.
+
 A shard is loaded in the background: its partition is read in a thread and replayed in slices. It answers once
 everything it found is replayed and committed. A load that fails is logged and tried again, after a pause that grows;
 until it works clients are answered NOT_COORDINATOR. No record makes a load fail (see coordinator/loader.py); a disk
-does.
+does. A load whose epoch ends is given up.
 
 Here is also what the pure coordinators are given of a node: its loop (LoopScheduler), its partitions (PartitionLog),
 threads (LoopBackground), and the way to other brokers (InterBroker, see ottla.server.inter_broker).
@@ -28,7 +32,7 @@ from ottla.config.describe import group_values
 from ottla.coordinator.group.assignors.loading import load_assignors
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.loader import note_skips, replay_batches, skip
-from ottla.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, CoordinatorState
+from ottla.coordinator.runtime import COMMITTED, CoordinatorContext, CoordinatorRuntime, CoordinatorState
 from ottla.coordinator.shard import Handle, Scheduler
 from ottla.coordinator.timeline import Timeline
 from ottla.coordinator.transaction.coordinator import TransactionContext, TransactionCoordinator
@@ -42,7 +46,7 @@ from ottla.model.pending import Pending
 from ottla.model.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, guarded, report, spawn
 from ottla.model.time_slice import PacedCalls, SharedTimeSlice, TimeSlice
 from ottla.node.stalls import freeze_what_stays
-from ottla.replication.partition import ACKS_ALL, Partition
+from ottla.replication.partition import ACKS_ALL, ACKS_LEADER, Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.server.inter_broker import InterBroker
 from ottla.server.partition_metadata import NetworkPartitionMetadataClient
@@ -143,6 +147,7 @@ class Coordinators:
         self._runtimes[SHARE_TOPIC] = self.share.runtime
         for runtime in self._runtimes.values():
             runtime.on_lost = partial(self._load_again, runtime)
+        replicas.role_listeners.append(self.role_changed)
 
     # ---- making machines ----------------------------------------------------------------------------------
 
@@ -172,6 +177,16 @@ class Coordinators:
 
     # ---- following the metadata log -----------------------------------------------------------------------
 
+    def role_changed(self, partition: Partition) -> None:
+        """A leader epoch of a partition has begun or ended, or it is not here any more: nothing of its shard counts."""
+        topic, index = partition.topic_partition
+        runtime = self._runtimes.get(topic)
+        if runtime is None or self._replicas.hosted(topic, index) not in (partition, None):
+            return  # of a topic that was deleted, and has been made anew
+        runtime.resign(index)
+        if partition.is_leader:
+            self._load_again(runtime, index)
+
     async def apply(self, delta: Delta) -> None:
         """Load the partitions that this broker leads now, and resign from those that it leads no more."""
         self.brokers.on_image(delta)
@@ -195,7 +210,8 @@ class Coordinators:
         if partition is None or not partition.is_leader:
             runtime.resign(index)
             return
-        shard = runtime.elect(index, partition.leader_epoch, PartitionLog(partition))
+        acks = ACKS_ALL if runtime.topic == TRANSACTIONS_TOPIC else ACKS_LEADER
+        shard = runtime.elect(index, partition.leader_epoch, PartitionLog(partition, acks))
         if shard is not None:
             loading = self._load(runtime, shard, partition)
             task = spawn(loading, name=f"loading {shard.topic_partition}", owner="coordinators")
@@ -210,11 +226,10 @@ class Coordinators:
         where = shard.topic_partition
         try:
             await self._replay(shard, partition.log, self._config()[_LOAD_BUFFER_KEYS[runtime.topic]])
+            if shard.state is not CoordinatorState.LOADING:
+                return
             note_skips(shard)
-            committed: Pending[ErrorCode] = Pending()
-            partition.when_committed(partition.log.log_end_offset, committed.resolve)
-            if await committed is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                return  # whoever follows the partition's role closes the shard
+            await _committed(partition, shard)
             runtime.loaded(shard)
         except Exception as error:  # noqa: BLE001 - the boundary of a load
             if shard.state is not CoordinatorState.LOADING:
@@ -234,7 +249,7 @@ class Coordinators:
             try:
                 data, end = await run(self._executor, _read, found, offset, size_bytes)
             except KafkaError as error:
-                if error.code is not ErrorCode.CORRUPT_MESSAGE:
+                if error.code is not ErrorCode.CORRUPT_MESSAGE or shard.state is not CoordinatorState.LOADING:
                     raise
                 # The batches' own headers say how a segment is read: the next segment begins after the damage.
                 end = _next_segment(found, offset)
@@ -263,6 +278,20 @@ class Coordinators:
         for runtime in self._runtimes.values():
             runtime.stop()
         await self.brokers.close()
+
+
+async def _committed(partition: Partition, shard: CoordinatorContext[Any]) -> None:
+    """Return when everything in the log is committed; KafkaError if it never will be as this shard has found it."""
+    end = partition.log.log_end_offset
+    committed: Pending[ErrorCode] = Pending()
+    shard.log.when_committed(end, committed.resolve)
+    code = await committed
+    if code not in COMMITTED:
+        raise KafkaError(code, f"what was found in {shard.topic_partition} is not committed")
+    if partition.log.log_end_offset != end:
+        raise KafkaError(
+            ErrorCode.NOT_COORDINATOR, f"somebody has written to {shard.topic_partition} meanwhile"
+        )
 
 
 def _read(found: Log, offset: int, size_bytes: int) -> tuple[bytes, int]:
@@ -382,12 +411,18 @@ def _call(call: Callable[[], None]) -> None:
 
 
 class PartitionLog:
-    """A hosted partition as a coordinator's shard sees it: appended to as its leader, with acks=all."""
+    """A hosted partition as a coordinator's shard sees it: appended to as its leader, in one leader epoch.
 
-    __slots__ = ("partition",)
+    As in Kafka groups and share state are written whatever is in sync, and committed by the high watermark, which
+    stands still below min.insync.replicas; only transactions are refused before (`acks`).
+    """
 
-    def __init__(self, partition: Partition) -> None:
+    __slots__ = ("_acks", "_epoch", "partition")
+
+    def __init__(self, partition: Partition, acks: int = ACKS_ALL) -> None:
         self.partition = partition
+        self._epoch = partition.leader_epoch
+        self._acks = acks
 
     @property
     def log_end_offset(self) -> int:
@@ -402,13 +437,26 @@ class PartitionLog:
         return self.partition.log.config.max_message_bytes
 
     def append(self, batch: bytearray, now_ms: int, transaction_version: int = 0) -> int:
-        result = self.partition.append(
-            batch, ACKS_ALL, now_ms, AppendOrigin.COORDINATOR, transaction_version=transaction_version
+        partition = self.partition
+        if not self._is_led:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{partition.topic_partition} is not led in epoch {self._epoch}",
+            )
+        result = partition.append(
+            batch, self._acks, now_ms, AppendOrigin.COORDINATOR, transaction_version=transaction_version
         )
         return result.last_offset + 1
 
     def when_committed(self, offset: int, call: Callable[[ErrorCode], None]) -> None:
-        self.partition.when_committed(offset, call)
+        if self._is_led:
+            self.partition.when_committed(offset, call)
+        else:
+            call(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    @property
+    def _is_led(self) -> bool:
+        return self.partition.is_leader and self.partition.leader_epoch == self._epoch
 
 
 class LoopBackground:

@@ -36,6 +36,7 @@ from ottla.wire.fast.fetch import Wanted
 log = logging.getLogger("ottla.replication")
 
 ACKS_ALL = -1
+ACKS_LEADER = 1
 # The value of flush.messages that means never.
 NEVER_FLUSH = 2**63 - 1
 # A fetch, or an ISR's member in a request, that does not say which life of its broker it is of.
@@ -518,7 +519,10 @@ class Partition:
             self._has_caught_up = True
         elif offset >= follower.last_fetch_leader_end:
             follower.last_caught_up_ms = max(follower.last_caught_up_ms, follower.last_fetch_ms)
-        follower.log_start_offset = wanted.log_start_offset
+        if wanted.log_start_offset != follower.log_start_offset:
+            follower.log_start_offset = wanted.log_start_offset
+            for watcher in tuple(self.watchers):  # a DeleteRecords may wait for it
+                watcher.progressed(self)
         follower.log_end_offset = offset
         follower.last_fetch_leader_end = leader_end
         follower.last_fetch_ms = now_ms

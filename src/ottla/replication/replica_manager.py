@@ -24,7 +24,7 @@ from ottla.metadata.registrations import PartitionRegistration, TopicImage
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, TopicPartition, Uuid
-from ottla.model.tasks import spawn_restarting
+from ottla.model.tasks import report, spawn_restarting
 from ottla.model.time_slice import TimeSlice
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
 from ottla.replication.alter_partition import AlterPartitionManager
@@ -104,6 +104,8 @@ class ReplicaManager:
         # How replicas that this broker does not lead are filled; without it nobody is followed.
         self.fetchers: ReplicaFetcherManager | None = None
         self._image = ClusterImage()
+        # Called in the very turn in which a leader epoch of a partition here begins or ends, or it goes away.
+        self.role_listeners: list[Callable[[Partition], None]] = []
         self._first = True  # the first delta lists partitions that were here before
 
     # ---- finding ------------------------------------------------------------------------------------------
@@ -116,6 +118,11 @@ class ReplicaManager:
             if partition is not None and partition.is_leader and not partition.log.failed:
                 return partition
         return self._explain(topic, index)
+
+    def replica(self, topic: TopicKey, index: int) -> Partition:
+        """The partition, whoever leads it; else the KafkaError that says why it is not here."""
+        partition = self.hosted(topic, index)
+        return self._explain(topic, index) if partition is None or partition.log.failed else partition
 
     def hosted_of(self, topic: TopicKey) -> Mapping[int, Partition] | None:
         """The partitions of a topic that are here, by their index."""
@@ -363,12 +370,24 @@ class ReplicaManager:
             return None
         self._offline.pop(topic_partition, None)
         partition = Partition(topic_partition, topic_id, opened, self)
+        partition.on_role = self._role_changed
         partitions = self._topics.get(topic_id)
         if partitions is None:
             partitions = self._topics[topic_id] = self._topics[topic_partition.topic] = {}
         partitions[topic_partition.partition] = partition
         self._mover.resume(partition)
         return partition
+
+    def _role_changed(self, partition: Partition) -> None:
+        """Whoever holds something of a leadership lets it go now: from here on the log may have another's records."""
+        if not partition.is_leader:
+            # What was verified of a transaction may be over by the time that this replica leads again (KIP-890).
+            partition.log.producers.verifications.clear()
+        for listener in self.role_listeners:
+            try:
+                listener(partition)
+            except Exception as error:  # noqa: BLE001 - the others have something to let go as well
+                report(error, name="the end of a leadership", owner=str(partition.topic_partition))
 
     def _host_later(self, topic_partition: TopicPartition, is_new: bool) -> None:
         """There was no descriptor left; nothing is wrong with the disk."""

@@ -25,6 +25,9 @@ from ottla.model.errors import ErrorCode
 from ottla.model.ids import INTERNAL_TOPICS, ZERO_UUID
 from ottla.server.authorized import NOT_ASKED
 
+# Up to this version replicas that cannot be reached are left out, and that is an error.
+UNREACHABLE_HIDDEN_VERSION = 0
+LISTENER_VERSION = 6
 FLEXIBLE_VERSION = 9
 INTERNAL_VERSION = 1
 OFFLINE_VERSION = 5
@@ -51,7 +54,6 @@ class View:
             if not broker.fenced and listener_name in broker.listeners
         }
         self._offline: dict[tuple[Replicas, Directories], Replicas] = {}
-        self._unfenced = {broker_id for broker_id, broker in image.brokers.items() if not broker.fenced}
 
     def offline(self, partition: PartitionRegistration) -> Replicas:
         """Thousands of partitions have the same replicas in the same directories."""
@@ -69,11 +71,20 @@ class View:
             if replica not in self.alive or not brokers[replica].has_online_directory(directory)
         )
 
-    def error(self, partition: PartitionRegistration) -> ErrorCode:
-        if partition.leader in self.alive:
+    def shown(self, replicas: Replicas, version: int) -> Replicas:
+        """Those that clients of this version are told of: the first one wants only replicas that it can reach."""
+        if version > UNREACHABLE_HIDDEN_VERSION:
+            return replicas
+        return tuple(replica for replica in replicas if replica in self.alive)
+
+    def error(self, partition: PartitionRegistration, version: int) -> ErrorCode:
+        """What is wrong with the partition; a leader that is registered and cannot be reached has no such listener."""
+        if partition.leader not in self.alive:
+            hidden = version >= LISTENER_VERSION and partition.leader in self.image.brokers
+            return ErrorCode.LISTENER_NOT_FOUND if hidden else ErrorCode.LEADER_NOT_AVAILABLE
+        if version > UNREACHABLE_HIDDEN_VERSION or self.alive.keys() >= {*partition.replicas, *partition.isr}:
             return ErrorCode.NONE
-        hidden = partition.leader in self._unfenced
-        return ErrorCode.LISTENER_NOT_FOUND if hidden else ErrorCode.LEADER_NOT_AVAILABLE
+        return ErrorCode.REPLICA_NOT_AVAILABLE
 
 
 class _Kept(NamedTuple):
@@ -135,14 +146,14 @@ def encode_partitions(view: View, partitions: Mapping[int, PartitionRegistration
     end = b"\0" if version >= FLEXIBLE_VERSION else b""
     parts: list[bytes] = []
     for index, partition in partitions.items():
-        error = view.error(partition)
-        leader = partition.leader if error is ErrorCode.NONE else -1
+        error = view.error(partition, version)
+        leader = partition.leader if partition.leader in view.alive else -1
         if version >= EPOCH_VERSION:
             parts.append(_HIII(error, index, leader, partition.leader_epoch))
         else:
             parts.append(_HII(error, index, leader))
-        parts.append(nodes[partition.replicas])
-        parts.append(nodes[partition.isr])
+        parts.append(nodes[view.shown(partition.replicas, version)])
+        parts.append(nodes[view.shown(partition.isr, version)])
         if version >= OFFLINE_VERSION:
             parts.append(nodes[view.offline(partition)])
         parts.append(end)

@@ -71,9 +71,12 @@ class NetworkPartitionMetadataClient:
 
     def _look_up(self, where: TopicPartition) -> EndOffset:
         try:
-            return self._replicas.leader(*where).log.high_watermark
+            partition = self._replicas.leader(*where)
         except KafkaError as error:
             return error
+        if partition.leader_epoch_start_offset > partition.log.high_watermark:
+            return KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "the high watermark is not known yet")
+        return partition.log.high_watermark
 
     def _ask_leader(
         self, search: "_Search", leader: int, partitions: list[TopicPartition], attempts: int

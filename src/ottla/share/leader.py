@@ -3,19 +3,18 @@
 `SharePartition` (partition.py) decides; a SharePartitionLeader has its decisions written by the share coordinator and
 completes them, ends locks in time, and wakes fetches that wait when there may be something to acquire.
 
-A share partition is made by the first fetch. It is removed when its partition is led elsewhere, deleted or offline,
-when the share coordinator fences it, and when its group has no sessions left here; the next fetch loads it again from
-what was written.
+A share partition is made by the first fetch, and belongs to one leader epoch of its partition. It is removed in the
+very turn in which that ends or the partition is deleted, when the share coordinator fences it, and when its group has
+no sessions left here; the next fetch loads it again from what was written.
 
 Owner: the SharePartitionManager, on the broker's loop.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from ottla.coordinator.shard import Handle, Scheduler
-from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.replication.partition import Partition, Watcher
@@ -37,6 +36,8 @@ from ottla.share.state import (
 from ottla.storage.log.log import Log
 
 log = logging.getLogger("ottla.server")
+
+K = TypeVar("K", bound=Hashable)
 
 # Finds the first record at or after a timestamp, in a thread; None if there is none.
 TimestampSearch = Callable[[Log, int], Pending[int | None]]
@@ -354,8 +355,10 @@ class SharePartitionCache:
         self._search = search
         self._hosted: dict[SharePartitionKey, SharePartitionLeader] = {}
         self._by_group: dict[str, dict[SharePartitionKey, None]] = {}
+        self._by_partition: dict[Partition, dict[SharePartitionKey, None]] = {}
         # Removed while it still wrote: the next one reads the state when that is done.
         self._draining: dict[SharePartitionKey, Pending[None]] = {}
+        replicas.role_listeners.append(self.role_changed)
 
     def __len__(self) -> int:
         return len(self._hosted)
@@ -381,6 +384,7 @@ class SharePartitionCache:
             )
             self._hosted[key] = hosted
             self._by_group.setdefault(key.group_id, {})[key] = None
+            self._by_partition.setdefault(partition, {})[key] = None
         return hosted
 
     def _leader(self, key: SharePartitionKey) -> Partition:
@@ -396,10 +400,8 @@ class SharePartitionCache:
         hosted = self._hosted.pop(key, None)
         if hosted is None:
             return
-        keys = self._by_group[key.group_id]
-        keys.pop(key, None)
-        if not keys:
-            del self._by_group[key.group_id]
+        _forget(self._by_group, key.group_id, key)
+        _forget(self._by_partition, hosted.partition, key)
         hosted.fence()
         drained = hosted.drained()
         if drained is not None:
@@ -423,21 +425,10 @@ class SharePartitionCache:
         for key in list(self._hosted):
             self.remove(key)
 
-    def apply(self, delta: Delta) -> None:
-        """Forget what this broker leads no more."""
-        topic_ids = {
-            topic.id
-            for change in delta.topics.values()
-            for topic in (change.before, change.after)
-            if topic is not None
-        }
-        for key, hosted in list(self._hosted.items()) if topic_ids else ():
-            if key.topic_id in topic_ids and not self._leads(key, hosted):
-                self.remove(key)
-
-    def _leads(self, key: SharePartitionKey, hosted: SharePartitionLeader) -> bool:
-        partition = self._replicas.hosted(key.topic_id, key.partition)
-        return partition is hosted.partition and partition.is_leader
+    def role_changed(self, partition: Partition) -> None:
+        """A leader epoch of the partition has begun or ended, or it is not here any more."""
+        for key in list(self._by_partition.get(partition, ())):
+            self.remove(key)
 
     # ---- for many at once ---------------------------------------------------------------------------------
 
@@ -475,6 +466,13 @@ class SharePartitionCache:
             else:
                 act(hosted).then(lambda done, key=key: finished(key, done.error))  # type: ignore[misc]
         return gathered
+
+
+def _forget(index: dict[K, dict[SharePartitionKey, None]], at: K, key: SharePartitionKey) -> None:
+    keys = index[at]
+    keys.pop(key, None)
+    if not keys:
+        del index[at]
 
 
 def translate(error: KafkaError) -> KafkaError:

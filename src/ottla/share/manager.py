@@ -131,12 +131,10 @@ class SharePartitionManager:
     # ---- the cluster --------------------------------------------------------------------------------------
 
     async def apply(self, delta: Delta) -> None:
-        """Forget what this broker leads no more, and everything if there are to be no share groups."""
+        """Forget everything if there are to be no share groups."""
         if delta.after.features.get(SHARE_VERSION, 0) < 1:
             self.sessions.clear()
             self.partitions.remove_all()
-        else:
-            self.partitions.apply(delta)
 
     async def stop(self) -> None:
         self.partitions.remove_all()

@@ -139,7 +139,7 @@ def test_a_high_watermark_that_lags_releases_what_it_has_reached(world: ToyWorld
     second = world.write(put("b", 2))
     world.settle()
     world.log.high_watermark = 1
-    world.shard._committed()
+    world.shard._committed(ErrorCode.NONE)
     assert first.done
     assert not second.done
     assert world.toy.committed() == {"a": 1}

@@ -10,21 +10,29 @@ from typing import Any
 
 import pytest
 from tests.interop.process import wait_until
+from tests.support.partition_world import PartitionWorld
 from tests.unit.node.test_group_offsets import Client
+from tests.unit.storage.log_support import NOW, batch, open_log
 
 from ottla.coordinator.group.context import FollowUp
 from ottla.coordinator.runtime import CoordinatorState
 from ottla.coordinator.shard import CoordinatorResult
+from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition, Uuid
 from ottla.model.pending import Pending
 from ottla.node import coordinators
-from ottla.node.coordinators import MAX_THREADS, LoopBackground
+from ottla.node.coordinators import MAX_THREADS, LoopBackground, PartitionLog
+from ottla.replication.partition import ACKS_LEADER, Partition
+from ottla.storage.config import LogConfig
 from ottla.testing import Broker
 from ottla.wire.messages.groups.classic import (
     FindCoordinatorRequest,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
+
+TOPIC_ID = Uuid(bytes(range(16)))
 
 
 def asked(link: Client, group: str = "g") -> ErrorCode:
@@ -176,3 +184,52 @@ def test_what_was_found_out_and_cannot_be_written_fails_its_group(runtime: Runti
         assert await asyncio.wait_for(failed, 20) is runtime.error
 
     asyncio.run(scenario())
+
+
+# ---- a partition as a shard sees it ----------------------------------------------------------------------------
+
+
+def partition_led(dir: Path, isr: tuple[int, ...]) -> Partition:
+    """Of three replicas, two of which have to be in sync."""
+    log = open_log(dir, LogConfig(min_insync_replicas=2))
+    partition = Partition(TopicPartition("__consumer_offsets", 0), TOPIC_ID, log, PartitionWorld(1))
+    lead(partition, 5, isr)
+    return partition
+
+
+def lead(partition: Partition, epoch: int, isr: tuple[int, ...], leader: int = 1) -> None:
+    replicas, directories = (1, 2, 3), (TOPIC_ID,) * 3
+    partition.become(
+        PartitionRegistration(replicas, directories, isr, (), (), leader, 0, epoch, partition_epoch=epoch)
+    )
+
+
+def test_too_few_in_sync_refuse_transactions_and_leave_groups_uncommitted(tmp_path: Path) -> None:
+    """As in Kafka, whose groups write with acks=1 and wait for the high watermark."""
+    partition = partition_led(tmp_path, (1,))
+    with pytest.raises(KafkaError) as refused:
+        PartitionLog(partition).append(batch(), NOW)
+    assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert partition.log.log_end_offset == 0
+    groups = PartitionLog(partition, ACKS_LEADER)
+    heard: list[ErrorCode] = []
+    groups.when_committed(groups.append(batch(), NOW), heard.append)
+    assert (partition.log.log_end_offset, partition.log.high_watermark, heard) == (1, 0, [])
+    lead(partition, 6, (1,))
+    assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_nothing_is_written_for_a_leader_epoch_that_is_over(tmp_path: Path, leader: int) -> None:
+    partition = partition_led(tmp_path, (1, 2, 3))
+    shard_log = PartitionLog(partition)
+    end = shard_log.append(batch(), NOW)
+    lead(partition, 6, (1, 2, 3), leader)
+    with pytest.raises(KafkaError) as refused:
+        shard_log.append(batch(), NOW)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.log.log_end_offset == end
+    partition.log.update_high_watermark(end)
+    heard: list[ErrorCode] = []
+    shard_log.when_committed(end, heard.append)
+    assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER], "it may be another leader's"

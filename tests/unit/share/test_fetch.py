@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from tests.support.share_world import TOPIC_ID, UNKNOWN_ID, Connection, ShareWorld, held
+from tests.support.share_world import NODE, TOPIC_ID, UNKNOWN_ID, Connection, ShareWorld, held
 
-from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import iter_batches
 from ottla.share.fetch import uniform_sizes
@@ -561,14 +559,13 @@ def test_a_broker_that_does_not_lead_says_who_does(world: ShareWorld) -> None:
     assert (leader.leader_id, leader.leader_epoch) == (1, world.partitions[0].leader_epoch)
 
 
-def test_a_broker_that_no_longer_leads_forgets(world: ShareWorld) -> None:
+def test_a_broker_that_no_longer_leads_forgets_at_once(world: ShareWorld) -> None:
     world.write(*TEN)
     world.fetch(0, partitions=[0])
     key = SharePartitionKey("g", TOPIC_ID, 0)
     assert world.service.partitions.get(key) is not None
     waiting = world.fetch(1, wait_ms=100)
-    world.partitions[0].is_leader = False
-    world.service.partitions.apply(changed(world))
+    world.elect(NODE + 1)
     assert world.service.partitions.get(key) is None
     world.scheduler.pass_ms(100)
     assert waiting.code == NONE
@@ -576,17 +573,38 @@ def test_a_broker_that_no_longer_leads_forgets(world: ShareWorld) -> None:
     assert world.acknowledge(3, {0: [(0, 9, ACCEPT)]}).codes() == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
+def test_the_next_leader_epoch_begins_with_what_was_written(world: ShareWorld) -> None:
+    """Others may have led in between, and acquired what this broker believes to have given away."""
+    world.write(*TEN)
+    world.fetch(0, partitions=[0])
+    key = SharePartitionKey("g", TOPIC_ID, 0)
+    old = world.service.partitions.get(key)
+    world.elect(NODE, epochs=2)
+    assert world.acknowledge(1, {0: [(0, 9, ACCEPT)]}).codes() == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert world.fetch(2).acquired() == [(0, 9, 1)]
+    new = world.service.partitions.get(key)
+    assert old is not None
+    assert new is not None
+    assert new is not old
+    assert new.leader_epoch == old.leader_epoch + 2
+
+
+def test_a_write_that_was_on_its_way_is_fenced_by_the_next_leader(world: ShareWorld) -> None:
+    world.write(*TEN)
+    world.fetch(0, partitions=[0])
+    world.persister.hold()
+    said = world.acknowledge(1, {0: [(0, 9, ACCEPT)]})
+    world.elect(NODE + 1)
+    world.persister.kept[SharePartitionKey("g", TOPIC_ID, 0)].leader_epoch += 1  # it has read the state
+    world.persister.release()
+    assert said.codes() == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
 def test_what_is_still_led_is_kept(world: ShareWorld) -> None:
     world.write(*TEN)
     world.fetch(0, partitions=[0])
-    world.service.partitions.apply(changed(world))
+    world.elect(NODE, epochs=0)  # another ISR, say
     assert world.acknowledge(1, {0: [(0, 9, ACCEPT)]}).codes() == {0: NONE}
-
-
-def changed(world: ShareWorld) -> Delta:
-    topic = world.image.topic_by_id(TOPIC_ID)
-    change = SimpleNamespace(before=topic, after=topic)
-    return SimpleNamespace(topics={TOPIC_ID: change}, after=world.image)  # type: ignore[return-value]
 
 
 def test_a_share_partition_that_cannot_be_loaded_is_tried_again(world: ShareWorld) -> None:

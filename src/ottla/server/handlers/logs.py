@@ -3,15 +3,19 @@
 Searches by timestamp read the log, so they run in a thread; everything else is known in memory.
 """
 
+import asyncio
 from collections import Counter
 from enum import IntEnum
 from functools import partial
+from typing import NamedTuple
 
 from ottla.metadata.features import cordoned_dirs_supported
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import INTERNAL_TOPICS, NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from ottla.model.tasks import guarded
 from ottla.model.time_slice import TimeSlice
 from ottla.replication.partition import Partition
+from ottla.replication.replica_manager import ReplicaManager
 from ottla.server.context import Context
 from ottla.server.registry import handles
 from ottla.storage.log_manager import LogDirInfo
@@ -28,7 +32,6 @@ from ottla.wire.messages.admin.log_dirs import (
     DescribeLogDirsTopic,
 )
 from ottla.wire.messages.admin.topics import (
-    DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -144,8 +147,9 @@ def _code_for(version: int, code: ErrorCode) -> ErrorCode:
 async def _find(
     ctx: Context, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
 ) -> TimestampOffset | None:
+    debugging = request.replica_id == DEBUGGING_REPLICA_ID
     partition = _partition(
-        ctx, topic, wanted.partition_index, request.replica_id, wanted.current_leader_epoch
+        ctx, topic, wanted.partition_index, wanted.current_leader_epoch, any_replica=debugging
     )
     log = partition.log
     timestamp = wanted.timestamp
@@ -153,21 +157,42 @@ async def _find(
         return TimestampOffset(NO_TIMESTAMP, log.log_start_offset, log.epochs.epoch_for(log.log_start_offset))
     if timestamp in (Special.LATEST_TIERED, Special.EARLIEST_PENDING_UPLOAD):
         return _NOWHERE
+    # A new leader does not know yet how much of what it found is committed (KIP-207).
     from_consumer = request.replica_id == CONSUMER_REPLICA_ID
     lagging = from_consumer and partition.leader_epoch_start_offset > log.high_watermark
+    bound = _bound(partition, request)
     if timestamp == Special.LATEST:
         if lagging:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
-        return TimestampOffset(NO_TIMESTAMP, _bound(partition, request), partition.leader_epoch)
-    if timestamp == Special.MAX_TIMESTAMP:
-        found = await ctx.node.unpacking.run(log.offset_of_max_timestamp)
-    else:
-        found = await ctx.node.unpacking.run(partial(log.offset_for_timestamp, timestamp))
-    if found is not None and found.offset < _bound(partition, request):
+        return TimestampOffset(NO_TIMESTAMP, bound, partition.leader_epoch)
+    found = await _search(ctx, partition, timestamp, any_replica=debugging)
+    if found is not None and found.offset < bound:
         return found
     if lagging:
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
     return None
+
+
+async def _search(
+    ctx: Context, partition: Partition, timestamp: int, *, any_replica: bool
+) -> TimestampOffset | None:
+    """The first record at or after a time, or the youngest one; looked for in a thread."""
+    log, epoch = partition.log, partition.leader_epoch
+    search = log.offset_of_max_timestamp
+    if timestamp != Special.MAX_TIMESTAMP:
+        search = partial(log.offset_for_timestamp, timestamp)
+    failure: Exception | None = None
+    found: TimestampOffset | None = None
+    try:
+        found = await ctx.node.unpacking.run(search)
+    except Exception as error:  # noqa: BLE001 - raised again below
+        failure = error
+    if not any_replica and not (partition.is_leader and partition.leader_epoch == epoch):
+        # The log may have been cut while the thread read it: nothing that it says counts.
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER) from failure
+    if failure is not None:
+        raise failure
+    return found
 
 
 def _bound(partition: Partition, request: ListOffsetsRequest) -> int:
@@ -177,14 +202,13 @@ def _bound(partition: Partition, request: ListOffsetsRequest) -> int:
     return partition.read_bound(request.isolation_level == READ_COMMITTED)
 
 
-def _partition(ctx: Context, topic: str, index: int, replica_id: int, current_leader_epoch: int) -> Partition:
-    if replica_id == DEBUGGING_REPLICA_ID:
-        hosted = ctx.node.replicas.hosted(topic, index)
-        if hosted is not None:
-            return hosted
-    partition = ctx.node.replicas.leader(topic, index)
+def _partition(
+    ctx: Context, topic: str, index: int, current_leader_epoch: int, *, any_replica: bool = False
+) -> Partition:
+    """The partition, if it is led here, or here at all; who believes in another epoch is told that first."""
+    partition = ctx.node.replicas.replica(topic, index)
     error = partition.check_leader(current_leader_epoch)
-    if error:
+    if error and not (any_replica and error is ErrorCode.NOT_LEADER_OR_FOLLOWER):
         raise KafkaError(error)
     return partition
 
@@ -214,7 +238,7 @@ async def _epoch_end(
     await time_slice.yield_to_loop()
     response = EpochEndOffset(partition=asked.partition)
     try:
-        partition = _partition(ctx, topic, asked.partition, CONSUMER_REPLICA_ID, asked.current_leader_epoch)
+        partition = _partition(ctx, topic, asked.partition, asked.current_leader_epoch)
     except KafkaError as error:
         response.error_code = error.code
         return response
@@ -229,45 +253,133 @@ async def _epoch_end(
 
 @handles(DeleteRecordsRequest)
 async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Move the start of partitions forward; the segments below it go with the next retention run."""
+    """Move the start of partitions forward; the segments below it go with the next retention run.
+
+    It is answered when all live replicas have moved theirs, which followers do with their next fetch.
+    """
+    offsets: dict[str, dict[int, int]] = {}
+    for topic in request.topics:
+        offsets.setdefault(topic.name, {}).update((p.partition_index, p.offset) for p in topic.partitions)
     time_slice = TimeSlice()
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[await _delete_records(ctx, topic.name, p, time_slice) for p in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-async def _delete_records(
-    ctx: Context, topic: str, asked: DeleteRecordsPartition, time_slice: TimeSlice
-) -> DeleteRecordsPartitionResult:
-    await time_slice.yield_to_loop()
-    result = DeleteRecordsPartitionResult(
-        partition_index=asked.partition_index, low_watermark=INVALID_LOW_WATERMARK
-    )
+    deleting = DelayedDeleteRecords(ctx.node.replicas, ctx.node.loop)
+    topics: list[DeleteRecordsTopicResult] = []
     try:
-        result.low_watermark = _move_start(ctx, topic, asked)
-    except KafkaError as error:
-        result.error_code = error.code
-    return result
+        for name, asked in offsets.items():
+            results: list[DeleteRecordsPartitionResult] = []
+            topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
+            for index, offset in asked.items():
+                await time_slice.yield_to_loop()
+                results.append(deleting.begin(TopicPartition(name, index), offset))
+        await deleting.finished(request.timeout_ms)
+    finally:
+        deleting.stop()
+    return DeleteRecordsResponse(topics=topics)
 
 
-def _move_start(ctx: Context, topic: str, asked: DeleteRecordsPartition) -> int:
-    if topic in INTERNAL_TOPICS:
+class _Deletion(NamedTuple):
+    """What a partition's low watermark has to reach."""
+
+    partition: Partition
+    offset: int
+    result: DeleteRecordsPartitionResult
+
+
+class DelayedDeleteRecords:
+    """A DeleteRecords that waits until the low watermarks, the first offsets of all live replicas, have moved."""
+
+    def __init__(self, replicas: ReplicaManager, loop: asyncio.AbstractEventLoop) -> None:
+        self._replicas = replicas
+        self._loop = loop
+        self._waiting: list[_Deletion] = []
+        self._done: asyncio.Future[None] = loop.create_future()
+        self._look_later = guarded(self._look, name="looking at low watermarks", owner="delete records")
+        self._woken = False
+
+    def begin(self, where: TopicPartition, offset: int) -> DeleteRecordsPartitionResult:
+        """Move the leader's start; what has to wait for followers counts as timed out until they are there."""
+        result = DeleteRecordsPartitionResult(
+            partition_index=where.partition, low_watermark=INVALID_LOW_WATERMARK
+        )
+        try:
+            partition, required = _move_start(self._replicas, where, offset)
+        except KafkaError as error:
+            result.error_code = error.code
+            return result
+        result.low_watermark = partition.remote_log_start_offsets()
+        if result.low_watermark < required:
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+            self._waiting.append(_Deletion(partition, required, result))
+            partition.watchers.add(self)
+        return result
+
+    async def finished(self, timeout_ms: int) -> None:
+        """Return when nothing is waited for any more, or its time is up."""
+        self._look()
+        if self._done.done():
+            return
+        late = self._loop.call_later(max(timeout_ms, 0) / 1000, self._finish)
+        try:
+            await self._done
+        finally:
+            late.cancel()
+
+    def stop(self) -> None:
+        for deletion in self._waiting:
+            deletion.partition.watchers.discard(self)
+        self._waiting.clear()
+
+    def progressed(self, partition: Partition) -> None:
+        if not self._woken and not self._done.done():
+            self._woken = True
+            self._loop.call_soon(self._look_later)
+
+    def _look(self) -> None:
+        self._woken = False
+        self._waiting = [deletion for deletion in self._waiting if not self._is_settled(deletion)]
+        if not self._waiting:
+            self._finish()
+
+    def _is_settled(self, deletion: _Deletion) -> bool:
+        partition, required, result = deletion
+        error = self._why_lost(partition)
+        low_watermark = INVALID_LOW_WATERMARK if error else partition.remote_log_start_offsets()
+        if not error and low_watermark < required:
+            return False
+        result.error_code, result.low_watermark = error, low_watermark
+        partition.watchers.discard(self)
+        return True
+
+    def _why_lost(self, partition: Partition) -> ErrorCode:
+        topic, index = partition.topic_partition
+        hosted = self._replicas.hosted(partition.topic_id, index)
+        if hosted is partition and partition.is_leader and not partition.log.failed:
+            return ErrorCode.NONE
+        try:
+            self._replicas.leader(topic, index)
+        except KafkaError as error:
+            if hosted is None and error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # no replica of it is here any more
+            return error.code
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # deleted, and made anew
+
+    def _finish(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+
+def _move_start(replicas: ReplicaManager, where: TopicPartition, offset: int) -> tuple[Partition, int]:
+    """The partition, and where it begins now at the earliest."""
+    if where.topic in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-    partition = ctx.node.replicas.leader(topic, asked.partition_index)
+    partition = replicas.leader(*where)
     log = partition.log
-    if "delete" not in log.config.cleanup_policy:
+    if log.config.compact and not log.config.delete:
         raise KafkaError(ErrorCode.POLICY_VIOLATION)
-    offset = log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
-    if not 0 <= offset <= log.high_watermark:
+    required = log.high_watermark if offset == HIGH_WATERMARK else offset
+    if not 0 <= required <= log.high_watermark:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    log.maybe_increment_log_start_offset(offset, "a client deleted records")
-    return log.log_start_offset
+    log.maybe_increment_log_start_offset(required, "a client deleted records")
+    return partition, required
 
 
 # ---- directories (KIP-113) ----------------------------------------------------------------------------------

@@ -266,11 +266,9 @@ def _described(view: View, topic: TopicImage, indexes: Iterable[int]) -> Describ
 def _described_partition(
     view: View, index: int, partition: PartitionRegistration
 ) -> DescribeTopicPartitionsResponsePartition:
-    error = view.error(partition)
     return DescribeTopicPartitionsResponsePartition(
-        error_code=error,
         partition_index=index,
-        leader_id=partition.leader if error is ErrorCode.NONE else -1,
+        leader_id=partition.leader if partition.leader in view.alive else -1,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),

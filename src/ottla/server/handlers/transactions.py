@@ -379,7 +379,8 @@ async def _describe(ctx: Context, topic: str, index: int, time_slice: TimeSlice)
     await time_slice.yield_to_loop()
     try:
         _require_topic(ctx, topic)
-        partition = ctx.node.replicas.leader(topic, index)
+        # As in Kafka a follower answers too: it knows the same producers.
+        partition = ctx.node.replicas.replica(topic, index)
     except KafkaError as error:
         return PartitionResponse(
             partition_index=index, error_code=error.code, error_message=error.message, active_producers=[]

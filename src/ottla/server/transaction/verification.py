@@ -173,6 +173,8 @@ def _require_proof(
 ) -> None:
     if error is not None:
         raise KafkaError(error)
+    if not partition.is_leader:
+        raise KafkaError(ErrorCode.NOT_COORDINATOR)  # and with it went the verification
     partition.log.check_verified(producer.producer_id, producer.producer_epoch, proof)
 
 

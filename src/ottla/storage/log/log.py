@@ -334,10 +334,11 @@ class Log:
         if offset >= max_offset or offset == end:
             return LogSlice(None, 0, 0, offset, offset)
         pread = os.pread if wait else pread_warm
+        truncations = self._truncations
         try:
             return self._reader.read(offset, max_bytes, min(max_offset, end), end, min_one_message, pread)
         except OSError as error:
-            raise self._fail("read from", error) from error
+            raise self._read_failed("read from", error, truncations) from error
 
     def aborted_transactions(self, start_offset: int, upper_bound: int) -> list[AbortedTransaction]:
         """The aborted transactions that overlap [start_offset, upper_bound)."""
@@ -351,28 +352,37 @@ class Log:
     ) -> TimestampOffset | None:
         """The first record at or after a timestamp. May decompress a batch, up to `max_size`; any thread."""
         self._require_online()
-        dir = self.dir
+        dir, truncations = self.dir, self._truncations
         try:
             return self._reader.offset_for_timestamp(timestamp, self.log_start_offset, max_size)
         except OSError as error:
-            raise self._search_failed(error, dir) from error
+            raise self._search_failed(error, dir, truncations) from error
 
     def offset_of_max_timestamp(self, max_size: int = MAX_DECOMPRESSED_BYTES) -> TimestampOffset | None:
         """The first record with the largest timestamp of the log (KIP-734). Any thread."""
         self._require_online()
-        dir = self.dir
+        dir, truncations = self.dir, self._truncations
         try:
             return self._reader.offset_of_max_timestamp(max_size)
         except OSError as error:
-            raise self._search_failed(error, dir) from error
+            raise self._search_failed(error, dir, truncations) from error
 
-    def _search_failed(self, error: OSError, dir: Path) -> KafkaError:
+    def _search_failed(self, error: OSError, dir: Path, truncations: int) -> KafkaError:
         """A search in a thread may find that the log is on its way to be deleted."""
         if isinstance(error, FileNotFoundError) and self._was_moved_from(dir):
             return KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} is being deleted"
             )
-        return self._fail("search", error)
+        return self._read_failed("search", error, truncations)
+
+    def _read_failed(self, action: str, error: OSError, truncations: int) -> KafkaError:
+        """Nothing is wrong with the disk if a thread misses what was cut off since: another broker leads by then."""
+        with self._lock:
+            was_cut = truncations != self._truncations
+        if was_cut:
+            message = f"{self.topic_partition} was truncated while it was read"
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+        return self._fail(action, error)
 
     # -- before an append, in a thread
 

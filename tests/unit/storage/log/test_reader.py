@@ -11,9 +11,18 @@ from ottla.records.batch import iter_batches
 from ottla.records.record import build_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.log import log as log_module
+from ottla.storage.log import reader
 from ottla.storage.log.log import Log
 from ottla.storage.segment import file_records
-from ottla.storage.segment.file_records import ColdDataError, ColdSliceError, LogSlice, is_cold, warm_up
+from ottla.storage.segment.file_records import (
+    ColdDataError,
+    ColdSliceError,
+    LogSlice,
+    TimestampOffset,
+    is_cold,
+    warm_up,
+)
+from ottla.storage.segment.segment import LogSegment
 
 SMALL = LogConfig(segment_bytes=700, index_interval_bytes=150)
 
@@ -136,6 +145,22 @@ def test_search_by_timestamp_does_not_go_below_the_log_start(log: Log) -> None:
     found = log.offset_for_timestamp(NOW)
     assert found is not None
     assert found.offset == 30
+
+
+def test_a_search_that_misses_what_was_cut_off_has_found_no_broken_disk(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = reader.find_by_timestamp
+
+    def cut_off(segment: LogSegment, *more: int) -> TimestampOffset | None:
+        log.truncate_fully_and_start_at(5, NOW)
+        return find(segment, *more)
+
+    monkeypatch.setattr(reader, "find_by_timestamp", cut_off)
+    with pytest.raises(KafkaError) as raised:
+        log.offset_for_timestamp(NOW)
+    assert raised.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not log.failed
 
 
 def test_an_empty_log_has_no_timestamps(tmp_path: Path) -> None:

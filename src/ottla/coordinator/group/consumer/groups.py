@@ -289,6 +289,10 @@ class RegularExpressions:
         if self._new_topics_version < 0:
             self._new_topics_version = version
 
+    def unloaded(self) -> None:
+        """This broker coordinates the groups no more: what is being resolved is dropped."""
+        self._resolving.clear()
+
     def update(
         self,
         decision: DecisionBuilder,
@@ -372,9 +376,13 @@ class RegularExpressions:
         self, group_id: str, found: Resolved, version: int, timestamp_ms: int, now_ms: int
     ) -> CoordinatorResult[None]:
         """Write what was found; the group is assigned anew if that changes what it subscribes to."""
+        decision = DecisionBuilder(now_ms)
+        if group_id not in self._resolving:
+            return decision.result(
+                None
+            )  # the shard was closed meanwhile: what it knows is not the log any more
         self._resolving.discard(group_id)
         group = self._context.groups.get(group_id)
-        decision = DecisionBuilder(now_ms)
         if not isinstance(group, ConsumerGroup):
             return decision.result(None)
         counts = dict(group.subscriptions.items())

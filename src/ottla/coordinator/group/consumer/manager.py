@@ -401,6 +401,7 @@ class ConsumerGroupManager:
 
     def on_unloaded(self, error: KafkaError) -> None:
         self._large.unloaded(error)
+        self._groups.regexes.unloaded()
 
 
 def _has_changes(member: ConsumerGroupMember, caller: Caller, request: ConsumerGroupHeartbeatRequest) -> bool:

@@ -4,7 +4,7 @@ import pytest
 from tests.support.consumer_world import ConsumerWorld, refused
 
 from ottla.coordinator.group.consumer.regex import SLICE_TOPICS, resolve
-from ottla.model.errors import ErrorCode
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.messages.logs.offsets import ConsumerGroupRegularExpressionKey
 
 TOPICS = {"red-1": 2, "red-2": 1, "blue-1": 1, "a-red-1": 1}
@@ -117,6 +117,18 @@ def test_it_is_looked_for_again_if_it_was_not_written() -> None:
     assert len(world.background) == 1
     world.background.run()
     assert world.told(world.beat("a")) == {"red-1": [0, 1], "red-2": [0]}
+
+
+def test_what_was_resolved_for_a_closed_shard_is_not_written_by_the_next_one() -> None:
+    world = world_of(background=True)
+    world.enter("a", None, regex="red.*")
+    world.shard.close(KafkaError(ErrorCode.NOT_COORDINATOR))
+    following = world.reloaded()
+    end = following.log.log_end_offset
+    world.background.decides_for(following)
+    world.background.run()
+    assert following.log.log_end_offset == end
+    assert not len(following.consumer_group().resolved_regexes)
 
 
 @pytest.mark.parametrize(

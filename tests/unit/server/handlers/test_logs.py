@@ -1,0 +1,341 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords of a partition with followers, wherever it is led."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pytest
+from tests.support.partition_world import PartitionWorld
+from tests.unit.storage.log_support import NOW, batch, open_log
+
+from ottla.metadata.registrations import PartitionRegistration
+from ottla.model.errors import ErrorCode
+from ottla.model.ids import NodeId, TopicPartition, Uuid
+from ottla.replication.partition import FollowerSession, Partition
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.server.handlers.logs import delete_records, list_offsets, offset_for_leader_epoch
+from ottla.storage.config import LogConfig
+from ottla.wire.fast.fetch import Wanted
+from ottla.wire.messages.admin.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from ottla.wire.messages.list_offsets import (
+    EpochEndOffset,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+T = TypeVar("T")
+TOPIC, TOPIC_ID = "orders", Uuid(bytes(range(16)))
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+CONSUMER, DEBUGGING, FOLLOWER = -1, -2, 2
+NONE = ErrorCode.NONE
+NOT_AVAILABLE = ErrorCode.OFFSET_NOT_AVAILABLE
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class World:
+    """Node 1 with one partition of three replicas; 2 and 3 fetch when the test says so."""
+
+    def __init__(self, dir: Path, *, min_isr: int = 1) -> None:
+        self.environment = PartitionWorld(1)
+        log = open_log(dir, LogConfig(min_insync_replicas=min_isr))
+        self.partition = Partition(TopicPartition(TOPIC, 0), TOPIC_ID, log, self.environment)
+        nothing: Any = None
+        self.replicas = ReplicaManager(NodeId(1), nothing, nothing, nothing, nothing, nothing, lambda: 30_000)
+        self.replicas._topics[TOPIC] = self.replicas._topics[TOPIC_ID] = {0: self.partition}
+        self.sessions = {broker: FollowerSession(broker, 100 + broker, 0) for broker in (2, 3)}
+        self.searching: Callable[[], None] = lambda: None
+        self.elect(1, 5)
+
+    def elect(self, leader: int, epoch: int) -> None:
+        self.partition.become(
+            PartitionRegistration(
+                (1, 2, 3),
+                (TOPIC_ID,) * 3,
+                (1, 2, 3),
+                (),
+                (),
+                leader=leader,
+                leader_recovery_state=0,
+                leader_epoch=epoch,
+                partition_epoch=epoch,
+            )
+        )
+
+    def write(self, *timestamps: int) -> None:
+        for timestamp in timestamps:
+            self.partition.append(batch(b"x", timestamp=timestamp), 1, NOW)
+
+    def fetched(self, offset: int, log_start: int = 0, brokers: tuple[int, ...] = (2, 3)) -> None:
+        """Followers have everything below an offset, and their logs begin at another."""
+        for broker in brokers:
+            wanted = Wanted(TOPIC_ID, 0, self.partition.leader_epoch, offset, -1, log_start, 1 << 20)
+            self.partition.note_fetch(broker, wanted, self.sessions[broker], self.environment.now_ms())
+
+    # ---- asking -------------------------------------------------------------------------------------------
+
+    def context(self, version: int) -> Any:
+        async def run(work: Callable[[], T]) -> T:
+            found = work()
+            self.searching()  # what happens on the loop while the thread searches
+            return found
+
+        unpacking = SimpleNamespace(run=run)
+        loop = asyncio.get_running_loop()
+        return SimpleNamespace(
+            version=version, node=SimpleNamespace(replicas=self.replicas, loop=loop, unpacking=unpacking)
+        )
+
+    def list_offset(
+        self,
+        timestamp: int,
+        replica: int = CONSUMER,
+        *,
+        committed: int = 0,
+        epoch: int = -1,
+        version: int = 10,
+    ) -> ListOffsetsPartitionResponse:
+        asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=epoch)
+        request = ListOffsetsRequest(
+            replica_id=replica,
+            isolation_level=committed,
+            topics=[ListOffsetsTopic(name=TOPIC, partitions=[asked])],
+        )
+
+        async def ask() -> ListOffsetsPartitionResponse:
+            return (await list_offsets(self.context(version), request)).topics[0].partitions[0]
+
+        return asyncio.run(ask())
+
+    def epoch_end(self, leader_epoch: int, current: int = -1, replica: int = -1) -> EpochEndOffset:
+        asked = OffsetForLeaderPartition(partition=0, leader_epoch=leader_epoch, current_leader_epoch=current)
+        request = OffsetForLeaderEpochRequest(
+            replica_id=replica, topics=[OffsetForLeaderTopic(topic=TOPIC, partitions=[asked])]
+        )
+
+        async def ask() -> EpochEndOffset:
+            return (await offset_for_leader_epoch(self.context(4), request)).topics[0].partitions[0]
+
+        return asyncio.run(ask())
+
+    async def delete(self, offset: int, timeout_ms: int = 60_000) -> DeleteRecordsPartitionResult:
+        asked = DeleteRecordsPartition(partition_index=0, offset=offset)
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=TOPIC, partitions=[asked])], timeout_ms=timeout_ms
+        )
+        return (await delete_records(self.context(2), request)).topics[0].partitions[0]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def answered(found: ListOffsetsPartitionResponse) -> tuple[int, int]:
+    assert found.error_code == NONE
+    return found.offset, found.leader_epoch
+
+
+# ---- ListOffsets ----------------------------------------------------------------------------------------------
+
+
+def test_consumers_hear_of_what_is_committed_and_followers_of_all(world: World) -> None:
+    world.write(10, 20, 30)
+    world.fetched(2)
+    assert answered(world.list_offset(LATEST)) == (2, 5)
+    assert answered(world.list_offset(LATEST, FOLLOWER)) == (3, 5)
+    assert answered(world.list_offset(LATEST, DEBUGGING)) == (3, 5)
+    assert answered(world.list_offset(30)) == (-1, -1), "nobody may know of it yet"
+    assert answered(world.list_offset(30, FOLLOWER)) == (2, 5)
+    assert answered(world.list_offset(MAX_TIMESTAMP)) == (-1, -1)
+    assert answered(world.list_offset(MAX_TIMESTAMP, FOLLOWER)) == (2, 5)
+    world.fetched(3)
+    assert answered(world.list_offset(LATEST)) == (3, 5)
+    assert answered(world.list_offset(MAX_TIMESTAMP)) == (2, 5)
+
+
+def test_a_new_leader_does_not_say_what_it_does_not_know(world: World) -> None:
+    """Its high watermark may be below what another one has shown to consumers (KIP-207)."""
+    world.write(10, 20, 30)
+    world.fetched(1)
+    world.elect(1, 6)
+    for asked in (LATEST, 20, 31, MAX_TIMESTAMP):
+        assert world.list_offset(asked).error_code == NOT_AVAILABLE
+    assert world.list_offset(LATEST, version=4).error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    assert world.list_offset(LATEST, committed=1).error_code == NOT_AVAILABLE
+    # What lies below the watermark is known, and followers need not wait.
+    assert answered(world.list_offset(10)) == (0, 5)
+    assert answered(world.list_offset(EARLIEST)) == (0, 5)
+    assert answered(world.list_offset(LATEST, FOLLOWER)) == (3, 6)
+    world.fetched(3)
+    assert answered(world.list_offset(LATEST)) == (3, 6)
+    assert answered(world.list_offset(31)) == (-1, -1)
+
+
+def test_who_believes_in_another_epoch_is_told_so_before_who_asks_a_follower(world: World) -> None:
+    for leader in (1, 2):
+        world.elect(leader, 5 + leader)
+        epoch = world.partition.leader_epoch
+        assert world.list_offset(LATEST, epoch=epoch - 1).error_code == ErrorCode.FENCED_LEADER_EPOCH
+        assert world.list_offset(LATEST, epoch=epoch + 1).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert world.epoch_end(0, epoch - 1).error_code == ErrorCode.FENCED_LEADER_EPOCH
+        assert world.epoch_end(0, epoch + 1).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert world.list_offset(LATEST, epoch=7).error_code == NOT_LEADER
+    assert world.list_offset(LATEST, FOLLOWER).error_code == NOT_LEADER
+    assert world.epoch_end(0, 7).error_code == NOT_LEADER
+
+
+def test_a_debugger_may_ask_a_follower(world: World) -> None:
+    world.write(10, 20, 30)
+    world.fetched(2)
+    world.elect(2, 6)
+    assert answered(world.list_offset(LATEST, DEBUGGING)) == (3, 6)
+    assert answered(world.list_offset(30, DEBUGGING)) == (2, 5)
+    assert world.list_offset(LATEST, DEBUGGING, epoch=5).error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+@pytest.mark.parametrize(("leader", "epoch"), [(2, 6), (1, 7)])
+def test_what_a_search_found_does_not_count_if_leadership_ended_meanwhile(
+    world: World, leader: int, epoch: int
+) -> None:
+    world.write(10, 20, 30)
+    world.fetched(3)
+    world.searching = lambda: world.elect(leader, epoch)
+    assert world.list_offset(20).error_code == NOT_LEADER
+
+
+# ---- OffsetForLeaderEpoch -------------------------------------------------------------------------------------
+
+
+def test_the_end_of_an_epoch_is_not_bounded_by_the_high_watermark(world: World) -> None:
+    world.write(10, 20)
+    world.elect(1, 7)
+    world.write(30)
+    assert world.partition.log.high_watermark == 0
+    for replica in (-1, 2):
+        end = world.epoch_end(6, 7, replica)
+        assert (end.error_code, end.leader_epoch, end.end_offset) == (NONE, 5, 2)
+        end = world.epoch_end(7, 7, replica)
+        assert (end.error_code, end.leader_epoch, end.end_offset) == (NONE, 7, 3)
+    end = world.epoch_end(8)
+    assert (end.error_code, end.leader_epoch, end.end_offset) == (NONE, -1, -1)
+
+
+# ---- DeleteRecords --------------------------------------------------------------------------------------------
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def deleting(
+    world: World, offset: int, meanwhile: Callable[[], Coroutine[Any, Any, None]], timeout_ms: int = 60_000
+) -> tuple[int, int]:
+    """The answer to a DeleteRecords that must not come before `meanwhile` has begun: error and low watermark."""
+
+    async def run() -> DeleteRecordsPartitionResult:
+        asked = asyncio.ensure_future(world.delete(offset, timeout_ms))
+        await settle()
+        assert not asked.done()
+        await meanwhile()
+        return await asked
+
+    found = asyncio.run(run())
+    assert not world.partition.watchers
+    return found.error_code, found.low_watermark
+
+
+def test_records_are_deleted_when_all_live_replicas_have_moved_their_start(world: World) -> None:
+    world.write(10, 20, 30)
+    world.fetched(3)
+
+    async def followers_fetch() -> None:
+        world.fetched(3, log_start=2, brokers=(2,))
+        await settle()
+        world.fetched(3, log_start=1, brokers=(3,))
+        await settle()
+        assert world.partition.watchers, "the third replica still has what was to be deleted"
+        world.fetched(3, log_start=2, brokers=(3,))
+
+    assert deleting(world, 2, followers_fetch) == (NONE, 2)
+
+
+def test_everything_that_is_committed_can_be_deleted_and_no_more(world: World) -> None:
+    world.write(10, 20, 30)
+    world.fetched(2)
+
+    async def followers_fetch() -> None:
+        world.fetched(3, log_start=2)
+
+    assert asyncio.run(world.delete(3)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert asyncio.run(world.delete(-2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert deleting(world, -1, followers_fetch) == (NONE, 2)
+    again = asyncio.run(world.delete(1))
+    assert (again.error_code, again.low_watermark) == (NONE, 2), "it is gone already"
+
+
+def test_dead_replicas_are_not_waited_for(world: World) -> None:
+    world.write(10, 20)
+    world.fetched(2)
+    world.environment.barred.add(3)
+
+    async def the_living_fetch() -> None:
+        world.fetched(2, log_start=1, brokers=(2,))
+
+    assert deleting(world, 1, the_living_fetch) == (NONE, 1)
+
+
+def test_time_is_up(world: World) -> None:
+    world.write(10, 20)
+    world.fetched(2)
+
+    async def nobody_fetches() -> None:
+        pass
+
+    assert deleting(world, 2, nobody_fetches, timeout_ms=1) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+    assert world.partition.log.log_start_offset == 2, "the leader has deleted it all the same"
+
+
+def test_leadership_lost_while_followers_are_waited_for(world: World) -> None:
+    world.write(10, 20)
+    world.fetched(2)
+
+    async def another_leads() -> None:
+        world.elect(2, 6)
+
+    assert deleting(world, 2, another_leads) == (NOT_LEADER, -1)
+
+
+def test_a_partition_that_goes_away_while_followers_are_waited_for(world: World) -> None:
+    world.write(10, 20)
+    world.fetched(2)
+
+    async def goes_away() -> None:
+        world.replicas._remove(TopicPartition(TOPIC, 0), TOPIC_ID)
+
+    assert deleting(world, 2, goes_away) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+
+
+def test_a_compacted_partition_keeps_its_records(world: World) -> None:
+    world.partition.log.config = LogConfig(cleanup_policy=frozenset({"compact"}))
+    assert asyncio.run(world.delete(0)).error_code == ErrorCode.POLICY_VIOLATION
+
+
+def test_a_follower_deletes_nothing(world: World) -> None:
+    world.elect(2, 6)
+    found = asyncio.run(world.delete(0))
+    assert (found.error_code, found.low_watermark) == (NOT_LEADER, -1)
