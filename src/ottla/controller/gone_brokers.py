@@ -148,7 +148,8 @@ class GoneBrokers:
             return
         if fenced:
             logger.warning(
-                "broker %d is gone: its connection has ended and its listener refuses; it is fenced", broker_id
+                "broker %d is gone: its connection has ended and its listener refuses; it is fenced",
+                broker_id,
             )
 
 

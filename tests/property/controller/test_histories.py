@@ -6,6 +6,7 @@ follows the records of one partition, this one follows the rules:
 - who leads is a replica in the ISR, is up and has its directory; nobody is in an ISR who is not up;
 - a new leader was in the ISR, or in the ELR if all of that have gone; or it was the last one, with nobody else left; or the
   topic permits unclean elections, or somebody has asked for one: then it says that it recovers, alone in its ISR;
+- a broker that comes back is in no ISR, and in no ELR if its last life did not end with a clean shutdown;
 - epochs only grow, and the leader epoch with every change of the leader;
 - AlterPartition is answered as Kafka answers it, and what is refused changes nothing.
 
@@ -41,7 +42,7 @@ UNCLEAN = "unclean.leader.election.enable"
 MIN_ISR = "min.insync.replicas"
 RECOVERED, RECOVERING = LeaderRecoveryState.RECOVERED, LeaderRecoveryState.RECOVERING
 
-SEEDS = 400
+SEEDS = 150
 STEPS = 60
 
 
@@ -124,9 +125,8 @@ class Histories:
                 assert image.brokers[replica].has_online_directory(now.directory(replica))
         assert now.leader_recovery_state == RECOVERED or now.leader == NO_LEADER or now.isr == (now.leader,)
 
-    @staticmethod
     def _check_step(
-        then: PartitionRegistration, now: PartitionRegistration, may_lose: bool, joined: Sequence[int]
+        self, then: PartitionRegistration, now: PartitionRegistration, may_lose: bool, joined: Sequence[int]
     ) -> None:
         assert now.partition_epoch >= then.partition_epoch
         assert now.leader_epoch >= then.leader_epoch
@@ -143,6 +143,7 @@ class Histories:
         if now.leader in then.elr:
             # All of the ISR have gone, the last of them perhaps just now.
             assert now.isr == (now.leader,)
+            assert not self._able(now, then.isr)
             return
         # It may lack what is committed, and says so.
         assert now.leader_recovery_state == RECOVERING
@@ -183,15 +184,20 @@ class Histories:
         self.incarnation += 1
         self.life.now_ms += 1_000_000  # nobody waits for a session here
         before = self.life.image
+        known, previous = before.brokers.get(broker), self.clean_epochs.get(broker, -1) if clean else -1
         self.life.register(
             registration(
                 broker,
                 self.incarnation.to_bytes(16),
-                previous_broker_epoch=self.clean_epochs.get(broker, -1) if clean else -1,
+                previous_broker_epoch=previous,
                 log_dirs=two_directories(broker),
             )
         )
         self.check_change(before, may_lose=self.unclean)
+        is_lossy = known is None or known.epoch != previous
+        for state in self.life.image.topics_by_name["t"].partitions.values():
+            assert broker not in state.isr or not self.elr
+            assert broker not in state.elr or not is_lossy
 
     def strike_off(self) -> None:
         """Only one that is not there, as an administrator should."""
@@ -328,14 +334,17 @@ class Histories:
 
     def _could_lead(self, state: PartitionRegistration) -> list[int]:
         """Who should not have been left waiting."""
-        image = self.life.image
-        wanted: tuple[int, ...] = state.isr or state.elr or state.last_known_elr
         if self.unclean:
-            wanted = state.replicas
+            return self._able(state, state.replicas)
+        return self._able(state, state.isr or state.elr or state.last_known_elr)
+
+    def _able(self, state: PartitionRegistration, among: Sequence[int]) -> list[int]:
+        """Replicas that are up and have their directory."""
+        image = self.life.image
         return [
             replica
             for replica in state.replicas
-            if replica in wanted
+            if replica in among
             and image.broker_is_active(replica)
             and image.brokers[replica].has_online_directory(state.directory(replica))
         ]
