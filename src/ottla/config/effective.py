@@ -178,6 +178,7 @@ EFFECTIVE = frozenset(
         "offsets.topic.num.partitions",
         "offsets.topic.replication.factor",
         "offsets.topic.segment.bytes",
+        "ottla.fence.refused.brokers.enable",
         "process.roles",
         "producer.id.expiration.check.interval.ms",
         "producer.id.expiration.ms",
@@ -223,6 +224,7 @@ EFFECTIVE = frozenset(
         "transaction.two.phase.commit.enable",
         "transactional.id.expiration.ms",
         "unclean.leader.election.enable",
+        "unclean.leader.election.interval.ms",
     }
 )
 

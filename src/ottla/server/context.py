@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ottla.controller.channel import ControllerChannel, ControllerDecisions, time_for
+from ottla.controller.gone_brokers import GoneBrokers
 from ottla.controller.result import RequestContext
 from ottla.model.clock import Clock
 from ottla.model.ids import NodeId
@@ -72,6 +73,8 @@ class ControllerServices:
     raft: Quorum
     # For the controller's listener; None without that role.
     local_controller: LocalController | None
+    # Told when a broker's connection to the controller's listener ends; None if the session alone decides.
+    gone_brokers: GoneBrokers | None = None
     # What large requests list, all together.
     elements: ElementBudget = field(default_factory=ElementBudget)
 

@@ -36,6 +36,7 @@ _DOCS = {
     "metadata.max.retention.bytes": "Bytes of metadata log and snapshots kept.",
     "metadata.max.retention.ms": "How long metadata log and snapshots are kept.",
     "node.id": "This node's number in the cluster.",
+    "ottla.fence.refused.brokers.enable": "Fence a broker at once when its connection has ended and its port refuses.",
     "process.roles": "What this node is: broker, controller, or both.",
     "advertised.listeners": "The addresses that clients connect to, where they differ from `listeners`.",
     "authorizer.class.name": "The class that decides who may do what; empty means everybody everything.",
