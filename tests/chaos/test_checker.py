@@ -66,7 +66,7 @@ def kinds(events: Iterable[Event], final: Iterable[str] = ("end",)) -> list[Kind
     return [anomaly.kind for anomaly in check(History(events, final))]
 
 
-ABC = [sent("a", 0, 1), sent("b", 1, 3), sent("c", 2, 5)]
+ABC: list[Event] = [sent("a", 0, 1), sent("b", 1, 3), sent("c", 2, 5)]
 ALL = [(0, "a"), (1, "b"), (2, "c")]
 
 
@@ -74,7 +74,7 @@ ALL = [(0, "a"), (1, "b"), (2, "c")]
 
 
 def test_a_clean_history() -> None:
-    events = [
+    events: list[Event] = [
         *ABC,
         Assign("reader", {P: 0}, 2),
         polled([(0, "a")], 4, client="reader"),
@@ -89,7 +89,11 @@ def test_a_clean_history() -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_write_without_an_answer_may_be_there_or_not(there: bool) -> None:
-    events = [*ABC, sent("maybe", None, 7, UNKNOWN), polled([*ALL, (3, "maybe")] if there else ALL)]
+    events: list[Event] = [
+        *ABC,
+        sent("maybe", None, 7, UNKNOWN),
+        polled([*ALL, (3, "maybe")] if there else ALL),
+    ]
     assert kinds(events) == []
 
 
@@ -98,7 +102,7 @@ def test_without_idempotence_a_write_may_be_there_twice() -> None:
 
 
 def test_an_aborted_transaction_is_there_for_those_who_ask_for_everything() -> None:
-    events = [
+    events: list[Event] = [
         sent("a", 0, 1, transaction="t"),
         ended("t", 3, committing=False),
         sent("b", 2, 5),
@@ -110,7 +114,7 @@ def test_an_aborted_transaction_is_there_for_those_who_ask_for_everything() -> N
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_commit_without_an_answer_is_whole_or_nothing(there: bool) -> None:
-    events = [
+    events: list[Event] = [
         sent("a", 0, 1, transaction="t"),
         sent("b", 0, 3, transaction="t", where=Q),
         ended("t", 5, UNKNOWN),
@@ -121,7 +125,7 @@ def test_a_commit_without_an_answer_is_whole_or_nothing(there: bool) -> None:
 
 
 def test_groups_follow_the_transactions_that_committed() -> None:
-    events = [
+    events: list[Event] = [
         End("t", True, 1, 2, OK, "group", {INPUT: 5}),
         Committed("group", {INPUT: 5}, 3, 4),
         End("u", True, 5, 8, UNKNOWN, "group", {INPUT: 9}),
