@@ -26,6 +26,7 @@ from tests.support.raw_client import METADATA, RawClient
 from ottla.client.admin.types import NewTopic
 from ottla.client.blocking import Admin
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.storage.dirs.checkpoints import RECOVERY_POINT_CHECKPOINT, OffsetCheckpoint
 
 METADATA_VERSION: Final = 9
@@ -57,6 +58,7 @@ class Replicated(Processes):
         min_isr: int = 2,
         settings: Mapping[str, object] | None = None,
         disks: bool = False,
+        log_dirs: int = 1,
     ) -> None:
         replication = {
             "default.replication.factor": replicas,
@@ -93,6 +95,11 @@ class Replicated(Processes):
                 advertised.append(f"CONTROLLER://{HOST}:{port}")
                 voters.append(f"{node.node_id}@{HOST}:{port}")
             node.overrides["advertised.listeners"] = ",".join(advertised)
+            if node.is_broker and log_dirs > 1:
+                more = [node.data_dir.with_name(f"{node.data_dir.name}-{n}") for n in range(2, log_dirs + 1)]
+                node.log_dirs = [node.data_dir, *more]
+                node.overrides["log.dirs"] = ",".join(map(str, node.log_dirs))
+                node.overrides["metadata.log.dir"] = str(node.data_dir)
         for node in self.nodes.values():
             node.overrides["controller.quorum.voters"] = ",".join(voters)
         self.disks = {node.node_id: Disk(node) for node in self.nodes.values()} if disks else {}
@@ -288,6 +295,12 @@ class Replicated(Processes):
 
     # ---- what lies on the disks -------------------------------------------------------------------------
 
+    def dir_of(self, node_id: int, topic: str, partition: int = 0) -> Path:
+        """The log directory in which a node keeps a partition."""
+        dirs = self.nodes[node_id].log_dirs
+        (found,) = [where for where in dirs if (where / f"{topic}-{partition}").is_dir()]
+        return found
+
     def high_watermark(self, topic: str, partition: int = 0) -> int:
         with RawClient(self.nodes[self.leader(topic, partition)]) as client:
             return client.end_offset(topic, partition)
@@ -297,7 +310,10 @@ class Replicated(Processes):
         for topic in topics:
             for partition, row in self.view(self.serving()[0].node_id, topic).items():
                 end = self.high_watermark(topic, partition)
-                logs = {n: _log_bytes(self.nodes[n].data_dir, topic, partition, end) for n in row.replicas}
+                logs = {
+                    n: _log_bytes(self.dir_of(n, topic, partition), topic, partition, end)
+                    for n in row.replicas
+                }
                 sizes = {node_id: len(log) for node_id, log in logs.items()}
                 assert len(set(logs.values())) == 1, f"{topic}-{partition} below {end}: {sizes}"
 
@@ -305,13 +321,14 @@ class Replicated(Processes):
         """What a power cut takes from a node that is not running: all that lies past its recovery points."""
         node = self.nodes[node_id]
         assert not node.is_running()
-        kept = OffsetCheckpoint(node.data_dir, RECOVERY_POINT_CHECKPOINT).read()
-        safe = {(tp.topic, tp.partition): offset for tp, offset in kept.items()}
-        for directory in node.data_dir.glob("*-*"):
-            topic, _, number = directory.name.rpartition("-")
-            # The metadata log is written through.
-            if directory.is_dir() and number.isdecimal() and topic != "__cluster_metadata":
-                _cut_log(node.data_dir, topic, int(number), safe.get((topic, int(number)), 0))
+        for log_dir in node.log_dirs:
+            kept = OffsetCheckpoint(log_dir, RECOVERY_POINT_CHECKPOINT).read()
+            for directory in log_dir.glob("*-*"):
+                topic, _, number = directory.name.rpartition("-")
+                # The metadata log is written through.
+                if directory.is_dir() and number.isdecimal() and topic != "__cluster_metadata":
+                    where = TopicPartition(topic, int(number))
+                    _cut_log(log_dir, where, kept.get(where, 0))
 
 
 def _partition(row: dict[str, Any]) -> PartitionView:
@@ -332,9 +349,9 @@ def _log_bytes(data_dir: Path, topic: str, partition: int, end: int) -> bytes:
     return bytes(found)
 
 
-def _cut_log(data_dir: Path, topic: str, partition: int, offset: int) -> None:
+def _cut_log(log_dir: Path, where: TopicPartition, offset: int) -> None:
     """Leave only batches below an offset; a batch that was half written goes with the rest."""
-    for path in segments(data_dir, topic, partition):
+    for path in segments(log_dir, where.topic, where.partition):
         data = path.read_bytes()
         position = 0
         while position + LOG_OVERHEAD <= len(data):
