@@ -255,16 +255,13 @@ def test_a_lost_directory_moves_its_leaders(cluster: Replicated, topic: str, how
         if cluster.dir_of(node_id, topic, partition) != cluster.nodes[node_id].data_dir
     )
     node = cluster.nodes[leader]
-    with Workload(cluster, topic, 1) as load:
+    with Workload(cluster, topic, 4) as load:
         load.wait_for_writes()
-        with cluster.disks[leader].broken(how, str(directory / f"{topic}-0")):
-            cluster.wait_for_leader(topic, other_than=[leader])
+        with cluster.disks[leader].broken(how, str(directory / f"{topic}-{partition}")):
+            cluster.wait_for_leader(topic, partition, other_than=[leader])
             load.wait_for_writes()
         assert node.is_running()
-        lines = [
-            line for line in node.log_text().splitlines() if str(directory) in line and "WARN" not in line
-        ]
-        assert lines
+        assert str(directory) in said(cluster, leader, "ERROR")
         # A directory that is offline stays so until its broker starts again.
         assert cluster.stop(leader) == 0
         cluster.start(leader)
