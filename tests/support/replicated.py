@@ -293,6 +293,15 @@ class Replicated(Processes):
         for topic in topics:
             wait_until(partial(is_full, topic), PATIENCE_S, f"all replicas of {topic} in sync")
 
+    def check_nodes(self) -> None:
+        """All run, and none has met a bug in any of its lives."""
+        for node in self.nodes.values():
+            assert node.is_running(), f"{node.kind} has ended with {node.exit_code}"
+            for path in node.work_dir.glob("*.log"):
+                assert "Traceback" not in path.read_text(errors="replace"), (
+                    f"{path.name}: there is a traceback"
+                )
+
     # ---- what lies on the disks -------------------------------------------------------------------------
 
     def dir_of(self, node_id: int, topic: str, partition: int = 0) -> Path:
