@@ -9,7 +9,7 @@ DEMO_STAMP := $(VENV)/.installed-demo
 TEST_STAMP := $(VENV)/.installed-test
 LINT_STAMP := $(VENV)/.installed-lint
 
-.PHONY: demo test check interop interop-smoke simulate bench clean venv
+.PHONY: demo test check interop interop-smoke simulate chaos bench clean venv
 
 demo: $(DEMO_STAMP)
 	@$(BIN)/ottla demo
@@ -37,6 +37,11 @@ interop-smoke: $(TEST_STAMP)
 SEEDS ?= 10000
 simulate: $(TEST_STAMP)
 	OTTLA_SEEDS=$(SEEDS) $(BIN)/python -m pytest -n auto --timeout 0 tests/simulation/test_quorum_simulation.py
+
+# Faults by chance on five nodes, for so many minutes.
+MINUTES ?= 10
+chaos: $(TEST_STAMP)
+	OTTLA_CHAOS_MINUTES=$(MINUTES) $(BIN)/python -m pytest -s -m long tests/chaos
 
 bench: $(TEST_STAMP)
 	$(BIN)/python -m bench
