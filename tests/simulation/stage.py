@@ -228,7 +228,7 @@ class LeaderLog:
         # As far as it knows; it does not learn of what others commit.
         self.high_watermark = replicated.high_watermark
         self._knows = False  # does it know that another one leads?
-        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._waiting: list[tuple[int, Callable[[ErrorCode], None]]] = []
 
     @property
     def leads(self) -> bool:
@@ -260,7 +260,7 @@ class LeaderLog:
             self.high_watermark = self.replicated.high_watermark = end
             self.call_back()
 
-    def when_committed(self, offset: int, call: Callable[[], None]) -> None:
+    def when_committed(self, offset: int, call: Callable[[ErrorCode], None]) -> None:
         self._waiting.append((offset, call))
         self.call_back()
 
@@ -275,7 +275,7 @@ class LeaderLog:
         due = [call for offset, call in self._waiting if gone or offset <= self.high_watermark]
         self._waiting = [one for one in self._waiting if not (gone or one[0] <= self.high_watermark)]
         for call in due:
-            call()
+            call(ErrorCode.NOT_LEADER_OR_FOLLOWER if gone else ErrorCode.NONE)
 
 
 def seeds(default: int, blocks: int) -> list[range]:

@@ -109,13 +109,13 @@ class ProducerLog(LeaderLog):
         """When everything below `end` is committed, or never will be here."""
         answer: Pending[None] = Pending()
 
-        def look() -> None:
-            if self.leads and self.high_watermark >= end:
+        def settled(code: ErrorCode) -> None:
+            if self.leads and code is ErrorCode.NONE:
                 answer.resolve(None)
             else:
                 answer.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
-        self.when_committed(end, look)
+        self.when_committed(end, settled)
         return answer
 
     # ---- as the verification sees a partition's log -------------------------------------------------------

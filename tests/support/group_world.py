@@ -121,7 +121,7 @@ class MemoryLog:
         self.high_watermark = end
         self._refusal: ErrorCode | None = None
         self._held = False
-        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._waiting: list[tuple[int, Callable[[ErrorCode], None]]] = []
 
     def append(self, batch: bytearray, now_ms: int, transaction_version: int = 0) -> int:
         if self._refusal is not None:
@@ -131,7 +131,7 @@ class MemoryLog:
         self.log_end_offset = next(iter_batches(batch)).next_offset
         return self.log_end_offset
 
-    def when_committed(self, offset: int, call: Callable[[], None]) -> None:
+    def when_committed(self, offset: int, call: Callable[[ErrorCode], None]) -> None:
         self._waiting.append((offset, call))
         if not self._held:
             self.release()
@@ -150,7 +150,7 @@ class MemoryLog:
         self.high_watermark = self.log_end_offset
         waiting, self._waiting = self._waiting, []
         for _, call in waiting:
-            call()
+            call(ErrorCode.NONE)
 
 
 class GroupWorld:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.support.group_world import ManualScheduler
+from tests.support.partition_world import PartitionWorld
 from tests.unit.storage.log_support import EPOCH, NOW, batch, open_log
 
 from ottla.config.broker import BrokerConfig
@@ -449,7 +450,7 @@ def _registration() -> PartitionRegistration:
 
 
 def _led(log: Log, index: int) -> Partition:
-    partition = Partition(TopicPartition(TOPIC, index), TOPIC_ID, log, NODE)
+    partition = Partition(TopicPartition(TOPIC, index), TOPIC_ID, log, PartitionWorld(NODE))
     partition.become(_registration())
     return partition
 

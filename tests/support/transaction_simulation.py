@@ -151,7 +151,7 @@ class SimLog:
         self.log_end_offset = 0
         self.high_watermark = 0
         self.refusing = False
-        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._waiting: list[tuple[int, Callable[[ErrorCode], None]]] = []
 
     def append(self, batch: bytearray, now_ms: int, transaction_version: int = 0) -> int:
         if self.refusing:
@@ -162,9 +162,9 @@ class SimLog:
         self._scheduler.call_later(self._rng.choice([0, 1, 5, 80]), lambda: self._replicated(end))
         return end
 
-    def when_committed(self, offset: int, call: Callable[[], None]) -> None:
+    def when_committed(self, offset: int, call: Callable[[ErrorCode], None]) -> None:
         if self.high_watermark >= offset:
-            call()
+            call(ErrorCode.NONE)
         else:
             self._waiting.append((offset, call))
 
@@ -175,7 +175,7 @@ class SimLog:
         due = [call for wanted, call in self._waiting if wanted <= offset]
         self._waiting = [(wanted, call) for wanted, call in self._waiting if wanted > offset]
         for call in due:
-            call()
+            call(ErrorCode.NONE)
 
     def moved(self) -> SimLog:
         """The same partition with its new leader, which has only what was committed."""

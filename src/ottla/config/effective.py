@@ -177,11 +177,13 @@ EFFECTIVE = frozenset(
         "offsets.topic.num.partitions",
         "offsets.topic.replication.factor",
         "offsets.topic.segment.bytes",
+        "ottla.fence.refused.brokers.enable",
         "process.roles",
         "producer.id.expiration.check.interval.ms",
         "producer.id.expiration.ms",
         "queued.max.request.bytes",
         "replica.high.watermark.checkpoint.interval.ms",
+        "replica.selector.class",
         "request.timeout.ms",
         "security.inter.broker.protocol",
         "server.max.startup.time.ms",
@@ -214,6 +216,7 @@ EFFECTIVE = frozenset(
         "transaction.two.phase.commit.enable",
         "transactional.id.expiration.ms",
         "unclean.leader.election.enable",
+        "unclean.leader.election.interval.ms",
     }
 )
 

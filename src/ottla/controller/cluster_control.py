@@ -128,6 +128,13 @@ class BrokerHeartbeatManager:
     def _lasts(self, session: _Session, epoch: int, now_ms: float) -> bool:
         return session.epoch == epoch and now_ms - session.last_contact_ms < self._session_timeout_ms
 
+    def last_heard_ms(self, broker_id: int, epoch: int) -> float | None:
+        """When this life of the broker was last heard from; None if it need not be waited for."""
+        session = self._sessions.get(broker_id)
+        if session is None or session.epoch != epoch or not session.may_live:
+            return None
+        return session.last_contact_ms
+
     def expired(self, image: ClusterImage, now_ms: float) -> list[int]:
         """Unfenced brokers whose session has run out."""
         expired = []
@@ -149,7 +156,7 @@ class BrokerHeartbeatManager:
             session.controlled_shutdown_offset = offset
 
     def let_go(self, broker_id: int) -> None:
-        """The broker has been told that it may end: its next life need not wait until the session is over."""
+        """The broker has been told that it may end, or has ended: its next life need not wait for the session."""
         session = self._sessions.get(broker_id)
         if session is not None:
             session.may_live = False

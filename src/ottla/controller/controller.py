@@ -30,7 +30,7 @@ from ottla.controller.feature_control import KRaftVersion, activation_records
 from ottla.controller.refusals import refusal
 from ottla.controller.registration import ControllerRegistrationManager
 from ottla.controller.result import ControllerResult, Decision, RequestContext
-from ottla.controller.rules import MIN_ISR, ClusterRules, ControllerSettings
+from ottla.controller.rules import MIN_ISR, UNCLEAN_ELECTION, ClusterRules, ControllerSettings
 from ottla.controller.runtime import ControllerRuntime, MetadataAppender
 from ottla.controller.topics import Sources
 from ottla.metadata.features import SUPPORTED_FEATURES
@@ -136,10 +136,14 @@ class Controller:
         request = _registration_request(settings.node_id, self._sources.new_uuid(), listeners)
         self._registration = ControllerRegistrationManager(request, self.publisher, channel or self)
         self._ticking: asyncio.Task[None] | None = None
+        # Called each time it has become active.
+        self.on_active: Callable[[], None] | None = None
         # Done when it has been active for the first time; made when the loop is there.
         self._was_active: asyncio.Future[None] | None = None
         self._balance_interval_ms = settings.static["leader.imbalance.check.interval.seconds"] * 1000
+        self._unclean_interval_ms = settings.static["unclean.leader.election.interval.ms"]
         self._next_balance_ms = clock.monotonic_ms() + self._balance_interval_ms
+        self._next_unclean_ms = clock.monotonic_ms() + self._unclean_interval_ms
 
     # --- life
 
@@ -239,6 +243,7 @@ class Controller:
         self.heartbeats = self._new_heartbeats(self.settings)
         self.heartbeats.start(image, self.settings.node_id if alone else NOBODY, now_ms)
         self._next_balance_ms = now_ms + self._balance_interval_ms
+        self._next_unclean_ms = now_ms + self._unclean_interval_ms
 
     @staticmethod
     def _new_heartbeats(settings: ControllerSettings) -> BrokerHeartbeatManager:
@@ -251,6 +256,8 @@ class Controller:
             logger.warning("not active in epoch %d after all: %s", epoch, error)
             return
         logger.info("the active controller of epoch %d", epoch)
+        if self.on_active is not None:
+            self.on_active()
         # An earlier one may have been in the middle of thousands.
         unfinished = await self._repair()
         if unfinished is not None:
@@ -343,13 +350,31 @@ class Controller:
     async def incremental_alter_configs(
         self, request: config_messages.IncrementalAlterConfigsRequest, context: RequestContext
     ) -> config_messages.IncrementalAlterConfigsResponse:
-        return await self._decide(configuration_control.incremental_alter_configs, request, context)
+        response = await self._decide(configuration_control.incremental_alter_configs, request, context)
+        self._follow_configs(request)
+        return response
 
     @_refusing
     async def alter_configs(
         self, request: config_messages.AlterConfigsRequest, context: RequestContext
     ) -> config_messages.AlterConfigsResponse:
-        return await self._decide(configuration_control.alter_configs, request, context)
+        response = await self._decide(configuration_control.alter_configs, request, context)
+        self._follow_configs(request)
+        return response
+
+    def _follow_configs(
+        self, request: config_messages.IncrementalAlterConfigsRequest | config_messages.AlterConfigsRequest
+    ) -> None:
+        """Whoever has just permitted unclean elections waits for one; Kafka looks every five minutes."""
+        if any(entry.name == UNCLEAN_ELECTION for change in request.resources for entry in change.configs):
+            self._next_unclean_ms = self._clock.monotonic_ms()
+            spawn(self._elect_unclean_now(), name="electing leaders uncleanly", owner=OWNER)
+
+    async def _elect_unclean_now(self) -> None:
+        try:
+            await self._elect_unclean()
+        except KafkaError as error:
+            logger.warning("partitions without a leader have not been looked at: %s", error)
 
     @_refusing
     async def update_features(
@@ -435,6 +460,28 @@ class Controller:
             self._clock.monotonic_ms(),
         )
         return result
+
+    def last_heard_ms(self, broker_id: int, broker_epoch: int) -> float | None:
+        """When this life of the broker was last heard from; None if nobody waits for it, or this is a standby."""
+        return self.heartbeats.last_heard_ms(broker_id, broker_epoch) if self.active else None
+
+    async def fence_gone(self, broker_id: int, broker_epoch: int, heard_ms: float) -> bool:
+        """Fences a broker whose process has ended, and lets its next life register at once.
+
+        Not if it has been heard from after `heard_ms`, or if another life of it is registered by now.
+        """
+
+        def decide(rules: ClusterRules) -> ControllerResult[bool]:
+            broker = rules.image.brokers.get(broker_id)
+            heard = self.heartbeats.last_heard_ms(broker_id, broker_epoch)
+            if broker is None or broker.epoch != broker_epoch or heard not in (heard_ms, None):
+                return ControllerResult(False)
+            self.heartbeats.let_go(broker_id)
+            if broker.fenced:
+                return ControllerResult(False)
+            return ControllerResult(True, cluster_control.fence_broker(rules, broker_id))
+
+        return await self._change_broker(decide)
 
     @_refusing
     async def unregister_broker(
@@ -531,6 +578,7 @@ class Controller:
         if self.active:
             await self._fence_expired()
             await self._balance()
+            await self._elect_unclean()
             await self._write_no_op()
         await self._loader.maybe_snapshot()
 
@@ -552,8 +600,13 @@ class Controller:
         self._next_balance_ms = now_ms + self._balance_interval_ms
         if self.settings.static["auto.leader.rebalance.enable"]:
             await self._submit(replication_control.balance_leaders)
-        await self._submit(replication_control.elect_unclean_leaders)
         await self._submit_repair()
+
+    async def _elect_unclean(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._next_unclean_ms:
+            self._next_unclean_ms = now_ms + self._unclean_interval_ms
+            await self._submit(replication_control.elect_unclean_leaders)
 
     @property
     def _idle_interval_ms(self) -> int:

@@ -7,10 +7,10 @@ insertion within one; bins that Java would turn into trees are treated as lists.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Generic, TypeVar
 
 from ottla.model.ids import Uuid
+from ottla.model.java_hash import java_hash_code
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -20,17 +20,6 @@ _MASK = 0xFFFFFFFF
 _MIN_INT = -(1 << 31)
 _FIBONACCI = -7046029254386353131
 _MIN_CAPACITY = 16
-
-
-# Groups commit again and again.
-@lru_cache(maxsize=16_384)
-def java_hash_code(text: str) -> int:
-    """String.hashCode: over UTF-16 code units, as a signed 32-bit number."""
-    code = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        code = (31 * code + (high << 8 | low)) & _MASK
-    return code - (1 << 32) if code > 0x7FFFFFFF else code
 
 
 def partition_for(key: str, partitions: int) -> int:

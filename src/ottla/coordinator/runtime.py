@@ -114,6 +114,10 @@ class Producer(NamedTuple):
     producer_epoch: int
 
 
+# What when_committed says of what is committed. That fewer are in sync since then changes nothing for a coordinator.
+COMMITTED = (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+
 class CoordinatorContext(Generic[M]):
     """Kafka's CoordinatorRuntime.CoordinatorContext: one partition's state machine, its log, and what is under way."""
 
@@ -470,9 +474,9 @@ class CoordinatorContext(Generic[M]):
 
     # ---- answering what is committed ----------------------------------------------------------------------
 
-    def _committed(self) -> None:
-        """The high watermark has moved, or the partition is gone: look which."""
-        if self.state is not CoordinatorState.ACTIVE:
+    def _committed(self, code: ErrorCode) -> None:
+        """The high watermark has moved; or it never will as this shard's, and whoever closes the shard answers."""
+        if self.state is not CoordinatorState.ACTIVE or code not in COMMITTED:
             return
         self._committed_offset = high_watermark = self.log.high_watermark
         self.timeline.commit(high_watermark)

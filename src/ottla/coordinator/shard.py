@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
-from ottla.model.errors import KafkaError
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 
 T = TypeVar("T")
@@ -129,8 +129,8 @@ class ShardLog(Protocol):
         """Write a batch; the offset after it. A KafkaError if it was not written."""
         ...
 
-    def when_committed(self, offset: int, call: Callable[[], None]) -> None:
-        """Call back when everything below `offset` is committed, or never will be here."""
+    def when_committed(self, offset: int, call: Callable[[ErrorCode], None]) -> None:
+        """Call back when everything below `offset` is committed, or never will be here: with the code that says why."""
         ...
 
 

@@ -6,6 +6,7 @@ that fails is logged and repeated after a moment: whoever waits for an answer is
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -31,7 +32,7 @@ OWNER: Final = "connections to nodes"
 TURN_AGAIN_MS: Final = 100.0
 
 
-class _Link(asyncio.Protocol):
+class _BaseLink(asyncio.BaseProtocol):
     """One connection as asyncio sees it."""
 
     def __init__(self, driver: "Driver", link: int) -> None:
@@ -50,14 +51,29 @@ class _Link(asyncio.Protocol):
             return
         self._driver._on_connected(self._link, self)
 
-    def data_received(self, data: bytes) -> None:
-        self._driver._on_data(self._link, data)
-
     def connection_lost(self, exc: Exception | None) -> None:
         reason = "closed by the broker" if exc is None else reason_of(exc)
         if self._is_echo:
             reason = "connection refused"
         self._driver._on_disconnected(self._link, reason)
+
+
+class _Link(_BaseLink, asyncio.Protocol):
+    """One that is handed bytes."""
+
+    def data_received(self, data: bytes) -> None:
+        self._driver._on_data(self._link, data)
+
+
+class _FilledLink(_BaseLink, asyncio.BufferedProtocol):
+    """One that is read into its own buffers: a large answer is read to where it stays."""
+
+    def get_buffer(self, sizehint: int) -> memoryview | bytearray:
+        room = self._driver.core.buffer(self._link)
+        return bytearray(1) if room is None else room  # of a connection given up meanwhile: nobody looks
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._driver._on_filled(self._link, nbytes)
 
 
 class Driver:
@@ -69,12 +85,17 @@ class Driver:
         *,
         ssl_context: ssl.SSLContext | None = None,
         lock: AbstractContextManager[Any] | None = None,
+        large_answers: bool = False,
+        receive_buffer_bytes: int | None = None,
     ) -> None:
+        """`large_answers` spares a copy of what takes many reads, at the price of a call for each read."""
         self.core = core
+        self._link_type: type[_BaseLink] = _FilledLink if large_answers else _Link
+        self._receive_buffer_bytes = receive_buffer_bytes
         self.lock = lock if lock is not None else nullcontext()
         self._ssl = ssl_context
         self._loop = asyncio.get_running_loop()
-        self._links: dict[int, _Link] = {}
+        self._links: dict[int, _BaseLink] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiters: dict[asyncio.Future[None], Predicate] = {}
         self.is_due = False  # the core gets its turn as soon as the loop gets to it
@@ -203,7 +224,7 @@ class Driver:
     async def _connect(self, action: Connect) -> None:
         try:
             await self._loop.create_connection(
-                lambda: _Link(self, action.link),
+                lambda: cast(asyncio.Protocol, self._link_type(self, action.link)),
                 action.host,
                 action.port,
                 ssl=self._ssl,
@@ -216,18 +237,29 @@ class Driver:
         finally:
             self._connecting.pop(action.link, None)
 
-    def _on_connected(self, link: int, protocol: _Link) -> None:
+    def _on_connected(self, link: int, protocol: _BaseLink) -> None:
         with self.lock:
             wanted = not self._closed and self.core.on_connected(link, monotonic_ms())
         if wanted:
             self._links[link] = protocol
+            self._size_buffer(protocol)
         elif protocol.transport is not None:
             protocol.transport.close()
         self.wake()
 
+    def _size_buffer(self, protocol: _BaseLink) -> None:
+        if self._receive_buffer_bytes is not None and protocol.transport is not None:
+            connected = protocol.transport.get_extra_info("socket")
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
+
     def _on_data(self, link: int, data: bytes) -> None:
         with self.lock:
             self.core.on_data(link, data, monotonic_ms())
+        self.wake()
+
+    def _on_filled(self, link: int, count: int) -> None:
+        with self.lock:
+            self.core.on_filled(link, count, monotonic_ms())
         self.wake()
 
     def _on_disconnected(self, link: int, reason: str) -> None:

@@ -54,6 +54,10 @@ class NodeClientSettings:
     max_response_bytes: int = 100 * 1024 * 1024
     reconnect_backoff_ms: float = 50
     reconnect_backoff_max_ms: float = 1_000
+    # Are answers so large that they are worth buffers of their own?
+    large_answers: bool = False
+    # SO_RCVBUF; None leaves it to the system.
+    receive_buffer_bytes: int | None = None
     # The request that a node must serve to be of use; all serve this one.
     required: Any = ApiVersionsRequest
 
@@ -239,7 +243,12 @@ class NodeClient:
     ) -> None:
         self.settings = settings
         self._core = NodeCore(settings, random or Random(), authenticator)  # jitter, not security
-        self._driver = Driver(self._core, ssl_context=ssl_context)
+        self._driver = Driver(
+            self._core,
+            ssl_context=ssl_context,
+            large_answers=settings.large_answers,
+            receive_buffer_bytes=settings.receive_buffer_bytes,
+        )
         self._closed = False
 
     def ask(

@@ -38,6 +38,7 @@ from ottla.node.publisher import Publisher
 from ottla.node.shared_server import SharedServer
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.replica_selector import ReplicaSelection, load_selector
 from ottla.server import handlers
 from ottla.server.context import Services
 from ottla.server.dispatch import Dispatcher
@@ -104,6 +105,11 @@ class BrokerServer:
             ),
             on_failure,
             self._why_no_controller,
+        )
+        self._replica_selection = ReplicaSelection(
+            load_selector(config["replica.selector.class"], config.originals),
+            lambda: self.image,
+            config["broker.rack"],
         )
         self._assignments = AssignmentsManager(
             channel,
@@ -195,7 +201,13 @@ class BrokerServer:
 
     async def _follow_metadata(self) -> None:
         self.replicas = ReplicaManager(
-            self.node_id, self.logs, self._log_config, self._clock, self._executor, self._replica_moved
+            self.node_id,
+            self.logs,
+            self._log_config,
+            self._clock,
+            self._executor,
+            self._replica_moved,
+            lambda: self.config["replica.lag.time.max.ms"],
         )
         self._stops.append(self.replicas.stop)
         # From here on logs are written: a stop puts them on disk and says so.
@@ -271,6 +283,7 @@ class BrokerServer:
             fetch_sessions=FetchSessionCache(
                 self.config["max.incremental.fetch.session.cache.slots"],
             ),
+            replica_selection=self._replica_selection,
             caught_up=self.caught_up,
             groups=self.coordinators.groups,
             group_assignors=self.coordinators.group_assignors,
@@ -295,6 +308,7 @@ class BrokerServer:
         self.share.leave()
         self._sockets.close(Listener.BROKER)
         await self._sockets.finish(Listener.BROKER)
+        guarded(self._replica_selection.close, name="closing the replica selector", owner=OWNER)()
 
     async def _abandon_logs(self) -> None:
         self.logs.abandon()

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ottla.config.broker import BrokerConfig
 from ottla.controller.controller import Controller
+from ottla.controller.gone_brokers import GoneBrokers
 from ottla.controller.rules import ControllerSettings, Policies
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock
@@ -57,6 +58,12 @@ class ControllerServer:
         # Wherever the active controller is: here, while this is the one.
         self.channel = ActiveController(self.controller, shared.raft, shared.remote)
         self.controller.register_through(self.channel)
+        self._gone_brokers: GoneBrokers | None = None
+        if config["ottla.fence.refused.brokers.enable"]:
+            self._gone_brokers = GoneBrokers(
+                self.controller, config.node_id, config.inter_broker_listener_name
+            )
+            self.controller.on_active = self._gone_brokers.look_at_all
 
     async def start(self) -> None:
         """Answer other nodes, then join the quorum. A sole voter is active when this returns."""
@@ -74,12 +81,15 @@ class ControllerServer:
             image=lambda: self._shared.metadata.image,
             raft=self._shared.raft,
             local_controller=self.controller,
+            gone_brokers=self._gone_brokers,
         )
 
     async def stop(self) -> None:
         """Hand over, then close the listener."""
         try:
             await self.controller.stop()
+            if self._gone_brokers is not None:
+                await self._gone_brokers.stop()
         finally:
             self._sockets.close(Listener.CONTROLLER)
             await self._sockets.finish(Listener.CONTROLLER)

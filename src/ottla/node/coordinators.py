@@ -211,9 +211,10 @@ class Coordinators:
         try:
             await self._replay(shard, partition.log, self._config()[_LOAD_BUFFER_KEYS[runtime.topic]])
             note_skips(shard)
-            committed: Pending[None] = Pending()
-            partition.when_committed(partition.log.log_end_offset, lambda: committed.resolve(None))
-            await committed
+            committed: Pending[ErrorCode] = Pending()
+            partition.when_committed(partition.log.log_end_offset, committed.resolve)
+            if await committed is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                return  # whoever follows the partition's role closes the shard
             runtime.loaded(shard)
         except Exception as error:  # noqa: BLE001 - the boundary of a load
             if shard.state is not CoordinatorState.LOADING:
@@ -406,7 +407,7 @@ class PartitionLog:
         )
         return result.last_offset + 1
 
-    def when_committed(self, offset: int, call: Callable[[], None]) -> None:
+    def when_committed(self, offset: int, call: Callable[[ErrorCode], None]) -> None:
         self.partition.when_committed(offset, call)
 
 

@@ -1,20 +1,30 @@
 """Partition: one replica on this broker. A log, who leads it, who is in sync, and who waits for it to grow.
 
-The high watermark is the lowest end offset among the in-sync replicas; what lies below it is committed and is all
-that consumers see. With one replica it follows the log's end at once; with more it moves when followers fetch.
+The high watermark is the lowest end offset among the *maximal* ISR: the committed one and whoever the leader has
+proposed to join it (KIP-497). What lies below it is committed and is all that consumers see. With one replica it
+follows the log's end at once; with more it moves when followers fetch, and not while fewer than min.insync.replicas
+are in sync (KIP-966).
 
-Leader, ISR and epochs come from the metadata image only (`become`); this object never decides them.
+Leader, ISR and epochs come from the metadata image (`become`) and from the controller's answer to what this leader
+proposed (`isr_answered`), whichever is first; this object never decides them.
+
+When a follower was last caught up is not written down with every fetch: a session of thousands of partitions names only
+those with news. A follower that is at the log's end was caught up when its session last fetched, and an append, which
+ends that, is when it is written down.
 
 Owner: the ReplicaManager, on the broker's loop.
 """
 
+import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ottla.metadata.registrations import PartitionRegistration
+from ottla.metadata.registrations import LeaderRecoveryState, PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import INTERNAL_TOPICS, NodeId, TopicPartition, Uuid
+from ottla.model.tasks import report
 from ottla.storage.errors import OutOfFilesError
 from ottla.storage.log.log import Log
 from ottla.storage.producers.verification import NOT_CHECKED, Verification
@@ -23,16 +33,102 @@ from ottla.storage.segment.indexes import AbortedTransaction
 from ottla.storage.validator import AppendOrigin, AppendResult, Inspection
 from ottla.wire.fast.fetch import Wanted
 
+log = logging.getLogger("ottla.replication")
+
 ACKS_ALL = -1
 # The value of flush.messages that means never.
 NEVER_FLUSH = 2**63 - 1
+# A fetch, or an ISR's member in a request, that does not say which life of its broker it is of.
+NO_BROKER_EPOCH = -1
+# Where a follower's log ends as long as it has not fetched from this leader.
+UNKNOWN_OFFSET = -1
+
+
+# What the controller refuses because it knows better: nothing is proposed until its metadata has come here. Whether the
+# change was made is not known; NEW_LEADER_ELECTED says that it was, and that this replica leads no more.
+AWAITING_METADATA = frozenset(
+    (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    )
+)
 
 
 class Watcher(Protocol):
     """Someone who waits for a partition to have more to read."""
 
-    def progressed(self) -> None:
-        """More may be readable, or it may be somebody else's to read: look again."""
+    def progressed(self, partition: "Partition") -> None:
+        """More may be readable, or it may be somebody else's to read: note it, and look again later."""
+        ...
+
+
+class FollowerSession:
+    """A follower's fetch session, as the partitions that it fetches see it: which life of which broker, and when."""
+
+    __slots__ = ("broker_epoch", "is_open", "last_fetch_ms", "previous_fetch_ms", "replica_id")
+
+    def __init__(self, replica_id: int, broker_epoch: int, now_ms: int) -> None:
+        self.replica_id = replica_id
+        self.broker_epoch = broker_epoch
+        self.last_fetch_ms = now_ms
+        self.previous_fetch_ms = now_ms
+        self.is_open = True
+
+    def fetched(self, now_ms: int) -> None:
+        """Another fetch of this session has arrived."""
+        self.previous_fetch_ms = self.last_fetch_ms
+        self.last_fetch_ms = now_ms
+
+
+@dataclass(slots=True)
+class FollowerReplica:
+    """Kafka's Replica: what a leader knows of one follower of one partition, from the fetches of this leader epoch."""
+
+    last_caught_up_ms: int = 0
+    log_end_offset: int = UNKNOWN_OFFSET
+    log_start_offset: int = UNKNOWN_OFFSET
+    broker_epoch: int | None = None
+    last_fetch_leader_end: int = UNKNOWN_OFFSET
+    last_fetch_ms: int = 0
+    session: FollowerSession | None = None
+
+
+class LeaderAndIsr(NamedTuple):
+    """What the controller has made of a partition."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    recovery: int
+    partition_epoch: int
+
+
+class PartitionEnvironment(Protocol):
+    """What the ReplicaManager gives all its partitions."""
+
+    @property
+    def node_id(self) -> NodeId: ...
+
+    def now_ms(self) -> int: ...
+
+    def lag_time_max_ms(self) -> int:
+        """replica.lag.time.max.ms, as it is now."""
+        ...
+
+    def broker_epoch(self, broker_id: int) -> int | None:
+        """The life in which a broker is registered, whatever its state; None if it is not."""
+        ...
+
+    def registered_epoch(self, broker_id: int) -> int | None:
+        """The same, but None as well for one that may not join an ISR: fenced, or in controlled shutdown."""
+        ...
+
+    def alter_partition(self, partition: "Partition", isr: Sequence[tuple[int, int]], recovery: int) -> bool:
+        """Propose an ISR, each member with its broker's epoch; False if a proposal is on its way already."""
         ...
 
 
@@ -73,10 +169,15 @@ class Partition:
 
     __slots__ = (
         "_awaiting_high_watermark",
+        "_environment",
         "_follows_end",
+        "_has_caught_up",
         "_node_id",
+        "_proposed",
+        "end_watchers",
         "enough_in_sync",
         "flushes_on_append",
+        "followers",
         "is_internal",
         "is_leader",
         "isr",
@@ -84,7 +185,9 @@ class Partition:
         "leader_epoch",
         "leader_epoch_start_offset",
         "log",
+        "maximal_isr",
         "min_insync_replicas",
+        "on_role",
         "partition_epoch",
         "replicas",
         "topic_id",
@@ -93,59 +196,150 @@ class Partition:
         "works_on_append",
     )
 
-    def __init__(self, topic_partition: TopicPartition, topic_id: Uuid, log: Log, node_id: NodeId) -> None:
+    def __init__(
+        self, topic_partition: TopicPartition, topic_id: Uuid, log: Log, environment: PartitionEnvironment
+    ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.log = log
-        self._node_id = node_id
+        self._environment = environment
+        self._node_id = environment.node_id
         self.leader = -1
         self.leader_epoch = -1
         self.leader_epoch_start_offset = -1
         self.partition_epoch = -1
         self.is_leader = False
         self.isr: tuple[int, ...] = ()
+        self.maximal_isr: frozenset[int] = frozenset()
         self.replicas: tuple[int, ...] = ()
+        # What the leader knows of the others; nobody's while it does not lead.
+        self.followers: dict[int, FollowerReplica] = {}
+        # The ISR that the controller has been asked for, until it is known what became of that.
+        self._proposed: tuple[int, ...] | None = None
+        # Is a follower at the log's end, so that its session knows when it was last caught up?
+        self._has_caught_up = False
+        # Consumers wait here for the high watermark, the last stable offset, the log's start and the role;
         self.watchers: set[Watcher] = set()
-        self._awaiting_high_watermark: deque[tuple[int, Callable[[], None]]] = deque()
+        # followers for all that and the log's end.
+        self.end_watchers: set[Watcher] = set()
+        # Called within `become` and `gone` when the role or the leader epoch has changed, before anybody is answered.
+        self.on_role: Callable[[Partition], None] | None = None
+        self._awaiting_high_watermark: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
         self.config_changed()
 
     def config_changed(self) -> None:
         """Keep what the hot path needs of the topic's configuration."""
         config = self.log.config
         self.min_insync_replicas = config.min_insync_replicas
-        self._count_in_sync()
         self.flushes_on_append = config.flush_messages < NEVER_FLUSH
         # Does an append take more than a write: another codec, or a flush?
         self.works_on_append = self.flushes_on_append or config.compression_type != "producer"
+        self._count_in_sync()
+        if self.is_leader:
+            self.maybe_advance_high_watermark()  # fewer may be asked for now
+
+    # ---- the image ----------------------------------------------------------------------------------------
 
     def become(self, registration: PartitionRegistration) -> None:
-        """Take the state that the metadata log gives this replica."""
-        new_epoch = registration.leader_epoch > self.leader_epoch
+        """Take the state that the metadata log gives this replica.
+
+        Whoever waits for a commit of a leadership that is over hears it before this returns: the watermark of the
+        next one is not about their records.
+        """
+        if registration.partition_epoch < self.partition_epoch:
+            return  # the controller's answer to this leader was faster, and is newer
+        was_leader, old_epoch = self.is_leader, self.leader_epoch
+        new_epoch = registration.leader_epoch > old_epoch
+        if new_epoch or registration.partition_epoch > self.partition_epoch:
+            # The controller takes a proposal for the epoch it was made in, and for no other (KAFKA-12686). One that
+            # was made in this very epoch may still be taken: whoever was to join is waited for until that is known.
+            self._proposed = None
         self.leader = registration.leader
-        self.isr = registration.isr
-        self.replicas = registration.replicas
-        self.partition_epoch = registration.partition_epoch
-        self._count_in_sync()
-        self.is_leader = registration.leader == self._node_id
         self.leader_epoch = registration.leader_epoch
-        if self.is_leader and new_epoch:
-            self.leader_epoch_start_offset = self.log.log_end_offset
-            self.log.assign_epoch_start(self.leader_epoch, self.log.log_end_offset)
+        self.is_leader = registration.leader == self._node_id
+        self.replicas = registration.replicas
+        self.isr = registration.isr
+        self.partition_epoch = registration.partition_epoch
+        changed = self.is_leader != was_leader or self.leader_epoch != old_epoch
+        if not self.is_leader:
+            self.followers.clear()
+            self._proposed = None
+        elif changed:
+            self._begin_leading()
+        else:
+            self._take_assignment()
+        self._count_in_sync()
+        if changed:
+            self._role_changed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self.is_leader:
             # What a new leader finds in its log counts, whether or not a checkpoint knows that it was flushed.
-            self.maybe_advance_high_watermark(self.log.log_end_offset if new_epoch else None)
-            self._wake_watchers()
-        else:
-            self.gone()
+            self.maybe_advance_high_watermark(self.log.log_end_offset if changed else None)
+        self._wake_watchers()
+
+    def gone(self, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        """This replica is not hosted any more: whoever waits for it hears it now."""
+        self.is_leader = False
+        self.followers.clear()
+        self._proposed = None
+        self._count_in_sync()
+        self._role_changed(error)
+        self._wake_watchers()
+
+    def _role_changed(self, error: ErrorCode) -> None:
+        if self.on_role is not None:
+            self.on_role(self)
+        waiting, self._awaiting_high_watermark = self._awaiting_high_watermark, deque()
+        for _, callback in waiting:
+            self._tell(callback, error)
+
+    def _begin_leading(self) -> None:
+        """A leadership begins: nothing is known of the followers until they fetch in its epoch.
+
+        Kafka keeps the positions if the same replica leads again. Somebody else may have led in between, and cut a
+        follower's log (the image tells of the newest epoch only), so they are forgotten here in any case.
+        """
+        now_ms = self._environment.now_ms()
+        end = self.log.log_end_offset
+        self.leader_epoch_start_offset = end
+        self.log.assign_epoch_start(self.leader_epoch, end)
+        self.followers = {
+            replica: FollowerReplica(now_ms if replica in self.isr else 0)
+            for replica in self.replicas
+            if replica != self._node_id
+        }
+        self._has_caught_up = False
+
+    def _take_assignment(self) -> None:
+        """The replicas may have changed while this one leads."""
+        followers = self.followers
+        if len(followers) + 1 == len(self.replicas) and all(
+            replica in followers or replica == self._node_id for replica in self.replicas
+        ):
+            return
+        self.followers = {
+            replica: followers.get(replica) or FollowerReplica()
+            for replica in self.replicas
+            if replica != self._node_id
+        }
 
     def _count_in_sync(self) -> None:
         # More than there are replicas can never be asked for.
-        self.enough_in_sync = len(self.isr) >= min(self.min_insync_replicas, len(self.replicas))
-        # With nobody else in sync, what this replica has is committed.
-        self._follows_end = self.isr in ((), (self._node_id,))
+        self.enough_in_sync = len(self.isr) >= self.effective_min_isr
+        if self._proposed is None:
+            self.maximal_isr = frozenset(self.isr)
+        else:
+            # A proposal to leave may fail: whoever is to leave counts until the controller has agreed.
+            self.maximal_isr = frozenset(self.isr).union(self._proposed)
+        # With no other replica, what this one has is committed.
+        self._follows_end = not self.followers and self.enough_in_sync
 
-    # ---- leading ------------------------------------------------------------------------------------------
+    @property
+    def effective_min_isr(self) -> int:
+        """min.insync.replicas, but not more than there are replicas."""
+        return min(self.min_insync_replicas, len(self.replicas))
+
+    # ---- leading: appending and committing ----------------------------------------------------------------
 
     def append(
         self,
@@ -165,8 +359,11 @@ class Partition:
         result = log.append_as_leader(
             records, self.leader_epoch, now_ms, origin, transaction_version, inspected, verification
         )
-        if self._follows_end and commits:
-            self._commit_up_to(log.log_end_offset)  # nobody flushes for this caller
+        if self._follows_end:
+            if commits:
+                self._commit_up_to(log.log_end_offset)  # nobody flushes for this caller
+        else:
+            self._offer_to_followers(result[0], commits)
         return result
 
     def _too_few_in_sync(self) -> KafkaError:
@@ -176,13 +373,41 @@ class Partition:
             f"requirement of {self.min_insync_replicas} for partition {self.topic_partition}",
         )
 
+    def _offer_to_followers(self, end_before: int, commits: bool) -> None:
+        """The log has grown: followers have something to fetch."""
+        if self._has_caught_up:
+            self._write_down_caught_up(end_before)
+        if commits and len(self.maximal_isr) <= 1:
+            self.maybe_advance_high_watermark()  # nobody's fetch will do it
+        for watcher in tuple(self.end_watchers):
+            watcher.progressed(self)
+
+    def _write_down_caught_up(self, end: int) -> None:
+        """Those who were at the log's end until now were caught up when their session last fetched."""
+        self._has_caught_up = False
+        for follower in self.followers.values():
+            if follower.log_end_offset >= end and follower.session is not None:
+                follower.last_caught_up_ms = max(follower.last_caught_up_ms, follower.session.last_fetch_ms)
+
     def maybe_advance_high_watermark(self, end: int | None = None) -> None:
-        """Committed is what every in-sync replica has; followers report theirs by fetching."""
-        if not self._follows_end:
+        """Committed is what every replica of the maximal ISR has, if enough are in sync (KIP-966).
+
+        Followers that are caught up and may join are waited for: if the leader alone is in sync, the watermark would
+        run ahead of whoever tries to reach it.
+        """
+        if not self.is_leader or not self.enough_in_sync:
             return
         log = self.log
         if end is None:
             end = self._flushed_end() if self.flushes_on_append else log.log_end_offset
+        if self.followers:
+            now_ms = self._environment.now_ms()
+            for replica, follower in self.followers.items():
+                if follower.log_end_offset < end and (
+                    replica in self.maximal_isr
+                    or (self._is_caught_up(follower, now_ms) and self._may_join(replica, follower))
+                ):
+                    end = follower.log_end_offset
         self._commit_up_to(end)
 
     def _commit_up_to(self, end: int) -> None:
@@ -191,10 +416,14 @@ class Partition:
             return
         log.update_high_watermark(end)
         if self.watchers:
-            self._wake_watchers()
+            for watcher in tuple(self.watchers):
+                watcher.progressed(self)
+        if self.end_watchers:
+            for watcher in tuple(self.end_watchers):
+                watcher.progressed(self)
         waiting = self._awaiting_high_watermark
         while waiting and waiting[0][0] <= log.high_watermark:
-            waiting.popleft()[1]()
+            self._tell(waiting.popleft()[1], self._committed_outcome())
 
     def _flushed_end(self) -> int:
         """Up to where this replica has what it promises to have: while flush.messages is due, what is on the disk."""
@@ -202,25 +431,186 @@ class Partition:
         unflushed = log.log_end_offset - log.recovery_point
         return log.recovery_point if unflushed >= log.config.flush_messages else log.log_end_offset
 
-    def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
-        """Call back when everything below `offset` is committed, at once if it is; also if this replica leads no more.
+    def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
+        """Call back when everything below `offset` is committed, at once if it is, or never will be by this leader.
 
-        Whoever is called looks at the high watermark to know which.
+        NONE: it is. NOT_ENOUGH_REPLICAS_AFTER_APPEND: it is, but fewer are in sync now than asked for.
+        NOT_LEADER_OR_FOLLOWER: the leadership in which this was asked is over, whoever leads now. Somebody else's
+        time-out is not known here.
         """
-        if self.log.high_watermark >= offset:
-            callback()
+        if not self.is_leader:
+            callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self.log.high_watermark >= offset:
+            callback(self._committed_outcome())
         else:
-            self._awaiting_high_watermark.append((offset, callback))
+            waiting = self._awaiting_high_watermark
+            place = len(waiting)
+            # Those who flush before they ask may come out of order.
+            while place and waiting[place - 1][0] > offset:
+                place -= 1
+            waiting.insert(place, (offset, callback))
 
-    def gone(self) -> None:
-        """This replica leads no more, or is not even hosted: whoever waits for it is called, and asks again."""
-        self._wake_watchers()
-        while self._awaiting_high_watermark:
-            self._awaiting_high_watermark.popleft()[1]()
+    def _committed_outcome(self) -> ErrorCode:
+        if len(self.maximal_isr) >= self.effective_min_isr:
+            return ErrorCode.NONE
+        return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+    def _tell(self, callback: Callable[[ErrorCode], None], code: ErrorCode) -> None:
+        try:
+            callback(code)
+        except Exception as error:  # noqa: BLE001 - others wait for the same commit
+            report(error, name="who waits for a commit", owner=str(self.topic_partition))
 
     def _wake_watchers(self) -> None:
-        for watcher in list(self.watchers):
-            watcher.progressed()
+        for watcher in (*self.watchers, *self.end_watchers):
+            watcher.progressed(self)
+
+    # ---- leading: followers and the ISR -------------------------------------------------------------------
+
+    def check_follower(self, replica_id: int, wanted: Wanted, broker_epoch: int = NO_BROKER_EPOCH) -> None:
+        """A broker may only follow what is assigned to it; one that knows the epoch learns of it a moment later.
+
+        Nor may it fetch for a life that is over (KIP-903).
+        """
+        if replica_id not in self.followers:
+            knows_epoch = wanted.current_leader_epoch >= 0
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+        if broker_epoch != NO_BROKER_EPOCH:
+            registered = self._environment.broker_epoch(replica_id)
+            if registered is not None and registered > broker_epoch:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def note_fetch(self, replica_id: int, wanted: Wanted, session: FollowerSession, now_ms: int) -> None:
+        """A follower has shown by its fetch what it has: the watermark may move, and it may join the ISR.
+
+        Only after a read that found its log to be ours so far: the offset of a diverging fetch is none of this log.
+        """
+        follower = self.followers.get(replica_id)
+        if follower is None:
+            return
+        if session.broker_epoch != NO_BROKER_EPOCH and session.broker_epoch != self._environment.broker_epoch(
+            replica_id
+        ):
+            return  # of a life that is over, or that this broker has not heard of yet (KIP-903)
+        leader_end = self.log.log_end_offset
+        offset = wanted.fetch_offset
+        moved = offset != follower.log_end_offset
+        if offset >= leader_end:
+            follower.last_caught_up_ms = max(follower.last_caught_up_ms, now_ms)
+            self._has_caught_up = True
+        elif offset >= follower.last_fetch_leader_end:
+            follower.last_caught_up_ms = max(follower.last_caught_up_ms, follower.last_fetch_ms)
+        follower.log_start_offset = wanted.log_start_offset
+        follower.log_end_offset = offset
+        follower.last_fetch_leader_end = leader_end
+        follower.last_fetch_ms = now_ms
+        follower.broker_epoch = session.broker_epoch
+        follower.session = session
+        if self._proposed is None and replica_id not in self.isr:
+            self._maybe_expand_isr(replica_id, follower)
+        if moved:
+            self.maybe_advance_high_watermark()
+
+    def _is_caught_up(self, follower: FollowerReplica, now_ms: int) -> bool:
+        return (
+            follower.log_end_offset == self.log.log_end_offset
+            or now_ms - follower.last_caught_up_ms <= self._environment.lag_time_max_ms()
+        )
+
+    def _may_join(self, replica: int, follower: FollowerReplica) -> bool:
+        """May it be in the ISR: alive, not about to stop, and the one that has fetched (KIP-903)?"""
+        registered = self._environment.registered_epoch(replica)
+        return registered is not None and follower.broker_epoch in (NO_BROKER_EPOCH, registered)
+
+    def _maybe_expand_isr(self, replica: int, follower: FollowerReplica) -> None:
+        """In sync is who has reached the high watermark and the start of this leader's epoch.
+
+        What lies between the watermark and that start may be committed, though this leader does not know it yet.
+        """
+        needed = max(self.log.high_watermark, self.leader_epoch_start_offset)
+        if follower.log_end_offset >= needed and self._may_join(replica, follower):
+            self._propose((*self.isr, replica))
+
+    def check_isr(self) -> None:
+        """Propose an ISR without those who have not been caught up for replica.lag.time.max.ms."""
+        if not self.is_leader or self._proposed is not None or len(self.isr) <= 1:
+            return
+        now_ms = self._environment.now_ms()
+        stay = tuple(replica for replica in self.isr if self._is_in_sync(replica, now_ms))
+        if len(stay) < len(self.isr):
+            log.info(
+                "%s: shrinking the ISR from %s to %s; high watermark %d, end offset %d",
+                self.topic_partition, list(self.isr), list(stay), self.log.high_watermark, self.log.log_end_offset,
+            )  # fmt: skip
+            self._propose(stay)
+
+    def _is_in_sync(self, replica: int, now_ms: int) -> bool:
+        if replica == self._node_id:
+            return True
+        follower = self.followers.get(replica)
+        return follower is not None and self._is_caught_up(follower, now_ms)
+
+    def _propose(self, isr: tuple[int, ...]) -> None:
+        if self._environment.alter_partition(self, self._with_epochs(isr), LeaderRecoveryState.RECOVERED):
+            self._proposed = isr
+            self._count_in_sync()
+
+    def _with_epochs(self, isr: Iterable[int]) -> list[tuple[int, int]]:
+        """Each member with the life of which it has fetched; -1 for one in the ISR that has not fetched yet.
+
+        If that one has died since, the controller has taken it out of the ISR, and refuses the old partition epoch.
+        """
+        members = []
+        for replica in isr:
+            epoch: int | None
+            if replica == self._node_id:
+                epoch = self._environment.broker_epoch(replica)
+            else:
+                epoch = self.followers[replica].broker_epoch
+            members.append((replica, NO_BROKER_EPOCH if epoch is None else epoch))
+        return members
+
+    def isr_answered(self, answer: ErrorCode | LeaderAndIsr) -> None:
+        """What became of the proposal that is on its way."""
+        proposed = self._proposed
+        if proposed is None:
+            return  # the image was faster: this is about what it has changed (KAFKA-12686)
+        if isinstance(answer, LeaderAndIsr):
+            if answer.leader_epoch == self.leader_epoch and answer.partition_epoch >= self.partition_epoch:
+                self._proposed = None
+                self.isr = answer.isr
+                self.partition_epoch = answer.partition_epoch
+                self._count_in_sync()
+                self.maybe_advance_high_watermark()
+        elif answer in (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED):
+            # The controller has said that the epoch is right and that nothing was changed: only then it is known.
+            self._proposed = None
+            self._count_in_sync()
+            self.maybe_advance_high_watermark()
+        elif answer not in AWAITING_METADATA:
+            log.warning("%s: the ISR %s failed with %s", self.topic_partition, list(proposed), answer.name)
+            self._environment.alter_partition(
+                self, self._with_epochs(proposed), LeaderRecoveryState.RECOVERED
+            )
+
+    def remote_log_start_offsets(self) -> int:
+        """The lowest log start among the live replicas (Kafka's lowWatermarkIfLeader), for DeleteRecords."""
+        low = self.log.log_start_offset
+        for replica, follower in self.followers.items():
+            if follower.log_start_offset < low and self._environment.registered_epoch(replica) is not None:
+                low = follower.log_start_offset
+        return low
+
+    def read_for_follower(
+        self, wanted: Wanted, replica_id: int, budget_bytes: int, at_least_one: bool, wait: bool
+    ) -> PartitionRead:
+        """Read for a follower's fetch: up to the log's end. KafkaError as in the answer.
+
+        Notes nothing: `note_fetch` does.
+        """
+        return self._read(wanted, budget_bytes, self.log.log_end_offset, False, at_least_one, wait)
 
     # ---- asking -------------------------------------------------------------------------------------------
 
@@ -247,14 +637,27 @@ class Partition:
         With `at_least_one` there is a batch even if it is larger than the budget. Without `wait` ColdSliceError has
         what must be in memory first, if anything.
         """
+        return self._read(
+            wanted, budget_bytes, self.read_bound(read_committed), read_committed, at_least_one, wait
+        )
+
+    def _read(
+        self,
+        wanted: Wanted,
+        budget_bytes: int,
+        bound: int,
+        read_committed: bool,
+        at_least_one: bool,
+        wait: bool,
+    ) -> PartitionRead:
         log = self.log
-        diverging = self._diverging(wanted) if wanted.last_fetched_epoch >= 0 else None
         offset = wanted.fetch_offset
-        if diverging is None and not log.log_start_offset <= offset <= log.log_end_offset:
+        diverging = self._diverging(wanted) if wanted.last_fetched_epoch >= 0 else None
+        # Below the log's start nothing can be said of where logs part (KAFKA-12996).
+        if offset < log.log_start_offset or (diverging is None and offset > log.log_end_offset):
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         high_watermark = log.high_watermark
         stable = log.last_stable_offset
-        bound = stable if read_committed else high_watermark
         size = min(wanted.max_bytes, budget_bytes)
         found: LogSlice | None = None
         if diverging is None and offset < bound and (size > 0 or at_least_one):
@@ -272,14 +675,6 @@ class Partition:
         return PartitionRead(
             wanted, ErrorCode.NONE, high_watermark, stable, log.log_start_offset, aborted, diverging, found
         )
-
-    def require_follower(self, wanted: Wanted, replica_id: int) -> None:
-        """A broker may only follow what is assigned to it; one that knows the epoch learns of it a moment later."""
-        if replica_id not in self.replicas or replica_id == self._node_id:
-            knows_epoch = wanted.current_leader_epoch >= 0
-            raise KafkaError(
-                ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            )
 
     def _diverging(self, wanted: Wanted) -> EpochEnd | None:
         end = self.log.epochs.end_offset_for(wanted.last_fetched_epoch, self.log.log_end_offset)

@@ -14,7 +14,7 @@ Owner: the node, on the broker's loop.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 
 from ottla.metadata.delta import Delta, TopicChange
@@ -64,8 +64,11 @@ class ReplicaManager:
         clock: Clock,
         executor: Executor,
         on_moved: Callable[[Partition], None],
+        lag_time_max_ms: Callable[[], int],
     ) -> None:
-        self._node_id = node_id
+        self._node_id = self.node_id = node_id
+        self._clock = clock
+        self.lag_time_max_ms = lag_time_max_ms
         self._logs = logs
         self._log_config = log_config
         # The same inner tables under the topic's name and its id: produce and fetch come with either.
@@ -176,11 +179,29 @@ class ReplicaManager:
             if error:
                 raise KafkaError(error)
             if replica_id >= 0:
-                partition.require_follower(wanted, replica_id)
+                partition.check_follower(replica_id, wanted)
             return partition.read(wanted, budget_bytes, read_committed, at_least_one, wait)
         except KafkaError as error:
             # An unknown partition has an empty list of transactions, all other errors have none.
             return PartitionRead(wanted, error.code, aborted=[] if error.code in UNKNOWN else None)
+
+    # ---- what partitions ask for (PartitionEnvironment) ---------------------------------------------------
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def broker_epoch(self, broker_id: int) -> int | None:
+        broker = self._image.brokers.get(broker_id)
+        return None if broker is None else broker.epoch
+
+    def registered_epoch(self, broker_id: int) -> int | None:
+        broker = self._image.brokers.get(broker_id)
+        if broker is None or broker.fenced or broker.in_controlled_shutdown:
+            return None
+        return broker.epoch
+
+    def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
+        return False  # nobody to ask yet
 
     # ---- following the image ------------------------------------------------------------------------------
 
@@ -275,7 +296,7 @@ class ReplicaManager:
                 self._host_later(topic_partition, is_new)
             return None
         self._offline.pop(topic_partition, None)
-        partition = Partition(topic_partition, topic_id, opened, self._node_id)
+        partition = Partition(topic_partition, topic_id, opened, self)
         partitions = self._topics.get(topic_id)
         if partitions is None:
             partitions = self._topics[topic_id] = self._topics[topic_partition.topic] = {}
@@ -329,8 +350,8 @@ class ReplicaManager:
             del self._topics[topic_id]
             if self._topics.get(topic_partition.topic) is partitions:
                 del self._topics[topic_partition.topic]
-        partition.is_leader = False
-        partition.gone()
+        deleted = self._image.topic_by_id(topic_id) is None
+        partition.gone(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return [topic_partition]
 
     async def _apply_configs(self, delta: Delta, time_slice: TimeSlice) -> None:

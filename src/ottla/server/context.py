@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ottla.controller.channel import ControllerChannel, ControllerDecisions, time_for
+from ottla.controller.gone_brokers import GoneBrokers
 from ottla.controller.result import RequestContext
 from ottla.model.clock import Clock
 from ottla.model.ids import NodeId
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ottla.coordinator.runtime import CoordinatorRuntime
     from ottla.metadata.image import ClusterImage
     from ottla.replication.replica_manager import ReplicaManager
+    from ottla.replication.replica_selector import ReplicaSelection
     from ottla.server.fetch_sessions import FetchSessionCache
     from ottla.server.limits import Unpacking
     from ottla.server.transaction.producer_ids import ProducerIdSource
@@ -71,6 +73,8 @@ class ControllerServices:
     raft: Quorum
     # For the controller's listener; None without that role.
     local_controller: LocalController | None
+    # Told when a broker's connection to the controller's listener ends; None if the session alone decides.
+    gone_brokers: GoneBrokers | None = None
     # What large requests list, all together.
     elements: ElementBudget = field(default_factory=ElementBudget)
 
@@ -86,6 +90,7 @@ class Services(ControllerServices):
     controller: ControllerChannel
     producer_ids: "ProducerIdSource"
     fetch_sessions: "FetchSessionCache"
+    replica_selection: "ReplicaSelection"
     # Waits until this broker shows what the controller of this process has committed by now; not at all if that is
     # not the active one.
     caught_up: Callable[[], Awaitable[None]]

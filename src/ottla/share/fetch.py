@@ -19,6 +19,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.model.tasks import report
 from ottla.records.batch import CONTROL_FLAG, LOG_OVERHEAD, TRANSACTIONAL_FLAG
+from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.share.leader import SharePartitionCache, SharePartitionLeader
 from ottla.share.sessions import CachedSharePartition, ShareSessionKey
@@ -170,7 +171,7 @@ class DelayedShareFetch:
         for hosted in self._hosted.values():
             hosted.unwatch(self)
 
-    def progressed(self) -> None:
+    def progressed(self, partition: Partition) -> None:
         if not self._woken:
             self._woken = True
             self._scheduler.call_soon(self._look_again)

@@ -326,14 +326,14 @@ class SharePartitionLeader:
         if not self._watchers:
             self.partition.watchers.discard(self)
 
-    def progressed(self) -> None:
+    def progressed(self, partition: Partition) -> None:
         """The partition has more to read."""
         self.wake()
 
     def wake(self) -> None:
         """There may be something to acquire, or the share partition is fenced."""
         for watcher in list(self._watchers):
-            watcher.progressed()
+            watcher.progressed(self.partition)
 
 
 class SharePartitionCache:

@@ -43,6 +43,7 @@ from ottla.storage.dirs.log_dir import (
 from ottla.storage.errors import OutOfFilesError, RecoveryAbortedError, StorageError, is_out_of_files
 from ottla.storage.files import FILES_A_CONNECTION, FILES_A_SEGMENT, fsync_dir, open_files
 from ottla.storage.log.log import Log
+from ottla.storage.segment.segment import LogSegment
 
 logger = logging.getLogger(__name__)
 
@@ -154,6 +155,9 @@ class LogManager:
         self._retiring: dict[str, Log] = {}
         # Logs whose copies took their places and are not on the disk yet: until then they keep their names.
         self._replaced: dict[TopicPartition, Log] = {}
+        # Directories with logs that were cut since their checkpoints were written.
+        self._cut_dirs: set[LogDir] = set()
+        self._checkpointing_cuts = asyncio.Lock()
         self._finishing: set[asyncio.Task[OSError | KafkaError | None]] = set()
         self.pool = ThreadPoolExecutor(self.settings.background_threads, thread_name_prefix="storage")
         self.deletions = Deletions(clock, self.pool)
@@ -488,6 +492,7 @@ class LogManager:
     def _add(self, logs: dict[TopicPartition, Log], tp: TopicPartition, log: Log, log_dir: LogDir) -> None:
         log.on_failure = self._log_failed
         log.on_roll = self.background.flush_after_roll
+        log.on_cut = self._delete_cut
         logs[tp] = log
         self._placed[log] = log_dir
         log_dir.log_count += 1
@@ -713,23 +718,38 @@ class LogManager:
 
     # -- truncating --
 
-    async def truncate_to(self, tp: TopicPartition, offset: int) -> None:
-        """Cuts the log's end off, cleaning stopped, and makes sure a crash does not trust what is gone."""
-        log = self._current[tp]
-        with self.cleaner.stopped(tp):
-            if log.truncate_to(offset, self.clock.now_ms()):
-                self.cleaner.truncated(tp, log.active_segment.base_offset)
-        await self.background.checkpoint_dirs([self.dir_of(log)])
+    def truncated(self, log: Log) -> None:
+        """A partition has cut its log: cleaning what is gone ends in the very turn, and a copy is cut alike.
 
-    async def truncate_fully_and_start_at(
-        self, tp: TopicPartition, offset: int, log_start_offset: int | None = None
-    ) -> None:
-        """Empties the log and starts it again at `offset`: the leader's log begins later than ours ends."""
-        log = self._current[tp]
-        with self.cleaner.stopped(tp):
-            log.truncate_fully_and_start_at(offset, self.clock.now_ms(), log_start_offset)
-            self.cleaner.truncated(tp, log.active_segment.base_offset)
-        await self.background.checkpoint_dirs([self.dir_of(log)])
+        Before anything is appended to it, `checkpoint_truncations` has to be waited for.
+        """
+        tp = log.topic_partition
+        self.cleaner.abort(tp)
+        self.cleaner.truncated(tp, log.active_segment.base_offset)
+        copy = self._future.get(tp)
+        if copy is not None and copy is not log and copy.log_end_offset > log.log_end_offset:
+            copy.truncate_to(log.log_end_offset, self.clock.now_ms())
+            self._cut_dirs.add(self.dir_of(copy))
+        self._cut_dirs.add(self.dir_of(log))
+
+    @property
+    def has_truncations(self) -> bool:
+        """Is there a log that was cut, and of which the checkpoints do not know yet?"""
+        return bool(self._cut_dirs) or self._checkpointing_cuts.locked()
+
+    async def checkpoint_truncations(self) -> None:
+        """Makes sure that a crash does not trust what is gone: a recovery point may have moved back.
+
+        Whoever comes while another waits for the disk waits too: it may be its log's checkpoint that is written.
+        """
+        async with self._checkpointing_cuts:
+            cut, self._cut_dirs = self._cut_dirs, set()
+            if cut:
+                await self.background.checkpoint_dirs(cut)
+
+    def _delete_cut(self, log: Log, segments: Sequence[LogSegment]) -> None:
+        what = f"{len(segments)} truncated segments of {log.topic_partition}"
+        self.deletions.schedule(log.config.file_delete_delay_ms, what, lambda: log.delete_files(segments))
 
     # -- high watermarks --
 
@@ -833,6 +853,7 @@ class LogManager:
                 log.close_handlers()
                 if logs is self._current:
                     self._offline[tp] = log_dir
+                log.moved()
 
     # -- life cycle --
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.support.clock import ManualClock
+from tests.support.partition_world import PartitionWorld
 from tests.unit.storage.manager_support import (
     NOW_MS,
     TOPIC_ID,
@@ -28,7 +29,6 @@ from tests.unit.storage.manager_support import (
 
 from ottla.model import tasks
 from ottla.model.errors import KafkaError
-from ottla.model.ids import NodeId
 from ottla.replication import alter_log_dirs
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
 from ottla.replication.partition import Partition
@@ -48,7 +48,7 @@ class World:
         self.moved: list[Partition] = []
         log = manager.get_or_create(TP, TOPIC_ID, CONFIG, directory_id=manager.dirs[0].id)
         self.source = log
-        self.partition = Partition(TP, TOPIC_ID, log, NodeId(1))
+        self.partition = Partition(TP, TOPIC_ID, log, PartitionWorld())
         self.mover = ReplicaAlterLogDirs(manager, ManualClock(NOW_MS), executor, self.moved.append)
         self.acknowledged: list[bytes] = []
         self._loop = asyncio.get_running_loop()

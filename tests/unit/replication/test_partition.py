@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from tests.support.partition_world import PartitionWorld
 from tests.unit.storage.log_support import NOW, batch, open_log
 
 from ottla.metadata.registrations import PartitionRegistration
+from ottla.model.errors import ErrorCode
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
@@ -30,7 +32,7 @@ def registration(leader: int = NODE, epoch: int = 0) -> PartitionRegistration:
 
 
 def led(log: Log, epoch: int = 0) -> Partition:
-    partition = Partition(TopicPartition("orders", 0), TOPIC_ID, log, NODE)
+    partition = Partition(TopicPartition("orders", 0), TOPIC_ID, log, PartitionWorld(NODE))
     partition.become(registration(epoch=epoch))
     return partition
 
@@ -74,13 +76,12 @@ def test_what_a_start_finds_is_shown(tmp_path: Path) -> None:
 def test_who_waits_for_a_commit_hears_when_it_will_not_come(tmp_path: Path, how: str) -> None:
     partition = led(open_log(tmp_path, LogConfig(flush_messages=1)))
     end = write(partition)
-    heard: list[int] = []
-    partition.when_committed(end, lambda: heard.append(partition.log.high_watermark))
+    heard: list[ErrorCode] = []
+    partition.when_committed(end, heard.append)
     partition.become(registration())
     assert heard == []
     if how == "gone":
-        partition.is_leader = False
         partition.gone()
     else:
         partition.become(registration(leader=NODE + 1, epoch=1))
-    assert heard == [0]
+    assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]

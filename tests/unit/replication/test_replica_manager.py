@@ -36,7 +36,13 @@ def test_what_found_no_descriptor_is_hosted_later(tmp_path: Path, monkeypatch: p
             with ThreadPoolExecutor(1) as executor:
                 clock = ManualClock(NOW_MS)
                 replicas = ReplicaManager(
-                    NodeId(1), manager, lambda image, topic: LogConfig(), clock, executor, print
+                    NodeId(1),
+                    manager,
+                    lambda image, topic: LogConfig(),
+                    clock,
+                    executor,
+                    print,
+                    lambda: 30_000,
                 )
                 await replicas.apply(ImageBuilder(ClusterImage()).build(1, 1, NOW_MS)[1])
                 builder = ImageBuilder(ClusterImage())

@@ -776,11 +776,52 @@ def test_truncation_is_checkpointed_at_once(tmp_path: Path) -> None:
             await manager.background.flush(log)
             await manager.background.checkpoint_recovery_points()
             assert offsets(tmp_path / "recovery-point-offset-checkpoint") == {TP: 6}
-            await manager.truncate_to(TP, 3)
-            assert log.log_end_offset == 3
+            log.truncate_to(3, manager.clock.now_ms())
+            manager.truncated(log)
+            assert manager.has_truncations
+            await manager.checkpoint_truncations()
+            assert not manager.has_truncations
             assert offsets(tmp_path / "recovery-point-offset-checkpoint") == {TP: 3}
-            await manager.truncate_fully_and_start_at(TP, 100)
+
+
+def test_whoever_comes_while_a_truncation_is_checkpointed_waits_for_it(tmp_path: Path) -> None:
+    formatted(tmp_path)
+
+    async def test() -> None:
+        async with running(tmp_path) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small())
+            fill(log, 6)
+            await manager.background.flush(log)
+            await manager.background.checkpoint_recovery_points()
+            log.truncate_to(3, manager.clock.now_ms())
+            manager.truncated(log)
+            first = asyncio.create_task(manager.checkpoint_truncations())
+            await asyncio.sleep(0)
+            assert manager.has_truncations, "it is not on the disk yet"
+            await manager.checkpoint_truncations()
+            assert offsets(tmp_path / "recovery-point-offset-checkpoint") == {TP: 3}
+            await first
+
+    run(test)
+
+
+def test_what_a_truncation_takes_out_is_unlinked_by_a_thread(tmp_path: Path) -> None:
+    formatted(tmp_path)
+
+    async def test() -> None:
+        async with running(tmp_path) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small())
+            fill(log, 6, roll_every=2)
+            log.truncate_to(1, manager.clock.now_ms())
+            assert len(list(log.dir.glob("*.log.deleted"))) == 2
+            await manager.deletions.run_due(everything=True)
+            assert list(log.dir.glob("*.deleted")) == []
+            fill(log, 2)
+            log.truncate_fully_and_start_at(100, manager.clock.now_ms())
             assert (log.log_start_offset, log.log_end_offset) == (100, 100)
+            assert [path.name for path in log.dir.glob("*.log")] == [f"{100:020d}.log"]
+            await manager.deletions.run_due(everything=True)
+            assert list(log.dir.glob("*.deleted")) == []
 
     run(test)
 

@@ -62,6 +62,8 @@ QUORUM = (
     key("internal.metadata.log.segment.bytes", INT, None, internal=True),
     key("internal.metadata.max.batch.size.in.bytes", INT, 8 << 20, internal=True),
     key("internal.metadata.delete.delay.millis", LONG, 60000, internal=True),
+    # Ottla's own: Kafka leaves a broker that is gone to its session.
+    key("ottla.fence.refused.brokers.enable", BOOLEAN, True, internal=True),
     key("unstable.api.versions.enable", BOOLEAN, False, internal=True),
     key("unstable.feature.versions.enable", BOOLEAN, False, internal=True),
 )

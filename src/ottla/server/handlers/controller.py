@@ -206,13 +206,28 @@ async def remove_raft_voter(ctx: Context, request: RemoveRaftVoterRequest) -> Re
 @handles(BrokerRegistrationRequest, Listener.CONTROLLER)
 async def register_broker(ctx: Context, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
     """A broker announces a new life."""
-    return await ctx.controller.register_broker(request, ctx.decision(request))
+    response = await ctx.controller.register_broker(request, ctx.decision(request))
+    if not response.error_code:
+        _watch(ctx, request.broker_id, response.broker_epoch)
+    return response
 
 
 @handles(BrokerHeartbeatRequest, Listener.CONTROLLER)
 async def broker_heartbeat(ctx: Context, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
     """A broker is alive."""
-    return await ctx.controller.broker_heartbeat(request, ctx.decision(request))
+    response = await ctx.controller.broker_heartbeat(request, ctx.decision(request))
+    if not response.error_code:
+        _watch(ctx, request.broker_id, request.broker_epoch)
+    return response
+
+
+def _watch(ctx: Context, broker_id: int, broker_epoch: int) -> None:
+    """A broker that is heard from by this connection may be gone when that ends."""
+    gone_brokers = ctx.node.gone_brokers
+    if gone_brokers is not None:
+        ctx.connection.when_lost(
+            ("broker", broker_id), lambda _: gone_brokers.connection_lost(broker_id, broker_epoch)
+        )
 
 
 @handles(UnregisterBrokerRequest, Listener.BROKER, Listener.CONTROLLER)

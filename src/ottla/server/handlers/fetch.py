@@ -8,7 +8,11 @@ same bytes.
 
 The general way is a DelayedFetch. One that finds less than `min_bytes` waits at its partitions; whatever moves one of
 them wakes it to read again, and after `max_wait_ms` it answers with what there is. Several small appends within one
-turn of the loop wake it once.
+turn of the loop wake it once. Of a session it reads what has news (`fetch_sessions`).
+
+A follower reads to the log's end, and what it asks for shows what it has: that is noted once, after the first read and
+before any wait, so that it never waits for a watermark that its own fetch would move. It waits for records only, and
+is told of a moved watermark with them or when its time is up, as in Kafka.
 
 A fetch of very many partitions is decoded and encoded in a thread and reads in slices, so that it does not hold the
 loop; it holds its connection's line instead.
@@ -18,18 +22,30 @@ Owner: one DelayedFetch a request, on the broker's loop.
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from typing import TypeAlias, cast
 
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.tasks import report
-from ottla.replication.partition import Partition, PartitionRead
+from ottla.model.tasks import report, spawn
+from ottla.replication.partition import FollowerSession, Partition, PartitionRead, Watcher
 from ottla.replication.replica_manager import (
     UNKNOWN,
     ColdReadError,
+    Preference,
 )
+from ottla.replication.replica_selector import ClientMetadata
 from ottla.server.context import Services
 from ottla.server.errors import MISDIRECTED, current_leader, endpoints
-from ottla.server.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchContext, Watermarks
+from ottla.server.fetch_sessions import (
+    COMMITTED_CONSUMER,
+    CONSUMER,
+    FINAL_EPOCH,
+    NO_SESSION,
+    CachedPartition,
+    FetchContext,
+    Reader,
+    Watermarks,
+)
 from ottla.server.limits import check_size
 from ottla.server.network.connection import Connection
 from ottla.server.network.output import Answer, Deferred, Reply
@@ -39,7 +55,7 @@ from ottla.storage.segment.file_records import ColdSliceError, LogSlice, is_cold
 from ottla.wire.fast.fetch import TOPIC_ID_VERSION, FetchFast, Wanted, decode_fetch, encode_fetch_response
 from ottla.wire.fast.fetch_one import answer_head, answer_tail, read_one
 from ottla.wire.fast.produce import MAX_PARTITIONS
-from ottla.wire.framing import body_offset
+from ottla.wire.framing import body_offset, decode_request_header
 from ottla.wire.messages.fetch import FetchRequest
 
 READ_UNCOMMITTED = 0
@@ -47,6 +63,7 @@ READ_COMMITTED = 1
 # From this size on sendfile is cheaper than a read that also proves the pages warm and a share in one write (measured).
 SENDFILE_MIN_BYTES = 96 * 1024
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+ANY_REPLICA_VERSION = 11
 FLEXIBLE_VERSION = 12
 CURRENT_LEADER_VERSION = 16
 # How often the headers of one fetch are warmed up: memory may be too short to keep them, and then the disk is
@@ -57,6 +74,10 @@ INLINE_PARTITIONS = 500
 INLINE_REQUEST_BYTES = 64 * 1024
 # What a partition takes in a request, in the version in which that is least.
 SMALLEST_PARTITION_BYTES = 16
+
+
+# What a fetch looks at: what it names, or what its session knows of that.
+Items: TypeAlias = Sequence[Wanted] | Sequence[CachedPartition]
 
 
 @handles_raw(FetchRequest)
@@ -72,9 +93,11 @@ def fetch(
     """Read what the session wants; answer now if there is enough, else wait for it."""
     check_size(stop - start)
     offset = body_offset(view, start, stop, version >= FLEXIBLE_VERSION)
-    plain = answer_one(services, view, version, correlation_id, offset, stop)
+    plain = answer_one(services, connection, view, version, correlation_id, offset, stop)
     if plain is not None:
         return plain
+    if services.replica_selection.is_on:
+        connection.client_id = decode_request_header(view, start, stop)[0].client_id
     if stop - start > INLINE_REQUEST_BYTES:
         frame = memoryview(bytes(view[start:stop]))
         return _fetch_many(services, connection, frame, version, correlation_id, offset - start)
@@ -85,11 +108,20 @@ def fetch(
 
 
 def answer_one(
-    services: Services, view: memoryview, version: int, correlation_id: int, offset: int, stop: int
+    services: Services,
+    connection: Connection,
+    view: memoryview,
+    version: int,
+    correlation_id: int,
+    offset: int,
+    stop: int,
 ) -> Reply | None:
-    """The answer to the request whose body is view[offset:stop], if it is of one partition that has records at hand."""
+    """The answer to the request whose body is view[offset:stop], if it is of one partition that has records at hand.
+
+    Such a request has no rack. A selector that may send its consumer elsewhere all the same is asked in the general way.
+    """
     one = read_one(view, version, offset, stop)
-    if one is None:
+    if one is None or services.replica_selection.is_for_clients_without_rack:
         return None
     (
         max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
@@ -118,8 +150,13 @@ def answer_one(
     wanted = Wanted(
         topic, index, leader_epoch, fetch_offset, last_epoch, log_start_offset, partition_max_bytes
     )
-    marks = Watermarks(high_watermark, start)
-    _note(services, session_id, session_epoch, wanted, version >= TOPIC_ID_VERSION, marks)
+    # Note the answer in the session, as the general way does.
+    context = services.fetch_sessions.new_context(
+        session_id, session_epoch, [wanted], (), version >= TOPIC_ID_VERSION, services.clock.now_ms(),
+        COMMITTED_CONSUMER if isolation_level == READ_COMMITTED else CONSUMER, connection,
+    )  # fmt: skip
+    assert context.session is not None, "it was there a moment ago"
+    context.session.update_response(wanted, 0, Watermarks(high_watermark, start), has_records=True)
     return reply
 
 
@@ -162,22 +199,6 @@ def _with_records(head: bytes, found: LogSlice, tail: bytes) -> Reply | None:
     except OSError:  # cold, or a file system without the flag
         return None
     return frame if whole else None
-
-
-def _note(
-    services: Services,
-    session_id: int,
-    session_epoch: int,
-    wanted: Wanted,
-    uses_topic_ids: bool,
-    marks: Watermarks,
-) -> None:
-    """Note the answer in the session, as the general way does."""
-    context = services.fetch_sessions.new_context(
-        session_id, session_epoch, [wanted], (), uses_topic_ids, services.clock.now_ms()
-    )
-    assert context.session is not None, "it was there a moment ago"
-    context.session.update_response(wanted, 0, marks, has_records=True)
 
 
 # ---- the general way --------------------------------------------------------------------------------------------
@@ -257,12 +278,26 @@ class DelayedFetch:
         self._version = version
         self._correlation_id = correlation_id
         self._max_bytes = min(request.max_bytes, services.config()["fetch.max.bytes"])
-        self._read_committed = request.isolation_level == READ_COMMITTED
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
+        self._reader = Reader(
+            request.replica_id,
+            request.replica_epoch,
+            request.isolation_level == READ_COMMITTED,
+            version >= ANY_REPLICA_VERSION,
+            request.rack_id,
+        )
+        self._now_ms = services.clock.now_ms()
+        # Of a follower, while its position has to be noted.
+        self._follower: FollowerSession | None = None
+        self._preference: Preference | None = None
         self._deferred: Deferred | None = None
         self._watched: list[Partition] = []
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
         self._moved: asyncio.Future[None] | None = None
+        self._in_slices: asyncio.Task[None] | None = None
+        self._again = False
+        self._ends = False
         self._warmings = 0
         self._context: FetchContext
 
@@ -275,15 +310,52 @@ class DelayedFetch:
             request.wanted,
             request.forgotten,
             self._version >= TOPIC_ID_VERSION,
-            self._services.clock.now_ms(),
+            self._now_ms,
+            self._reader,
+            self._connection,
         )
-        return len(self._context.wanted)
+        self._take_role()
+        session = self._context.session
+        if session is None:
+            return len(request.wanted)
+        return len(session.news if self._context.incremental else session.partitions)
+
+    def _take_role(self) -> None:
+        """A follower shows by its fetch what it has; a consumer may be told of a replica that is nearer."""
+        reader, session = self._reader, self._context.session
+        if reader.is_follower:
+            self._follower = session.follower if session is not None else None
+            if self._follower is None:
+                self._follower = FollowerSession(reader.replica_id, reader.replica_epoch, self._now_ms)
+                self._follower.is_open = False  # no other fetch belongs to it
+        elif reader.any_replica and self._services.replica_selection.is_for(reader.rack_id):
+            self._preference = self._preferred_read_replica
+
+    def _preferred_read_replica(self, partition: Partition, fetch_offset: int) -> int:
+        connection = self._connection
+        client = ClientMetadata(
+            self._reader.rack_id,
+            connection.client_id,
+            connection.peer[0],
+            "User:ANONYMOUS",  # nobody proves yet who it is
+            connection.host.listener_name,
+        )
+        selection = self._services.replica_selection
+        return selection.find(partition, client, fetch_offset, self._services.clock.now_ms())
+
+    def _to_look_at(self) -> Items:
+        context = self._context
+        if context.session is None:
+            return context.wanted
+        return context.session.in_order(only_news=context.incremental)
 
     def answer(self) -> Reply | Deferred:
         try:
-            reads, total = self._read(self._context.wanted, wait=self._warmings >= MAX_WARMINGS)
+            reads, total = self._look(self._to_look_at(), wait=self._warmings >= MAX_WARMINGS)
         except ColdReadError as error:
             return self._warm_up_first(error.slices)
+        self._note_fetch(reads)
+        self._follower = None
         if self._is_enough(reads, total):
             return self._reply(reads)
         return self._wait()
@@ -312,47 +384,83 @@ class DelayedFetch:
         self._services.loop.run_in_executor(self._services.executor, warm_up, cold).add_done_callback(again)
         return deferred
 
-    def _read(
-        self, wanted: list[Wanted], wait: bool = True, total: int = 0
+    def _look(
+        self, items: Items, wait: bool = True, total: int = 0
     ) -> tuple[list[PartitionRead], int]:
-        return self._services.replicas.read_from_log(
+        """Read these, of which a session hears what happens to them from now on."""
+        replicas, session, reader = self._services.replicas, self._context.session, self._reader
+        if session is None:
+            wanted = cast("Sequence[Wanted]", items)
+        else:
+            wanted = session.look_at(cast("Sequence[CachedPartition]", items), replicas.hosted)
+        return replicas.read_from_log(
             wanted,
             self._max_bytes,
-            self._read_committed,
-            self._request.replica_id,
+            reader.read_committed,
+            reader.replica_id,
             wait,
             total,
+            replica_epoch=reader.replica_epoch,
+            any_replica=reader.any_replica,
+            preference=self._preference,
         )
 
+    def _note_fetch(self, reads: list[PartitionRead]) -> None:
+        """What a follower asks for it has up to there, if its log is ours so far."""
+        follower = self._follower
+        if follower is None:
+            return
+        hosted = self._services.replicas.hosted
+        for read in reads:
+            wanted = read.wanted
+            if read.error_code == ErrorCode.NONE and read.diverging is None:
+                partition = hosted(wanted.topic, wanted.index)
+                assert partition is not None, "it was read in this turn"
+                partition.note_fetch(follower.replica_id, wanted, follower, self._now_ms)
+
     def _is_enough(self, reads: list[PartitionRead], total: int) -> bool:
-        request = self._request
         return (
-            total >= request.min_bytes
-            or request.max_wait_ms <= 0
-            or not reads
+            total >= self._min_bytes
+            or self._request.max_wait_ms <= 0
+            or not self._can_wait()
             or any(read.decides for read in reads)
         )
+
+    def _can_wait(self) -> bool:
+        """Is there anything to wait for? A session without news still has partitions, unless it was closed meanwhile."""
+        session = self._context.session
+        if session is None:
+            return bool(self._context.wanted)
+        return session.is_open and bool(session.partitions)
 
     # ---- waiting ------------------------------------------------------------------------------------------
 
     def _wait(self) -> Deferred:
         self._deferred = Deferred()
-        self._deferred.on_abandoned = self._stop_waiting
+        self._deferred.on_abandoned = self._abandon
         self._watch()
         self._timer = self._services.loop.call_later(self._request.max_wait_ms / 1000, self._finish)
         return self._deferred
 
     def _watch(self) -> None:
-        if self._watched:
-            return
-        hosted = self._services.replicas.hosted
-        for wanted in self._context.wanted:
-            partition = hosted(wanted.topic, wanted.index)
-            if partition is not None:
-                partition.watchers.add(self)
-                self._watched.append(partition)
+        session = self._context.session
+        if session is not None:
+            session.waiting = self  # the session watches, with or without a fetch that waits
+        elif not self._watched:
+            hosted = self._services.replicas.hosted
+            for wanted in self._context.wanted:
+                partition = hosted(wanted.topic, wanted.index)
+                if partition is not None:
+                    self._watchers_of(partition).add(self)
+                    self._watched.append(partition)
 
-    def progressed(self) -> None:
+    def _watchers_of(self, partition: Partition) -> "set[Watcher]":
+        return partition.end_watchers if self._reader.is_follower else partition.watchers
+
+    def progressed(self, partition: Partition) -> None:
+        self._wake()
+
+    def _wake(self) -> None:
         if self._moved is not None:
             if not self._moved.done():
                 self._moved.set_result(None)
@@ -360,23 +468,66 @@ class DelayedFetch:
             self._woken = True
             self._services.loop.call_soon(self._look_again)
 
+    def overtaken(self, sender: object) -> None:
+        """Kafka takes the requests of a connection one after the other, and refuses a fetch that another overtakes."""
+        if self._moved is not None:
+            self._ends = True
+            self._wake()
+        elif sender is self._connection:
+            self._finish()
+        elif self._deferred is not None and not self._deferred.done:
+            deferred = self._deferred
+            self._stop_waiting()
+            deferred.resolve(self._refuse_overtaken())
+
+    def _refuse_overtaken(self) -> Reply:
+        code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        return encode_fetch_response(self._version, self._correlation_id, code, self._context.session_id, [])
+
     def _look_again(self) -> None:
         self._woken = False
+        self._answer_waiting(at_any_rate=False)
+
+    def _finish(self) -> None:
+        self._answer_waiting(at_any_rate=True)
+
+    def _answer_waiting(self, at_any_rate: bool) -> None:
         if self._deferred is None or self._deferred.done:
             return
+        self._ends = self._ends or at_any_rate
+        if self._in_slices is not None:
+            self._again = True
+            return
         try:
-            reads, total = self._read(self._context.wanted)
-            if self._is_enough(reads, total):
+            items = self._to_look_at()
+            if len(items) > INLINE_PARTITIONS:
+                self._in_slices = spawn(
+                    self._answer_waiting_in_slices(items), name="a fetch", owner=self._connection.name
+                )
+                return
+            reads, total = self._look(items)
+            if self._ends or self._is_enough(reads, total):
                 self._complete(_after_waiting(reads))
         except Exception as error:  # noqa: BLE001 - a request ends one connection at most
             self._fail(error)
 
-    def _finish(self) -> None:
-        if self._deferred is not None and not self._deferred.done:
-            try:
-                self._complete(_after_waiting(self._read(self._context.wanted)[0]))
-            except Exception as error:  # noqa: BLE001 - a request ends one connection at most
-                self._fail(error)
+    async def _answer_waiting_in_slices(self, items: Items) -> None:
+        """Very many partitions of a session have moved at once, as when another broker has failed."""
+        try:
+            while self._deferred is not None and not self._deferred.done:
+                self._again = False
+                reads, total = await self._look_in_slices(items)
+                if self._deferred is None or self._deferred.done:
+                    break
+                if self._ends or self._is_enough(reads, total):
+                    self._complete(_after_waiting(reads))
+                if not self._again:
+                    break
+                items = self._to_look_at()
+        except Exception as error:  # noqa: BLE001 - a request ends one connection at most
+            self._fail(error)
+        finally:
+            self._in_slices = None
 
     def _fail(self, error: Exception) -> None:
         """The client waits already: all that can be done is to close its connection."""
@@ -393,12 +544,21 @@ class DelayedFetch:
         else:
             deferred.resolve(answer)
 
+    def _abandon(self) -> None:
+        """The client is gone; of a session that was to be opened it has never heard."""
+        self._stop_waiting()
+        if self._context.session is not None and not self._context.incremental:
+            self._services.fetch_sessions.close(self._context.session_id)
+
     def _stop_waiting(self) -> None:
         self._deferred = None
         if self._timer is not None:
             self._timer.cancel()
+        session = self._context.session
+        if session is not None and session.waiting is self:
+            session.waiting = None
         for partition in self._watched:
-            partition.watchers.discard(self)
+            self._watchers_of(partition).discard(self)
         self._watched.clear()
 
     # ---- very many partitions -----------------------------------------------------------------------------
@@ -410,15 +570,20 @@ class DelayedFetch:
         waited = False
         try:
             while True:
-                self._watch()
                 self._moved = loop.create_future()
-                reads, total = await self._read_in_slices()
-                if self._is_enough(reads, total) or loop.time() >= deadline:
+                self._watch()
+                reads, total = await self._look_in_slices(self._to_look_at())
+                self._follower = None
+                if self._ends or self._is_enough(reads, total) or loop.time() >= deadline:
                     break
                 await asyncio.wait([self._moved], timeout=deadline - loop.time())
                 waited = True
+                if self._ends:
+                    break
         finally:
             self._stop_waiting()
+        if self._context.is_overtaken(connection):
+            return self._refuse_overtaken()
         reads = self._changed(_after_waiting(reads) if waited else reads)
         cold = [read.slice for read in reads if read.slice is not None and is_cold(read.slice)]
         if cold:
@@ -428,21 +593,25 @@ class DelayedFetch:
                 reads = _unreadable(reads)
         return await self._services.elements.in_thread(loop, executor, self._encode_changed, reads)
 
-    async def _read_in_slices(self) -> tuple[list[PartitionRead], int]:
-        """As `_read`, and nobody waits for it longer than for a slice, nor for the disk."""
+    async def _look_in_slices(
+        self, items: Items
+    ) -> tuple[list[PartitionRead], int]:
+        """As `_look`, and nobody waits for it longer than for a slice, nor for the disk."""
         reads: list[PartitionRead] = []
         total = 0
-        wanted = self._context.wanted
-        for start in range(0, len(wanted), INLINE_PARTITIONS):
-            found, total = await self._read_slice(wanted[start : start + INLINE_PARTITIONS], total)
+        for start in range(0, len(items), INLINE_PARTITIONS):
+            found, total = await self._look_at_slice(items[start : start + INLINE_PARTITIONS], total)
+            self._note_fetch(found)
             reads += found
             await asyncio.sleep(0)
         return reads, total
 
-    async def _read_slice(self, wanted: list[Wanted], total: int) -> tuple[list[PartitionRead], int]:
+    async def _look_at_slice(
+        self, items: Items, total: int
+    ) -> tuple[list[PartitionRead], int]:
         for warmings in range(MAX_WARMINGS + 1):
             try:
-                return self._read(wanted, wait=warmings == MAX_WARMINGS, total=total)
+                return self._look(items, wait=warmings == MAX_WARMINGS, total=total)
             except ColdReadError as error:
                 await self._services.loop.run_in_executor(self._services.executor, warm_up, error.slices)
         raise AssertionError("the last try waits for the disk")
@@ -469,6 +638,8 @@ class DelayedFetch:
             deferred.resolve(reply)
 
     def _encode(self, reads: list[PartitionRead]) -> Reply:
+        if self._context.is_overtaken(self._connection):
+            return self._refuse_overtaken()
         return self._encode_changed(self._changed(reads))
 
     def _changed(self, reads: list[PartitionRead]) -> list[PartitionRead]:
@@ -476,6 +647,9 @@ class DelayedFetch:
         session = self._context.session
         if session is None:
             return reads
+        may_be_redirected = self._preference is not None and self._services.replica_selection.may_change(
+            self._reader.rack_id
+        )
         changed = [
             read
             for read in reads
@@ -483,7 +657,9 @@ class DelayedFetch:
                 read.wanted,
                 read.error_code,
                 Watermarks(read.high_watermark, read.log_start_offset),
-                read.slice is not None or read.diverging is not None,
+                read.slice is not None,
+                read.decides,
+                may_be_redirected,
             )
         ]
         return changed if self._context.incremental else reads

@@ -17,7 +17,7 @@ Owner: one _Produce a request, on the broker's loop.
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from sys import maxsize
 
@@ -462,7 +462,7 @@ class _Produce:
 class DelayedProduce:
     """A produce with acks=all that waits: until it is committed, its partitions are lost, or its time is up."""
 
-    __slots__ = ("_deferred", "_left", "_produce", "_timer", "_topics", "_waiting_for")
+    __slots__ = ("_codes", "_deferred", "_left", "_produce", "_timer", "_topics", "_waiting_for")
 
     def __init__(
         self, produce: "_Produce", topics: Outcomes, waiting_for: Sequence[tuple[Partition, int]]
@@ -471,6 +471,8 @@ class DelayedProduce:
         self._topics = topics
         self._waiting_for = waiting_for
         self._left = len(waiting_for)
+        # How each of them ended; one that has not has timed out when it is asked for.
+        self._codes = [ErrorCode.REQUEST_TIMED_OUT] * len(waiting_for)
         self._deferred = Deferred()
         self._timer: asyncio.TimerHandle
 
@@ -479,56 +481,46 @@ class DelayedProduce:
         connection = self._produce._connection
         owner, fail = connection.name, connection.fail
         late = guarded(self._timed_out, name="a produce that timed out", owner=owner, failed=fail)
-        done = guarded(self._committed_or_lost, name="a produce that is committed", owner=owner, failed=fail)
+        done = guarded(self._settled, name="a produce that is committed", owner=owner, failed=fail)
         timeout_s = max(self._produce._request.timeout_ms, 0) / 1000
         self._timer = self._produce._services.loop.call_later(timeout_s, late)
-        for partition, offset in self._waiting_for:
-            partition.when_committed(offset, done)
+        for number, (partition, offset) in enumerate(self._waiting_for):
+            partition.when_committed(offset, partial(done, number))
         return self._deferred
 
-    def _committed_or_lost(self) -> None:
+    def _settled(self, number: int, code: ErrorCode) -> None:
+        self._codes[number] = code
         self._left -= 1
         if self._left == 0 and not self._deferred.done:
             self._timer.cancel()
-            self._answer(self._why_lost)
+            self._answer()
 
     def _timed_out(self) -> None:
         if not self._deferred.done:
-            late = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-            self._answer(lambda topic, index: late)
+            self._answer()
 
-    def _answer(self, why: Callable[[TopicKey, int], KafkaError]) -> None:
-        self._deferred.resolve(self._produce._encode(self._outcomes(why)))
+    def _answer(self) -> None:
+        self._deferred.resolve(self._produce._encode(self._outcomes()))
 
-    def _outcomes(self, why: Callable[[TopicKey, int], KafkaError]) -> Outcomes:
+    def _outcomes(self) -> Outcomes:
         """What is appended but was not committed has an error; its offsets stay in the answer, as in Kafka."""
         uncommitted = {
-            (topic, partition.topic_partition.partition)
-            for partition, offset in self._waiting_for
-            if partition.log.high_watermark < offset
+            (topic, partition.topic_partition.partition): code
+            for (partition, _), code in zip(self._waiting_for, self._codes, strict=True)
+            if code is not ErrorCode.NONE
             for topic in (partition.topic_partition.topic, partition.topic_id)
         }
         if not uncommitted:
             return self._topics
 
         def outcome_of(topic: TopicKey, outcome: Outcome) -> Outcome:
-            if (topic, outcome[0]) not in uncommitted:
+            code = uncommitted.get((topic, outcome[0]))
+            if code is None:
                 return outcome
-            failed = self._produce._failed(topic, outcome[0], why(topic, outcome[0]))
+            failed = self._produce._failed(topic, outcome[0], KafkaError(code))
             return (outcome[0], failed[1], *outcome[2:7], failed[7])
 
         return [(topic, [outcome_of(topic, each) for each in outcomes]) for topic, outcomes in self._topics]
-
-    def _why_lost(self, topic: TopicKey, index: int) -> KafkaError:
-        """The partition was taken away, or is led by another, before its high watermark passed what was appended."""
-        try:
-            self._produce._services.replicas.leader(topic, index)
-        except KafkaError as error:
-            if error.code == ErrorCode.UNKNOWN_TOPIC_ID:  # Kafka looks by the name, whatever the request had
-                return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return error
-        # Deleted and made again, or led again: what is there now are another's records.
-        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def survey(view: memoryview, topics: Sequence[tuple[str | bytes, Sequence[Where]]]) -> int:

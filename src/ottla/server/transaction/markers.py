@@ -366,12 +366,11 @@ class MarkerWriter:
     def _await_commit(self, partition: Partition, end: int, answer: Callable[[ErrorCode], None]) -> None:
         late = self._scheduler.call_later(self._timeout_ms(), lambda: answer(ErrorCode.REQUEST_TIMED_OUT))
 
-        def look() -> None:
+        def settled(code: ErrorCode) -> None:
             late.cancel()
-            committed = partition.log.high_watermark >= end
-            answer(ErrorCode.NONE if committed else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            answer(code)
 
-        partition.when_committed(end, look)
+        partition.when_committed(end, settled)
 
 
 class _Marker:

@@ -12,11 +12,10 @@ is left alone until the broker is started again. Owned by LogManager; loop only.
 """
 
 import asyncio
-import contextlib
 import errno
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -267,15 +266,6 @@ class LogCleanerManager:
         self._paused[tp] -= 1
         if self._paused[tp] <= 0:
             del self._paused[tp]
-
-    @contextlib.contextmanager
-    def stopped(self, tp: TopicPartition) -> Iterator[None]:
-        """No cleaning of the log meanwhile."""
-        self.abort_and_pause(tp)
-        try:
-            yield
-        finally:
-            self.resume(tp)
 
     def may_touch(self, tp: TopicPartition) -> bool:
         """May somebody else remove segments of the log now?"""

@@ -119,7 +119,9 @@ class Log:
         "last_flush_ms",
         "log_end_offset",
         "log_start_offset",
+        "on_cut",
         "on_failure",
+        "on_moved",
         "on_roll",
         "producers",
         "recovery_point",
@@ -156,8 +158,14 @@ class Log:
         self._failure: Exception | None = None
         # Called on the loop after a roll, with the offset up to which a flush is due.
         self.on_roll: Callable[[Log, int], None] | None = None
+        # Called on the loop with the segments that a truncation took out, for delete_files in a thread: unlinking a
+        # large file takes its time. Without it they are unlinked at once.
+        self.on_cut: Callable[[Log, Sequence[LogSegment]], None] | None = None
         # Called once, from whatever thread saw the disk fail.
         self.on_failure: Callable[[Log, Exception], None] | None = None
+        # Called on the loop when the log starts or ends elsewhere than before, but for appends, or is lost: whoever
+        # has read it looks again.
+        self.on_moved: Callable[[], None] | None = None
         self._lock = Lock()  # guards what a flushing thread changes: recovery point, unsynced files
         self._truncations = 0
         # Small files that go to the disk with the next flush, and how many were noted before each.
@@ -284,7 +292,13 @@ class Log:
         self.epochs.truncate_from_start(offset)
         self.producers.on_log_start_offset(offset)
         self._update_first_unstable()
+        self.moved()
         return True
+
+    def moved(self) -> None:
+        """Tell whoever has asked to hear of it."""
+        if self.on_moved is not None:
+            self.on_moved()
 
     def assign_epoch_start(self, epoch: int, start_offset: int) -> None:
         """A new leader notes where its epoch begins; the file is written with the first batch."""
@@ -912,18 +926,23 @@ class Log:
         if offset < self.segments.bases[0]:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
+        doomed = [segment for segment in self.segments if segment.base_offset > offset]
         try:
-            self._truncate_to(offset, now_ms)
+            _open_all(doomed)
+        except OSError as error:
+            raise self._fail("truncate", error) from error
+        try:
+            self._truncate_to(offset, now_ms, doomed)
         except OSError as error:
             raise self._fail_for_good("truncate", error) from error
         return True
 
-    def _truncate_to(self, offset: int, now_ms: int) -> None:
-        doomed = [segment for segment in self.segments if segment.base_offset > offset]
+    def _truncate_to(self, offset: int, now_ms: int, doomed: Sequence[LogSegment]) -> None:
         self._begin_truncation(offset)
         if doomed:
-            self._remove(doomed)
-            self.delete_files(doomed)
+            # The last one first: a crash in between leaves no hole.
+            self._remove(doomed[::-1])
+            self._cut_off(doomed)
         self._active.truncate_to(offset, now_ms)
         # The batch that holds the offset goes whole, as the next append must follow on what is left.
         self.log_end_offset = offset
@@ -934,6 +953,18 @@ class Log:
         self.high_watermark = min(self.high_watermark, offset)
         self.producers.on_high_watermark(self.high_watermark)
         self._update_first_unstable()
+        self.moved()
+
+    @property
+    def truncations(self) -> int:
+        """How often it was cut: what was read before the last time may not be in it any more."""
+        return self._truncations
+
+    def _cut_off(self, segments: Sequence[LogSegment]) -> None:
+        if self.on_cut is None:
+            self.delete_files(segments)
+        else:
+            self.on_cut(self, segments)
 
     def _begin_truncation(self, offset: int) -> None:
         with self._lock:
@@ -945,12 +976,18 @@ class Log:
     ) -> None:
         """Removes everything; the log goes on at an offset."""
         self._require_online()
+        doomed = list(self.segments)
+        try:
+            _open_all(doomed)
+        except OSError as error:
+            raise self._fail("truncate", error) from error
         try:
             self._begin_truncation(offset)
-            for segment in self.segments:
-                segment.delete_files()
+            for segment in reversed(doomed):
+                segment.change_suffix(DELETED_SUFFIX)
             self.segments.set_all([LogSegment.create(self.dir, offset, self.config, now_ms)])
             self._use_active_segment()
+            self._cut_off(doomed)
             self.epochs.clear()
             self.producers.truncate_fully_and_start_at(offset)
         except OSError as error:
@@ -959,6 +996,7 @@ class Log:
         self.log_start_offset = offset if log_start_offset is None else log_start_offset
         self.high_watermark = offset
         self._update_first_unstable()
+        self.moved()
 
     # -- the directory
 

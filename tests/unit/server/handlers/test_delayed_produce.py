@@ -6,77 +6,92 @@ from typing import Any
 
 import pytest
 
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import ErrorCode
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.server.handlers.produce import DelayedProduce, Outcomes, _Produce
 
 ONE, TWO = Uuid(b"1" * 16), Uuid(b"2" * 16)
 
 
-def partition(topic: str, topic_id: Uuid, index: int, high_watermark: int) -> Any:
-    log = SimpleNamespace(high_watermark=high_watermark, log_start_offset=0)
-    return SimpleNamespace(topic_partition=TopicPartition(topic, index), topic_id=topic_id, log=log)
+class Waiting:
+    """A partition that somebody waits for."""
+
+    def __init__(self, topic: str, topic_id: Uuid, index: int) -> None:
+        self.topic_partition = TopicPartition(topic, index)
+        self.topic_id = topic_id
+        self.settle: Callable[[ErrorCode], None]
+
+    def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
+        self.settle = callback
+
+
+class World:
+    """A DelayedProduce, its timer, and what was answered and closed."""
+
+    def __init__(self, waiting: list[Waiting], topics: Outcomes) -> None:
+        self.timers: list[Callable[[], None]] = []
+        self.closed: list[Exception] = []
+        self.encoded: list[Outcomes] = []
+        replicas = SimpleNamespace(hosted=lambda topic, index: None)
+        loop = SimpleNamespace(call_later=self._call_later)
+        services: Any = SimpleNamespace(replicas=replicas, loop=loop)
+        connection: Any = SimpleNamespace(name="1.2.3.4:5", fail=self.closed.append)
+        request: Any = SimpleNamespace(timeout_ms=5)
+        produce = _Produce(services, connection, request, 9, 0, 0)
+        produce._encode = self._encode  # type: ignore[method-assign]
+        waiting_for: Any = [(partition, 6) for partition in waiting]
+        self.deferred = DelayedProduce(produce, topics, waiting_for).start()
+
+    def _call_later(self, delay: float, call: Callable[[], None]) -> Any:
+        self.timers.append(call)
+        return SimpleNamespace(cancel=self.timers.clear)
+
+    def _encode(self, topics: Outcomes) -> bytes:
+        self.encoded.append(topics)
+        return b"answer"
 
 
 def done(index: int) -> Any:
     return (index, 0, 5, -1, 0, [], None, None)
 
 
-def delayed(
-    waiting_for: list[tuple[Any, int]], error: KafkaError, topics: Outcomes | None = None
-) -> DelayedProduce:
-    def leader(topic: str | bytes, index: int) -> Any:
-        raise error
-
-    replicas = SimpleNamespace(hosted=lambda topic, index: None, leader=leader)
-    services: Any = SimpleNamespace(replicas=replicas)
-    nobody: Any = None
-    return DelayedProduce(_Produce(services, nobody, nobody, 9, 0, 0), topics or [], waiting_for)
-
-
 @pytest.mark.parametrize(("one", "two"), [("one", "two"), (ONE, TWO)])
-def test_only_what_is_not_committed_is_told_whatever_its_topic(one: str | bytes, two: str | bytes) -> None:
-    # one-0 is late; two-0 was waited for too and is there by now; two-1 is nobody's, one-1 never waited.
-    waiting = [(partition("one", ONE, 0, 5), 6), (partition("two", TWO, 0, 7), 7)]
-    gone = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NONE,
+    ],
+)
+def test_only_what_is_not_committed_is_told_whatever_its_topic(
+    one: str | bytes, two: str | bytes, code: ErrorCode
+) -> None:
+    # one-0 is late or lost; two-0 was waited for too and is there by now; two-1 is nobody's, one-1 never waited.
+    first, second = Waiting("one", ONE, 0), Waiting("two", TWO, 0)
     refused = (1, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1, -1, -1, [], None, None)
-    outcomes: Outcomes = [(one, [done(0), done(1)]), (two, [done(0), refused])]
-    produce = delayed(waiting, gone, outcomes)
-    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-    for why, code in ((lambda topic, index: late, late.code), (produce._why_lost, gone.code)):
-        told = (0, int(code), *done(0)[2:])
-        assert produce._outcomes(why) == [
-            (one, [told, done(1)]),
-            (two, [done(0), refused]),
-        ]
+    world = World([first, second], [(one, [done(0), done(1)]), (two, [done(0), refused])])
+    second.settle(ErrorCode.NONE)
+    assert not world.deferred.done
+    if code is ErrorCode.REQUEST_TIMED_OUT:
+        world.timers[0]()
+        first.settle(ErrorCode.NONE)  # too late
+    else:
+        first.settle(code)
+        assert world.timers == []
+    told = (0, int(code), *done(0)[2:])
+    assert world.encoded == [[(one, [told, done(1)]), (two, [done(0), refused])]]
+    assert world.deferred.done
 
 
 def test_a_late_answer_that_cannot_be_given_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
-    timers: list[Callable[[], None]] = []
-    closed: list[Exception] = []
-    services: Any = SimpleNamespace(
-        loop=SimpleNamespace(call_later=lambda delay, call: timers.append(call)),
-    )
-    connection: Any = SimpleNamespace(name="1.2.3.4:5", fail=closed.append)
-    request: Any = SimpleNamespace(timeout_ms=5)
-    # Its log has no high watermark to look at: an error that nobody thought of.
-    waits: Any = SimpleNamespace(log=None, when_committed=lambda offset, call: None)
-    outcomes: Outcomes = [("one", [(0, 0, 5, -1, 0, [], None, None)])]
-    produce = DelayedProduce(_Produce(services, connection, request, 9, 0, 0), outcomes, [(waits, 1)])
-    deferred = produce.start()
-    timers[0]()
-    assert not deferred.done
-    assert [type(error) for error in closed] == [AttributeError]
-    assert "1.2.3.4:5: a produce that timed out failed: 'NoneType' object has no attribute" in caplog.text
-
-
-def test_what_is_committed_is_told_as_it_was() -> None:
-    outcomes: Outcomes = [("one", [done(0)])]
-    produce = delayed([(partition("one", ONE, 0, 6), 6)], KafkaError(ErrorCode.NONE), outcomes)
-    assert produce._outcomes(produce._why_lost) is outcomes
-
-
-def test_a_topic_that_is_gone_is_unknown_by_its_name() -> None:
-    assert delayed([], KafkaError(ErrorCode.UNKNOWN_TOPIC_ID))._why_lost(ONE, 0).code == (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    )
+    # It has no topic: an error that nobody thought of.
+    waiting = Waiting("one", ONE, 0)
+    world = World([waiting], [("one", [done(0)])])
+    del waiting.topic_partition
+    world.timers[0]()
+    assert not world.deferred.done
+    assert [type(error) for error in world.closed] == [AttributeError]
+    assert "1.2.3.4:5: a produce that timed out failed: 'Waiting' object has no attribute" in caplog.text

@@ -168,8 +168,9 @@ def test_the_dirtiest_log_comes_first_and_busy_or_paused_ones_do_not(dir: Path) 
             best = await cleaner.dirtiest()
             assert best is not None
             assert best.topic_partition == TP
-            with cleaner.stopped(TP):
-                assert await cleaner.dirtiest() is None
+            cleaner.abort_and_pause(TP)
+            assert await cleaner.dirtiest() is None
+            cleaner.resume(TP)
             cleaner.resume(other)
             best = await cleaner.dirtiest()
             assert best is not None
@@ -338,7 +339,8 @@ def test_a_truncation_stops_the_cleaning_and_makes_the_rest_dirty(dir: Path) -> 
             cleaning = asyncio.create_task(manager.cleaner.clean_dirtiest(runner))
             await runner.ready.wait()
             manager.cleaner._clean_offsets[TP] = 30
-            await manager.truncate_to(TP, 15)
+            log.truncate_to(15, manager.clock.now_ms())
+            manager.truncated(log)
             runner.go_on = True
             await cleaning
             assert [offset for offset, _ in values(log)] == list(range(10)), "whole batches go"

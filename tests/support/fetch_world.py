@@ -1,0 +1,227 @@
+"""A broker's fetches without sockets: partitions with real logs, sessions, and a loop that is turned by hand."""
+
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tests.unit.storage.log_support import NOW, batch
+
+from ottla.metadata.image import ClusterImage
+from ottla.metadata.registrations import PartitionRegistration
+from ottla.model.ids import NodeId, TopicPartition, Uuid
+from ottla.replication.partition import Partition
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.replica_selector import ReplicaSelection
+from ottla.server.fetch_sessions import FetchSessionCache
+from ottla.server.handlers import fetch as handler
+from ottla.server.network.output import Deferred, Reply
+from ottla.storage.config import LogConfig
+from ottla.storage.log.log import Log
+from ottla.wire.framing import encode_request
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
+
+NAME = "orders"
+NODE, FOLLOWER, OTHER = 1, 2, 3
+REPLICAS = (NODE, FOLLOWER, OTHER)
+# The life in which every broker is registered.
+BROKER_EPOCH = 7
+
+
+class Replicas(ReplicaManager):
+    """Partitions that are hosted because a test says so."""
+
+    def __init__(self) -> None:
+        self._topics = {}
+        self._offline = {}
+        self._image = ClusterImage()
+        self.node_id = NodeId(NODE)
+        self.clock_ms = NOW
+        self.proposals: list[tuple[TopicPartition, Sequence[tuple[int, int]]]] = []
+
+    def now_ms(self) -> int:
+        return self.clock_ms
+
+    def lag_time_max_ms(self) -> int:  # type: ignore[override]
+        return 30_000
+
+    def broker_epoch(self, broker_id: int) -> int | None:
+        return BROKER_EPOCH
+
+    def registered_epoch(self, broker_id: int) -> int | None:
+        return BROKER_EPOCH
+
+    def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
+        self.proposals.append((partition.topic_partition, isr))
+        return True
+
+
+class Timer:
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Loop:
+    """What a fetch asks of an event loop."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+        self.timers: list[Timer] = []
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+
+    def call_later(self, _delay: float, call: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(call))
+        return self.timers[-1]
+
+    def turn(self) -> None:
+        while self.calls:
+            self.calls.pop(0)()
+
+    def time_passes(self) -> None:
+        """Every time-out is over."""
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            if timer.call is not None:
+                timer.call()
+        self.turn()
+
+
+def connection() -> Any:
+    def failed(error: Exception) -> None:
+        raise error
+
+    return SimpleNamespace(
+        host=SimpleNamespace(listener_name="PLAINTEXT"),
+        client_id="client",
+        peer=("127.0.0.1", 9),
+        name="a test's connection",
+        fail=failed,
+        only_answers=lambda: None,
+    )
+
+
+class World:
+    """A broker that hosts what it is told to."""
+
+    def __init__(
+        self,
+        dir: Path,
+        executor: ThreadPoolExecutor | None = None,
+        sessions: FetchSessionCache | None = None,
+        replicas: tuple[int, ...] = REPLICAS,
+    ) -> None:
+        self._dir = dir
+        self._made = 0
+        self._assigned = replicas
+        self.replicas = Replicas()
+        self.loop = Loop()
+        self.sessions = sessions or FetchSessionCache(rng=random.Random(1))
+        self.connection = connection()
+        self.services: Any = SimpleNamespace(
+            replicas=self.replicas,
+            fetch_sessions=self.sessions,
+            replica_selection=ReplicaSelection(),
+            clock=SimpleNamespace(now_ms=lambda: self.replicas.clock_ms),
+            config=lambda: {"fetch.max.bytes": 1 << 20},
+            loop=self.loop,
+            executor=executor,
+            image=ClusterImage,
+        )
+
+    # ---- partitions ---------------------------------------------------------------------------------------
+
+    @staticmethod
+    def topic_id(topic: int) -> Uuid:
+        return Uuid(bytes((topic + 1,)) * 16)
+
+    def host(self, index: int, topic: int = 0, name: str = NAME) -> Partition:
+        """Host a partition that is led here, with a new and empty log."""
+        self._made += 1
+        tp = TopicPartition(name, index)
+        log = Log.open(self._dir / f"{self._made}" / f"{name}-{index}", LogConfig(), now_ms=NOW)
+        partition = Partition(tp, self.topic_id(topic), log, self.replicas)
+        topics = self.replicas._topics
+        partitions = topics.setdefault(partition.topic_id, {})
+        topics[name] = partitions
+        partitions[index] = partition
+        self.become(partition, NODE)
+        return partition
+
+    def unhost(self, partition: Partition) -> None:
+        topics = self.replicas._topics
+        del topics[partition.topic_id][partition.topic_partition.partition]
+        if not topics[partition.topic_id]:
+            del topics[partition.topic_id]
+            del topics[partition.topic_partition.topic]
+        partition.gone()
+
+    def become(self, partition: Partition, leader: int, isr: tuple[int, ...] | None = None) -> None:
+        same = leader == partition.leader
+        partition.become(
+            PartitionRegistration(
+                self._assigned,
+                (),
+                isr or self._assigned,
+                (),
+                (),
+                leader,
+                0,
+                max(partition.leader_epoch, 0) + (not same),
+                partition.partition_epoch + 1,
+            )
+        )
+
+    def append(self, partition: Partition, size_bytes: int = 10) -> None:
+        partition.append(batch(bytes(size_bytes)), 1, self.replicas.clock_ms)
+
+    # ---- fetches ------------------------------------------------------------------------------------------
+
+    def fetch(self, request: FetchRequest, version: int = 17, by: Any = None) -> "bytes | Deferred":
+        frame = encode_request(request, version, 5, "client")
+        reply = handler.fetch(
+            self.services, by or self.connection, memoryview(frame), version, 5, 4, len(frame)
+        )
+        return reply if isinstance(reply, Deferred) else as_bytes(cast("Reply", reply))
+
+
+def as_bytes(reply: Reply | None) -> bytes:
+    """A reply as it goes over the wire."""
+    assert reply is not None
+    if not isinstance(reply, list):
+        return bytes(reply)
+    return b"".join(bytes(chunk) if isinstance(chunk, bytes | bytearray) else chunk.read() for chunk in reply)
+
+
+def fetch_request(
+    *partitions: FetchPartition, topic: int = 0, forgotten: Sequence[int] = (), **fields: Any
+) -> FetchRequest:
+    """A fetch by topic id; of a follower with `replica=`."""
+    topic_id = World.topic_id(topic)
+    replica = fields.pop("replica", None)
+    if replica is not None:
+        fields["replica_state"] = ReplicaState(replica_id=replica, replica_epoch=BROKER_EPOCH)
+    return FetchRequest(
+        **{
+            "max_wait_ms": 500,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "topics": [FetchTopic(topic_id=topic_id, partitions=list(partitions))] if partitions else [],
+            "forgotten_topics_data": [ForgottenTopic(topic_id=topic_id, partitions=list(forgotten))]
+            if forgotten
+            else [],
+            **fields,
+        }
+    )
+
+
+def asked(index: int, offset: int = 0, **fields: Any) -> FetchPartition:
+    return FetchPartition(
+        **{"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20, **fields}
+    )
