@@ -9,7 +9,7 @@ too. test_memory_log holds it to the real one.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,12 +157,18 @@ class LogDisk:
         self.recovery_point = 0
         self.high_watermark = 0
         self.epochs: list[EpochEntry] = []
+        # For whoever checks: how far it is known to agree with what is committed.
+        self.agreed = 0
+
+    @property
+    def end(self) -> int:
+        return BatchView(self.stored[-1], 0).next_offset if self.stored else self.base_offset
 
 
 class MemoryLog(Log):
     """A Log without files."""
 
-    __slots__ = ("agreed", "checkpointed", "truncations")
+    __slots__ = ("agreed", "checkpointed")
 
     @classmethod
     def load(
@@ -198,9 +204,8 @@ class MemoryLog(Log):
             now_ms,
         )
         log.update_high_watermark(disk.high_watermark)
-        # For whoever checks: how far it is known to agree with what is committed, how often it was cut, and how far
-        # the watermark that is on disk has come.
-        log.agreed, log.truncations, log.checkpointed = disk.base_offset, 0, log.high_watermark
+        # How far it is known to agree with what is committed, and the watermark that is on disk.
+        log.agreed, log.checkpointed = disk.base_offset, log.high_watermark
         return log
 
     # -- what ends with the process, and what does not
@@ -259,9 +264,8 @@ class MemoryLog(Log):
             self.recovery_point = target
         self.last_flush_ms = now_ms
 
-    def _truncate_to(self, offset: int, now_ms: int) -> None:
-        super()._truncate_to(offset, now_ms)
-        self.truncations += 1
+    def _truncate_to(self, offset: int, now_ms: int, doomed: Sequence[LogSegment]) -> None:
+        super()._truncate_to(offset, now_ms, doomed)
         self.agreed = min(self.agreed, offset)
 
     def truncate_fully_and_start_at(
@@ -270,9 +274,7 @@ class MemoryLog(Log):
         self._require_online()
         self._begin_truncation(offset)
         segment: Any = MemorySegment(offset)
-        assert isinstance(segment, MemorySegment)
-        segments: list[LogSegment] = [segment]  # type: ignore[list-item]
-        self.segments.set_all(segments)
+        self.segments.set_all([segment])
         self._use_active_segment()
         self.epochs.clear()
         self.producers.truncate_fully_and_start_at(offset)
@@ -280,5 +282,5 @@ class MemoryLog(Log):
         self.log_start_offset = offset if log_start_offset is None else log_start_offset
         self.high_watermark = offset
         self._update_first_unstable()
-        self.truncations += 1
         self.agreed = offset
+        self.moved()
