@@ -129,11 +129,11 @@ class ReplicaAlterLogDirs:
 
     async def _promote(self, partition: Partition, copy: Log) -> None:
         """Nothing has been awaited since the copy was found complete, so nothing was appended in between."""
-        partition.log = copy
+        partition.use_log(copy)
         try:
             await self._logs.promote_future(partition.topic_partition)
         except (KafkaError, OSError):
-            partition.log = self._logs.get(partition.topic_partition) or copy
+            partition.use_log(self._logs.get(partition.topic_partition) or copy)
             raise
         partition.config_changed()
         log.info("moved %s to %s", partition.topic_partition, copy.dir)

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from typing import TypeAlias
 
 from ottla.metadata.delta import Delta, TopicChange
 from ottla.metadata.image import ClusterImage, ResourceType
@@ -26,6 +27,7 @@ from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.model.tasks import spawn_restarting
 from ottla.model.time_slice import TimeSlice
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
+from ottla.replication.alter_partition import AlterPartitionManager
 from ottla.replication.partition import Partition, PartitionRead
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import is_out_of_files
@@ -45,12 +47,29 @@ HOST_AGAIN_S = 1.0
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
+# Which replica to read from at an offset instead of this one, or -1 (KIP-392).
+Preference: TypeAlias = Callable[[Partition, int], int]
+
+
 class ColdReadError(Exception):
     """A fetch cannot be answered without waiting for the disk; `slices` are to be warmed up before the next try."""
 
     def __init__(self, slices: list[LogSlice]) -> None:
         super().__init__(f"{len(slices)} reads are cold")
         self.slices = slices
+
+
+def _elsewhere(wanted: Wanted, partition: Partition, replica_id: int) -> PartitionRead:
+    """Nothing is read for a consumer that had better read elsewhere."""
+    log = partition.log
+    return PartitionRead(
+        wanted,
+        ErrorCode.NONE,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        preferred_read_replica=replica_id,
+    )
 
 
 class ReplicaManager:
@@ -65,10 +84,13 @@ class ReplicaManager:
         executor: Executor,
         on_moved: Callable[[Partition], None],
         lag_time_max_ms: Callable[[], int],
+        isr_changes: AlterPartitionManager,
     ) -> None:
         self._node_id = self.node_id = node_id
         self._clock = clock
         self.lag_time_max_ms = lag_time_max_ms
+        self._isr_changes = isr_changes
+        self._checking: asyncio.Task[None] | None = None
         self._logs = logs
         self._log_config = log_config
         # The same inner tables under the topic's name and its id: produce and fetch come with either.
@@ -130,28 +152,44 @@ class ReplicaManager:
 
     def read_from_log(
         self,
-        wanted: list[Wanted],
+        wanted: Sequence[Wanted],
         max_bytes: int,
         read_committed: bool,
         replica_id: int,
         wait: bool = True,
         total: int = 0,
+        *,
+        replica_epoch: int = -1,
+        any_replica: bool = False,
+        preference: Preference | None = None,
     ) -> tuple[list[PartitionRead], int]:
         """Read each partition in turn while the budget lasts; the reads, and `total` with how many bytes they come to.
 
-        Without `wait` ColdReadError has what must be in memory first, if anything.
+        A follower (`replica_id`) reads from a leader, and so does a consumer unless `any_replica` will do. One for
+        whom `preference` knows a better replica is told of it and gets nothing. Without `wait` ColdReadError has what
+        must be in memory first, if anything.
         """
         reads: list[PartitionRead] = []
         cold: list[LogSlice] = []
         files = 0
         for item in wanted:
             try:
-                read = self._read_partition(
-                    item, max_bytes - total, read_committed, total == 0, replica_id, wait
-                )
+                partition = self._readable(item, any_replica)
+                if replica_id >= 0:
+                    partition.check_follower(replica_id, item, replica_epoch)
+                    read = partition.read_for_follower(
+                        item, replica_id, max_bytes - total, total == 0, wait
+                    )
+                elif preference is not None and (chosen := preference(partition, item.fetch_offset)) >= 0:
+                    read = _elsewhere(item, partition, chosen)
+                else:
+                    read = partition.read(item, max_bytes - total, read_committed, total == 0, wait)
             except ColdSliceError as error:
                 cold.append(error.slice)
                 continue
+            except KafkaError as error:
+                # An unknown partition has an empty list of transactions, all other errors have none.
+                read = PartitionRead(item, error.code, aborted=[] if error.code in UNKNOWN else None)
             reads.append(read)
             total += read.size_bytes
             if read.slice is not None:
@@ -163,27 +201,15 @@ class ReplicaManager:
             raise ColdReadError(cold)
         return reads, total
 
-    def _read_partition(
-        self,
-        wanted: Wanted,
-        budget_bytes: int,
-        read_committed: bool,
-        at_least_one: bool,
-        replica_id: int,
-        wait: bool,
-    ) -> PartitionRead:
-        """Read one partition; an error is a result like another."""
-        try:
-            partition = self.leader(wanted.topic, wanted.index)
-            error = partition.check_leader(wanted.current_leader_epoch)
-            if error:
-                raise KafkaError(error)
-            if replica_id >= 0:
-                partition.check_follower(replica_id, wanted)
-            return partition.read(wanted, budget_bytes, read_committed, at_least_one, wait)
-        except KafkaError as error:
-            # An unknown partition has an empty list of transactions, all other errors have none.
-            return PartitionRead(wanted, error.code, aborted=[] if error.code in UNKNOWN else None)
+    def _readable(self, wanted: Wanted, any_replica: bool) -> Partition:
+        """The replica to read from; KafkaError if that is not here, or not in the epoch that the fetcher believes in."""
+        partition = self.hosted(wanted.topic, wanted.index)
+        if partition is None or partition.log.failed:
+            return self._explain(wanted.topic, wanted.index)
+        error = partition.check_leader(wanted.current_leader_epoch)
+        if error and not (any_replica and error is ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            raise KafkaError(error)
+        return partition
 
     # ---- what partitions ask for (PartitionEnvironment) ---------------------------------------------------
 
@@ -201,7 +227,27 @@ class ReplicaManager:
         return broker.epoch
 
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
-        return False  # nobody to ask yet
+        return self._isr_changes.submit(
+            partition, partition.leader_epoch, partition.partition_epoch, isr, recovery
+        )
+
+    # ---- in-sync replicas ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Look now and then whether every in-sync replica still is."""
+        self._checking = spawn_restarting(self._check_isrs, name="checking ISRs", owner="replicas")
+
+    async def _check_isrs(self) -> None:
+        """Kafka's isr-expiration: a follower that lags leaves within one and a half times the time it has."""
+        while True:
+            await asyncio.sleep(self.lag_time_max_ms() / 2000)
+            await self.check_isrs()
+
+    async def check_isrs(self) -> None:
+        time_slice = TimeSlice()
+        for partition in [each for each in self.all_partitions() if each.followers]:
+            partition.check_isr()
+            await time_slice.yield_to_loop()
 
     # ---- following the image ------------------------------------------------------------------------------
 
@@ -391,9 +437,17 @@ class ReplicaManager:
             )
         await self._mover.move(partition, target)
 
+    def dir_failed(self) -> None:
+        """A log directory is offline: whoever waits for a partition in it hears it now."""
+        for partition in list(self.all_partitions()):
+            if partition.log.failed and partition.is_leader:
+                partition.gone(ErrorCode.KAFKA_STORAGE_ERROR)
+
     async def stop(self) -> None:
-        if self._hosting is not None:
-            self._hosting.cancel()
+        for task in (self._hosting, self._checking):
+            if task is not None:
+                task.cancel()
+        await self._isr_changes.stop()
         await self._mover.stop()
 
     # ---- watermarks ---------------------------------------------------------------------------------------

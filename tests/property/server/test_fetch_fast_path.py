@@ -11,15 +11,16 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.partition_world import PartitionWorld
 from tests.unit.storage.log_support import EPOCH, NOW, append, open_log
 
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.registrations import PartitionRegistration
-from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.records.control import end_txn_marker
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.replica_selector import ReplicaSelection
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers import fetch as handler
 from ottla.server.network.output import SENDFILE_MIN_BYTES, Deferred
@@ -41,17 +42,10 @@ class Replicas(ReplicaManager):
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
+        self._image = ClusterImage()
 
     def hosted(self, topic: str | bytes, index: int) -> Partition | None:
         return self._partition if topic in (NAME, TOPIC_ID) and index == 0 else None
-
-    def leader(self, topic: str | bytes, index: int) -> Partition:
-        found = self.hosted(topic, index)
-        if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if not found.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return found
 
 
 class Broker:
@@ -66,7 +60,7 @@ class Broker:
         append(self.log, bytes(20_000))
         append(self.log, b"open", producer_id=9, transactional=True)
         self.log.maybe_increment_log_start_offset(2, "some were deleted")
-        self.partition = Partition(TopicPartition(NAME, 0), TOPIC_ID, self.log, NodeId(1))
+        self.partition = Partition(TopicPartition(NAME, 0), TOPIC_ID, self.log, PartitionWorld())
         self.partition.become(PartitionRegistration((1,), (), (1,), (), (), 1, 0, EPOCH, 0))
         self.executor = ThreadPoolExecutor(1)
 
@@ -83,6 +77,7 @@ class Broker:
         return SimpleNamespace(
             replicas=Replicas(self.partition),
             fetch_sessions=sessions,
+            replica_selection=ReplicaSelection(),
             clock=SimpleNamespace(now_ms=lambda: NOW),
             config=lambda: {"fetch.max.bytes": 250_000},
             loop=SimpleNamespace(call_later=lambda *_: timer),
@@ -129,7 +124,16 @@ def goes_by_lane(broker: Broker, sessions: FetchSessionCache, frame: bytes, vers
 
 def state(sessions: FetchSessionCache) -> list[Any]:
     return [
-        (session.id, session.epoch, session.last_used_ms, list(session.partitions.items()))
+        (
+            session.id,
+            session.epoch,
+            session.last_used_ms,
+            session.reader,
+            [
+                (cached.wanted, cached.answered, cached in session.news)
+                for cached in session.in_order(only_news=False)
+            ],
+        )
         for session in sessions._sessions.values()
     ]
 

@@ -283,7 +283,7 @@ class DelayedFetch:
             request.replica_id,
             request.replica_epoch,
             request.isolation_level == READ_COMMITTED,
-            version >= ANY_REPLICA_VERSION,
+            version >= ANY_REPLICA_VERSION and request.replica_id < 0,
             request.rack_id,
         )
         self._now_ms = services.clock.now_ms()
