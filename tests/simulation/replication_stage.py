@@ -237,9 +237,22 @@ class Broker:
     def _end(self, down_ms: float) -> None:
         process, self.process = self.process, None
         assert process is not None
+        self.incarnation = b""
         process.end()
         self.stage.checker.ended(self)
         self.stage.after(down_ms, self.start)
+
+
+class ProcessTime:
+    """The Scheduler of a process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.after = process.after
+
+    @property
+    def now_ms(self) -> float:
+        return self._process.stage.now_ms
 
 
 class Process:
@@ -252,7 +265,7 @@ class Process:
         self.is_alive = True
         self.is_paused = False
         self._deferred: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self.loop = ProcessLoop(self, self.stage.weather.turn_ms, self._after_turn)
+        self.loop = ProcessLoop(ProcessTime(self), self.stage.weather.turn_ms, self._after_turn)
         self.image = EMPTY_IMAGE
         self.epoch = -1
         self._clean_epoch = clean_epoch
@@ -266,7 +279,7 @@ class Process:
             self.alter_partitions = self._alter_partition_manager()
 
     def _alter_partition_manager(self) -> AlterPartitionManager:
-        return AlterPartitionManager(self.node_id, self.link, lambda: self.epoch)  # type: ignore[arg-type]
+        return AlterPartitionManager(self.node_id, lambda: self.epoch, self.link.alter_partition)
 
     def start(self) -> None:
         with self.loop.current():
@@ -282,10 +295,6 @@ class Process:
         self.loop.end()
 
     # --- time, which stands still while it is paused
-
-    @property
-    def now_ms_of_stage(self) -> float:
-        return self.stage.now_ms
 
     def after(self, delay_ms: float, call: Callable[..., None], *arguments: Any) -> None:
         self.stage.after(delay_ms, self.run, call, *arguments)
@@ -337,7 +346,8 @@ class Process:
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         if self.stage.traces:
             self.stage.note("proposes", self.broker.id, f"{partition.topic_partition} {list(isr)}")
-        return self.alter_partitions.submit(partition, isr, recovery)
+        epochs = partition.leader_epoch, partition.partition_epoch
+        return self.alter_partitions.submit(partition, *epochs, isr, recovery)
 
     # --- with the controller
 
@@ -410,8 +420,6 @@ class Process:
                 for index, told in topic.partitions.items():
                     if known is None or known.partitions.get(index) is not told:
                         self._apply_partition(topic, index, told)
-            config = image.config_of(topic.name) if hasattr(image, "config_of") else None
-            del config
             self._apply_config(topic)
         for fetching in list(self.fetchers.values()):
             fetching.pump()
@@ -488,8 +496,8 @@ class ControllerLink:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    async def alter_partition(self, request: Any, context: RequestContext) -> Any:
-        return await self.ask("alter_partition", request, context)
+    async def alter_partition(self, request: Any) -> Any:
+        return await self.ask("alter_partition", request, RequestContext(3))
 
     async def ask(self, name: str, request: Any, context: RequestContext) -> Any:
         """Once: whoever gets no answer, or NOT_CONTROLLER, asks again."""
