@@ -24,10 +24,11 @@ from ottla.coordinator.group.assignors import (
 )
 from ottla.coordinator.group.assignors.api import Partitions, SubscribedTopics
 from ottla.coordinator.group.modern.metadata_hash import topic_hash
-from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
+from ottla.coordinator.java_hash import grown_capacity, hash_order
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.registrations import BrokerRegistration, PartitionRegistration, TopicImage
 from ottla.model.ids import ZERO_UUID, Uuid, uuid_from_str, uuid_to_str
+from ottla.model.java_hash import java_hash_code
 
 pytestmark = pytest.mark.interop
 

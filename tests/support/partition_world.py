@@ -18,6 +18,7 @@ class PartitionWorld:
         self.epochs = {broker: 100 + broker for broker in brokers}
         # Fenced, or in controlled shutdown.
         self.barred: set[int] = set()
+        self.truncations: list[Partition] = []
         # What partitions have proposed and nobody has answered yet.
         self.proposals: list[tuple[Partition, list[tuple[int, int]], int]] = []
 
@@ -32,6 +33,9 @@ class PartitionWorld:
 
     def registered_epoch(self, broker_id: int) -> int | None:
         return None if broker_id in self.barred else self.epochs.get(broker_id)
+
+    def truncated(self, partition: Partition) -> None:
+        self.truncations.append(partition)
 
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         if any(other is partition for other, _, _ in self.proposals):

@@ -37,6 +37,7 @@ from ottla.node.coordinators import Coordinators, LoopScheduler
 from ottla.node.publisher import Publisher
 from ottla.node.shared_server import SharedServer
 from ottla.replication.alter_partition import AlterPartitionManager
+from ottla.replication.fetcher_manager import ReplicaFetcherManager
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.replica_selector import ReplicaSelection, load_selector
@@ -126,6 +127,7 @@ class BrokerServer:
         self._hw_task: asyncio.Task[None] | None = None
         self._rest: asyncio.TimerHandle | None = None
         self.replicas: ReplicaManager
+        self.fetchers: ReplicaFetcherManager | None = None
         self.coordinators: Coordinators
         self.share: SharePartitionManager
 
@@ -217,6 +219,10 @@ class BrokerServer:
         )
         self.replicas.start()
         self._stops.append(self.replicas.stop)
+        self.fetchers = self.replicas.fetchers = ReplicaFetcherManager(
+            self.node_id, lambda: self.config, lambda: self.lifecycle.broker_epoch, self.logs, self._clock
+        )
+        self._stops.append(self.fetchers.stop)
         # From here on logs are written: a stop puts them on disk and says so.
         self._stops[self._stops.index(self._abandon_logs)] = self._stop_logs
         self._publisher.follow(self._follow_config)
@@ -355,6 +361,8 @@ class BrokerServer:
         self.logs.reconfigure(LogManagerSettings.from_values(self.config.values))
         self._sockets.reconfigure(self.config)
         await self.replicas.refresh_all_configs()
+        if self.fetchers is not None:
+            self.fetchers.reconfigure()
         self.lifecycle.beat_now()
 
     def _apply_dynamic_config(self, image: ClusterImage) -> None:
@@ -419,6 +427,8 @@ class BrokerServer:
 
     def directory_failed(self, directory_id: Uuid | None) -> None:
         """A log directory is offline."""
+        if self.fetchers is not None:
+            self.fetchers.failed_logs()
         if directory_id is not None and self.lifecycle.broker_epoch >= 0:
             self.lifecycle.directory_failed(directory_id)
 

@@ -122,9 +122,15 @@ class ReplicaAlterLogDirs:
 
     async def _copy_piece(self, source: Log, copy: Log) -> None:
         found = source.read(copy.log_end_offset, PIECE_BYTES, source.log_end_offset)
+        truncations = source.truncations
         loop = asyncio.get_running_loop()
-        records = await loop.run_in_executor(self._executor, found.read)
-        if not copy.failed and not source.failed:
+        try:
+            records = await loop.run_in_executor(self._executor, found.read)
+        except (KafkaError, OSError):
+            if source.truncations == truncations:
+                raise
+            return  # it was cut while it was read: there is another piece to copy, or none
+        if not copy.failed and not source.failed and source.truncations == truncations:
             copy.append_as_follower(records, self._clock.now_ms())
 
     async def _promote(self, partition: Partition, copy: Log) -> None:

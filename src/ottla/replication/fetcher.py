@@ -220,9 +220,7 @@ class ReplicaFetcher:
         self.failed.pop(key, None)
         self._forget(key)
         log = partition.log
-        state = PartitionFetchState(
-            partition, partition.leader_epoch, log.log_end_offset, log.epochs.latest
-        )
+        state = PartitionFetchState(partition, partition.leader_epoch, log.log_end_offset, log.epochs.latest)
         self._states[key] = state
         self._changed[key] = None
         if state.last_fetched_epoch == NO_LEADER_EPOCH and log.high_watermark < log.log_end_offset:
@@ -331,7 +329,8 @@ class ReplicaFetcher:
             session_epoch=session.epoch,
             topics=[FetchTopic(topic_id=topic_id, partitions=named) for topic_id, named in topics.items()],
             forgotten_topics_data=[
-                ForgottenTopic(topic_id=topic_id, partitions=indexes) for topic_id, indexes in forgotten.items()
+                ForgottenTopic(topic_id=topic_id, partitions=indexes)
+                for topic_id, indexes in forgotten.items()
             ],
         )
 
@@ -517,9 +516,7 @@ class ReplicaFetcher:
 
     # ---- where the logs part ------------------------------------------------------------------------------
 
-    def _diverges(
-        self, key: Key, state: PartitionFetchState, theirs: EpochEndOffset, now_ms: float
-    ) -> None:
+    def _diverges(self, key: Key, state: PartitionFetchState, theirs: EpochEndOffset, now_ms: float) -> None:
         """The leader knows our last epoch not at all, or only up to an earlier offset (KIP-279)."""
         offset = truncation_offset(state, theirs.epoch, theirs.end_offset)
         before = state.offset, state.last_fetched_epoch

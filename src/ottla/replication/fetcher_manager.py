@@ -4,8 +4,8 @@ There are `num.replica.fetchers` for each broker that leads something of ours; a
 Kafka's hash of its name says. What a connection asks and makes of the answers is the ReplicaFetcher's; here are its
 socket, its clock and its turns (Kafka's ReplicaFetcherThread and BrokerBlockingSender).
 
-Rules: where a broker is says the newest image, by `inter.broker.listener.name`. Answers are appended in slices, of which
-all fetchers together get one in a turn of the loop: catching up holds up neither clients nor heartbeats. After a
+Rules: where a broker is says the newest image, by `inter.broker.listener.name`. Answers are appended in slices, of
+which all fetchers together get one in a turn of the loop: catching up holds up neither clients nor heartbeats. After a
 truncation nothing is appended before the checkpoints on the disk know of it: a recovery would trust what has gone.
 
 Owner: the broker, on its loop. A node that follows nobody makes no connection.
@@ -277,7 +277,8 @@ class _FetcherLoop:
             # The one before failed in the middle of an answer, and what it left out is not known: ask for it again.
             self._steps = None
             fetcher.on_failure(
-                KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "an answer could not be dealt with"), monotonic_ms()
+                KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "an answer could not be dealt with"),
+                monotonic_ms(),
             )
         while True:
             self._woken.clear()

@@ -25,7 +25,7 @@ from ottla.metadata.registrations import LeaderRecoveryState, PartitionRegistrat
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import INTERNAL_TOPICS, NodeId, TopicPartition, Uuid
 from ottla.model.tasks import report
-from ottla.storage.errors import OutOfFilesError
+from ottla.storage.errors import OutOfFilesError, UnexpectedOffsetError
 from ottla.storage.log.log import Log
 from ottla.storage.producers.verification import NOT_CHECKED, Verification
 from ottla.storage.segment.file_records import LogSlice
@@ -125,6 +125,10 @@ class PartitionEnvironment(Protocol):
 
     def registered_epoch(self, broker_id: int) -> int | None:
         """The same, but None as well for one that may not join an ISR: fenced, or in controlled shutdown."""
+        ...
+
+    def truncated(self, partition: "Partition") -> None:
+        """The partition has cut its log: whatever else knows its segments or its recovery point has to hear of it."""
         ...
 
     def alter_partition(self, partition: "Partition", isr: Sequence[tuple[int, int]], recovery: int) -> bool:
@@ -638,6 +642,55 @@ class Partition:
         Notes nothing: `note_fetch` does.
         """
         return self._read(wanted, budget_bytes, self.log.log_end_offset, False, at_least_one, wait)
+
+    # ---- following ----------------------------------------------------------------------------------------
+
+    def append_as_follower(self, records: memoryview, leader_epoch: int) -> None:
+        """Append batches as the leader of an epoch sent them; nothing if that is not the leader of now.
+
+        KafkaError if they cannot be appended. A batch of a later epoch is left out, with all that follow.
+        """
+        if self.is_leader or leader_epoch != self.leader_epoch:
+            return
+        now_ms = self._environment.now_ms()
+        try:
+            self.log.append_as_follower(records, now_ms, leader_epoch=leader_epoch)
+        except UnexpectedOffsetError as error:
+            end = self.log.log_end_offset
+            if end != self.log.log_start_offset or not error.first_offset < end <= error.last_offset:
+                raise
+            # DeleteRecords has put the leader's log start into the middle of a batch, and that is the first of ours.
+            log.info("%s begins with the batch at offset %d", self.topic_partition, error.first_offset)
+            self.truncate_fully_and_start_at(error.first_offset)
+            self.log.append_as_follower(records, now_ms, leader_epoch=leader_epoch)
+
+    def follow_marks(self, high_watermark: int, log_start_offset: int) -> None:
+        """Take over the leader's high watermark and log start, as far as this log goes; consumers may wait for them.
+
+        The watermark never goes back, unless the log is cut: a new leader may not know yet what is committed, and a
+        consumer of this replica has seen it (KIP-392).
+        """
+        own = self.log
+        before = own.high_watermark, own.log_start_offset
+        if high_watermark > own.high_watermark:
+            own.update_high_watermark(high_watermark)
+        start = min(log_start_offset, own.high_watermark)
+        if start > own.log_start_offset:
+            own.maybe_increment_log_start_offset(start, "the leader's log start offset")
+        if before != (own.high_watermark, own.log_start_offset):
+            self._wake_watchers()
+
+    def truncate_to(self, offset: int) -> None:
+        """Give up what the leader does not have."""
+        if self.log.truncate_to(offset, self._environment.now_ms()):
+            self._environment.truncated(self)
+            self._wake_watchers()
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Give up everything and go on at an offset."""
+        self.log.truncate_fully_and_start_at(offset, self._environment.now_ms())
+        self._environment.truncated(self)
+        self._wake_watchers()
 
     # ---- asking -------------------------------------------------------------------------------------------
 

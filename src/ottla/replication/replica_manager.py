@@ -28,6 +28,7 @@ from ottla.model.tasks import spawn_restarting
 from ottla.model.time_slice import TimeSlice
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
 from ottla.replication.alter_partition import AlterPartitionManager
+from ottla.replication.fetcher_manager import ReplicaFetcherManager
 from ottla.replication.partition import Partition, PartitionRead
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import is_out_of_files
@@ -100,6 +101,8 @@ class ReplicaManager:
         self._unhosted: dict[TopicPartition, bool] = {}
         self._hosting: asyncio.Task[None] | None = None
         self._mover = ReplicaAlterLogDirs(logs, clock, executor, on_moved)
+        # How replicas that this broker does not lead are filled; without it nobody is followed.
+        self.fetchers: ReplicaFetcherManager | None = None
         self._image = ClusterImage()
         self._first = True  # the first delta lists partitions that were here before
 
@@ -226,6 +229,9 @@ class ReplicaManager:
             return None
         return broker.epoch
 
+    def truncated(self, partition: Partition) -> None:
+        self._logs.truncated(partition.log)
+
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         return self._isr_changes.submit(
             partition, partition.leader_epoch, partition.partition_epoch, isr, recovery
@@ -254,6 +260,8 @@ class ReplicaManager:
     async def apply(self, delta: Delta) -> None:
         """Make what is hosted what the image says."""
         self._image = delta.after
+        if self.fetchers is not None:
+            self.fetchers.on_image(delta)
         time_slice = TimeSlice()
         removed: list[TopicPartition] = []
         for change in delta.topics.values():
@@ -264,6 +272,8 @@ class ReplicaManager:
         if removed:
             await self._logs.delete_all(removed)
         await self._apply_configs(delta, time_slice)
+        if self.fetchers is not None:
+            self.fetchers.end_idle()
         self._first = False
 
     async def _apply_topic(
@@ -285,9 +295,19 @@ class ReplicaManager:
                     TopicPartition(topic.name, index), topic.id, config, registration, is_new
                 )
             if partition is not None:
-                partition.become(registration)
+                self._become(partition, registration)
             await time_slice.yield_to_loop()
         return removed
+
+    def _become(self, partition: Partition, registration: PartitionRegistration) -> None:
+        """Lead or follow as the image says; who leads in a new epoch is followed anew, from where the log ends now."""
+        fetchers, before = self.fetchers, partition.leader_epoch
+        if fetchers is not None and registration.leader_epoch != before:
+            # Whoever leads from now on must not be written to by the answer of the leader before.
+            fetchers.unfollow((partition,))
+        partition.become(registration)
+        if fetchers is not None and partition.leader_epoch != before and not partition.is_leader:
+            fetchers.follow((partition,))
 
     def _is_new(self, change: TopicChange, index: int) -> bool:
         """Has this broker never had the partition? Then, and only then, an empty log is the right one.
@@ -373,7 +393,7 @@ class ReplicaManager:
                     partition = self._host(topic_partition, topic.id, config, registration, is_new)
                     if partition is not None:
                         log.info("%s is hosted now", topic_partition)
-                        partition.become(registration)
+                        self._become(partition, registration)
 
     async def _remove_topic(self, change: TopicChange, time_slice: TimeSlice) -> list[TopicPartition]:
         before = change.before
@@ -397,6 +417,8 @@ class ReplicaManager:
             if self._topics.get(topic_partition.topic) is partitions:
                 del self._topics[topic_partition.topic]
         deleted = self._image.topic_by_id(topic_id) is None
+        if self.fetchers is not None:
+            self.fetchers.unfollow((partition,))
         partition.gone(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return [topic_partition]
 

@@ -21,8 +21,9 @@ from tests.interop.scripts.share_state import share_coordinated, state_records
 from ottla.coordinator.group.assignors.api import Assignment
 from ottla.coordinator.group.share import assignor
 from ottla.coordinator.group.share.group import subscription_type
-from ottla.coordinator.java_hash import copied_capacity, hash_order, java_hash_code, members_in_order
+from ottla.coordinator.java_hash import copied_capacity, hash_order, members_in_order
 from ottla.model.ids import Uuid
+from ottla.model.java_hash import java_hash_code
 from ottla.wire.messages.logs import share_group as log
 
 HEARTBEAT, DESCRIBE, OFFSETS, ALTER, DELETE_OFFSETS = 76, 77, 90, 91, 92

@@ -2,15 +2,9 @@
 
 import pytest
 
-from ottla.coordinator.java_hash import (
-    HashSetOrder,
-    copied_capacity,
-    grown_capacity,
-    hash_order,
-    java_hash_code,
-    uuid_hash,
-)
+from ottla.coordinator.java_hash import HashSetOrder, copied_capacity, grown_capacity, hash_order, uuid_hash
 from ottla.model.ids import uuid_from_str
+from ottla.model.java_hash import java_hash_code
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,14 @@ from tests.support.group_world import ManualScheduler, MemoryLog
 from tests.unit.coordinator.toy import Toy, put
 
 from ottla.coordinator.group.serde import GROUP_RECORDS
-from ottla.coordinator.java_hash import java_hash_code, partition_for
+from ottla.coordinator.java_hash import partition_for
 from ottla.coordinator.runtime import CoordinatorRuntime, CoordinatorState, Producer
 from ottla.coordinator.shard import CoordinatorResult, Effect
 from ottla.coordinator.timeline import Timeline
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.java_hash import java_hash_code
 
 
 def make(timeline: Timeline, partition: int, epoch: int) -> Toy:

@@ -88,7 +88,10 @@ def follower(
     """A partition that follows LEADER, over the log that lies in the directory."""
     log = open_log(dir / f"orders-{index}", config, topic_partition=TopicPartition("orders", index))
     partition = Partition(
-        TopicPartition("orders", index), TOPIC_ID, log, environment if environment is not None else Environment()
+        TopicPartition("orders", index),
+        TOPIC_ID,
+        log,
+        environment if environment is not None else Environment(),
     )
     partition.become(registration(epoch=epoch))
     return partition
@@ -149,7 +152,9 @@ class Leader:
                 self.session[topic.topic_id, wanted.partition] = wanted
         found = [self._partition(key, wanted) for key, wanted in self.session.items()]
         if not is_full:
-            found = [data for data in found if data.error_code or data.records or data.diverging_epoch.epoch >= 0]
+            found = [
+                data for data in found if data.error_code or data.records or data.diverging_epoch.epoch >= 0
+            ]
         return answer_of(found, session_id=self.session_id)
 
     def _partition(self, key: Key, wanted: FetchPartition) -> PartitionData:

@@ -17,10 +17,11 @@ from enum import StrEnum
 from typing import Final
 
 from ottla.coordinator.group.group import Group, GroupType, OffsetExpiration
-from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
+from ottla.coordinator.java_hash import grown_capacity, hash_order
 from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineValue
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.java_hash import java_hash_code
 from ottla.model.pending import Pending
 from ottla.wire.codec import decode
 from ottla.wire.messages.groups.classic import (

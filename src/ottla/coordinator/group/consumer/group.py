@@ -21,12 +21,13 @@ from ottla.coordinator.group.consumer.member import (
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression
 from ottla.coordinator.group.group import CommitPartitionValidator, GroupType, OffsetExpiration
 from ottla.coordinator.group.modern.group import ModernGroup
-from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
+from ottla.coordinator.java_hash import grown_capacity, hash_order
 from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineDict, TimelineValue
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
+from ottla.model.java_hash import java_hash_code
 from ottla.wire.messages.groups.consumer import (
     ConsumerGroupDescribeResponseAssignment,
     ConsumerGroupDescribeResponseTopicPartitions,

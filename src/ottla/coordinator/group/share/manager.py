@@ -24,11 +24,12 @@ from ottla.coordinator.group.share.groups import Initialize, ShareGroups, ShareR
 from ottla.coordinator.group.share.member import ShareGroupMember
 from ottla.coordinator.group.share.offsets import ShareOffsets
 from ottla.coordinator.group.share.records import ShareTopic, Topics
-from ottla.coordinator.java_hash import copied_capacity, hash_order, java_hash_code, members_in_order
+from ottla.coordinator.java_hash import copied_capacity, hash_order, members_in_order
 from ottla.coordinator.shard import CancelTimer, CoordinatorRecord, CoordinatorResult, Effect, StartTimer
 from ottla.metadata.delta import Delta
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
+from ottla.model.java_hash import java_hash_code
 from ottla.wire.messages.groups.share import (
     DescribedGroup,
     ShareGroupHeartbeatRequest,

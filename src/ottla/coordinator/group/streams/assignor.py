@@ -13,7 +13,8 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from ottla.coordinator.group.streams.member import NOTHING, Tasks
 from ottla.coordinator.group.streams.topology import ConfiguredSubtopology
-from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
+from ottla.coordinator.java_hash import grown_capacity, hash_order
+from ottla.model.java_hash import java_hash_code
 
 T = TypeVar("T")
 

@@ -21,11 +21,12 @@ from ottla.coordinator.group.streams.topology import (
     ConfiguredTopology,
     StreamsTopology,
 )
-from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code, timeline_order
+from ottla.coordinator.java_hash import grown_capacity, hash_order, timeline_order
 from ottla.coordinator.shard import CoordinatorRecord
 from ottla.coordinator.timeline import Timeline, TimelineDict, TimelineValue
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
+from ottla.model.java_hash import java_hash_code
 from ottla.wire.messages.groups.streams import (
     Assignment,
     DescribedGroup,

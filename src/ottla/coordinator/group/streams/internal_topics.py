@@ -23,9 +23,10 @@ from ottla.coordinator.group.streams.topology import (
     TopicConfigurationError,
     input_topics,
 )
-from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
+from ottla.coordinator.java_hash import grown_capacity, hash_order
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.java_hash import java_hash_code
 from ottla.wire.messages.logs.streams_group import CopartitionGroup, Subtopology, TopicInfo
 
 T = TypeVar("T")

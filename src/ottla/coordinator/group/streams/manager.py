@@ -55,18 +55,13 @@ from ottla.coordinator.group.streams.topology import (
     StreamsTopology,
     topology_from_request,
 )
-from ottla.coordinator.java_hash import (
-    copied_capacity,
-    grown_capacity,
-    hash_order,
-    java_hash_code,
-    timeline_order,
-)
+from ottla.coordinator.java_hash import copied_capacity, grown_capacity, hash_order, timeline_order
 from ottla.coordinator.shard import CoordinatorResult, Effect, StartTimer
 from ottla.metadata.delta import Delta
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import INTERNAL_TOPICS, topic_name_problem
+from ottla.model.java_hash import java_hash_code
 from ottla.model.pending import Pending
 from ottla.wire.messages.groups.streams import (
     DescribedGroup,

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
-from ottla.coordinator.java_hash import grown_capacity, hash_order, java_hash_code
+from ottla.coordinator.java_hash import grown_capacity, hash_order
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.java_hash import java_hash_code
 from ottla.wire.messages.admin.topics import CreatableTopic, CreatableTopicConfig
 from ottla.wire.messages.groups import streams as wire
 from ottla.wire.messages.logs.streams_group import (
