@@ -343,6 +343,9 @@ class Process:
         broker = self.image.brokers.get(broker_id)
         return broker.epoch if broker is not None and broker.active else None
 
+    def truncated(self, partition: Partition) -> None:
+        """Nobody else knows its segments."""
+
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         if self.stage.traces:
             self.stage.note("proposes", self.broker.id, f"{partition.topic_partition} {list(isr)}")
