@@ -14,7 +14,6 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from tests.simulation.quorum_process import SESSION_MS
 from tests.simulation.stage import Violation
 from tests.support.raft_log import Batch, batch_view
 
@@ -50,7 +49,8 @@ def replay(loader: MetadataLoader, batch: BatchView) -> None:
 class MetadataChecker:
     """Knows the metadata at every offset that is committed, and what was answered."""
 
-    def __init__(self) -> None:
+    def __init__(self, session_ms: int) -> None:
+        self._session_ms = session_ms
         self.committed = MetadataLoader(EMPTY_IMAGE)
         # By the last offset of it; an open transaction adds none.
         self._images: dict[int, ClusterImage] = {}
@@ -92,7 +92,7 @@ class MetadataChecker:
         if record.fenced != FENCE or (record.broker_id, record.broker_epoch) in self.stopping:
             return
         since_ms = self._active_since_ms.get(epoch)
-        if since_ms is not None and timestamp_ms - since_ms < SESSION_MS:
+        if since_ms is not None and timestamp_ms - since_ms < self._session_ms:
             raise Violation(
                 f"broker {record.broker_id} is fenced {timestamp_ms - since_ms} ms after the controller of epoch "
                 f"{epoch} has become active"

@@ -53,10 +53,10 @@ _TIMESTAMP = struct.Struct(">q")
 
 
 @cache
-def controller_settings(node_id: int) -> ControllerSettings:
+def controller_settings(node_id: int, session_ms: int) -> ControllerSettings:
     """With few NoOpRecords: everybody has to replay them."""
     return settings(
-        node_id=node_id, broker_session_timeout_ms=SESSION_MS, metadata_max_idle_interval_ms=5_000
+        node_id=node_id, broker_session_timeout_ms=session_ms, metadata_max_idle_interval_ms=5_000
     )
 
 
@@ -279,6 +279,7 @@ class Programs(NamedTuple):
     metadata_dir: Path
     controller_type: type[Controller] = Controller
     loader_type: type[ImageLoader] = ImageLoader
+    session_ms: int = SESSION_MS
 
 
 class Process:
@@ -308,7 +309,7 @@ class Process:
             self.controller = programs.controller_type(
                 self.driver,
                 self.loader,
-                controller_settings(node.id),
+                controller_settings(node.id, programs.session_ms),
                 NodeClock(node),
                 metadata_dir=programs.metadata_dir,
                 channel=self.channel,  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Checker:
     """Knows everything that any replica has ever taken for committed."""
 
-    def __init__(self) -> None:
+    def __init__(self, session_ms: int) -> None:
         # The checksum of the log at every boundary of batches up to the end of what is committed.
         self.committed: dict[int, int] = {0: 0}
         self.committed_end = 0
@@ -32,7 +32,7 @@ class Checker:
         # Of the life of a replica: its high watermark, and of which voters it was last checked.
         self._high_watermarks: dict[ReplicaKey, int] = {}
         self._entries: dict[ReplicaKey, tuple[object, int] | None] = {}
-        self.metadata = MetadataChecker()
+        self.metadata = MetadataChecker(session_ms)
 
     def started(self, node: RaftNode) -> None:
         self._high_watermarks[node.key] = -1

@@ -345,11 +345,13 @@ class RaftCluster:
         voters: int,
         programs: Programs,
         *,
+        observers: int = 2,
         is_static: bool = False,
         core_type: type[RaftCore] = RaftCore,
         node_type: type[RaftNode] = RaftNode,
         keeps_trace: bool = False,
     ) -> None:
+        """Of the observers the first is a controller that may become a voter, the others are brokers."""
         self.random = random
         self.weather = weather
         self.programs = programs
@@ -358,7 +360,7 @@ class RaftCluster:
         # Down to one batch a fetch.
         self.fetch_bytes = random.choice((1, 1, 10_000))
         self.now_ms = 0.0
-        self.checker = Checker()
+        self.checker = Checker(programs.session_ms)
         # What has failed in a process, and is nobody's to notice there.
         self.failures: list[BaseException] = []
         self.trace: list[str] | None = [] if keeps_trace else None
@@ -375,7 +377,6 @@ class RaftCluster:
             self.static_voters = VoterSet.static(
                 {n: (Endpoint(LISTENER, f"node-{n}", 9000 + n),) for n in ids}
             )
-        # Two observers: a controller that may become a voter, and a broker.
         self.nodes = {
             n: node_type(
                 self,
@@ -384,7 +385,7 @@ class RaftCluster:
                 auto_join=False,
                 bootstrap=None,
             )
-            for n in range(1, voters + 3)
+            for n in range(1, voters + observers + 1)
         }
         if not is_static:
             first = VoterSet.of(*(self.nodes[n].voter for n in ids))

@@ -1,0 +1,305 @@
+"""Replication under everything that can fail at once: three to five brokers beside a quorum of three controllers.
+
+Every broker runs the real Partition, AlterPartitionManager, ReplicaFetcher, fetch sessions and DelayedFetch, every
+controller the real core, loader and Controller, for every seed; see replication_stage. Messages are dropped, late,
+doubled, overtaken and cut in one direction or both; brokers are killed, lose what was not flushed, are paused and
+stopped in order, controllers crash. Meanwhile producers write with acks 0, 1 and all, consumers read from leaders and
+followers, partitions are moved, preferred leaders elected and min.insync.replicas changed.
+
+What must hold after every event is in replication_checker. When the faults stop, every ISR is full, every write is
+answered, every replica has the same log, and consumers have read all of it. A failure names its seed and shows what
+happened last.
+
+Fewer than min ISR replicas of a partition are without a clean stop at a time if one of them has lost something: that is
+what Kafka promises, and with more it may lose records. A seed with a min ISR of 1 loses nothing on its disks, then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.simulation.quorum_process import Programs
+from tests.simulation.replication_checker import ReplicationChecker
+from tests.simulation.replication_clients import TOPIC, Clients
+from tests.simulation.replication_stage import SESSION_MS, Broker, Process, Stage
+from tests.simulation.stage import Violation, seeds, simulate
+from tests.simulation.test_quorum_simulation import hearing_of
+
+from ottla.controller.controller import Controller
+from ottla.metadata.snapshot import bootstrap_records, write_bootstrap
+from ottla.model.ids import TopicPartition
+from ottla.raft.image_loader import ImageLoader
+from ottla.replication.partition import Partition
+
+SEEDS, BLOCKS = 1_000, 10
+FAULTS_MS = 7_000
+CALM_MS = 1_500
+SETTLED_WITHIN_MS = 60_000
+LOOK_EVERY_MS = 100
+TRACE_LINES = 200
+
+
+class ReplicationLife:
+    """One seed: brokers, clients and faults."""
+
+    def __init__(self, seed: int, place: Path, *, keeps_trace: bool = False) -> None:
+        self.random = random = Random(seed)
+        brokers = random.choice((3, 3, 4, 5))
+        self.stage = Stage(
+            random, Programs(place, Controller, ImageLoader, SESSION_MS), brokers, keeps_trace=keeps_trace
+        )
+        self.stage.checker = self.checker = ReplicationChecker(self.stage)
+        self.replicas = random.choice((3, 3, 3, 2))
+        self.min_isrs = random.choice(((2,), (2,), (2, 3), (1, 2), (1,)))
+        self.clients = Clients(self.stage, random.choice((1, 2, 3)))
+        self._is_settled = False
+        # Brokers without a clean stop, and those of them that have lost something, by partition, until they are in its
+        # ISR again.
+        self._unclean: dict[TopicPartition, set[int]] = {key: set() for key in self.clients.keys}
+        self._lossy: dict[TopicPartition, set[int]] = {key: set() for key in self.clients.keys}
+        # How often what happens, a second.
+        self.rates: list[tuple[Callable[[], None], float]] = [
+            (self.kill, random.choice((0.0, 0.3, 1.0))),
+            (self.lose, random.choice((0.0, 0.3, 1.0))),
+            (self.kill_leader, random.choice((0.0, 0.3, 1.0))),
+            (self.shut_down, random.choice((0.0, 0.3, 0.6))),
+            (self.pause, random.choice((0.0, 0.3, 1.0))),
+            (self.cut, random.choice((0.0, 0.3, 1.0))),
+            (self.crash_controller, random.choice((0.0, 0.0, 0.3))),
+            (self.reassign, random.choice((0.0, 0.3, 1.0)) if brokers > self.replicas else 0.2),
+            (self.clients.elect, random.choice((0.0, 0.5))),
+            (self.change_min_isr, random.choice((0.0, 1.0)) if len(self.min_isrs) > 1 else 0.0),
+        ]
+
+    # --- the script
+
+    def run(self) -> None:
+        with hearing_of(self.stage.raft.failures):
+            self._run()
+
+    def _run(self) -> None:
+        stage = self.stage
+        for node in stage.raft.nodes.values():
+            stage.raft.at(self.random.random() * 100, stage.raft.restart, node)
+        for broker in stage.brokers.values():
+            stage.raft.at(self.random.random() * 100, broker.start)
+        stage.after(300, self.clients.create, self.replicas, self.random.choice(self.min_isrs))
+        stage.after(600, self.clients.start)
+        for event, rate in self.rates:
+            if rate:
+                stage.after(CALM_MS, self._schedule, event, rate)
+        stage.raft.run(FAULTS_MS)
+        self.stop_faults()
+        self._look_whether_settled()
+        if not stage.raft.run(stage.now_ms + SETTLED_WITHIN_MS, lambda: self._is_settled):
+            raise Violation(f"after a minute without faults: {self.unsettled()}")
+
+    def _schedule(self, event: Callable[[], None], rate: float) -> None:
+        delay_ms = self.random.expovariate(rate) * 1_000
+        if self.stage.now_ms + delay_ms < FAULTS_MS:
+            self.stage.after(delay_ms, self._happen, event, rate)
+
+    def _happen(self, event: Callable[[], None], rate: float) -> None:
+        event()
+        self._schedule(event, rate)
+
+    def stop_faults(self) -> None:
+        self.stage.note("no more faults", 0)
+        self.clients.is_over = True
+        self.stage.weather.stop()
+        self.stage.raft.cuts.clear()
+        for node in self.stage.raft.nodes.values():
+            self.stage.raft.restart(node)
+            node.hurry_fsyncs()
+
+    def _look_whether_settled(self) -> None:
+        self._is_settled = self.unsettled() is None
+        if not self._is_settled:
+            self.stage.after(LOOK_EVERY_MS, self._look_whether_settled)
+
+    def unsettled(self) -> object:
+        """What is not yet as it must be when nothing fails; None if all is."""
+        image = self.stage.image
+        topic = image.topic(TOPIC)
+        if topic is None:
+            return "there is no topic"
+        for index, told in topic.partitions.items():
+            if told.leader < 0 or set(told.isr) != set(told.replicas) or told.reassigning:
+                return "not in sync", index, told
+        waiting = [producer._id for producer in self.clients.producers if producer.batch is not None]
+        if waiting:
+            return "not answered", waiting
+        for key in self.clients.keys:
+            ends = self.ends(key, topic.partitions[key.partition].replicas)
+            if len(set(ends)) != 1:
+                return "not the same", key, ends
+        for consumer in self.clients.consumers:
+            if consumer.position != self.checker.of(consumer._key).end:
+                return "not read", consumer._key, consumer.position
+        return None
+
+    def ends(self, key: TopicPartition, replicas: tuple[int, ...]) -> list[object]:
+        ends: list[object] = []
+        for replica in replicas:
+            process = self.stage.brokers[replica].process
+            partition = None if process is None else process.partitions.get(key)
+            if partition is None:
+                ends.append((replica, None))
+            else:
+                log = partition.log
+                end = self.checker.of(key).end
+                ends.append((log.log_end_offset, log.high_watermark, end, end))
+                ends.append((end, end, end, end))
+        return ends
+
+    # --- what happens
+
+    def _some(self) -> Process | None:
+        processes = [b.process for b in self.stage.brokers.values() if b.process is not None]
+        return self.random.choice(processes) if processes else None
+
+    def _down_ms(self) -> float:
+        return self.random.choice((5.0, 50.0, 400.0, 1_500.0))
+
+    def kill(self) -> None:
+        process = self._some()
+        if process is not None:
+            self._kill(process.broker, loses=False)
+
+    def lose(self) -> None:
+        process = self._some()
+        if process is not None:
+            self._kill(process.broker, loses=True)
+
+    def kill_leader(self) -> None:
+        leaders = [
+            b
+            for b in self.stage.brokers.values()
+            if b.process is not None and any(p.is_leader for p in b.process.partitions.values())
+        ]
+        if leaders:
+            self._kill(self.random.choice(leaders), loses=self.random.random() < 0.5)
+
+    def _kill(self, broker: Broker, *, loses: bool) -> None:
+        """If that is not more than what Kafka promises to survive."""
+        self._forget_those_in_sync()
+        loses = loses and min(self.min_isrs) > 1
+        if loses and not self._may(broker, loses=True):
+            loses = False
+        if not self._may(broker, loses=loses):
+            return
+        broker.kill(loses=loses, down_ms=self._down_ms())
+        for key in self.clients.keys:
+            if key in broker.disks:
+                self._unclean[key].add(broker.id)
+                if loses:
+                    self._lossy[key].add(broker.id)
+
+    def _may(self, broker: Broker, *, loses: bool) -> bool:
+        floor = min(*self.min_isrs, self.replicas)
+        for key, unclean in self._unclean.items():
+            if (loses or self._lossy[key]) and len({*unclean, broker.id}) >= floor:
+                return False
+        return True
+
+    def _forget_those_in_sync(self) -> None:
+        """A broker that is in the ISR in a life after the one that ended has everything again."""
+        topic = self.stage.image.topic(TOPIC)
+        for key, unclean in self._unclean.items():
+            for broker_id in list(unclean):
+                registered = self.stage.image.brokers.get(broker_id)
+                told = None if topic is None else topic.partitions[key.partition]
+                if registered is None or told is None:
+                    continue
+                is_new_life = registered.incarnation_id == self.stage.brokers[broker_id].incarnation
+                if is_new_life and (broker_id in told.isr or broker_id not in told.replicas):
+                    unclean.discard(broker_id)
+                    self._lossy[key].discard(broker_id)
+
+    def shut_down(self) -> None:
+        process = self._some()
+        if process is not None:
+            process.shut_down()
+
+    def pause(self) -> None:
+        process = self._some()
+        if process is not None:
+            process.pause(self.random.choice((100.0, 700.0, 2_000.0)))
+
+    def cut(self) -> None:
+        """A broker loses another, all others, the controllers, or everybody; both ways or one."""
+        random, stage = self.random, self.stage
+        one = random.choice(sorted(stage.brokers))
+        others = random.choice(
+            (
+                [random.choice(sorted(stage.brokers))],
+                list(stage.brokers),
+                list(stage.raft.nodes),
+                [*stage.brokers, *stage.raft.nodes],
+            )
+        )
+        pairs = [(one, other) for other in others] if random.random() < 0.7 else []
+        if not pairs or random.random() < 0.6:
+            pairs += [(other, one) for other in others]
+        stage.note("is cut", one, pairs)
+        stage.raft.cut(pairs, random.choice((100.0, 800.0, 2_500.0)))
+
+    def crash_controller(self) -> None:
+        nodes = [node for node in self.stage.raft.nodes.values() if node.core is not None]
+        if nodes:
+            self.stage.raft.crash(self.random.choice(nodes))
+
+    def reassign(self) -> None:
+        self.clients.reassign(self.replicas)
+
+    def change_min_isr(self) -> None:
+        self.clients.change_min_isr(self.min_isrs)
+
+
+# --- running it
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where controllers find the bootstrap records of a formatted directory: with eligible leader replicas."""
+    directory = tmp_path_factory.mktemp("replication")
+    write_bootstrap(directory, bootstrap_records(), 1)
+    return directory
+
+
+def run(seed: int, place: Path) -> ReplicationLife:
+    """One life; if it fails, again with a trace, of which the end is shown."""
+    one = ReplicationLife(seed, place)
+    try:
+        one.run()
+    except Exception as error:
+        again = ReplicationLife(seed, place, keeps_trace=True)
+        with contextlib.suppress(Exception):
+            again.run()
+        assert again.stage.raft.trace is not None
+        told = "\n".join(line for line in again.stage.raft.trace if " sends " not in line)
+        raise Violation(f"{type(error).__name__}: {error}\n{_last_lines(told)}") from error
+    return one
+
+
+def _last_lines(text: str) -> str:
+    return "\n".join(text.splitlines()[-TRACE_LINES:])
+
+
+@pytest.mark.parametrize("chosen", seeds(SEEDS, BLOCKS), ids=str)
+def test_nothing_that_is_committed_is_lost(chosen: Any, place: Path) -> None:
+    done: list[tuple[int, int]] = []
+
+    def life(seed: int) -> None:
+        one = run(seed, place)
+        done.append((len(one.checker.acknowledged), one.checker.read))
+
+    simulate(chosen, life, "tests/simulation/test_replication_simulation.py")
+    if len(done) > 3:  # not where one seed is looked at again
+        assert min(sum(counts) for counts in zip(*done, strict=True)) > 10 * len(done), "something was done"
