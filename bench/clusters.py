@@ -113,7 +113,9 @@ def _serves(broker: ClusterNode, count: int) -> bool:
 def metadata_frame(topic: str | None = None) -> bytes:
     """Metadata of one topic, or of all."""
     topics = None if topic is None else [{"name": topic}]
-    return encode_request(METADATA, METADATA_VERSION, {"topics": topics}, client_id="bench")
+    return encode_request(
+        METADATA, METADATA_VERSION, {"topics": topics, "allow_auto_topic_creation": False}, client_id="bench"
+    )
 
 
 def partitions_of(broker: ClusterNode, topic: str | None = None) -> list[MetadataResponsePartition]:

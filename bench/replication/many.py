@@ -10,6 +10,7 @@ import os
 import signal
 import struct
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -218,11 +219,13 @@ class Patched:
         return self._frame
 
 
-def topic_id(node: ClusterNode, topic: str) -> str:
+def topic_id(node: ClusterNode, topic: str) -> uuid.UUID:
     with connection(node) as link:
         body = {"topics": [{"name": topic}]}
         payload = link.ask(encode_request(DESCRIBE_TOPICS, DESCRIBE_TOPICS_VERSION, body))
-    return str(decode_response(DESCRIBE_TOPICS, DESCRIBE_TOPICS_VERSION, payload)["topics"][0]["topic_id"])
+    return uuid.UUID(
+        decode_response(DESCRIBE_TOPICS, DESCRIBE_TOPICS_VERSION, payload)["topics"][0]["topic_id"]
+    )
 
 
 # ---- ours alone -----------------------------------------------------------------------------------------------------
