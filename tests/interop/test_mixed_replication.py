@@ -50,7 +50,7 @@ SETTINGS: dict[str, object] = {
 PATIENCE_S = 300.0
 POLL_S = 0.2
 # What is written for the copier, and for the words, each time that the load is to go on.
-NUMBERS = 400
+NUMBERS = 3_000
 LINES = 100
 # Java's producer retries nothing in this tool unless it is told to.
 PATIENT_PRODUCER = {"enable.idempotence": "true", "retries": "2147483647", "delivery.timeout.ms": "300000"}
