@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
             return run(options)
         return in_namespaces("tests.chaos.run", [*arguments, "--inside"])
     except NotPermitted as missing:
-        print(f"make chaos cannot run here: {missing}", file=sys.stderr)
+        print(f"make chaos cannot run here: {missing}\n`make chaos-links` needs no namespaces", file=sys.stderr)
         return 2
 
 

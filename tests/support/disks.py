@@ -1,7 +1,7 @@
-"""Disks of running nodes that a test can make hang or fail.
+"""Disks of running nodes that a test can make hang, fail, be full or slow.
 
     disk = Disk(node)                  # before the node is started
-    with disk.broken("fsync-hangs"):   # or fsync-fails, pwrite-hangs, pwrite-fails, pread-hangs, pread-fails
+    with disk.broken("fsync-hangs"):   # fsync, pwrite or pread that hangs, fails, is full, or is slow
         ...
 
 How it is done is in tests/support/broken_disk.
