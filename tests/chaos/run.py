@@ -37,6 +37,9 @@ SETTINGS = {
     "broker.session.timeout.ms": 6000,
     "broker.heartbeat.interval.ms": 1000,
     "replica.lag.time.max.ms": 6000,
+    # A connection through a cut is not told so: this is how soon it is given up.
+    "replica.socket.timeout.ms": 5000,
+    "controller.socket.timeout.ms": 5000,
 }
 
 
@@ -55,7 +58,9 @@ def main(arguments: Sequence[str]) -> int:
             return run(options)
         return in_namespaces("tests.chaos.run", [*arguments, "--inside"])
     except NotPermitted as missing:
-        print(f"make chaos cannot run here: {missing}\n`make chaos-links` needs no namespaces", file=sys.stderr)
+        print(
+            f"make chaos cannot run here: {missing}\n`make chaos-links` needs no namespaces", file=sys.stderr
+        )
         return 2
 
 
