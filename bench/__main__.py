@@ -1,9 +1,10 @@
 """`python -m bench [part ...]`: Apache Kafka and Ottla side by side; a table on stdout, JSON into bench/out/.
 
 Parts: produce fetch latency start partitions tools stalls commits load heartbeats settle
-classic-heartbeats classic-settle classic-many transactions quorum spark spark-scale (all of these, if none is
-named), and spark-100m, which takes 12 GB of disk and is run only by name. `--quick` for a coarse look in a fraction
-of the time, `--apache-partitions` to put Apache through the ten thousand partitions too.
+classic-heartbeats classic-settle classic-many transactions quorum replication spark spark-scale (all of these, if none
+is named), and spark-100m, which takes 12 GB of disk and is run only by name. `--quick` for a coarse look in a fraction
+of the time, `--apache-partitions` to put Apache through the ten thousand partitions too, `--only SECTION` (several
+times, if need be) for a section of `replication`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bench import (
     offsets,
     quorum,
     raw,
+    replication,
     spark,
     spark_scale,
     stalls,
@@ -51,6 +53,7 @@ PARTS: dict[str, Callable[..., None]] = {
     "classic-many": classic_groups.many,
     "transactions": transactions.transactions,
     "quorum": quorum.quorum,
+    "replication": replication.replication,
     "spark": spark.spark,
     "spark-scale": spark_scale.scale,
     "spark-100m": spark_scale.hundred_million,
@@ -66,6 +69,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds: a coarse look")
     parser.add_argument("--apache-partitions", action="store_true", help="Apache with 10,000 partitions too")
     parser.add_argument(
+        "--only",
+        action="append",
+        choices=list(replication.SECTIONS),
+        default=[],
+        metavar="section",
+        help=f"of replication: {' '.join(replication.SECTIONS)}",
+    )
+    parser.add_argument(
         "--dir", type=Path, help="where the brokers keep their data (default: a temporary one)"
     )
     options = parser.parse_args()
@@ -79,7 +90,11 @@ def main() -> None:
     )
     try:
         for name in options.parts or [part for part in PARTS if part not in ONLY_BY_NAME]:
-            more = {"with_apache": options.apache_partitions} if name == "partitions" else {}
+            more: dict[str, object] = {}
+            if name == "partitions":
+                more = {"with_apache": options.apache_partitions}
+            elif name == "replication":
+                more = {"only": options.only}
             try:
                 PARTS[name](report, where / name, quick=options.quick, **more)
             except (AssertionError, OSError, subprocess.SubprocessError) as error:

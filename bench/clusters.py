@@ -1,9 +1,12 @@
-"""Clusters under measurement: three controllers and three brokers apart, one replica, filled with partitions."""
+"""Clusters under measurement: three controllers and three brokers apart, one replica, filled with partitions.
+
+Those of three nodes with both roles and three replicas are in bench.replication.trio.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tests.interop.cluster import Cluster, ClusterNode
@@ -40,17 +43,30 @@ def cluster_of(kind: str, where: Path, settings: Mapping[str, object] | None = N
 
 def create_frame(topics: Iterable[str], partitions: int, first: int = 0) -> bytes:
     """CreateTopics with topics and their partitions spread over the brokers in turn, the same for both kinds."""
+    return placed_frame(
+        {
+            topic: [[BROKERS[(number + index) % len(BROKERS)]] for index in range(partitions)]
+            for number, topic in enumerate(topics, first)
+        }
+    )
+
+
+def placed_frame(
+    topics: Mapping[str, Sequence[Sequence[int]]], configs: Mapping[str, object] | None = None
+) -> bytes:
+    """CreateTopics with topics whose partitions have these replicas."""
     rows = [
         {
             "name": topic,
             "num_partitions": -1,
             "replication_factor": -1,
             "assignments": [
-                {"partition_index": index, "broker_ids": [BROKERS[(number + index) % len(BROKERS)]]}
-                for index in range(partitions)
+                {"partition_index": index, "broker_ids": list(replicas)}
+                for index, replicas in enumerate(partitions)
             ],
+            "configs": [{"name": name, "value": str(value)} for name, value in (configs or {}).items()],
         }
-        for number, topic in enumerate(topics, first)
+        for topic, partitions in topics.items()
     ]
     return encode_request(
         CREATE_TOPICS, CREATE_VERSION, {"topics": rows, "timeout": ANSWER_MS}, client_id="bench"
@@ -94,9 +110,21 @@ def _serves(broker: ClusterNode, count: int) -> bool:
     return len(leaders) == count and -1 not in leaders and leaders.count(broker.node_id) <= logs
 
 
-def partitions_of(broker: ClusterNode) -> list[MetadataResponsePartition]:
-    """Every partition, as this broker shows them."""
+def metadata_frame(topic: str | None = None) -> bytes:
+    """Metadata of one topic, or of all."""
+    topics = None if topic is None else [{"name": topic}]
+    return encode_request(
+        METADATA, METADATA_VERSION, {"topics": topics, "allow_auto_topic_creation": False}, client_id="bench"
+    )
+
+
+def partitions_of(broker: ClusterNode, topic: str | None = None) -> list[MetadataResponsePartition]:
+    """Every partition, or every one of a topic, as this broker shows them."""
     with connection(broker) as link:
-        payload = link.ask(encode_request(METADATA, METADATA_VERSION, {"topics": None}, client_id="bench"))
+        return partitions_in(link.ask(metadata_frame(topic)))
+
+
+def partitions_in(payload: bytes) -> list[MetadataResponsePartition]:
+    """The partitions in an answer to `metadata_frame`."""
     answer, _ = decode(MetadataResponse, payload, METADATA_VERSION, RESPONSE_HEADER_BYTES)
     return [partition for topic in answer.topics for partition in topic.partitions]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,16 +55,16 @@ RUNTIME_THREADS = ("C1 Compiler", "C2 Compiler", "Sweeper", "GC Thread", "G1 ", 
 
 @dataclass(frozen=True)
 class Cpu:
-    """On-CPU time of a process so far, in nanoseconds."""
+    """On-CPU time of processes so far, in nanoseconds."""
 
     total_ns: int
     runtime_ns: int
 
     @classmethod
-    def of(cls, pid: int) -> Cpu:
+    def of(cls, *pids: int) -> Cpu:
         """Of all living threads, and of those that are the Java runtime's own."""
         total = runtime = 0
-        for task in Path(f"/proc/{pid}/task").iterdir():
+        for task in (task for pid in pids for task in Path(f"/proc/{pid}/task").iterdir()):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 spent = int((task / "schedstat").read_text().split()[0])
                 total += spent
@@ -74,12 +74,15 @@ class Cpu:
 
 
 @contextlib.contextmanager
-def costs_of(server: ServerProcess, requests: int, bytes_moved: int) -> Iterator[list[Cost]]:
-    """What a block of so many requests costs the broker; the list has it when the block is over."""
+def costs_of(
+    servers: ServerProcess | Sequence[ServerProcess], requests: int, bytes_moved: int
+) -> Iterator[list[Cost]]:
+    """What a block of so many requests costs one broker or several together; the list has it when the block is over."""
     found: list[Cost] = []
-    before, began = Cpu.of(server.pid), time.perf_counter()
+    pids = [server.pid for server in ([servers] if isinstance(servers, ServerProcess) else servers)]
+    before, began = Cpu.of(*pids), time.perf_counter()
     yield found
-    seconds, after = time.perf_counter() - began, Cpu.of(server.pid)
+    seconds, after = time.perf_counter() - began, Cpu.of(*pids)
     cpu_s = (after.total_ns - before.total_ns) / 1e9
     runtime_s = (after.runtime_ns - before.runtime_ns) / 1e9
     found.append(Cost(requests, seconds, cpu_s, bytes_moved, runtime_s))
@@ -164,11 +167,17 @@ def connection(server: ServerProcess) -> Iterator[Connection]:
         link.close()
 
 
-def run_load(server: ServerProcess, frame: bytes, count: int, payload_bytes: int) -> Cost:
-    """Send the frame `count` times, five in flight; what it cost the broker."""
+def run_load(
+    server: ServerProcess,
+    frame: bytes,
+    count: int,
+    payload_bytes: int,
+    at_work: Sequence[ServerProcess] | None = None,
+) -> Cost:
+    """Send the frame `count` times, five in flight; what it cost the broker, or all that are `at_work` for it."""
     with connection(server) as link:
         link.pump(frame, min(50, count))
-        with costs_of(server, count, payload_bytes * count) as found:
+        with costs_of(at_work or server, count, payload_bytes * count) as found:
             link.pump(frame, count)
     return found[0]
 
