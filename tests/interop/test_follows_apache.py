@@ -131,7 +131,5 @@ def test_it_catches_up_after_it_was_killed(cluster: Cluster) -> None:
     for partition in range(PARTITIONS):
         segments = sorted((cluster[OTTLA].data_dir / f"{topic}-{partition}").glob("*.log"))
         for segment in segments:
-            printed = run_tool(
-                "kafka.tools.DumpLogSegments", "--deep-iteration", "--files", str(segment)
-            ).stdout
+            printed = run_tool("DumpLogSegments", "--deep-iteration", "--files", str(segment)).stdout
             assert "isvalid: false" not in printed
