@@ -1,0 +1,411 @@
+"""Which connections a follower has, and what becomes of them when leaders, addresses or their number change."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from ctypes import c_int32
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit.replication.fetcher_support import (
+    BROKER_EPOCH,
+    LEADER,
+    NODE,
+    TOPIC_ID,
+    Leader,
+    content,
+    follower,
+    registration,
+    write,
+)
+from tests.unit.storage.manager_support import eventually, run
+
+from ottla.config.broker import BrokerConfig
+from ottla.metadata.delta import Delta
+from ottla.metadata.image import ClusterImage
+from ottla.metadata.registrations import BrokerRegistration, Endpoint
+from ottla.model.clock import SystemClock
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition, random_uuid
+from ottla.model.java_hash import java_hash_code
+from ottla.model.pending import Pending
+from ottla.net.peers import Node
+from ottla.replication.fetcher_manager import ReplicaFetcherManager, fetcher_id, request_version
+from ottla.replication.partition import Partition
+from ottla.wire.messages.fetch import FetchRequest
+from ottla.wire.messages.list_offsets import ListOffsetsRequest
+
+OTHER = 3
+
+
+class Logs:
+    """The LogManager, as far as fetchers ask it."""
+
+    def __init__(self) -> None:
+        self.cut = 0
+        self.checkpoints = 0
+        self.may_finish = asyncio.Event()
+        self.may_finish.set()
+
+    @property
+    def has_truncations(self) -> bool:
+        return self.cut > 0
+
+    async def checkpoint_truncations(self) -> None:
+        await self.may_finish.wait()
+        self.cut = 0
+        self.checkpoints += 1
+
+
+class Network:
+    """Clients that hand every request to the leader it is addressed to, one turn of the loop later."""
+
+    def __init__(self, leaders: dict[int, Leader]) -> None:
+        self.leaders = leaders
+        self.clients: list[Client] = []
+        self.asked: list[tuple[Node, Any, int | None]] = []
+        self.errors: list[KafkaError] = []
+
+    def connect(self, fetcher: int) -> "Client":
+        self.clients.append(Client(self, fetcher))
+        return self.clients[-1]
+
+
+class Client:
+    def __init__(self, network: Network, fetcher: int) -> None:
+        self._network = network
+        self.fetcher = fetcher
+        self.closed = False
+        self.forgotten: list[int] = []
+
+    def ask(
+        self, to: Node, request: Any, *, timeout_ms: float | None = None, at_most: int | None = None
+    ) -> Pending[Any]:
+        network = self._network
+        network.asked.append((to, request, at_most))
+        answer: Pending[Any] = Pending()
+
+        def reply() -> None:
+            if network.errors:
+                answer.fail(network.errors.pop(0))
+            elif to.node_id in network.leaders:
+                answer.resolve(network.leaders[to.node_id].answer(request))
+
+        # As a leader without news does, it takes its time.
+        asyncio.get_running_loop().call_later(0.001, reply)
+        return answer
+
+    def forget(self, node_id: int) -> None:
+        self.forgotten.append(node_id)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def config(**settings: object) -> BrokerConfig:
+    return BrokerConfig.of(
+        {
+            "node.id": int(NODE),
+            "process.roles": "broker",
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": "9@127.0.0.1:1",
+            "log.dirs": "/nowhere",
+            "replica.fetch.backoff.ms": 1,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+    )
+
+
+def broker(node_id: int, port: int) -> BrokerRegistration:
+    return BrokerRegistration(
+        node_id,
+        BROKER_EPOCH,
+        random_uuid(),
+        {"PLAINTEXT": Endpoint("PLAINTEXT", "127.0.0.1", port)},
+        {},
+        fenced=False,
+    )
+
+
+class World:
+    """A manager, its network and its image."""
+
+    def __init__(self, leaders: dict[int, Leader]) -> None:
+        self.network = Network(leaders)
+        self.logs = Logs()
+        self.config = config()
+        self.manager = ReplicaFetcherManager(
+            NODE,
+            lambda: self.config,
+            lambda: BROKER_EPOCH,
+            self.logs,  # type: ignore[arg-type]
+            SystemClock(),
+            self.network.connect,
+        )
+
+    def brokers(self, *brokers: BrokerRegistration) -> None:
+        after = SimpleNamespace(brokers={each.id: each for each in brokers}, metadata_version=30)
+        before = self.manager.image
+        changed = frozenset(before.brokers) | frozenset(after.brokers)
+        self.manager.on_image(Delta(before, after, brokers=changed))  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def world(leaders: dict[int, Leader], *addresses: int) -> AsyncIterator[World]:
+    made = World(leaders)
+    made.brokers(*(broker(node_id, 9000 + node_id) for node_id in addresses or leaders))
+    try:
+        yield made
+    finally:
+        await made.manager.stop()
+
+
+def leading(dir: Path, partitions: int = 1, epoch: int = 0) -> Leader:
+    leader = Leader(dir, epoch)
+    for index in range(partitions):
+        write(leader.log(index), epoch, b"a", b"b")
+    return leader
+
+
+def caught_up(partition: Partition, leader: Leader) -> Callable[[], bool]:
+    log = leader.log(partition.topic_partition.partition)
+    return lambda: partition.log.log_end_offset == log.log_end_offset
+
+
+# -- names and versions
+
+
+@pytest.mark.parametrize("topic", ["orders", "abc", "", "Zürich", "polygenelubricants"])
+@pytest.mark.parametrize("partition", [0, 1, 7, 2**31 - 1])
+@pytest.mark.parametrize("fetchers", [1, 3, 4])
+def test_the_fetcher_of_a_partition_is_kafkas(topic: str, partition: int, fetchers: int) -> None:
+    code = c_int32(31 * java_hash_code(topic) + partition).value
+    assert (
+        fetcher_id(TopicPartition(topic, partition), fetchers)
+        == (0 if code == -(2**31) else abs(code)) % fetchers
+    )
+
+
+def test_a_known_place() -> None:
+    """31 * "orders".hashCode() is -1207109189 in 32 bits."""
+    assert java_hash_code("orders") == -1008770331
+    assert [fetcher_id(TopicPartition("orders", index), 4) for index in range(4)] == [1, 0, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("metadata_version", "fetch", "list_offsets"),
+    [
+        (30, 18, 11),
+        (29, 18, 11),
+        (28, 18, 10),
+        (27, 18, 10),
+        (26, 17, 10),
+        (24, 17, 9),
+        (20, 16, 8),
+        (7, 13, 7),
+    ],
+)
+def test_versions_are_those_of_the_metadata_version(
+    metadata_version: int, fetch: int, list_offsets: int
+) -> None:
+    asked = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]), ListOffsetsRequest(replica_id=1, topics=[])
+    assert [request_version(request, metadata_version) for request in asked] == [fetch, list_offsets]
+
+
+# -- following
+
+
+def test_a_partition_is_followed_at_its_leaders_address(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        async with world({LEADER: leader}) as here:
+            here.manager.follow([ours])
+            await eventually(caught_up(ours, leader))
+            assert content(ours.log) == content(leader.log())
+            to, _, version = here.network.asked[0]
+            assert (to, version) == (Node(LEADER, "127.0.0.1", 9002), 18)
+
+    run(test)
+
+
+def test_another_leader_is_followed_and_the_idle_fetcher_ends(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        next_leader = leading(tmp_path / "next")
+        write(next_leader.log(), 0, b"c")
+        next_leader.lead(1)
+        async with world({LEADER: leader, OTHER: next_leader}) as here:
+            here.manager.follow([ours])
+            await eventually(caught_up(ours, leader))
+            here.manager.unfollow([ours])
+            ours.become(registration(leader=OTHER, epoch=1))
+            here.manager.follow([ours])
+            here.manager.end_idle()
+            await eventually(caught_up(ours, next_leader))
+            await eventually(lambda: [client.closed for client in here.network.clients] == [True, False])
+
+    run(test)
+
+
+@pytest.mark.parametrize("leader", [-1, int(NODE)])
+def test_without_another_leader_nobody_is_asked(tmp_path: Path, leader: int) -> None:
+    async def test() -> None:
+        ours = follower(tmp_path / "ours")
+        async with world({LEADER: leading(tmp_path / "leader")}) as here:
+            ours.leader = leader
+            here.manager.follow([ours])
+            assert here.network.clients == []
+
+    run(test)
+
+
+def test_a_leader_that_is_not_registered_is_waited_for(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        async with world({LEADER: leader}, OTHER) as here:
+            here.manager.follow([ours])
+            await asyncio.sleep(0)
+            assert here.network.asked == []
+            here.brokers(broker(LEADER, 9999))
+            await eventually(caught_up(ours, leader))
+            assert here.network.asked[0][0].port == 9999
+
+    run(test)
+
+
+def test_a_broker_that_moves_is_asked_where_it_is(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        async with world({LEADER: leader}) as here:
+            here.manager.follow([ours])
+            await eventually(caught_up(ours, leader))
+            here.brokers(broker(LEADER, 9999))
+            assert here.network.clients[0].forgotten == [LEADER]
+            await eventually(lambda: here.network.asked[-1][0].port == 9999)
+
+    run(test)
+
+
+def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        async with world({LEADER: leader}) as here:
+            here.network.errors = [KafkaError(ErrorCode.NETWORK_EXCEPTION) for _ in range(3)]
+            here.manager.follow([ours])
+            await eventually(caught_up(ours, leader))
+            assert here.network.errors == []
+
+    run(test)
+
+
+def test_the_number_of_fetchers_may_change(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader = leading(tmp_path / "leader", 4)
+        ours = [follower(tmp_path / "ours", index=index) for index in range(4)]
+        async with world({LEADER: leader}) as here:
+            here.manager.follow(ours)
+            assert [client.fetcher for client in here.network.clients] == [0]
+            here.config = config(num_replica_fetchers=4)
+            here.manager.reconfigure()
+            assert sorted(client.fetcher for client in here.network.clients) == [0, 1, 2, 3]
+            for partition in ours:
+                await eventually(caught_up(partition, leader))
+            here.config = config(num_replica_fetchers=1)
+            here.manager.reconfigure()
+            await eventually(lambda: sum(not client.closed for client in here.network.clients) == 1)
+            for index in range(4):
+                write(leader.log(index), 0)
+            for partition in ours:
+                await eventually(caught_up(partition, leader))
+
+    run(test)
+
+
+def test_after_a_truncation_nothing_is_asked_before_it_is_on_the_disk(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        for _ in range(4):
+            write(ours.log, 0, b"a", b"b")
+        leader.lead(1)
+        ours.become(registration(epoch=1))
+        async with world({LEADER: leader}) as here:
+            here.logs.may_finish.clear()
+            ours._environment.truncated = lambda partition: setattr(here.logs, "cut", 1)  # type: ignore[method-assign]
+            here.manager.follow([ours])
+            await eventually(lambda: here.logs.cut == 1)
+            for _ in range(10):
+                await asyncio.sleep(0.001)
+            assert len(here.network.asked) == 1
+            here.logs.may_finish.set()
+            await eventually(lambda: len(here.network.asked) > 1)
+            assert here.logs.checkpoints == 1
+
+    run(test)
+
+
+def test_a_failed_disk_is_followed_no_more(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader = leading(tmp_path / "leader", 2)
+        good, bad = follower(tmp_path / "ours"), follower(tmp_path / "ours", index=1)
+        async with world({LEADER: leader}) as here:
+            here.manager.follow([good, bad])
+            await eventually(caught_up(bad, leader))
+            bad.log.failed = True
+            here.manager.failed_logs()
+            write(leader.log(1), 0)
+            write(leader.log(0), 0)
+            await eventually(caught_up(good, leader))
+            await eventually(lambda: (TOPIC_ID, 1) not in leader.session)
+            here.manager.follow([bad])
+            assert bad.log.log_end_offset == 2
+
+    run(test)
+
+
+def test_a_bug_in_the_middle_of_an_answer_is_not_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        async with world({LEADER: leader}) as here:
+            here.logs.cut = 1
+            real = here.logs.checkpoint_truncations
+
+            async def fails_once() -> None:
+                monkeypatch.setattr(here.logs, "checkpoint_truncations", real)
+                raise ZeroDivisionError("a bug")
+
+            monkeypatch.setattr(here.logs, "checkpoint_truncations", fails_once)
+            here.manager.follow([ours])
+            await eventually(lambda: here.logs.checkpoints > 0)
+            write(leader.log(), 0)
+            await eventually(caught_up(ours, leader))
+
+    run(test)
+
+
+def test_stopping_hangs_up(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        async with world({LEADER: leader}) as here:
+            here.manager.follow([ours])
+            await eventually(caught_up(ours, leader))
+            await here.manager.stop()
+            assert [client.closed for client in here.network.clients] == [True]
+            asked = len(here.network.asked)
+            here.manager.follow([ours])
+            await asyncio.sleep(0)
+            assert len(here.network.asked) == asked
+
+    run(test)
+
+
+def test_the_empty_image_knows_no_address() -> None:
+    async def test() -> None:
+        async with world({}) as here:
+            assert here.manager.address(ClusterImage(), 2) is None
+
+    run(test)
