@@ -242,9 +242,7 @@ def test_another_reader_of_a_session_begins_anew(world: World) -> None:
     world.append(partition)
     opened = answer(world, fetch_request(asked(0), session_epoch=0, max_wait_ms=0))
     session_id = opened.session_id
-    assert not partitions(
-        answer(world, fetch_request(session_id=session_id, session_epoch=1, max_wait_ms=0))
-    )
+    assert not partitions(answer(world, fetch_request(session_id=session_id, session_epoch=1, max_wait_ms=0)))
     as_follower = only(answer(world, follow(session_id=session_id, session_epoch=2, max_wait_ms=0)))
     assert as_follower.records
     assert (len(partition.watchers), len(partition.end_watchers)) == (0, 1)
