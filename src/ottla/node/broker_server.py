@@ -36,6 +36,7 @@ from ottla.node.broker_lifecycle import BrokerIdentity, BrokerLifecycleManager, 
 from ottla.node.coordinators import Coordinators, LoopScheduler
 from ottla.node.publisher import Publisher
 from ottla.node.shared_server import SharedServer
+from ottla.replication.alter_partition import AlterPartitionManager
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.replica_selector import ReplicaSelection, load_selector
@@ -122,6 +123,7 @@ class BrokerServer:
         self._stops: list[Callable[[], Awaitable[None]]] = [self._abandon_logs]
         self._loading = False
         self._interrupted = False
+        self._hosts = False
         self._hw_task: asyncio.Task[None] | None = None
         self._rest: asyncio.TimerHandle | None = None
         self.replicas: ReplicaManager
@@ -208,7 +210,14 @@ class BrokerServer:
             self._executor,
             self._replica_moved,
             lambda: self.config["replica.lag.time.max.ms"],
+            AlterPartitionManager(
+                self.node_id,
+                lambda: self.lifecycle.broker_epoch,
+                lambda request: self._channel.alter_partition(request, RequestContext(0)),
+            ),
         )
+        self._hosts = True
+        self.replicas.start()
         self._stops.append(self.replicas.stop)
         # From here on logs are written: a stop puts them on disk and says so.
         self._stops[self._stops.index(self._abandon_logs)] = self._stop_logs
@@ -412,6 +421,8 @@ class BrokerServer:
 
     def directory_failed(self, directory_id: Uuid | None) -> None:
         """A log directory is offline."""
+        if self._hosts:
+            self.replicas.dir_failed()
         if directory_id is not None and self.lifecycle.broker_epoch >= 0:
             self.lifecycle.directory_failed(directory_id)
 

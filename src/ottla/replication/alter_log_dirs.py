@@ -129,6 +129,7 @@ class ReplicaAlterLogDirs:
 
     async def _promote(self, partition: Partition, copy: Log) -> None:
         """Nothing has been awaited since the copy was found complete, so nothing was appended in between."""
+        copy.update_high_watermark(partition.log.high_watermark)  # what clients have seen stays visible
         partition.use_log(copy)
         try:
             await self._logs.promote_future(partition.topic_partition)

@@ -206,7 +206,6 @@ class Partition:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
-        self.log: Log
         self._environment = environment
         self._node_id = environment.node_id
         self.leader = -1
@@ -231,12 +230,13 @@ class Partition:
         self.on_role: Callable[[Partition], None] | None = None
         self._awaiting_high_watermark: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
         self.use_log(log)
-        self.config_changed()
 
     def use_log(self, log: Log) -> None:
-        """Be a replica of this log, and hear from it what no append or image tells."""
+        """What this replica has lies here: from the beginning, or since it was moved to another directory."""
         self.log = log
+        # Followers give up what their leader has given up, DeleteRecords waits for them, and sessions look at news only.
         log.on_moved = self._wake_watchers
+        self.config_changed()
 
     def config_changed(self) -> None:
         """Keep what the hot path needs of the topic's configuration."""
@@ -267,7 +267,7 @@ class Partition:
             self._proposed = None
         self.leader = registration.leader
         self.leader_epoch = registration.leader_epoch
-        self.is_leader = registration.leader == self._node_id
+        self.is_leader = registration.leader == self._node_id and not self.log.failed
         self.replicas = registration.replicas
         self.isr = registration.isr
         self.partition_epoch = registration.partition_epoch
@@ -288,7 +288,7 @@ class Partition:
         self._wake_watchers()
 
     def gone(self, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        """This replica is not hosted any more: whoever waits for it hears it now."""
+        """This replica is not hosted any more, or its disk has failed: whoever waits for it hears it now."""
         self.is_leader = False
         self.followers.clear()
         self._proposed = None
@@ -363,6 +363,8 @@ class Partition:
         commits: bool = True,
     ) -> AppendResult:
         """Append as leader and let the high watermark follow where it can, unless the caller flushes first."""
+        if not self.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == ACKS_ALL and not self.enough_in_sync:
             raise self._too_few_in_sync()
         log = self.log
@@ -544,13 +546,20 @@ class Partition:
             self._propose((*self.isr, replica))
 
     def check_isr(self) -> None:
-        """Propose an ISR without those who have not been caught up for replica.lag.time.max.ms."""
-        if not self.is_leader or self._proposed is not None or len(self.isr) <= 1:
+        """Propose an ISR without those who have not been caught up for replica.lag.time.max.ms.
+
+        Nor does the watermark wait for one outside of it any longer than that.
+        """
+        if not self.is_leader:
+            return
+        if self.log.high_watermark < self.log.log_end_offset:
+            self.maybe_advance_high_watermark()
+        if self._proposed is not None or len(self.isr) <= 1:
             return
         now_ms = self._environment.now_ms()
         stay = tuple(replica for replica in self.isr if self._is_in_sync(replica, now_ms))
         if len(stay) < len(self.isr):
-            log.info(
+            log.debug(
                 "%s: shrinking the ISR from %s to %s; high watermark %d, end offset %d",
                 self.topic_partition, list(self.isr), list(stay), self.log.high_watermark, self.log.log_end_offset,
             )  # fmt: skip
@@ -581,6 +590,14 @@ class Partition:
                 epoch = self.followers[replica].broker_epoch
             members.append((replica, NO_BROKER_EPOCH if epoch is None else epoch))
         return members
+
+    def is_proposed_in(self, leader_epoch: int, partition_epoch: int) -> bool:
+        """Is what was proposed in these epochs still waited for?"""
+        return (
+            self._proposed is not None
+            and leader_epoch == self.leader_epoch
+            and partition_epoch == self.partition_epoch
+        )
 
     def isr_answered(self, answer: ErrorCode | LeaderAndIsr) -> None:
         """What became of the proposal that is on its way."""
@@ -632,6 +649,10 @@ class Partition:
             if current_leader_epoch > self.leader_epoch:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
         return ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def leads_in(self, leader_epoch: int) -> bool:
+        """Does this replica lead, and has it since that epoch?"""
+        return self.is_leader and self.leader_epoch == leader_epoch
 
     def read_bound(self, read_committed: bool) -> int:
         """The offset before which a consumer may read."""

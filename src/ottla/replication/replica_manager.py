@@ -27,6 +27,7 @@ from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.model.tasks import spawn_restarting
 from ottla.model.time_slice import TimeSlice
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
+from ottla.replication.alter_partition import AlterPartitionManager
 from ottla.replication.partition import Partition, PartitionRead
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import is_out_of_files
@@ -83,10 +84,13 @@ class ReplicaManager:
         executor: Executor,
         on_moved: Callable[[Partition], None],
         lag_time_max_ms: Callable[[], int],
+        isr_changes: AlterPartitionManager,
     ) -> None:
         self._node_id = self.node_id = node_id
         self._clock = clock
         self.lag_time_max_ms = lag_time_max_ms
+        self._isr_changes = isr_changes
+        self._checking: asyncio.Task[None] | None = None
         self._logs = logs
         self._log_config = log_config
         # The same inner tables under the topic's name and its id: produce and fetch come with either.
@@ -221,7 +225,27 @@ class ReplicaManager:
         return broker.epoch
 
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
-        return False  # nobody to ask yet
+        return self._isr_changes.submit(
+            partition, partition.leader_epoch, partition.partition_epoch, isr, recovery
+        )
+
+    # ---- in-sync replicas ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Look now and then whether every in-sync replica still is."""
+        self._checking = spawn_restarting(self._check_isrs, name="checking ISRs", owner="replicas")
+
+    async def _check_isrs(self) -> None:
+        """Kafka's isr-expiration: a follower that lags leaves within one and a half times the time it has."""
+        while True:
+            await asyncio.sleep(self.lag_time_max_ms() / 2000)
+            await self.check_isrs()
+
+    async def check_isrs(self) -> None:
+        time_slice = TimeSlice()
+        for partition in [each for each in self.all_partitions() if each.followers]:
+            partition.check_isr()
+            await time_slice.yield_to_loop()
 
     # ---- following the image ------------------------------------------------------------------------------
 
@@ -411,9 +435,17 @@ class ReplicaManager:
             )
         await self._mover.move(partition, target)
 
+    def dir_failed(self) -> None:
+        """A log directory is offline: whoever waits for a partition in it hears it now."""
+        for partition in list(self.all_partitions()):
+            if partition.log.failed and partition.is_leader:
+                partition.gone(ErrorCode.KAFKA_STORAGE_ERROR)
+
     async def stop(self) -> None:
-        if self._hosting is not None:
-            self._hosting.cancel()
+        for task in (self._hosting, self._checking):
+            if task is not None:
+                task.cancel()
+        await self._isr_changes.stop()
         await self._mover.stop()
 
     # ---- watermarks ---------------------------------------------------------------------------------------

@@ -17,8 +17,13 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import KafkaError
 from ottla.model.ids import NodeId
 from ottla.replication import replica_manager
+from ottla.replication.alter_partition import AlterPartitionManager
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.storage.config import LogConfig
+
+
+async def unasked(request: object) -> Any:
+    raise AssertionError("no ISR changes here")
 
 
 def test_what_found_no_descriptor_is_hosted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +48,7 @@ def test_what_found_no_descriptor_is_hosted_later(tmp_path: Path, monkeypatch: p
                     executor,
                     print,
                     lambda: 30_000,
+                    AlterPartitionManager(NodeId(1), lambda: 1, unasked),
                 )
                 await replicas.apply(ImageBuilder(ClusterImage()).build(1, 1, NOW_MS)[1])
                 builder = ImageBuilder(ClusterImage())

@@ -365,6 +365,7 @@ class _Produce:
                 inspected = await unpacking.run(partial(partition.log.inspect, records, now_ms))
                 partition = self._leader(view, topic, index)
             now_ms = self._services.clock.now_ms()
+            leader_epoch = partition.leader_epoch
             result = partition.append(
                 records,
                 self._request.acks,
@@ -377,12 +378,17 @@ class _Produce:
             await commit(self._services, partition, now_ms)
         except KafkaError as error:
             return self._failed(topic, index, error)
+        if self._request.acks == ACKS_ALL and not partition.leads_in(leader_epoch):
+            # Where the high watermark is by now says nothing of these records: they may have been cut off.
+            return self._failed(topic, index, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         return self._appended(partition, index, result)
 
     # ---- the outcome of a partition -----------------------------------------------------------------------
 
     def _appended(self, partition: Partition, index: int, result: AppendResult) -> Outcome:
-        if self._request.acks == ACKS_ALL and partition.log.high_watermark <= result.last_offset:
+        if self._request.acks == ACKS_ALL and (
+            partition.log.high_watermark <= result.last_offset or not partition.enough_in_sync
+        ):
             self._waiting_for.append((partition, result.last_offset + 1))
         _, _, log_append_time_ms, log_start_offset, _, _ = result
         return (index, 0, result[0], log_append_time_ms, log_start_offset, _NO_RECORD_ERRORS, None, None)
@@ -504,7 +510,7 @@ class DelayedProduce:
 
     def _outcomes(self) -> Outcomes:
         """What is appended but was not committed has an error; its offsets stay in the answer, as in Kafka."""
-        uncommitted = {
+        uncommitted: dict[tuple[TopicKey, int], ErrorCode] = {
             (topic, partition.topic_partition.partition): code
             for (partition, _), code in zip(self._waiting_for, self._codes, strict=True)
             if code is not ErrorCode.NONE

@@ -25,6 +25,16 @@ class Waiting:
         self.settle = callback
 
 
+class Encoding(_Produce):
+    """Keeps what it is to answer."""
+
+    encoded: list[Outcomes]
+
+    def _encode(self, topics: Outcomes) -> bytes:
+        self.encoded.append(topics)
+        return b"answer"
+
+
 class World:
     """A DelayedProduce, its timer, and what was answered and closed."""
 
@@ -37,18 +47,14 @@ class World:
         services: Any = SimpleNamespace(replicas=replicas, loop=loop)
         connection: Any = SimpleNamespace(name="1.2.3.4:5", fail=self.closed.append)
         request: Any = SimpleNamespace(timeout_ms=5)
-        produce = _Produce(services, connection, request, 9, 0, 0)
-        produce._encode = self._encode  # type: ignore[method-assign]
+        produce = Encoding(services, connection, request, 9, 0, 0)
+        produce.encoded = self.encoded
         waiting_for: Any = [(partition, 6) for partition in waiting]
         self.deferred = DelayedProduce(produce, topics, waiting_for).start()
 
     def _call_later(self, delay: float, call: Callable[[], None]) -> Any:
         self.timers.append(call)
         return SimpleNamespace(cancel=self.timers.clear)
-
-    def _encode(self, topics: Outcomes) -> bytes:
-        self.encoded.append(topics)
-        return b"answer"
 
 
 def done(index: int) -> Any:
