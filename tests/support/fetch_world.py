@@ -40,6 +40,8 @@ class Replicas(ReplicaManager):
         self._image = ClusterImage()
         self.node_id = NodeId(NODE)
         self.clock_ms = NOW
+        # Brokers that have been registered anew.
+        self.lives: dict[int, int] = {}
         # Fenced, or in controlled shutdown.
         self.barred: set[int] = set()
         # The ISRs that were proposed, and of which partitions the answer has not come.
@@ -53,10 +55,10 @@ class Replicas(ReplicaManager):
         return 30_000
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        return BROKER_EPOCH
+        return self.lives.get(broker_id, BROKER_EPOCH)
 
     def registered_epoch(self, broker_id: int) -> int | None:
-        return None if broker_id in self.barred else BROKER_EPOCH
+        return None if broker_id in self.barred else self.broker_epoch(broker_id)
 
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         self.proposed.append((partition.topic_partition, list(isr)))
@@ -195,11 +197,13 @@ class World:
     # ---- fetches ------------------------------------------------------------------------------------------
 
     def fetch(self, request: FetchRequest, version: int = 17, by: Any = None) -> "bytes | Deferred":
-        frame = encode_request(request, version, 5, "client")
-        reply = handler.fetch(
+        reply = self.handle(encode_request(request, version, 5, "client"), version, by)
+        return reply if isinstance(reply, Deferred) else as_bytes(cast("Reply", reply))
+
+    def handle(self, frame: bytes, version: int, by: Any = None) -> Any:
+        return handler.fetch(
             self.services, by or self.connection, memoryview(frame), version, 5, 4, len(frame)
         )
-        return reply if isinstance(reply, Deferred) else as_bytes(cast("Reply", reply))
 
 
 def as_bytes(reply: Reply | None) -> bytes:

@@ -1,8 +1,8 @@
 """A session that looks only at partitions with news answers as one that looks at all of them, byte for byte.
 
 Two brokers live through the same random events: appends, followers that move the watermark, other leaders and ISRs,
-deletions and re-creations, deleted records, configurations, lost logs. One has sessions as they are, the other's look at
-every partition in every fetch and wake for every move. Whatever they answer, and when, has to be the same.
+deletions and re-creations, deleted records, configurations, lost logs. One has sessions as they are, the other's look
+at every partition in every fetch and wake for every move. Whatever they answer, and when, has to be the same.
 """
 
 import random
