@@ -5,7 +5,7 @@ matter here, and a follower fetches as ReplicaFetcherThread does. After every ev
 
 - what was acknowledged is at every member of the leader's maximal ISR and of the ISR that the controller has for this
   leader, has been at min.insync.replicas replicas, and is at whoever leads by the controller's word,
-- what a consumer could read is never another record later,
+- what a consumer could read has been at min.insync.replicas replicas, and is never another record later,
 - a leader's high watermark does not go back,
 - whoever waits for a commit is told once, and at the end everybody has been.
 """
@@ -102,6 +102,8 @@ class Broker:
         self.sessions = {}
         self.is_asking = self.proposing = False
         self.partition = Partition(TopicPartition("orders", 0), TOPIC_ID, self.log, self)
+        # It hosts nothing before it has read the metadata up to its own registration.
+        self.heard = len(self.world.controller.images) - 1
         self.partition.become(self.world.controller.images[self.heard][0])
 
     def truncate(self, offset: int) -> None:
@@ -231,16 +233,16 @@ class World:
         events: list[tuple[int, Callable[[], None]]] = [
             (6, self.write),
             (12, self.ask),
-            (12, self.serve_fetch),
+            (9, self.serve_fetch),
             (12, self.take_response),
             (6, self.serve_alter),
             (6, self.answer_alter),
-            (8, self.hear),
+            (5, self.hear),
             (3, self.check_isr),
             (2, self.pass_time),
-            (1, self.elect),
+            (3, self.elect),
             (1, self.lose_message),
-            (1, self.restart),
+            (3, self.restart),
         ]
         weights = [weight for weight, _ in events]
         self.random.choices([event for _, event in events], weights)[0]()
@@ -304,7 +306,7 @@ class World:
         except KafkaError as error:
             read = PartitionRead(wanted, error.code)
         # A twin that arrives once more, later.
-        if self.random.random() < 0.1:
+        if self.random.random() < 0.25:
             self.fetches.append(fetch)
         else:
             data = b"" if read.slice is None else bytes(read.slice.read())
@@ -429,9 +431,9 @@ class World:
         if high_watermark > before:
             self.watermarks[key] = high_watermark
             for offset, entry in enumerate(broker.content[:high_watermark]):
-                assert self.seen.setdefault(offset, entry) == entry, (
-                    f"offset {offset} was {self.seen[offset]}"
-                )
+                assert self.seen.setdefault(offset, entry) == entry, f"{offset} was {self.seen[offset]}"
+                held = self.held[entry[1]]
+                assert len(held) >= self.min_isr, f"{offset} is visible and was only at {held}"
 
     def heal(self) -> None:
         """No more faults: everybody comes to be in sync, and whoever waits is told."""
