@@ -21,24 +21,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.partition_world import PartitionWorld
-from tests.unit.storage.log_support import NOW, batches_of, open_log
+from tests.support.one_partition import ME, OTHERS, OnePartition
+from tests.unit.storage.log_support import NOW, batches_of
 
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.group.serde import GROUP_RECORDS
 from ottla.coordinator.runtime import CoordinatorContext, CoordinatorState
 from ottla.coordinator.shard import CoordinatorRecord
 from ottla.metadata.image import ClusterImage
-from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode
-from ottla.model.ids import NodeId, TopicPartition, Uuid
+from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
 from ottla.node.coordinators import Coordinators, PartitionLog
 from ottla.records.record import build_batch, read_records
-from ottla.replication.partition import FollowerSession, Partition
-from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
-from ottla.wire.fast.fetch import Wanted
 from ottla.wire.messages.groups.classic import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -52,9 +49,7 @@ SEEDS = 60
 STEPS = 200
 PLANTED_SEEDS = 40
 WHERE = TopicPartition("__consumer_offsets", 0)
-TOPIC_ID = Uuid(bytes(range(16)))
 GROUPS = ("a", "b", "c")
-ME, OTHERS = 1, (2, 3)
 NOTHING = (-1, "")
 # A coordinator's errors on which clients look for another one, or ask again.
 REFUSED = (
@@ -95,29 +90,22 @@ class Simulation:
 
     def __init__(self, rng: random.Random, dir: Path) -> None:
         self.rng = rng
-        self.environment = PartitionWorld(ME)
-        self.log = open_log(dir / "__consumer_offsets-0", LogConfig(segment_bytes=2_000))
-        self.partition = Partition(WHERE, TOPIC_ID, self.log, self.environment)
-        nothing: Any = None
-        self.replicas = ReplicaManager(
-            NodeId(ME), nothing, nothing, nothing, nothing, nothing, lambda: 30_000
-        )
-        self.replicas._topics[WHERE.topic] = self.replicas._topics[TOPIC_ID] = {0: self.partition}
-        self.partition.on_role = self.replicas._role_changed
+        self.world = OnePartition(dir / "__consumer_offsets-0", WHERE.topic, LogConfig(segment_bytes=2_000))
+        self.log, self.partition = self.world.log, self.world.partition
         self.threads = LateThreads()
         clock: Any = SimpleNamespace(now_ms=lambda: NOW, monotonic_ms=lambda: 0.0)
+        nothing: Any = None
         config = BrokerConfig.of(
             {"offsets.topic.num.partitions": "1", "group.coordinator.append.linger.ms": "0"}
         )
         self.coordinators = Coordinators(
-            self.replicas, self.threads, clock, lambda: config, ClusterImage, nothing
+            self.world.replicas, self.threads, clock, lambda: config, ClusterImage, nothing
         )
         self._loaded = self.coordinators.groups.loaded
         self.coordinators.groups.loaded = self.shard_loaded  # type: ignore[method-assign]
         self.epoch = 0
         # How much of our log, as it is now, each of the others has.
         self.ends = dict.fromkeys(OTHERS, 0)
-        self.sessions = {broker: FollowerSession(broker, 100 + broker, 0) for broker in OTHERS}
         self.counter = 0
         self.waiting: list[Pending[Any]] = []
         self.acknowledged: list[tuple[str, Committed]] = []
@@ -188,8 +176,7 @@ class Simulation:
         if self.partition.is_leader:
             for broker in OTHERS if everything else (self.rng.choice(OTHERS),):
                 self.ends[broker] = end if everything else self.rng.randint(self.ends[broker], end)
-                wanted = Wanted(TOPIC_ID, 0, self.epoch, self.ends[broker], -1, 0, 1 << 20)
-                self.partition.note_fetch(broker, wanted, self.sessions[broker], self.environment.now_ms())
+                self.world.fetched(self.ends[broker], brokers=(broker,))
         elif self.partition.leader in OTHERS:
             self.append_of_another()
 
@@ -236,19 +223,7 @@ class Simulation:
     def become(self, leader: int, epochs: int) -> None:
         ended = [pending for pending in self.waiting if not pending.done]
         self.epoch += epochs
-        self.partition.become(
-            PartitionRegistration(
-                (ME, *OTHERS),
-                (TOPIC_ID,) * 3,
-                (ME, *OTHERS),
-                (),
-                (),
-                leader=leader,
-                leader_recovery_state=0,
-                leader_epoch=self.epoch,
-                partition_epoch=self.epoch,
-            )
-        )
+        self.world.elect(leader, self.epoch)
         assert not self.coordinators.groups.partitions(), "a shard has outlived its leader epoch"
         assert all(pending.done for pending in ended), "somebody waits for a shard that is closed"
         self.waiting = []

@@ -10,20 +10,18 @@ from typing import Any
 
 import pytest
 from tests.interop.process import wait_until
-from tests.support.partition_world import PartitionWorld
+from tests.support.one_partition import OnePartition
 from tests.unit.node.test_group_offsets import Client
-from tests.unit.storage.log_support import NOW, batch, open_log
+from tests.unit.storage.log_support import NOW, batch
 
 from ottla.coordinator.group.context import FollowUp
 from ottla.coordinator.runtime import CoordinatorState
 from ottla.coordinator.shard import CoordinatorResult
-from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import TopicPartition, Uuid
 from ottla.model.pending import Pending
 from ottla.node import coordinators
 from ottla.node.coordinators import MAX_THREADS, LoopBackground, PartitionLog
-from ottla.replication.partition import ACKS_LEADER, Partition
+from ottla.replication.partition import ACKS_LEADER
 from ottla.storage.config import LogConfig
 from ottla.testing import Broker
 from ottla.wire.messages.groups.classic import (
@@ -31,8 +29,6 @@ from ottla.wire.messages.groups.classic import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
-
-TOPIC_ID = Uuid(bytes(range(16)))
 
 
 def asked(link: Client, group: str = "g") -> ErrorCode:
@@ -189,24 +185,17 @@ def test_what_was_found_out_and_cannot_be_written_fails_its_group(runtime: Runti
 # ---- a partition as a shard sees it ----------------------------------------------------------------------------
 
 
-def partition_led(dir: Path, isr: tuple[int, ...]) -> Partition:
+def partition_led(dir: Path, isr: tuple[int, ...]) -> OnePartition:
     """Of three replicas, two of which have to be in sync."""
-    log = open_log(dir, LogConfig(min_insync_replicas=2))
-    partition = Partition(TopicPartition("__consumer_offsets", 0), TOPIC_ID, log, PartitionWorld(1))
-    lead(partition, 5, isr)
-    return partition
-
-
-def lead(partition: Partition, epoch: int, isr: tuple[int, ...], leader: int = 1) -> None:
-    replicas, directories = (1, 2, 3), (TOPIC_ID,) * 3
-    partition.become(
-        PartitionRegistration(replicas, directories, isr, (), (), leader, 0, epoch, partition_epoch=epoch)
-    )
+    world = OnePartition(dir, "__consumer_offsets", LogConfig(min_insync_replicas=2))
+    world.elect(1, 5, isr)
+    return world
 
 
 def test_too_few_in_sync_refuse_transactions_and_leave_groups_uncommitted(tmp_path: Path) -> None:
     """As in Kafka, whose groups write with acks=1 and wait for the high watermark."""
-    partition = partition_led(tmp_path, (1,))
+    world = partition_led(tmp_path, (1,))
+    partition = world.partition
     with pytest.raises(KafkaError) as refused:
         PartitionLog(partition).append(batch(), NOW)
     assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
@@ -215,16 +204,17 @@ def test_too_few_in_sync_refuse_transactions_and_leave_groups_uncommitted(tmp_pa
     heard: list[ErrorCode] = []
     groups.when_committed(groups.append(batch(), NOW), heard.append)
     assert (partition.log.log_end_offset, partition.log.high_watermark, heard) == (1, 0, [])
-    lead(partition, 6, (1,))
+    world.elect(1, 6, (1,))
     assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
 @pytest.mark.parametrize("leader", [1, 2])
 def test_nothing_is_written_for_a_leader_epoch_that_is_over(tmp_path: Path, leader: int) -> None:
-    partition = partition_led(tmp_path, (1, 2, 3))
+    world = partition_led(tmp_path, (1, 2, 3))
+    partition = world.partition
     shard_log = PartitionLog(partition)
     end = shard_log.append(batch(), NOW)
-    lead(partition, 6, (1, 2, 3), leader)
+    world.elect(leader, 6)
     with pytest.raises(KafkaError) as refused:
         shard_log.append(batch(), NOW)
     assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -277,9 +277,8 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
 
 
 class _Deletion(NamedTuple):
-    """What a partition's low watermark has to reach."""
+    """What a partition's low watermark has to reach, and the answer that says so."""
 
-    partition: Partition
     offset: int
     result: DeleteRecordsPartitionResult
 
@@ -290,10 +289,12 @@ class DelayedDeleteRecords:
     def __init__(self, replicas: ReplicaManager, loop: asyncio.AbstractEventLoop) -> None:
         self._replicas = replicas
         self._loop = loop
-        self._waiting: list[_Deletion] = []
-        self._done: asyncio.Future[None] = loop.create_future()
+        self._waiting: dict[Partition, _Deletion] = {}
+        # Those of them at which something has happened since they were looked at.
+        self._news: dict[Partition, None] = {}
+        # Made when all have begun: before that nothing is finished.
+        self._done: asyncio.Future[None] | None = None
         self._look_later = guarded(self._look, name="looking at low watermarks", owner="delete records")
-        self._woken = False
 
     def begin(self, where: TopicPartition, offset: int) -> DeleteRecordsPartitionResult:
         """Move the leader's start; what has to wait for followers counts as timed out until they are there."""
@@ -308,15 +309,15 @@ class DelayedDeleteRecords:
         result.low_watermark = partition.remote_log_start_offsets()
         if result.low_watermark < required:
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
-            self._waiting.append(_Deletion(partition, required, result))
+            self._waiting[partition] = _Deletion(required, result)
             partition.watchers.add(self)
         return result
 
     async def finished(self, timeout_ms: int) -> None:
         """Return when nothing is waited for any more, or its time is up."""
-        self._look()
-        if self._done.done():
+        if not self._waiting:
             return
+        self._done = self._loop.create_future()
         late = self._loop.call_later(max(timeout_ms, 0) / 1000, self._finish)
         try:
             await self._done
@@ -324,29 +325,31 @@ class DelayedDeleteRecords:
             late.cancel()
 
     def stop(self) -> None:
-        for deletion in self._waiting:
-            deletion.partition.watchers.discard(self)
+        for partition in self._waiting:
+            partition.watchers.discard(self)
         self._waiting.clear()
 
     def progressed(self, partition: Partition) -> None:
-        if not self._woken and not self._done.done():
-            self._woken = True
+        if not self._news:
             self._loop.call_soon(self._look_later)
+        self._news[partition] = None
 
     def _look(self) -> None:
-        self._woken = False
-        self._waiting = [deletion for deletion in self._waiting if not self._is_settled(deletion)]
+        news, self._news = self._news, {}
+        for partition in news:
+            deletion = self._waiting.get(partition)
+            if deletion is not None and self._is_settled(partition, deletion):
+                del self._waiting[partition]
+                partition.watchers.discard(self)
         if not self._waiting:
             self._finish()
 
-    def _is_settled(self, deletion: _Deletion) -> bool:
-        partition, required, result = deletion
+    def _is_settled(self, partition: Partition, deletion: _Deletion) -> bool:
         error = self._why_lost(partition)
         low_watermark = INVALID_LOW_WATERMARK if error else partition.remote_log_start_offsets()
-        if not error and low_watermark < required:
+        if not error and low_watermark < deletion.offset:
             return False
-        result.error_code, result.low_watermark = error, low_watermark
-        partition.watchers.discard(self)
+        deletion.result.error_code, deletion.result.low_watermark = error, low_watermark
         return True
 
     def _why_lost(self, partition: Partition) -> ErrorCode:
@@ -363,7 +366,7 @@ class DelayedDeleteRecords:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # deleted, and made anew
 
     def _finish(self) -> None:
-        if not self._done.done():
+        if self._done is not None and not self._done.done():
             self._done.set_result(None)
 
 

@@ -9,17 +9,13 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
-from tests.support.partition_world import PartitionWorld
-from tests.unit.storage.log_support import NOW, batch, open_log
+from tests.support.one_partition import TOPIC_ID, OnePartition
+from tests.unit.storage.log_support import NOW, batch
 
-from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode
-from ottla.model.ids import NodeId, TopicPartition, Uuid
-from ottla.replication.partition import FollowerSession, Partition
-from ottla.replication.replica_manager import ReplicaManager
+from ottla.model.ids import TopicPartition
 from ottla.server.handlers.logs import delete_records, list_offsets, offset_for_leader_epoch
 from ottla.storage.config import LogConfig
-from ottla.wire.fast.fetch import Wanted
 from ottla.wire.messages.admin.topics import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -38,7 +34,7 @@ from ottla.wire.messages.list_offsets import (
 )
 
 T = TypeVar("T")
-TOPIC, TOPIC_ID = "orders", Uuid(bytes(range(16)))
+TOPIC = "orders"
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 CONSUMER, DEBUGGING, FOLLOWER = -1, -2, 2
 NONE = ErrorCode.NONE
@@ -46,44 +42,17 @@ NOT_AVAILABLE = ErrorCode.OFFSET_NOT_AVAILABLE
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-class World:
-    """Node 1 with one partition of three replicas; 2 and 3 fetch when the test says so."""
+class World(OnePartition):
+    """Node 1 leads in epoch 5; 2 and 3 fetch when the test says so."""
 
-    def __init__(self, dir: Path, *, min_isr: int = 1) -> None:
-        self.environment = PartitionWorld(1)
-        log = open_log(dir, LogConfig(min_insync_replicas=min_isr))
-        self.partition = Partition(TopicPartition(TOPIC, 0), TOPIC_ID, log, self.environment)
-        nothing: Any = None
-        self.replicas = ReplicaManager(NodeId(1), nothing, nothing, nothing, nothing, nothing, lambda: 30_000)
-        self.replicas._topics[TOPIC] = self.replicas._topics[TOPIC_ID] = {0: self.partition}
-        self.sessions = {broker: FollowerSession(broker, 100 + broker, 0) for broker in (2, 3)}
+    def __init__(self, dir: Path) -> None:
+        super().__init__(dir, TOPIC)
         self.searching: Callable[[], None] = lambda: None
         self.elect(1, 5)
-
-    def elect(self, leader: int, epoch: int) -> None:
-        self.partition.become(
-            PartitionRegistration(
-                (1, 2, 3),
-                (TOPIC_ID,) * 3,
-                (1, 2, 3),
-                (),
-                (),
-                leader=leader,
-                leader_recovery_state=0,
-                leader_epoch=epoch,
-                partition_epoch=epoch,
-            )
-        )
 
     def write(self, *timestamps: int) -> None:
         for timestamp in timestamps:
             self.partition.append(batch(b"x", timestamp=timestamp), 1, NOW)
-
-    def fetched(self, offset: int, log_start: int = 0, brokers: tuple[int, ...] = (2, 3)) -> None:
-        """Followers have everything below an offset, and their logs begin at another."""
-        for broker in brokers:
-            wanted = Wanted(TOPIC_ID, 0, self.partition.leader_epoch, offset, -1, log_start, 1 << 20)
-            self.partition.note_fetch(broker, wanted, self.sessions[broker], self.environment.now_ms())
 
     # ---- asking -------------------------------------------------------------------------------------------
 
