@@ -4,8 +4,8 @@ Several partitions and more brokers than replicas; every change is seen before a
 follows the records of one partition, this one follows the rules:
 
 - who leads is a replica in the ISR, is up and has its directory; nobody is in an ISR who is not up;
-- a new leader was in the ISR, or in the ELR if all of that have gone; or it was the last one, with nobody else left; or the
-  topic permits unclean elections, or somebody has asked for one: then it says that it recovers, alone in its ISR;
+- a new leader was in the ISR, or in the ELR if all of that have gone; or it was the last one, with nobody else left; or
+  the topic permits unclean elections, or somebody has asked for one: then it says that it recovers, alone in its ISR;
 - a broker that comes back is in no ISR, and in no ELR if its last life did not end with a clean shutdown;
 - epochs only grow, and the leader epoch with every change of the leader;
 - AlterPartition is answered as Kafka answers it, and what is refused changes nothing.
