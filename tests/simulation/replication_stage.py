@@ -411,9 +411,14 @@ class Process:
         cuts = stage.raft.cuts
         if node.process is not None and (ours, node.id) not in cuts and (node.id, ours) not in cuts:
             image = node.process.publisher.image
-            if image.offset > self.image.offset:
+            if image.offset > self.image.offset and self._is_in(image):
                 self._apply(image)
         self.after(4 + stage.weather.delay_ms(), self._follow_metadata)
+
+    def _is_in(self, image: ClusterImage) -> bool:
+        """A broker acts on no image that is older than its registration: there it may be what it was in another life."""
+        registered = image.brokers.get(self.broker.id)
+        return registered is not None and 0 <= self.epoch <= registered.epoch
 
     def _apply(self, image: ClusterImage) -> None:
         before, self.image = self.image, image
