@@ -83,6 +83,7 @@ class ReplicationChecker:
 
     def look_at(self, process: Process) -> None:
         """Something has happened to this process."""
+        self.look_at_image()
         broker_id = process.broker.id
         for key, partition in process.partitions.items():
             log = partition.log
@@ -103,7 +104,6 @@ class ReplicationChecker:
                 self._check(process, key, log)
                 if before is None or before[2:] != state[2:]:
                     self._check_candidates(key)
-        self.look_at_image()
 
     def _check(self, process: Process, key: TopicPartition, log: MemoryLog) -> None:
         committed, high_watermark = self.of(key), log.high_watermark

@@ -13,7 +13,7 @@ broker may be paused: nothing reaches it, and when it goes on everything does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -243,6 +243,25 @@ class Broker:
         self.stage.after(down_ms, self.start)
 
 
+class InOrder(set[Any]):
+    """A set that is gone through in the order in which its elements came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ordered: dict[Any, None] = {}
+
+    def add(self, element: Any) -> None:
+        super().add(element)
+        self._ordered[element] = None
+
+    def discard(self, element: Any) -> None:
+        super().discard(element)
+        self._ordered.pop(element, None)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._ordered)
+
+
 class ProcessTime:
     """The Scheduler of a process."""
 
@@ -456,6 +475,8 @@ class Process:
             disk = self.broker.disks.get(key) or LogDisk()
             log = MemoryLog.load(key, topic.id, self.log_config(topic.name), disk, self.now_ms())
             self.partitions[key] = self.by_id[topic.id, index] = partition = Partition(key, topic.id, log, self)
+            # A set of objects has another order in every run.
+            partition.watchers, partition.end_watchers = InOrder(), InOrder()
         partition.become(told)
         if self.stage.traces:
             self.stage.note("hears", self.broker.id, f"{key} {told.leader}@{told.leader_epoch} isr {told.isr} elr {told.elr}")
