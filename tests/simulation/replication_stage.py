@@ -210,9 +210,7 @@ class Broker:
         for key, partition in process.partitions.items():
             log = partition.log
             assert isinstance(log, MemoryLog)
-            agreed = self.stage.checker.agree(key, log)
             disk = log.lost(kept, random.random() < 0.5) if loses else log.killed()
-            disk.agreed = min(agreed, disk.end)
             self.disks[key] = disk
         self.has_lost |= loses
         self.stage.note("loses power" if loses else "is killed", self.id, f"down for {down_ms} ms")
@@ -228,8 +226,7 @@ class Broker:
             if not log.failed:
                 log.flush(now_ms=self.now_ms())
                 log.checkpoint()
-            self.disks[key] = disk = log.killed()
-            disk.agreed = min(self.stage.checker.agree(key, log), disk.end)
+            self.disks[key] = log.killed()
         self.clean_epoch = process.epoch
         self.stage.note("stops", self.id, f"cleanly in epoch {process.epoch}")
         self._end(self.stage.random.choice((20.0, 300.0, 1_500.0)))
