@@ -124,6 +124,7 @@ class BrokerServer:
         self._stops: list[Callable[[], Awaitable[None]]] = [self._abandon_logs]
         self._loading = False
         self._interrupted = False
+        self._hosts = False
         self._hw_task: asyncio.Task[None] | None = None
         self._rest: asyncio.TimerHandle | None = None
         self.replicas: ReplicaManager
@@ -217,6 +218,7 @@ class BrokerServer:
                 lambda request: self._channel.alter_partition(request, RequestContext(0)),
             ),
         )
+        self._hosts = True
         self.replicas.start()
         self._stops.append(self.replicas.stop)
         self.fetchers = self.replicas.fetchers = ReplicaFetcherManager(

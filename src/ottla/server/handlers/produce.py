@@ -510,7 +510,7 @@ class DelayedProduce:
 
     def _outcomes(self) -> Outcomes:
         """What is appended but was not committed has an error; its offsets stay in the answer, as in Kafka."""
-        uncommitted = {
+        uncommitted: dict[tuple[TopicKey, int], ErrorCode] = {
             (topic, partition.topic_partition.partition): code
             for (partition, _), code in zip(self._waiting_for, self._codes, strict=True)
             if code is not ErrorCode.NONE
