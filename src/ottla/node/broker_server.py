@@ -61,6 +61,8 @@ from ottla.wire.messages.producers import AllocateProducerIdsRequest
 log = logging.getLogger("ottla.node")
 
 OWNER = "node"
+# The first that tells the controller of which life each member of an ISR is (KIP-903).
+ALTER_PARTITION_VERSION = 3
 # Long enough for whoever waited for the node to be served first.
 LOAD_REST_AFTER_S = 0.5
 
@@ -215,7 +217,9 @@ class BrokerServer:
             AlterPartitionManager(
                 self.node_id,
                 lambda: self.lifecycle.broker_epoch,
-                lambda request: self._channel.alter_partition(request, RequestContext(0)),
+                lambda request: self._channel.alter_partition(
+                    request, RequestContext(ALTER_PARTITION_VERSION)
+                ),
             ),
         )
         self._hosts = True

@@ -100,8 +100,6 @@ class AlterPartitionManager:
             data = AlterPartitionRequestPartitionData(
                 partition_index=partition.topic_partition.partition,
                 leader_epoch=proposal.leader_epoch,
-                # The version that the controller serves decides which of the two is written.
-                new_isr=[replica for replica, _ in proposal.isr],
                 new_isr_with_epochs=[
                     BrokerState(broker_id=replica, broker_epoch=epoch) for replica, epoch in proposal.isr
                 ],

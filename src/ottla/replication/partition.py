@@ -671,26 +671,24 @@ class Partition:
         consumer of this replica has seen it (KIP-392).
         """
         own = self.log
-        before = own.high_watermark, own.log_start_offset
-        if high_watermark > own.high_watermark:
+        before = own.high_watermark
+        if high_watermark > before:
             own.update_high_watermark(high_watermark)
         start = min(log_start_offset, own.high_watermark)
         if start > own.log_start_offset:
             own.maybe_increment_log_start_offset(start, "the leader's log start offset")
-        if before != (own.high_watermark, own.log_start_offset):
+        if own.high_watermark != before:
             self._wake_watchers()
 
     def truncate_to(self, offset: int) -> None:
         """Give up what the leader does not have."""
         if self.log.truncate_to(offset, self._environment.now_ms()):
             self._environment.truncated(self)
-            self._wake_watchers()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Give up everything and go on at an offset."""
         self.log.truncate_fully_and_start_at(offset, self._environment.now_ms())
         self._environment.truncated(self)
-        self._wake_watchers()
 
     # ---- asking -------------------------------------------------------------------------------------------
 
