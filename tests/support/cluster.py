@@ -47,6 +47,8 @@ ONE_REPLICA = {
 class ClusterNode(OttlaNode):
     """One process of a cluster."""
 
+    start_timeout_s = PATIENCE_S
+
     def __init__(self, data_dir: Path, node_id: int, role: str, settings: Mapping[str, object]) -> None:
         super().__init__(data_dir, settings)
         self.node_id = node_id

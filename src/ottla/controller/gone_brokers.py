@@ -2,9 +2,9 @@
 
 Kafka fences a broker that has not been heard from for broker.session.timeout.ms. If its process has ended, the
 controller can know at once: the connection by which its heartbeats came ends, and its listener refuses connections.
-Only both together count, and only if no heartbeat comes meanwhile; silence, a time-out or an unreachable host may be the
-network, and a session is there for that. A controller that has just become active has heard from nobody, and looks at
-every broker that is not fenced: the one that died with the last controller is among them.
+Only both together count, and only if no heartbeat comes meanwhile; silence, a time-out or an unreachable host may be
+the network, and a session is there for that. A controller that has just become active has heard from nobody, and looks
+at every broker that is not fenced: the one that died with the last controller is among them.
 
 Whoever is fenced by mistake (a proxy refuses in its place) is let in again by its next heartbeat.
 ottla.fence.refused.brokers.enable=false leaves everything to the session.
@@ -148,7 +148,8 @@ class GoneBrokers:
             return
         if fenced:
             logger.warning(
-                "broker %d is gone: its connection has ended and its listener refuses; it is fenced", broker_id
+                "broker %d is gone: its connection has ended and its listener refuses; it is fenced",
+                broker_id,
             )
 
 

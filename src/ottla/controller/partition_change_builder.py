@@ -138,7 +138,7 @@ class PartitionChangeBuilder:
         last = self.partition.last_known_elr
         if not self._elr_enabled or self._elr or self.isr or len(last) != 1:
             return False
-        return self._acceptable_leader(last[0])
+        return last[0] in self.replicas and self._acceptable_leader(last[0])
 
     def _bump_epoch_for_removed_replicas(self, record: PartitionChangeRecord) -> None:
         """A replica that is taken away must notice: a new leader epoch fences its fetches."""
@@ -174,7 +174,10 @@ class PartitionChangeBuilder:
         self._elr = [
             replica
             for replica in candidates
-            if replica not in self.isr and replica not in self.unclean_shutdown_replicas
+            if replica not in self.isr
+            and replica not in self.unclean_shutdown_replicas
+            # Whoever a move has left out deletes its log: it would only stand in the way of those who may lead.
+            and replica in self.replicas
         ]
 
     def _record_elr(self, record: PartitionChangeRecord) -> None:

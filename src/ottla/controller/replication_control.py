@@ -120,15 +120,20 @@ def _isr_error(
         return ErrorCode.INVALID_REQUEST
     if recovering and partition.leader_recovery_state == LeaderRecoveryState.RECOVERED:
         return ErrorCode.INVALID_REQUEST
-    if not all(_eligible(rules, member) for member in isr):
+    if not all(_eligible(rules, partition, member) for member in isr):
         return ErrorCode.INELIGIBLE_REPLICA
     return None
 
 
-def _eligible(rules: ClusterRules, member: m.BrokerState) -> bool:
-    """Only a broker that is up, in the life the leader knows, may join an ISR."""
+def _eligible(rules: ClusterRules, partition: PartitionRegistration, member: m.BrokerState) -> bool:
+    """Only a broker that is up, in the life the leader knows, may join an ISR.
+
+    And only with a directory: a fetch that was under way when that failed would bring the replica back. Kafka takes it.
+    """
     broker = rules.image.brokers.get(member.broker_id)
     if broker is None or not broker.active:
+        return False
+    if not broker.has_online_directory(partition.directory(member.broker_id)):
         return False
     return member.broker_epoch in (-1, broker.epoch)
 
@@ -390,7 +395,8 @@ def _cancel(
                 f"Unable to revert partition assignment for {topic.name}:{number} because it would require an "
                 "unclean leader election.",
             )
-        isr = [replicas[0]]
+        # With ELR, who is eligible stays so, and if need be an unclean election says what it is. Kafka takes the first.
+        isr = [] if rules.image.elr_enabled else [replicas[0]]
     change = rules.allowing_unclean(rules.change(topic, number, partition), topic)
     change.isr, change.replicas, change.removing, change.adding = isr, replicas, (), ()
     return change.build()

@@ -15,7 +15,7 @@ from ottla.controller.controller import Controller
 from ottla.controller.result import ControllerResult, RequestContext
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage, image_records
 from ottla.metadata.loader import MetadataLoader, MetadataPublisher
-from ottla.metadata.records import FeatureLevelRecord, NoOpRecord
+from ottla.metadata.records import NO_LEADER, FeatureLevelRecord, NoOpRecord
 from ottla.metadata.serde import read_record_batch
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import random_uuid
@@ -25,6 +25,7 @@ from ottla.wire.messages.admin import cluster as f
 from ottla.wire.messages.admin import configs as c
 from ottla.wire.messages.admin import topics as t
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
+from ottla.wire.messages.nodes import replication
 from ottla.wire.messages.nodes.replication import ElectLeadersRequest
 from ottla.wire.messages.producers import AllocateProducerIdsRequest
 
@@ -429,3 +430,90 @@ def test_the_version_of_the_quorum_is_tried_before_it_is_raised(directory: Path)
         assert (answer.error_code, answer.error_message) == (0, None)
 
     run(directory, work)
+
+
+async def led_by_one_of_two(controller: Controller) -> None:
+    """Brokers 1 and 2 have partition t-0; 2 has fallen behind and 1 is gone."""
+    epochs = {}
+    for broker_id in (1, 2):
+        answer = await controller.register_broker(registration(broker_id, random_uuid()), CONTEXT)
+        epochs[broker_id] = answer.broker_epoch
+        await heartbeat_of(controller, broker_id)
+    assignment = t.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
+    topic = t.CreatableTopic(
+        name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment], configs=[]
+    )
+    created = await controller.create_topics(t.CreateTopicsRequest(topics=[topic]), CONTEXT)
+    asked = replication.AlterPartitionRequestPartitionData(
+        partition_index=0,
+        leader_epoch=0,
+        partition_epoch=0,
+        new_isr_with_epochs=[replication.BrokerState(broker_id=1, broker_epoch=epochs[1])],
+    )
+    data = replication.AlterPartitionRequestTopicData(topic_id=created.topics[0].topic_id, partitions=[asked])
+    request = replication.AlterPartitionRequest(broker_id=1, broker_epoch=epochs[1], topics=[data])
+    await controller.alter_partition(request, RequestContext(3))
+    heard_ms = controller.last_heard_ms(1, epochs[1])
+    assert heard_ms is not None
+    assert await controller.fence_gone(1, epochs[1], heard_ms)
+    assert leader(controller) == NO_LEADER
+
+
+def leader(controller: Controller) -> int:
+    return controller.image.topics_by_name["t"].partitions[0].leader
+
+
+def permission(name: str, resource: tuple[int, str]) -> c.IncrementalAlterConfigsRequest:
+    entry = c.IncrementalAlterableConfig(name=name, config_operation=0, value="true")
+    change = c.IncrementalAlterConfigsResource(
+        resource_type=resource[0], resource_name=resource[1], configs=[entry]
+    )
+    return c.IncrementalAlterConfigsRequest(resources=[change], validate_only=False)
+
+
+@pytest.mark.parametrize("resource", [(2, "t"), (4, "")], ids=["topic", "cluster"])
+def test_whoever_permits_unclean_elections_has_one_at_once(
+    directory: Path, resource: tuple[int, str]
+) -> None:
+    async def work(controller: Controller) -> None:
+        await led_by_one_of_two(controller)
+        await controller.tick()
+        assert leader(controller) == NO_LEADER
+        request = permission("unclean.leader.election.enable", resource)
+        await controller.incremental_alter_configs(request, CONTEXT)
+        async with asyncio.timeout(60):
+            while leader(controller) == NO_LEADER:
+                await asyncio.sleep(0)
+        assert leader(controller) == 2
+
+    run(directory, work)
+
+
+def test_partitions_without_a_leader_are_looked_at_from_time_to_time(directory: Path) -> None:
+    """unclean.leader.election.interval.ms: a permission may also come where nobody was asked, from a file."""
+    clock = ManualClock(1_000_000)
+
+    async def work(controller: Controller) -> None:
+        await led_by_one_of_two(controller)
+        clock.advance(299_999)
+        await heartbeat_of(controller, 2)
+        permitted = settings(unclean_leader_election_enable="true", log_dirs=str(directory))
+        controller.settings = permitted
+        await controller.tick()
+        assert leader(controller) == NO_LEADER
+        clock.advance(1)
+        await controller.tick()
+        assert leader(controller) == 2
+
+    run(directory, work, clock=clock)
+
+
+async def heartbeat_of(controller: Controller, broker_id: int) -> None:
+    request = lifecycle.BrokerHeartbeatRequest(
+        broker_id=broker_id,
+        broker_epoch=controller.image.brokers[broker_id].epoch,
+        current_metadata_offset=controller.image.offset,
+        want_fence=False,
+        want_shut_down=False,
+    )
+    assert (await controller.broker_heartbeat(request, CONTEXT)).error_code == 0

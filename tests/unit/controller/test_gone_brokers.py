@@ -50,7 +50,7 @@ class NotedController:
 
     def __init__(self, known: ClusterImage) -> None:
         self.image = known
-        self.heard: dict[int, float] = {broker_id: 7.0 for broker_id in known.brokers}
+        self.heard: dict[int, float] = dict.fromkeys(known.brokers, 7.0)
         self.fenced: list[tuple[int, int, float]] = []
         self.refusal: KafkaError | None = None
 
