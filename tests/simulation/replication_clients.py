@@ -255,14 +255,17 @@ class Consumer:
         self._key = key
         self._any_replica = any_replica
         self._asks_leader = True
+        # Metadata of an older epoch than it knows is refused by every client (KIP-320).
+        self._leader_epoch = 0
         self.position = 0
 
     def act(self) -> None:
         found = self._clients.leader_of(self._key)
-        if found is None:
-            self._stage.after(100, self.act)
+        if found is None or found[1].leader_epoch < self._leader_epoch:
+            self._stage.after(50, self.act)
             return
         broker, told, topic_id = found
+        self._leader_epoch = told.leader_epoch
         if self._any_replica:
             broker = self._stage.brokers[self._clients.random.choice(told.replicas)]
         self._asks_leader = broker.id == told.leader
@@ -284,6 +287,7 @@ class Consumer:
             for view in iter_batches(found.records):
                 self._clients.checker.consumed(self._key, bytes(view.buf[view.pos : view.end]))
                 self.position = view.next_offset
+                self._leader_epoch = max(self._leader_epoch, view.partition_leader_epoch)
 
 
 def _serve_consumer(process: Process, wanted: Any, reply: Callable[[Any], None]) -> None:

@@ -47,10 +47,12 @@ HEARTBEAT_MS = 200
 LAG_TIME_MAX_MS = 600
 # What is waited for the answer of a controller, of a leader to a fetch, and of a broker to a client.
 REQUEST_MS = 400
-FETCH_MS = 500
+FETCH_MS = 700
 # A controlled shutdown that takes longer goes on without the controller.
 SHUTDOWN_MS = 2_000
 FETCHES = FetcherSettings(backoff_ms=60, wait_max_ms=120, response_max_bytes=2_000, max_bytes=600)
+# A follower that waits for long hears late of what is committed.
+LONG_WAITS = FETCHES._replace(wait_max_ms=500)
 
 
 class BrokerWeather(Weather):
@@ -60,6 +62,7 @@ class BrokerWeather(Weather):
         super().__init__(random)
         self.is_storm = False
         self.latency_ms = random.choice((4.0, 4.0, 4.0, 30.0))
+        self.late *= 2
         self.slow_disk = random.choice((0.0, 0.0, 0.05))
         self.crash = self.crash_at_vote = 0.0
 
@@ -99,6 +102,7 @@ class Stage:
         )
         self.brokers = {n: Broker(self, n) for n in range(FIRST_BROKER, FIRST_BROKER + brokers)}
         self.checker: ReplicationChecker
+        self.fetches = random.choice((FETCHES, LONG_WAITS))
 
     @property
     def now_ms(self) -> float:
@@ -214,7 +218,20 @@ class Broker:
             self.disks[key] = disk
         self.has_lost |= loses
         self.stage.note("loses power" if loses else "is killed", self.id, f"down for {down_ms} ms")
+        if self.refuses and process.epoch >= 0:
+            # A controller finds nobody at its port, and does not wait for the session to end.
+            self.stage.raft.checker.metadata.stopping.add((self.id, process.epoch))
+            self.stage.after(2 + self.stage.weather.delay_ms(), self._found_gone, process.epoch)
         self._end(down_ms)
+
+    def _found_gone(self, epoch: int) -> None:
+        node = self.stage.active()
+        controller = None if node is None or node.process is None else node.process.controller
+        if node is None or node.process is None or controller is None or (node.id, self.id) in self.stage.raft.cuts:
+            return
+        heard_ms = controller.last_heard_ms(self.id, epoch)
+        if heard_ms is not None:
+            node.process.spawn(controller.fence_gone(self.id, epoch, heard_ms))
 
     def stop(self) -> None:
         """In order: everything is flushed, and the next life says which one this was."""
@@ -567,7 +584,7 @@ class Fetching:
     def __init__(self, process: Process, leader: int) -> None:
         self._process = process
         self._leader = leader
-        self.fetcher = ReplicaFetcher(process.broker.id, leader, FETCHES, lambda: process.epoch)
+        self.fetcher = ReplicaFetcher(process.broker.id, leader, process.stage.fetches, lambda: process.epoch)
         self._is_busy = False
         self._alarm_ms = inf
 
