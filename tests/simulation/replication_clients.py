@@ -193,6 +193,8 @@ class Producer:
         self._sequence = 0
         self._sent = 0
         self._pace_ms = clients.random.choice((40.0, 150.0, 400.0)) * (1 if is_idempotent else 3)
+        # Metadata of an older epoch than it knows is refused by every client (KIP-320).
+        self._leader_epoch = 0
         # What is on its way, until it is known what became of it.
         self.batch: bytearray | None = None
         self._count = 0
@@ -203,9 +205,10 @@ class Producer:
                 return
             self._make_batch()
         found = self._clients.leader_of(self._key)
-        if found is None:
-            self._stage.after(100, self.act)
+        if found is None or found[1].leader_epoch < self._leader_epoch:
+            self._stage.after(50, self.act)
             return
+        self._leader_epoch = found[1].leader_epoch
         assert self.batch is not None
         request = self._key, self.batch, self._acks
         self._stage.ask(None, CLIENT, found[0], serve_produce, request, self._heard, PRODUCE_MS)
@@ -255,7 +258,6 @@ class Consumer:
         self._key = key
         self._any_replica = any_replica
         self._asks_leader = True
-        # Metadata of an older epoch than it knows is refused by every client (KIP-320).
         self._leader_epoch = 0
         self.position = 0
 
