@@ -19,7 +19,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from tests.simulation.stage import Violation
-from tests.support.memory_log import MemoryLog
+from tests.support.memory_log import LogDisk, MemoryLog
 
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.metadata.registrations import PartitionRegistration
@@ -83,6 +83,7 @@ class ReplicationChecker:
 
     def look_at(self, process: Process) -> None:
         """Something has happened to this process."""
+        self.look_at_image()
         broker_id = process.broker.id
         for key, partition in process.partitions.items():
             log = partition.log
@@ -103,7 +104,6 @@ class ReplicationChecker:
                 self._check(process, key, log)
                 if before is None or before[2:] != state[2:]:
                     self._check_candidates(key)
-        self.look_at_image()
 
     def _check(self, process: Process, key: TopicPartition, log: MemoryLog) -> None:
         committed, high_watermark = self.of(key), log.high_watermark
@@ -135,7 +135,7 @@ class ReplicationChecker:
                 f"agrees to {agreed} with what is committed"
             )
 
-    def agree(self, key: TopicPartition, log: MemoryLog) -> int:
+    def agree(self, key: TopicPartition, log: MemoryLog | LogDisk) -> int:
         """Up to where a log has what is committed."""
         committed, segment = self.of(key), log.memory
         if log.log_start_offset > committed.start:
@@ -206,7 +206,7 @@ class ReplicationChecker:
             assert isinstance(partition.log, MemoryLog)
             return self.agree(key, partition.log)
         disk = broker.disks.get(key)
-        return 0 if disk is None else disk.agreed
+        return 0 if disk is None else self.agree(key, disk)
 
     def _check_superset(self, key: TopicPartition, told: PartitionRegistration) -> None:
         leader = self._stage.brokers.get(told.leader)

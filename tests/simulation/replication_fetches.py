@@ -6,6 +6,7 @@ A follower's requests are those of the real ReplicaFetcher; a consumer's are mad
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +93,7 @@ class FetchServer:
         self._services: Any = SimpleNamespace(
             config=lambda: {"fetch.max.bytes": MAX_BYTES},
             clock=process,
-            fetch_sessions=FetchSessionCache(100),
+            fetch_sessions=FetchSessionCache(100, rng=Random(process.broker.id)),
             replicas=self._replicas,
             replica_selection=SimpleNamespace(is_on=False, is_for=lambda _: False),
             loop=process.loop,

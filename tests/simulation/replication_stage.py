@@ -13,7 +13,7 @@ broker may be paused: nothing reaches it, and when it goes on everything does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,10 +47,12 @@ HEARTBEAT_MS = 200
 LAG_TIME_MAX_MS = 600
 # What is waited for the answer of a controller, of a leader to a fetch, and of a broker to a client.
 REQUEST_MS = 400
-FETCH_MS = 500
+FETCH_MS = 700
 # A controlled shutdown that takes longer goes on without the controller.
 SHUTDOWN_MS = 2_000
 FETCHES = FetcherSettings(backoff_ms=60, wait_max_ms=120, response_max_bytes=2_000, max_bytes=600)
+# A follower that waits for long hears late of what is committed.
+LONG_WAITS = FETCHES._replace(wait_max_ms=500)
 
 
 class BrokerWeather(Weather):
@@ -60,6 +62,7 @@ class BrokerWeather(Weather):
         super().__init__(random)
         self.is_storm = False
         self.latency_ms = random.choice((4.0, 4.0, 4.0, 30.0))
+        self.late *= 2
         self.slow_disk = random.choice((0.0, 0.0, 0.05))
         self.crash = self.crash_at_vote = 0.0
 
@@ -99,6 +102,7 @@ class Stage:
         )
         self.brokers = {n: Broker(self, n) for n in range(FIRST_BROKER, FIRST_BROKER + brokers)}
         self.checker: ReplicationChecker
+        self.fetches = random.choice((FETCHES, LONG_WAITS))
 
     @property
     def now_ms(self) -> float:
@@ -210,13 +214,24 @@ class Broker:
         for key, partition in process.partitions.items():
             log = partition.log
             assert isinstance(log, MemoryLog)
-            agreed = self.stage.checker.agree(key, log)
             disk = log.lost(kept, random.random() < 0.5) if loses else log.killed()
-            disk.agreed = min(agreed, disk.end)
             self.disks[key] = disk
         self.has_lost |= loses
         self.stage.note("loses power" if loses else "is killed", self.id, f"down for {down_ms} ms")
+        if self.refuses and process.epoch >= 0:
+            # A controller finds nobody at its port, and does not wait for the session to end.
+            self.stage.raft.checker.metadata.stopping.add((self.id, process.epoch))
+            self.stage.after(2 + self.stage.weather.delay_ms(), self._found_gone, process.epoch)
         self._end(down_ms)
+
+    def _found_gone(self, epoch: int) -> None:
+        node = self.stage.active()
+        controller = None if node is None or node.process is None else node.process.controller
+        if node is None or node.process is None or controller is None or (node.id, self.id) in self.stage.raft.cuts:
+            return
+        heard_ms = controller.last_heard_ms(self.id, epoch)
+        if heard_ms is not None:
+            node.process.spawn(controller.fence_gone(self.id, epoch, heard_ms))
 
     def stop(self) -> None:
         """In order: everything is flushed, and the next life says which one this was."""
@@ -228,8 +243,7 @@ class Broker:
             if not log.failed:
                 log.flush(now_ms=self.now_ms())
                 log.checkpoint()
-            self.disks[key] = disk = log.killed()
-            disk.agreed = min(self.stage.checker.agree(key, log), disk.end)
+            self.disks[key] = log.killed()
         self.clean_epoch = process.epoch
         self.stage.note("stops", self.id, f"cleanly in epoch {process.epoch}")
         self._end(self.stage.random.choice((20.0, 300.0, 1_500.0)))
@@ -241,6 +255,25 @@ class Broker:
         process.end()
         self.stage.checker.ended(self)
         self.stage.after(down_ms, self.start)
+
+
+class InOrder(set[Any]):
+    """A set that is gone through in the order in which its elements came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ordered: dict[Any, None] = {}
+
+    def add(self, element: Any) -> None:
+        super().add(element)
+        self._ordered[element] = None
+
+    def discard(self, element: Any) -> None:
+        super().discard(element)
+        self._ordered.pop(element, None)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._ordered)
 
 
 class ProcessTime:
@@ -411,9 +444,14 @@ class Process:
         cuts = stage.raft.cuts
         if node.process is not None and (ours, node.id) not in cuts and (node.id, ours) not in cuts:
             image = node.process.publisher.image
-            if image.offset > self.image.offset:
+            if image.offset > self.image.offset and self._is_in(image):
                 self._apply(image)
         self.after(4 + stage.weather.delay_ms(), self._follow_metadata)
+
+    def _is_in(self, image: ClusterImage) -> bool:
+        """A broker acts on no image that is older than its registration: there it may be what it was in another life."""
+        registered = image.brokers.get(self.broker.id)
+        return registered is not None and 0 <= self.epoch <= registered.epoch
 
     def _apply(self, image: ClusterImage) -> None:
         before, self.image = self.image, image
@@ -451,6 +489,8 @@ class Process:
             disk = self.broker.disks.get(key) or LogDisk()
             log = MemoryLog.load(key, topic.id, self.log_config(topic.name), disk, self.now_ms())
             self.partitions[key] = self.by_id[topic.id, index] = partition = Partition(key, topic.id, log, self)
+            # A set of objects has another order in every run.
+            partition.watchers, partition.end_watchers = InOrder(), InOrder()
         partition.become(told)
         if self.stage.traces:
             self.stage.note("hears", self.broker.id, f"{key} {told.leader}@{told.leader_epoch} isr {told.isr} elr {told.elr}")
@@ -544,7 +584,7 @@ class Fetching:
     def __init__(self, process: Process, leader: int) -> None:
         self._process = process
         self._leader = leader
-        self.fetcher = ReplicaFetcher(process.broker.id, leader, FETCHES, lambda: process.epoch)
+        self.fetcher = ReplicaFetcher(process.broker.id, leader, process.stage.fetches, lambda: process.epoch)
         self._is_busy = False
         self._alarm_ms = inf
 

@@ -159,10 +159,20 @@ class LogDisk:
         self.epochs: list[EpochEntry] = []
         # For whoever checks: how far it is known to agree with what is committed.
         self.agreed = 0
+        self._memory: MemorySegment | None = None
 
     @property
-    def end(self) -> int:
-        return BatchView(self.stored[-1], 0).next_offset if self.stored else self.base_offset
+    def memory(self) -> MemorySegment:
+        """Its batches, to be looked at."""
+        if self._memory is None:
+            self._memory = segment = MemorySegment(self.base_offset)
+            for stored in self.stored:
+                segment.write(stored, len(stored))
+        return self._memory
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.memory.nexts[-1] if self.stored else self.base_offset
 
 
 class MemoryLog(Log):
