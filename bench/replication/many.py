@@ -171,7 +171,7 @@ class Following:
 
     def _frame(self, session_id: int, epoch: int, rows: list[dict[str, object]], wait_ms: int) -> bytes:
         body = {
-            "replica_state": {"replica_id": self._follower, "replica_epoch": 1},
+            "replica_state": {"replica_id": self._follower, "replica_epoch": -1},
             "max_wait": wait_ms,
             "min_bytes": 1,
             "max_bytes": 10 << 20,

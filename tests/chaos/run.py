@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import random
 import shutil
 import sys
@@ -115,4 +116,7 @@ def _rounds(options: argparse.Namespace, where: Path, chance: random.Random, say
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    # Clients whose cluster has failed take minutes to give up, and nobody waits for them.
+    os._exit(code)

@@ -50,7 +50,7 @@ SETTINGS: dict[str, object] = {
 PATIENCE_S = 300.0
 POLL_S = 0.2
 # What is written for the copier, and for the words, each time that the load is to go on.
-NUMBERS = 3_000
+NUMBERS = 600
 LINES = 100
 # Java's producer retries nothing in this tool unless it is told to.
 PATIENT_PRODUCER = {"enable.idempotence": "true", "retries": "2147483647", "delivery.timeout.ms": "300000"}
@@ -265,7 +265,8 @@ class Copier:
         self._front, self._where, self._source, self._target = front, where, source, target
         self._starts = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._producer = Producer({"bootstrap.servers": front.address, "enable.idempotence": True})
+        settings = {"bootstrap.servers": front.address, "enable.idempotence": True, "log_level": 0}
+        self._producer = Producer(settings)
         self.written = 0
         self._command = [
             *java_command("TransactionalMessageCopier", log_level="ERROR"),
