@@ -108,7 +108,9 @@ class ReplicationChecker:
     def _check(self, process: Process, key: TopicPartition, log: MemoryLog) -> None:
         committed, high_watermark = self.of(key), log.high_watermark
         if self._stage.traces:
-            self._stage.note("has", process.broker.id, f"{key} to {log.log_end_offset}, {high_watermark} committed")
+            self._stage.note(
+                "has", process.broker.id, f"{key} to {log.log_end_offset}, {high_watermark} committed"
+            )
         agreed = self.agree(key, log)
         if high_watermark > committed.end:
             partition = process.partitions[key]

@@ -97,9 +97,7 @@ class Stage:
     ) -> None:
         self.random = random
         self.weather = BrokerWeather(random)
-        self.raft = RaftCluster(
-            random, self.weather, 3, programs, observers=0, keeps_trace=keeps_trace
-        )
+        self.raft = RaftCluster(random, self.weather, 3, programs, observers=0, keeps_trace=keeps_trace)
         self.brokers = {n: Broker(self, n) for n in range(FIRST_BROKER, FIRST_BROKER + brokers)}
         self.checker: ReplicationChecker
         self.fetches = random.choice((FETCHES, LONG_WAITS))
@@ -227,7 +225,12 @@ class Broker:
     def _found_gone(self, epoch: int) -> None:
         node = self.stage.active()
         controller = None if node is None or node.process is None else node.process.controller
-        if node is None or node.process is None or controller is None or (node.id, self.id) in self.stage.raft.cuts:
+        if (
+            node is None
+            or node.process is None
+            or controller is None
+            or (node.id, self.id) in self.stage.raft.cuts
+        ):
             return
         heard_ms = controller.last_heard_ms(self.id, epoch)
         if heard_ms is not None:
@@ -488,12 +491,18 @@ class Process:
         if partition is None:
             disk = self.broker.disks.get(key) or LogDisk()
             log = MemoryLog.load(key, topic.id, self.log_config(topic.name), disk, self.now_ms())
-            self.partitions[key] = self.by_id[topic.id, index] = partition = Partition(key, topic.id, log, self)
+            self.partitions[key] = self.by_id[topic.id, index] = partition = Partition(
+                key, topic.id, log, self
+            )
             # A set of objects has another order in every run.
             partition.watchers, partition.end_watchers = InOrder(), InOrder()
         partition.become(told)
         if self.stage.traces:
-            self.stage.note("hears", self.broker.id, f"{key} {told.leader}@{told.leader_epoch} isr {told.isr} elr {told.elr}")
+            self.stage.note(
+                "hears",
+                self.broker.id,
+                f"{key} {told.leader}@{told.leader_epoch} isr {told.isr} elr {told.elr}",
+            )
         for source, fetching in self.fetchers.items():
             if source != partition.leader:
                 fetching.fetcher.remove(partition)

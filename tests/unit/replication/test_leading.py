@@ -571,6 +571,7 @@ class Counting:
 
 def test_who_is_woken_by_what(leader: Leader) -> None:
     leader.become((NODE, B))
+    leader.fetch(B, 0)  # where the follower's log starts is known from here on
     consumer, follower = Counting(), Counting()
     leader.partition.watchers.add(consumer)
     leader.partition.end_watchers.add(follower)
