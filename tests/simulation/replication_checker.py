@@ -219,8 +219,8 @@ class ReplicationChecker:
             return
         if not set(told.isr) <= partition.maximal_isr:
             raise Violation(
-                f"{key}: leader {told.leader} waits for {sorted(partition.maximal_isr)} only, but {list(told.isr)} are in "
-                "sync for the controller"
+                f"{key}: leader {told.leader} waits for {sorted(partition.maximal_isr)} only, "
+                f"but {list(told.isr)} are in sync for the controller"
             )
 
     # --- what clients see

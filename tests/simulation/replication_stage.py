@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -392,10 +393,8 @@ class Process:
 
     async def _live(self) -> None:
         while True:
-            try:
+            with suppress(KafkaError):  # it is asked again
                 await (self._register() if self.epoch < 0 else self._beat())
-            except KafkaError:
-                pass  # it is asked again
             await asyncio.sleep(HEARTBEAT_MS / 1000 * self.stage.random.uniform(0.5, 1.0))
 
     async def _register(self) -> None:
@@ -452,7 +451,7 @@ class Process:
         self.after(4 + stage.weather.delay_ms(), self._follow_metadata)
 
     def _is_in(self, image: ClusterImage) -> bool:
-        """A broker acts on no image that is older than its registration: there it may be what it was in another life."""
+        """A broker acts on no image older than its registration: there it may be what it was in another life."""
         registered = image.brokers.get(self.broker.id)
         return registered is not None and 0 <= self.epoch <= registered.epoch
 
