@@ -458,8 +458,10 @@ def test_what_the_controller_knows_better_is_waited_for(leader: Leader, code: Er
     leader.fetch(C, 0)
     assert leader.proposal() is None
     assert leader.partition.maximal_isr == {NODE, B, C}, "it may have been carried out"
+    leader.world.barred.add(C)
     leader.become((NODE, B), partition_epoch=1)
     assert leader.partition.maximal_isr == {NODE, B}
+    leader.world.barred.clear()
     leader.fetch(C, 0)
     assert leader.proposal() is not None
 
@@ -575,6 +577,7 @@ def test_too_few_in_sync_after_the_append(leader: Leader) -> None:
     leader.become((NODE, B))
     end = leader.write()
     leader.fetch(B, end)
+    leader.world.barred.add(B)
     leader.become((NODE,), partition_epoch=1)
     leader.partition.when_committed(end, leader.heard.append)
     assert leader.heard == [ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
