@@ -220,6 +220,7 @@ class World:
         self.seen: dict[int, Entry] = {}
         self.watermarks: dict[tuple[int, int, int], int] = {}
         self.wrong: list[str] = []
+        self.deaf: set[int] = set()
         self.brokers: dict[int, Broker] = {}
         for broker in BROKERS:
             log = open_log(path / str(broker) / "orders-0", config)
@@ -239,7 +240,8 @@ class World:
             (6, self.answer_alter),
             (5, self.hear),
             (3, self.check_isr),
-            (2, self.pass_time),
+            (5, self.pass_time),
+            (2, self.deafen),
             (3, self.elect),
             (1, self.lose_message),
             (3, self.restart),
@@ -358,10 +360,14 @@ class World:
         """A broker learns of the next images; of several at once it sees the last one only."""
         broker = self.random.choice(list(self.brokers.values()))
         newest = len(self.controller.images) - 1
-        if broker.heard < newest:
+        if broker.heard < newest and broker.node_id not in self.deaf:
             broker.heard = self.random.randint(broker.heard + 1, newest)
             broker.partition.become(self.controller.images[broker.heard][0])
             broker.is_asking = False
+
+    def deafen(self) -> None:
+        """Some brokers hear nothing of the metadata for a while."""
+        self.deaf = {broker for broker in BROKERS if self.random.random() < 0.3}
 
     def check_isr(self) -> None:
         for broker in self.brokers.values():
@@ -437,6 +443,7 @@ class World:
 
     def heal(self) -> None:
         """No more faults: everybody comes to be in sync, and whoever waits is told."""
+        self.deaf.clear()
         for _ in range(60):
             for broker in self.brokers.values():
                 broker.is_asking = False
