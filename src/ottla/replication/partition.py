@@ -95,6 +95,8 @@ class FollowerReplica:
     last_fetch_leader_end: int = UNKNOWN_OFFSET
     last_fetch_ms: int = 0
     session: FollowerSession | None = None
+    # A fetch of a life of its broker that this one has not heard of yet: the offset, the log's start, the session.
+    unheard: tuple[int, int, FollowerSession] | None = None
 
 
 class LeaderAndIsr(NamedTuple):
@@ -289,6 +291,7 @@ class Partition:
         if self.is_leader:
             # What a new leader finds in its log counts, whether or not a checkpoint knows that it was flushed.
             self.maybe_advance_high_watermark(self.log.log_end_offset if changed else None)
+            self.look_for_joiners()
         self._wake_watchers()
 
     def gone(self, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
@@ -421,7 +424,7 @@ class Partition:
             for replica, follower in self.followers.items():
                 if follower.log_end_offset < end and (
                     replica in self.maximal_isr
-                    or (self._is_caught_up(follower, now_ms) and self._may_join(replica, follower))
+                    or (self._is_caught_up(follower, now_ms) and self._is_eligible(replica, follower))
                 ):
                     end = follower.log_end_offset
         self._commit_up_to(end)
@@ -506,26 +509,39 @@ class Partition:
         follower = self.followers.get(replica_id)
         if follower is None:
             return
-        if session.broker_epoch != NO_BROKER_EPOCH and session.broker_epoch != self._environment.broker_epoch(
-            replica_id
-        ):
-            return  # of a life that is over, or that this broker has not heard of yet (KIP-903)
+        offset, log_start_offset = wanted.fetch_offset, wanted.log_start_offset
+        epoch = session.broker_epoch
+        if epoch != NO_BROKER_EPOCH and epoch != (registered := self._environment.broker_epoch(replica_id)):
+            # Of a life that is over, or that this broker has not heard of yet (KIP-903).
+            if registered is None or epoch > registered:
+                follower.unheard = (offset, log_start_offset, session)
+            return
+        self._note(follower, offset, log_start_offset, session, now_ms)
+        if self._proposed is None and replica_id not in self.isr and self._may_join(replica_id, follower):
+            self._propose((*self.isr, replica_id))
+
+    def _note(
+        self,
+        follower: FollowerReplica,
+        offset: int,
+        log_start_offset: int,
+        session: FollowerSession,
+        now_ms: int,
+    ) -> None:
         leader_end = self.log.log_end_offset
-        offset = wanted.fetch_offset
         moved = offset != follower.log_end_offset
         if offset >= leader_end:
             follower.last_caught_up_ms = max(follower.last_caught_up_ms, now_ms)
             self._has_caught_up = True
         elif offset >= follower.last_fetch_leader_end:
             follower.last_caught_up_ms = max(follower.last_caught_up_ms, follower.last_fetch_ms)
-        follower.log_start_offset = wanted.log_start_offset
+        follower.log_start_offset = log_start_offset
         follower.log_end_offset = offset
         follower.last_fetch_leader_end = leader_end
         follower.last_fetch_ms = now_ms
         follower.broker_epoch = session.broker_epoch
         follower.session = session
-        if self._proposed is None and replica_id not in self.isr:
-            self._maybe_expand_isr(replica_id, follower)
+        follower.unheard = None
         if moved:
             self.maybe_advance_high_watermark()
 
@@ -535,19 +551,46 @@ class Partition:
             or now_ms - follower.last_caught_up_ms <= self._environment.lag_time_max_ms()
         )
 
-    def _may_join(self, replica: int, follower: FollowerReplica) -> bool:
+    def _is_eligible(self, replica: int, follower: FollowerReplica) -> bool:
         """May it be in the ISR: alive, not about to stop, and the one that has fetched (KIP-903)?"""
         registered = self._environment.registered_epoch(replica)
         return registered is not None and follower.broker_epoch in (NO_BROKER_EPOCH, registered)
 
-    def _maybe_expand_isr(self, replica: int, follower: FollowerReplica) -> None:
+    def _may_join(self, replica: int, follower: FollowerReplica) -> bool:
         """In sync is who has reached the high watermark and the start of this leader's epoch.
 
         What lies between the watermark and that start may be committed, though this leader does not know it yet.
         """
         needed = max(self.log.high_watermark, self.leader_epoch_start_offset)
-        if follower.log_end_offset >= needed and self._may_join(replica, follower):
-            self._propose((*self.isr, replica))
+        return follower.log_end_offset >= needed and self._is_eligible(replica, follower)
+
+    def look_for_joiners(self) -> None:
+        """Propose whoever may join by now: a broker is unfenced, or another proposal was on its way before.
+
+        The followers' next fetches do not name a partition without news, so nobody else would ask. It has to be
+        somebody who fetches: one whose session has ended, or is silent, does not come back by what it once had.
+        """
+        if not self.is_leader or self._proposed is not None or len(self.isr) > len(self.followers):
+            return
+        now_ms = self._environment.now_ms()
+        silent_before_ms = now_ms - self._environment.lag_time_max_ms()
+        joiners = []
+        for replica, follower in self.followers.items():
+            if follower.unheard is not None:
+                offset, log_start_offset, session = follower.unheard
+                if session.broker_epoch == self._environment.broker_epoch(replica):
+                    self._note(follower, offset, log_start_offset, session, session.last_fetch_ms)
+            fetching = follower.session
+            if (
+                replica not in self.isr
+                and fetching is not None
+                and fetching.is_open
+                and fetching.last_fetch_ms >= silent_before_ms
+                and self._may_join(replica, follower)
+            ):
+                joiners.append(replica)
+        if joiners:
+            self._propose((*self.isr, *joiners))
 
     def check_isr(self) -> None:
         """Propose an ISR without those who have not been caught up for replica.lag.time.max.ms.
@@ -558,6 +601,7 @@ class Partition:
             return
         if self.log.high_watermark < self.log.log_end_offset:
             self.maybe_advance_high_watermark()
+        self.look_for_joiners()
         if self._proposed is not None or len(self.isr) <= 1:
             return
         now_ms = self._environment.now_ms()
@@ -615,6 +659,7 @@ class Partition:
                 self.partition_epoch = answer.partition_epoch
                 self._count_in_sync()
                 self.maybe_advance_high_watermark()
+                self.look_for_joiners()
         elif answer in (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED):
             # The controller has said that the epoch is right and that nothing was changed: only then it is known.
             self._proposed = None

@@ -45,6 +45,9 @@ TopicKey = str | bytes
 HOST_AGAIN_S = 1.0
 
 
+# replica.lag.time.max.ms may be nothing, and the loop has other work.
+SHORTEST_ISR_CHECK_S = 0.05
+
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
@@ -246,7 +249,7 @@ class ReplicaManager:
     async def _check_isrs(self) -> None:
         """Kafka's isr-expiration: a follower that lags leaves within one and a half times the time it has."""
         while True:
-            await asyncio.sleep(self.lag_time_max_ms() / 2000)
+            await asyncio.sleep(max(self.lag_time_max_ms() / 2000, SHORTEST_ISR_CHECK_S))
             await self.check_isrs()
 
     async def check_isrs(self) -> None:
@@ -272,6 +275,11 @@ class ReplicaManager:
         if removed:
             await self._logs.delete_all(removed)
         await self._apply_configs(delta, time_slice)
+        if delta.brokers:
+            # Whoever was fenced, or not yet known in its new life, may be in sync as of now.
+            for partition in [each for each in self.all_partitions() if each.followers]:
+                partition.look_for_joiners()
+                await time_slice.yield_to_loop()
         if self.fetchers is not None:
             self.fetchers.end_idle()
         self._first = False

@@ -267,6 +267,53 @@ def test_who_joins(tmp_path: Path, end: int, broker_epoch: int | None, barred: b
     assert leader.proposal() == ([(NODE, 101), (B, -1), (C, epoch)] if joins else None)
 
 
+def test_one_who_is_unfenced_joins_without_another_word(leader: Leader) -> None:
+    """Its session goes on and does not name a partition that has no news."""
+    leader.world.barred.add(C)
+    leader.become((NODE, B))
+    leader.fetch(C, 0)
+    leader.partition.look_for_joiners()
+    assert leader.proposal() is None
+    leader.world.barred.clear()
+    leader.partition.look_for_joiners()
+    assert leader.proposal() == [(NODE, 101), (B, -1), (C, 103)]
+
+
+def test_one_whose_new_life_is_heard_of_late_joins_then(leader: Leader) -> None:
+    leader.become((NODE, B))
+    leader.write(2)
+    leader.fetch(B, 2)
+    leader.fetch(C, 1)  # of its old life
+    leader.fetch(C, 2, broker_epoch=113)
+    leader.partition.look_for_joiners()
+    assert (leader.proposal(), leader.partition.followers[C].log_end_offset) == (None, 1)
+    leader.world.epochs[C] = 113
+    leader.partition.look_for_joiners()
+    assert leader.proposal() == [(NODE, 101), (B, 102), (C, 113)]
+
+
+@pytest.mark.parametrize("how", ["silent", "closed"])
+def test_one_who_does_not_fetch_is_not_looked_for(leader: Leader, how: str) -> None:
+    leader.become((NODE, B))
+    leader.fetch(C, 0)
+    leader.answer(ErrorCode.INELIGIBLE_REPLICA)
+    if how == "silent":
+        leader.wait(LAG_MS + 1)
+    else:
+        leader.sessions[C].is_open = False
+    leader.partition.look_for_joiners()
+    assert leader.proposal() is None
+
+
+def test_those_who_came_while_another_was_proposed_join_next(leader: Leader) -> None:
+    leader.become((NODE,))
+    leader.fetch(B, 0)
+    leader.fetch(C, 0)
+    assert leader.proposal() == [(NODE, 101), (B, 102)]
+    leader.answer((NODE, B))
+    assert leader.proposal() == [(NODE, 101), (B, 102), (C, 103)]
+
+
 def test_who_is_below_the_high_watermark_does_not_join(leader: Leader) -> None:
     leader.become((NODE, B))
     leader.write(3)
@@ -475,7 +522,6 @@ def test_a_proposal_is_one_at_a_time(leader: Leader) -> None:
     leader.fetch(C, 0)
     assert len(leader.world.proposals) == 1
     leader.answer((NODE, B))
-    leader.fetch(C, 0)
     assert leader.proposal() == [(NODE, 101), (B, 102), (C, 103)]
 
 
