@@ -234,7 +234,7 @@ class Partition:
     def use_log(self, log: Log) -> None:
         """What this replica has lies here: from the beginning, or since it was moved to another directory."""
         self.log = log
-        # Followers give up what their leader has given up, DeleteRecords waits for them, and sessions look at news only.
+        # Followers give up what their leader has given up, DeleteRecords waits for them, sessions look at news only.
         log.on_moved = self._wake_watchers
         self.config_changed()
 
