@@ -11,6 +11,7 @@ from tests.unit.storage.log_support import NOW, batch
 
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.registrations import PartitionRegistration
+from ottla.model.errors import ErrorCode
 from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
@@ -39,7 +40,13 @@ class Replicas(ReplicaManager):
         self._image = ClusterImage()
         self.node_id = NodeId(NODE)
         self.clock_ms = NOW
-        self.proposals: list[tuple[TopicPartition, Sequence[tuple[int, int]]]] = []
+        # Brokers that have been registered anew.
+        self.lives: dict[int, int] = {}
+        # Fenced, or in controlled shutdown.
+        self.barred: set[int] = set()
+        # The ISRs that were proposed, and of which partitions the answer has not come.
+        self.proposed: list[tuple[TopicPartition, list[tuple[int, int]]]] = []
+        self._in_flight: list[Partition] = []
 
     def now_ms(self) -> int:
         return self.clock_ms
@@ -48,14 +55,20 @@ class Replicas(ReplicaManager):
         return 30_000
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        return BROKER_EPOCH
+        return self.lives.get(broker_id, BROKER_EPOCH)
 
     def registered_epoch(self, broker_id: int) -> int | None:
-        return BROKER_EPOCH
+        return None if broker_id in self.barred else self.broker_epoch(broker_id)
 
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
-        self.proposals.append((partition.topic_partition, isr))
+        self.proposed.append((partition.topic_partition, list(isr)))
+        self._in_flight.append(partition)
         return True
+
+    def refuse_proposals(self) -> None:
+        in_flight, self._in_flight = self._in_flight, []
+        for partition in in_flight:
+            partition.isr_answered(ErrorCode.INELIGIBLE_REPLICA)
 
 
 class Timer:
@@ -104,6 +117,7 @@ def connection() -> Any:
         name="a test's connection",
         fail=failed,
         only_answers=lambda: None,
+        frame_decoded=lambda: None,
     )
 
 
@@ -122,7 +136,7 @@ class World:
         self._assigned = replicas
         self.replicas = Replicas()
         self.loop = Loop()
-        self.sessions = sessions or FetchSessionCache(rng=random.Random(1))
+        self.sessions = FetchSessionCache(rng=random.Random(1)) if sessions is None else sessions
         self.connection = connection()
         self.services: Any = SimpleNamespace(
             replicas=self.replicas,
@@ -184,11 +198,13 @@ class World:
     # ---- fetches ------------------------------------------------------------------------------------------
 
     def fetch(self, request: FetchRequest, version: int = 17, by: Any = None) -> "bytes | Deferred":
-        frame = encode_request(request, version, 5, "client")
-        reply = handler.fetch(
+        reply = self.handle(encode_request(request, version, 5, "client"), version, by)
+        return reply if isinstance(reply, Deferred) else as_bytes(cast("Reply", reply))
+
+    def handle(self, frame: bytes, version: int, by: Any = None) -> Any:
+        return handler.fetch(
             self.services, by or self.connection, memoryview(frame), version, 5, 4, len(frame)
         )
-        return reply if isinstance(reply, Deferred) else as_bytes(cast("Reply", reply))
 
 
 def as_bytes(reply: Reply | None) -> bytes:

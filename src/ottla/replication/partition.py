@@ -212,7 +212,6 @@ class Partition:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
-        self.log: Log
         self._environment = environment
         self._node_id = environment.node_id
         self.leader = -1
@@ -237,12 +236,13 @@ class Partition:
         self.on_role: Callable[[Partition], None] | None = None
         self._awaiting_high_watermark: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
         self.use_log(log)
-        self.config_changed()
 
     def use_log(self, log: Log) -> None:
-        """Be a replica of this log, and hear from it what no append or image tells."""
+        """What this replica has lies here: from the beginning, or since it was moved to another directory."""
         self.log = log
+        # Followers give up what their leader has given up, DeleteRecords waits for them, sessions look at news only.
         log.on_moved = self._wake_watchers
+        self.config_changed()
 
     def config_changed(self) -> None:
         """Keep what the hot path needs of the topic's configuration."""

@@ -183,9 +183,7 @@ class ReplicaManager:
                 partition = self._readable(item, any_replica)
                 if replica_id >= 0:
                     partition.check_follower(replica_id, item, replica_epoch)
-                    read = partition.read_for_follower(
-                        item, replica_id, max_bytes - total, total == 0, wait
-                    )
+                    read = partition.read_for_follower(item, replica_id, max_bytes - total, total == 0, wait)
                 elif preference is not None and (chosen := preference(partition, item.fetch_offset)) >= 0:
                     read = _elsewhere(item, partition, chosen)
                 else:
@@ -208,7 +206,7 @@ class ReplicaManager:
         return reads, total
 
     def _readable(self, wanted: Wanted, any_replica: bool) -> Partition:
-        """The replica to read from; KafkaError if that is not here, or not in the epoch that the fetcher believes in."""
+        """The replica to read from; KafkaError if it is not here, or not in the epoch that the fetcher believes in."""
         partition = self.hosted(wanted.topic, wanted.index)
         if partition is None or partition.log.failed:
             return self._explain(wanted.topic, wanted.index)

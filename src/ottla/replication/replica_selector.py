@@ -170,7 +170,10 @@ class ReplicaSelection:
             return chosen.endpoint.id
         except Exception as error:  # noqa: BLE001 - the operator's own code: the leader serves instead
             log.error(
-                "%s failed for %s: %s", type(selector).__name__, partition.topic_partition, error or type(error)
+                "%s failed for %s: %s",
+                type(selector).__name__,
+                partition.topic_partition,
+                str(error) or type(error).__name__,
             )
             return NO_PREFERENCE
 

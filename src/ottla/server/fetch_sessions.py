@@ -128,7 +128,9 @@ class CachedPartition:
             return False
         if reader.is_follower:
             return self._is_known_to_follow(partition)
-        return not may_be_redirected and self.wanted.fetch_offset >= partition.read_bound(reader.read_committed)
+        return not may_be_redirected and self.wanted.fetch_offset >= partition.read_bound(
+            reader.read_committed
+        )
 
     def _is_known_to_follow(self, partition: Partition) -> bool:
         """Has the follower got all there is, is that noted, and is it in sync? If not, every fetch is a chance."""

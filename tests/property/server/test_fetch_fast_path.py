@@ -16,7 +16,7 @@ from tests.unit.storage.log_support import EPOCH, NOW, append, open_log
 
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.registrations import PartitionRegistration
-from ottla.model.ids import NodeId, TopicPartition, Uuid
+from ottla.model.ids import TopicPartition, Uuid
 from ottla.records.control import end_txn_marker
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager

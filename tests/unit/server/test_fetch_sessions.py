@@ -4,7 +4,7 @@ import pytest
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import next_session_epoch
-from ottla.server.fetch_sessions import FetchContext, FetchSessionCache, Watermarks
+from ottla.server.fetch_sessions import CONSUMER, FetchContext, FetchSessionCache, Watermarks
 from ottla.wire.fast.fetch import Wanted
 
 NOW = 1_000_000
@@ -97,3 +97,40 @@ def test_only_news_are_told() -> None:
 
 def test_epochs_wrap_to_one() -> None:
     assert next_session_epoch(2**31 - 1) == 1
+
+
+def by_follower(
+    cache: FetchSessionCache, *asked: Wanted, session_id: int = 0, epoch: int = 0, now_ms: int = NOW
+) -> FetchContext:
+    reader = CONSUMER._replace(replica_id=2)
+    return cache.new_context(session_id, epoch, list(asked), [], False, now_ms, reader)
+
+
+def test_a_follower_takes_the_place_of_a_consumer_and_never_the_other_way_round() -> None:
+    cache = FetchSessionCache(max_sessions=1, eviction_ms=100)
+    consumer = context(cache, 0, 0, wanted(0), wanted(1)).session
+    follower = by_follower(cache, wanted(0)).session
+    assert consumer is not None
+    assert follower is not None
+    assert follower.follower is not None
+    assert not consumer.is_open
+    assert by_follower(cache, wanted(0), wanted(1)).session is None
+    assert context(cache, 0, 0, wanted(0), wanted(1)).session is None
+    # Not even when it is old, as long as it is used; one that is silent makes room for anybody.
+    assert by_follower(cache, session_id=follower.id, epoch=1, now_ms=NOW + 101).session is follower
+    assert context(cache, 0, 0, *map(wanted, range(9)), now_ms=NOW + 102).session is None
+    assert follower.follower.is_open
+    assert context(cache, 0, 0, wanted(0), now_ms=NOW + 202).session is not None
+    assert not follower.follower.is_open
+
+
+def test_an_old_session_makes_room_for_one_of_more_partitions() -> None:
+    cache = FetchSessionCache(max_sessions=2, eviction_ms=100)
+    small = context(cache, 0, 0, wanted(0)).session_id
+    large = context(cache, 0, 0, wanted(0), wanted(1)).session_id
+    for session_id in (small, large):
+        context(cache, session_id, 1, now_ms=NOW + 101)
+    assert context(cache, 0, 0, now_ms=NOW + 102).session is None
+    assert context(cache, 0, 0, wanted(0), wanted(1), now_ms=NOW + 103).session is not None
+    assert refusal(cache, small, 2) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert context(cache, large, 2, now_ms=NOW + 104).incremental

@@ -133,7 +133,7 @@ _DOCS = {
     "replica.fetch.wait.max.ms": "How long a follower's fetch may wait.",
     "replica.high.watermark.checkpoint.interval.ms": "How often high watermarks are saved.",
     "replica.lag.time.max.ms": "A follower this long behind leaves the in-sync replicas.",
-    "replica.selector.class": "A class that chooses the replica a consumer reads from: Kafka's RackAwareReplicaSelector, or Python's by import path.",
+    "replica.selector.class": "The class that chooses the replica a consumer reads from: Kafka's by rack, or Python's.",
     "replica.socket.receive.buffer.bytes": "SO_RCVBUF of a follower's connection.",
     "replica.socket.timeout.ms": "Timeout of a follower's requests.",
     "unclean.leader.election.enable": "Let a replica that is not in sync lead when no other can, and lose data.",

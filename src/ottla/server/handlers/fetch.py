@@ -118,7 +118,7 @@ def answer_one(
 ) -> Reply | None:
     """The answer to the request whose body is view[offset:stop], if it is of one partition that has records at hand.
 
-    Such a request has no rack. A selector that may send its consumer elsewhere all the same is asked in the general way.
+    Such a request has no rack. A selector that may send its consumer elsewhere is asked in the general way.
     """
     one = read_one(view, version, offset, stop)
     if one is None or services.replica_selection.is_for_clients_without_rack:
@@ -384,9 +384,7 @@ class DelayedFetch:
         self._services.loop.run_in_executor(self._services.executor, warm_up, cold).add_done_callback(again)
         return deferred
 
-    def _look(
-        self, items: Items, wait: bool = True, total: int = 0
-    ) -> tuple[list[PartitionRead], int]:
+    def _look(self, items: Items, wait: bool = True, total: int = 0) -> tuple[list[PartitionRead], int]:
         """Read these, of which a session hears what happens to them from now on."""
         replicas, session, reader = self._services.replicas, self._context.session, self._reader
         if session is None:
@@ -427,7 +425,7 @@ class DelayedFetch:
         )
 
     def _can_wait(self) -> bool:
-        """Is there anything to wait for? A session without news still has partitions, unless it was closed meanwhile."""
+        """Is there anything to wait for? A session without news has partitions still, unless it was closed."""
         session = self._context.session
         if session is None:
             return bool(self._context.wanted)
@@ -593,9 +591,7 @@ class DelayedFetch:
                 reads = _unreadable(reads)
         return await self._services.elements.in_thread(loop, executor, self._encode_changed, reads)
 
-    async def _look_in_slices(
-        self, items: Items
-    ) -> tuple[list[PartitionRead], int]:
+    async def _look_in_slices(self, items: Items) -> tuple[list[PartitionRead], int]:
         """As `_look`, and nobody waits for it longer than for a slice, nor for the disk."""
         reads: list[PartitionRead] = []
         total = 0
@@ -606,9 +602,7 @@ class DelayedFetch:
             await asyncio.sleep(0)
         return reads, total
 
-    async def _look_at_slice(
-        self, items: Items, total: int
-    ) -> tuple[list[PartitionRead], int]:
+    async def _look_at_slice(self, items: Items, total: int) -> tuple[list[PartitionRead], int]:
         for warmings in range(MAX_WARMINGS + 1):
             try:
                 return self._look(items, wait=warmings == MAX_WARMINGS, total=total)
