@@ -117,6 +117,7 @@ def connection() -> Any:
         name="a test's connection",
         fail=failed,
         only_answers=lambda: None,
+        frame_decoded=lambda: None,
     )
 
 

@@ -189,6 +189,7 @@ EFFECTIVE = frozenset(
         "replica.fetch.response.max.bytes",
         "replica.fetch.wait.max.ms",
         "replica.high.watermark.checkpoint.interval.ms",
+        "replica.lag.time.max.ms",
         "replica.selector.class",
         "replica.socket.receive.buffer.bytes",
         "replica.socket.timeout.ms",

@@ -67,7 +67,7 @@ ALLOWED: Final[dict[str, str]] = {
     "server/network/connection.py:_answer_ready:call_soon": "_send_soon guards itself, no closure for each answer",
     "server/handlers/fetch.py:_warm_up_first:add_done_callback": "it guards itself, and ends its connection",
     "server/handlers/fetch.py:_wait:call_later": "_finish guards itself, without a closure for each long poll",
-    "server/handlers/fetch.py:progressed:call_soon": "_look_again guards itself, likewise",
+    "server/handlers/fetch.py:_wake:call_soon": "_look_again guards itself, likewise",
     "server/handlers/fetch.py:_reply:add_done_callback": "_warmed guards itself, and ends its connection",
     "server/network/output.py:flush:add_writer": "_on_writable tells its connection of every error",
     "share/fetch.py:_warm_up:add_done_callback": "_warmed and _sendable guard themselves",

@@ -4,8 +4,10 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 
 import pytest
+import uvloop
 from tests.unit.client.stub_broker import CLOSE, StubBroker
 
 from ottla.model.errors import ErrorCode, KafkaError
@@ -229,3 +231,26 @@ def test_an_attempt_after_failures_has_more_time() -> None:
     # Twice as much each time, off by a fifth at most, up to the greatest.
     for got, expected in zip(given[1:], (200, 350, 350), strict=True):
         assert expected * 0.8 <= got <= expected * 1.2 + 1
+
+
+@pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("pieces", [7, 1 << 20])
+def test_large_answers_are_read_into_buffers_of_their_own(runner: Any, pieces: int) -> None:
+    settings = NodeClientSettings("node-1", large_answers=True, receive_buffer_bytes=100_000)
+    with StubBroker() as broker:
+        broker.pieces = pieces
+
+        async def main() -> None:
+            client = NodeClient(settings, random=Random(1))
+            try:
+                asked = [client.ask(node_of(broker), MetadataRequest(topics=[])) for _ in range(20)]
+                assert all([(await answer).brokers for answer in asked])
+                (link,) = client._driver._links.values()
+                assert isinstance(link, asyncio.BufferedProtocol)
+                assert link.transport is not None
+                connected = link.transport.get_extra_info("socket")
+                assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= 100_000
+            finally:
+                await client.close()
+
+        runner(main())

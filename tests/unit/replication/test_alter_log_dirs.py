@@ -317,3 +317,45 @@ def test_a_failed_log_is_not_moved(tmp_path: Path) -> None:
             w.partition.log.failed = False
 
     run(test)
+
+
+def test_a_copy_is_cut_with_its_log(tmp_path: Path) -> None:
+    """A follower truncates while it is moved: what the leader does not have must not come back with the copy."""
+
+    async def test() -> None:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            copy = w.manager.create_future(TP, w.manager.dirs[1])
+            while copy.log_end_offset < w.source.log_end_offset:
+                await w.mover._copy_piece(w.source, copy)
+            w.source.truncate_to(3, NOW_MS)
+            w.manager.truncated(w.source)
+            assert copy.log_end_offset == 3
+            assert values(copy) == values(w.source)
+
+    run(test)
+
+
+def test_a_piece_read_before_a_truncation_is_not_copied(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            copy = w.manager.create_future(TP, w.manager.dirs[1])
+
+            class Slow(ThreadPoolExecutor):
+                """While the piece is read the log is cut, and goes on with other records."""
+
+                def submit(self, work: Any, *args: Any) -> Any:  # type: ignore[override]
+                    found = super().submit(work, *args)
+                    found.result()
+                    w.source.truncate_to(2, NOW_MS)
+                    w.manager.truncated(w.source)
+                    w.write()
+                    return found
+
+            with Slow(1) as executor:
+                w.mover._executor = executor
+                await w.mover._copy_piece(w.source, copy)
+            assert copy.log_end_offset == 0
+
+    run(test)
