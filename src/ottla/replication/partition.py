@@ -511,10 +511,8 @@ class Partition:
             self._has_caught_up = True
         elif offset >= follower.last_fetch_leader_end:
             follower.last_caught_up_ms = max(follower.last_caught_up_ms, follower.last_fetch_ms)
-        if wanted.log_start_offset != follower.log_start_offset:
-            follower.log_start_offset = wanted.log_start_offset
-            for watcher in tuple(self.watchers):  # a DeleteRecords may wait for it
-                watcher.progressed(self)
+        start_moved = wanted.log_start_offset != follower.log_start_offset
+        follower.log_start_offset = wanted.log_start_offset
         follower.log_end_offset = offset
         follower.last_fetch_leader_end = leader_end
         follower.last_fetch_ms = now_ms
@@ -522,8 +520,12 @@ class Partition:
         follower.session = session
         if self._proposed is None and replica_id not in self.isr:
             self._maybe_expand_isr(replica_id, follower)
+        high_watermark = self.log.high_watermark
         if moved:
             self.maybe_advance_high_watermark()
+        if start_moved and self.log.high_watermark == high_watermark:
+            for watcher in tuple(self.watchers):  # a DeleteRecords may wait for it
+                watcher.progressed(self)
 
     def _is_caught_up(self, follower: FollowerReplica, now_ms: int) -> bool:
         return (
