@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +24,10 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Processe
         yield running
 
 
-def create(cluster: Processes, name: str) -> None:
+def create(cluster: Processes, name: str, replicas: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    admin.create_topics([NewTopic(name, PARTITIONS, 1)], request_timeout=TIMEOUT_S)[name].result(TIMEOUT_S)
+    topic = NewTopic(name, PARTITIONS, replicas)
+    admin.create_topics([topic], request_timeout=TIMEOUT_S)[name].result(TIMEOUT_S)
 
 
 def leaders(cluster: Processes, topic: str) -> Counter[int]:
@@ -134,6 +136,25 @@ def test_a_broker_goes_and_comes_back(tmp_path: Path) -> None:
         cluster.wait_until_known_by(1, {1, 2})
         cluster.resume(3)
         cluster.wait_until_known(1, 2, 3)
+
+
+def test_a_broker_that_stops_leaves_nobody_without_a_leader(tmp_path: Path) -> None:
+    """Its leaders move and it leaves every ISR before it stops to serve."""
+    with Processes(tmp_path, controllers=1, brokers=3) as cluster:
+        create(cluster, "orders", replicas=3)
+        assert leaders(cluster, "orders") == {101: 3, 102: 3, 103: 3}
+        admin = AdminClient({"bootstrap.servers": cluster.nodes[101].address})
+        stopping = cluster.nodes[102]
+        stopping.signal(signal.SIGTERM)
+
+        def has_moved() -> bool:
+            partitions = admin.list_topics("orders", timeout=TIMEOUT_S).topics["orders"].partitions.values()
+            assert all(partition.leader in partition.isrs for partition in partitions)
+            return all(102 not in partition.isrs for partition in partitions)
+
+        wait_until(has_moved, TIMEOUT_S, "the leaders of 102 to move")
+        assert stopping.wait_stopped() == 0
+        assert has_moved()
 
 
 def test_nodes_are_added_and_taken_away(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ottla.client.metadata import PartitionInfo
 
 SELDOM = {"broker.heartbeat.interval.ms": 3_600_000, "broker.session.timeout.ms": 3 * 3_600_000}
 PATIENCE_S = 60.0
-VICTIM = 101
+VICTIM, OTHER = 101, 102
 LOST = "lost-directory"
 
 
@@ -104,3 +104,20 @@ def test_its_partitions_have_no_leader_as_soon_as_it_is_told(tmp_path: Path) -> 
             wait_until(told, PATIENCE_S, f"partitions {gone} to have no leader")
         kept = next(n for n in range(PARTITIONS) if n not in gone)
         assert write(cluster, "orders", kept)
+
+
+def test_its_leaders_move_to_other_brokers(tmp_path: Path) -> None:
+    with Cluster(tmp_path, controllers=1, brokers=2, settings=SELDOM) as cluster:
+        create(cluster, "orders", replicas=2)
+        lost = in_lost_directory(cluster, "orders")
+        led = [n for n, p in partitions(cluster, "orders").items() if p.leader == VICTIM and n in lost]
+        kept = [n for n, p in partitions(cluster, "orders").items() if p.leader == VICTIM and n not in lost]
+        with cluster.disk.broken("pwrite-fails", LOST):
+            assert not write(cluster, "orders", led[0])
+
+            def moved() -> bool:
+                now = partitions(cluster, "orders")
+                return all(now[n].leader == OTHER and VICTIM not in now[n].isr for n in lost)
+
+            wait_until(moved, PATIENCE_S, f"broker {OTHER} to lead {lost} alone")
+            assert all(partitions(cluster, "orders")[n].leader == VICTIM for n in kept)

@@ -34,7 +34,7 @@ CONTROLLER, BROKER, COMBINED = "controller", "broker", "broker,controller"
 LISTENING = re.compile(r"^ottla node \d+ of cluster \S+ (?:controller )?listening on \S+:(\d+)", re.M)
 METADATA_V1_NO_TOPICS = struct.pack(">ihhihi", 14, 3, 1, 2, -1, 0)
 PATIENCE_S = 60.0
-# As long as there is no replication, every partition has one replica.
+# Of the internal topics, for tests that are about something else; those that kill brokers under groups ask for more.
 ONE_REPLICA = {
     "offsets.topic.replication.factor": 1,
     "transaction.state.log.replication.factor": 1,

@@ -2,8 +2,8 @@
 
 Kafka asks for roles, ids, a controller listener and a quorum, and its defaults of three replicas would leave
 the internal topics of a single node without a home. Here the missing settings are filled in; they then count
-as set in the static configuration, which is what DescribeConfigs shows. Brokers do not replicate yet: in a larger
-cluster, too, the internal topics have one replica unless somebody asks for more (and is refused). Pure.
+as set in the static configuration, which is what DescribeConfigs shows. A node that is told of a quorum may be one of
+several: its internal topics have Kafka's three replicas unless a setting says otherwise. Pure.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def fill_in(given: Mapping[str, str], directory_node_id: int | None = None) -> d
     if "process.roles" not in given:
         added["process.roles"] = "broker,controller"
     roles = _words(given.get("process.roles", "broker,controller"))
-    if "broker" in roles:
-        added.update({name: text for name, text in ALONE.items() if name not in given})
     if "controller" not in roles:
         return added
+    if "broker" in roles and not _names_a_quorum(given):
+        added.update({name: text for name, text in ALONE.items() if name not in given})
     if "controller.listener.names" not in given:
         added["controller.listener.names"] = CONTROLLER
     _fill_listeners(given, added, roles)

@@ -10,7 +10,7 @@ ottla.model.policies. They are owned by the controller, opened when a node is pu
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.definitions import TOPIC_KEYS
@@ -121,25 +121,12 @@ def _open(config: BrokerConfig, key: str) -> Any:
     return policy
 
 
-# A replication factor has 16 bits.
-MAX_REPLICAS: Final = 32_767
-
-
 class ControllerSettings:
     """The node's configuration with the dynamic layers of an image on top. Owned by the controller."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        cluster_id: str,
-        policies: Policies | None = None,
-        *,
-        max_replicas: int = MAX_REPLICAS,
-    ) -> None:
-        """`max_replicas`: more of a partition than its brokers can keep are refused."""
+    def __init__(self, config: BrokerConfig, cluster_id: str, policies: Policies | None = None) -> None:
         self.static = config
         self.policies = policies or Policies()
-        self.max_replicas = max_replicas
         self.cluster_id = cluster_id
         self.node_id = config.node_id
         self._layers: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})

@@ -435,11 +435,6 @@ def check_manual_assignment(
 
 def new_partition(rules: ClusterRules, replicas: Sequence[int]) -> PartitionRegistration | None:
     """A partition on these brokers, led by the first that is up; None if none is."""
-    if len(replicas) > rules.settings.max_replicas:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{len(replicas)} replicas were asked for: this version keeps {rules.settings.max_replicas}.",
-        )
     isr = tuple(replica for replica in replicas if rules.image.broker_is_active(replica))
     if not isr:
         return None

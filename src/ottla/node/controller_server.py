@@ -23,9 +23,6 @@ from ottla.server.forwarding import ActiveController
 from ottla.server.network.connection import Listener
 from ottla.server.network.socket_server import SocketServer
 
-# Brokers do not replicate yet: a second replica would be in sync by its name only.
-MAX_REPLICAS = 1
-
 
 class ControllerServer:
     """One controller of the quorum: standby, or active."""
@@ -44,9 +41,7 @@ class ControllerServer:
         self._sockets = sockets
         self._clock = clock
         self._executor = executor
-        self._settings = ControllerSettings(
-            config, shared.cluster_id, Policies.of(config), max_replicas=MAX_REPLICAS
-        )
+        self._settings = ControllerSettings(config, shared.cluster_id, Policies.of(config))
         self.controller = Controller(
             shared.raft,
             shared.loader,

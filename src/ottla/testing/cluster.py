@@ -77,7 +77,7 @@ class Cluster:
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": ",".join(f"{voter}@{at}" for voter, at in self._voters.items()),
             "log.dirs": str(self.data_dir / f"node-{node_id}"),
-            # One replica of each partition, as long as there is no replication.
+            # Tests want them at once; one that stops brokers asks for more.
             "offsets.topic.replication.factor": 1,
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.min.isr": 1,

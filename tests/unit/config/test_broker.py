@@ -68,11 +68,27 @@ def test_its_internal_topics_have_one_replica_and_say_so(name: str) -> None:
     assert (entry.value, entry.source, entry.read_only) == ("1", Source.STATIC_BROKER_CONFIG, True)
 
 
-def test_brokers_that_do_not_replicate_yet_keep_one_replica_among_others_too() -> None:
-    voters = "1@a:9093,2@b:9093,3@c:9093"
-    assert BrokerConfig.of({"controller.quorum.voters": voters})["offsets.topic.replication.factor"] == 1
-    asked_for = {"controller.quorum.voters": voters, "offsets.topic.replication.factor": 3}
-    assert BrokerConfig.of(asked_for)["offsets.topic.replication.factor"] == 3
+@pytest.mark.parametrize("roles", ["broker", "broker,controller"])
+def test_in_a_cluster_they_have_as_many_as_with_kafka(roles: str) -> None:
+    cluster = {
+        "node.id": 1,
+        "process.roles": roles,
+        "listeners": ",".join(
+            ["PLAINTEXT://a:9092", *(["CONTROLLER://a:9093"] if "controller" in roles else [])]
+        ),
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": "1@a:9093,2@b:9093,3@c:9093" if "controller" in roles else "2@b:9093",
+    }
+    config = BrokerConfig.of(cluster)
+    assert config["offsets.topic.replication.factor"] == 3
+    assert (config["transaction.state.log.replication.factor"], config["transaction.state.log.min.isr"]) == (
+        3,
+        2,
+    )
+    share = "share.coordinator.state.topic"
+    assert (config[f"{share}.replication.factor"], config[f"{share}.min.isr"]) == (3, 2)
+    asked_for = {**cluster, "offsets.topic.replication.factor": 1}
+    assert BrokerConfig.of(asked_for)["offsets.topic.replication.factor"] == 1
 
 
 @pytest.mark.parametrize(

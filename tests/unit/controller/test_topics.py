@@ -69,21 +69,6 @@ def test_defaults_stand_for_minus_one() -> None:
     assert (answer.num_partitions, answer.replication_factor) == (4, 2)
 
 
-def test_more_replicas_than_brokers_can_keep_are_refused_however_they_are_asked_for() -> None:
-    cluster = Cluster(1, 2, default_replication_factor=2)
-    cluster.settings.max_replicas = 1
-    answers = create(
-        cluster,
-        topic("a", 1, 2),
-        topic("b", 1, -1),
-        topic("c", -1, -1, assignments=assigned([1, 2])),
-        topic("d", 1, 1),
-    )
-    assert [answer.error_code for answer in answers] == [38, 38, 38, 0]
-    assert answers[0].error_message == "2 replicas were asked for: this version keeps 1."
-    assert cluster.image.topic("a") is None
-
-
 def test_validating_changes_nothing() -> None:
     cluster = Cluster(1)
     (answer,) = create(cluster, topic("t"), validate_only=True)
