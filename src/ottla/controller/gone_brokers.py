@@ -18,7 +18,6 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from functools import partial
 from typing import Any, Final, Protocol
 
 from ottla.metadata.image import ClusterImage
@@ -91,13 +90,11 @@ class GoneBrokers:
         earlier = self._looking.pop(broker_id, None)
         if earlier is not None:
             earlier.cancel()  # it waits for a heartbeat that has come
-        looking = spawn(
-            self._look(broker_id, broker_epoch, heard_ms),
+        self._looking[broker_id] = spawn(
+            self._look_once(broker_id, broker_epoch, heard_ms),
             name=f"looking whether broker {broker_id} is gone",
             owner=OWNER,
         )
-        self._looking[broker_id] = looking
-        looking.add_done_callback(partial(self._looked, broker_id))
 
     def look_at_all(self) -> None:
         """This controller has just become active."""
@@ -111,9 +108,12 @@ class GoneBrokers:
             task.cancel()
         await asyncio.gather(*looking, return_exceptions=True)
 
-    def _looked(self, broker_id: int, task: "asyncio.Task[None]") -> None:
-        if self._looking.get(broker_id) is task:
-            del self._looking[broker_id]
+    async def _look_once(self, broker_id: int, broker_epoch: int, heard_ms: float) -> None:
+        try:
+            await self._look(broker_id, broker_epoch, heard_ms)
+        finally:
+            if self._looking.get(broker_id) is asyncio.current_task():
+                del self._looking[broker_id]
 
     async def _look(self, broker_id: int, broker_epoch: int, heard_ms: float) -> None:
         refusals = 0
