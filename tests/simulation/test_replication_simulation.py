@@ -121,6 +121,10 @@ class ReplicationLife:
 
     def _look_whether_settled(self) -> None:
         self._is_settled = self.unsettled() is None
+        topic = self.stage.image.topic(TOPIC)
+        for index, told in topic.partitions.items() if topic is not None else ():
+            if set(told.adding_replicas) & set(told.removing_replicas):
+                self.clients.call_off(index)
         if not self._is_settled:
             self.stage.after(LOOK_EVERY_MS, self._look_whether_settled)
 
