@@ -122,6 +122,9 @@ class Stage:
         """The newest that is committed, whoever knows it."""
         return self.raft.checker.metadata.committed.image
 
+    def min_isr(self, image: ClusterImage, topic: str) -> int:
+        return int(controller_settings(1, SESSION_MS).topic_value(image, topic, "min.insync.replicas"))
+
     def after(self, delay_ms: float, call: Callable[..., None], *arguments: Any) -> None:
         self.raft.after(delay_ms, call, *arguments)
 
@@ -476,10 +479,7 @@ class Process:
             fetching.pump()
 
     def log_config(self, topic: str) -> LogConfig:
-        settings = controller_settings(1, SESSION_MS)
-        return LogConfig(
-            min_insync_replicas=int(settings.topic_value(self.image, topic, "min.insync.replicas"))
-        )
+        return LogConfig(min_insync_replicas=self.stage.min_isr(self.image, topic))
 
     def _apply_config(self, topic: TopicImage) -> None:
         config = self.log_config(topic.name)

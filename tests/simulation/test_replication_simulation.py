@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 from tests.simulation.quorum_process import Programs
-from tests.simulation.replication_checker import ReplicationChecker
+from tests.simulation.replication_checker import Excused, ReplicationChecker
 from tests.simulation.replication_clients import TOPIC, Clients
 from tests.simulation.replication_stage import SESSION_MS, Broker, Process, Stage
 from tests.simulation.stage import Violation, seeds, simulate
@@ -81,7 +81,7 @@ class ReplicationLife:
     # --- the script
 
     def run(self) -> None:
-        with hearing_of(self.stage.raft.failures):
+        with hearing_of(self.stage.raft.failures), contextlib.suppress(Excused):
             self._run()
 
     def _run(self) -> None:
