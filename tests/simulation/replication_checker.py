@@ -25,12 +25,21 @@ from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import BatchView
+from ottla.replication.partition import Partition
 
 if TYPE_CHECKING:
     from tests.simulation.replication_stage import Broker, Process, Stage
 
 # What a leader writes into a batch lies before: offset, length and epoch.
 CONTENT = 16
+
+
+class Excused(Exception):
+    """A leader that has not heard of a larger min.insync.replicas commits with fewer, as with Kafka.
+
+    Whoever leaves the ISR then is eligible for the controller, and lacks what was committed without it: of such a
+    partition nothing is promised from here on, and the life ends.
+    """
 
 
 class Committed:
@@ -130,12 +139,21 @@ class ReplicationChecker:
                 committed.add(key, segment.stored[number])
                 number += 1
             agreed = log.agreed = committed.end
+            self._check_promise(key, partition)
             self._check_candidates(key)
         if agreed < high_watermark:
             raise Violation(
                 f"{key}: the log of {process.broker.id} is another one below its high watermark {high_watermark}: it "
                 f"agrees to {agreed} with what is committed"
             )
+
+    def _check_promise(self, key: TopicPartition, partition: Partition) -> None:
+        """See Excused."""
+        told = self._told.get(key)
+        wanted = self._stage.min_isr(self._image, key.topic)
+        if told is not None and len(told.isr) < min(wanted, len(told.replicas)):
+            if partition.min_insync_replicas < wanted:
+                raise Excused(f"{key}: {told.leader} has not heard that the minimum ISR is {wanted}")
 
     def agree(self, key: TopicPartition, log: MemoryLog | LogDisk) -> int:
         """Up to where a log has what is committed."""

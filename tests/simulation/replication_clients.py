@@ -135,6 +135,10 @@ class Clients:
         self.stage.note("is moved", 0, f"{key} to {asked.replicas}")
         self._ask(partial(self._reassign, asked))
 
+    def call_off(self, index: int) -> None:
+        """A move that was changed on its way to leave out whom it was adding, which never ends."""
+        self._ask(partial(self._reassign, m.ReassignablePartition(partition_index=index, replicas=None)))
+
     async def _reassign(self, asked: m.ReassignablePartition, controller: Controller) -> None:
         topic = m.ReassignableTopic(name=TOPIC, partitions=[asked])
         request = m.AlterPartitionReassignmentsRequest(topics=[topic], timeout_ms=1_000)

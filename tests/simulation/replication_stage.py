@@ -13,6 +13,7 @@ broker may be paused: nothing reaches it, and when it goes on everything does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from math import inf
@@ -26,6 +27,7 @@ from tests.simulation.replication_fetches import FetchServer
 from tests.support.memory_log import LogDisk, MemoryLog
 from tests.unit.controller.support import directory, registration
 
+from ottla.controller.controller import Controller
 from ottla.controller.result import RequestContext
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.metadata.registrations import PartitionRegistration, TopicImage
@@ -118,6 +120,9 @@ class Stage:
     def image(self) -> ClusterImage:
         """The newest that is committed, whoever knows it."""
         return self.raft.checker.metadata.committed.image
+
+    def min_isr(self, image: ClusterImage, topic: str) -> int:
+        return int(controller_settings(1, SESSION_MS).topic_value(image, topic, "min.insync.replicas"))
 
     def after(self, delay_ms: float, call: Callable[..., None], *arguments: Any) -> None:
         self.raft.after(delay_ms, call, *arguments)
@@ -235,7 +240,7 @@ class Broker:
             return
         heard_ms = controller.last_heard_ms(self.id, epoch)
         if heard_ms is not None:
-            node.process.spawn(controller.fence_gone(self.id, epoch, heard_ms))
+            node.process.spawn(_fence_gone(controller, self.id, epoch, heard_ms))
 
     def stop(self) -> None:
         """In order: everything is flushed, and the next life says which one this was."""
@@ -259,6 +264,12 @@ class Broker:
         process.end()
         self.stage.checker.ended(self)
         self.stage.after(down_ms, self.start)
+
+
+async def _fence_gone(controller: Controller, broker_id: int, epoch: int, heard_ms: float) -> None:
+    # If it leads no more its successor looks by itself.
+    with contextlib.suppress(KafkaError):
+        await controller.fence_gone(broker_id, epoch, heard_ms)
 
 
 class InOrder(set[Any]):
@@ -307,6 +318,7 @@ class Process:
         self.epoch = -1
         self._clean_epoch = clean_epoch
         self._stop_asked_ms: float | None = None
+        self._is_ready = False
         self.partitions: dict[TopicPartition, Partition] = {}
         self.by_id: dict[tuple[bytes, int], Partition] = {}
         self.link = ControllerLink(self)
@@ -411,6 +423,7 @@ class Process:
 
     async def _beat(self) -> None:
         known = self.image.brokers.get(self.broker.id)
+        self._is_ready |= known is not None and known.epoch == self.epoch
         wants_to_go = self._stop_asked_ms is not None
         if wants_to_go:
             self.stage.raft.checker.metadata.stopping.add((self.broker.id, self.epoch))
@@ -418,7 +431,7 @@ class Process:
             broker_id=self.broker.id,
             broker_epoch=self.epoch,
             current_metadata_offset=self.image.offset,
-            want_fence=known is None or known.epoch != self.epoch,
+            want_fence=not self._is_ready,
             want_shut_down=wants_to_go,
         )
         answer = await self.link.ask("broker_heartbeat", request, RequestContext(2))
@@ -468,10 +481,7 @@ class Process:
             fetching.pump()
 
     def log_config(self, topic: str) -> LogConfig:
-        settings = controller_settings(1, SESSION_MS)
-        return LogConfig(
-            min_insync_replicas=int(settings.topic_value(self.image, topic, "min.insync.replicas"))
-        )
+        return LogConfig(min_insync_replicas=self.stage.min_isr(self.image, topic))
 
     def _apply_config(self, topic: TopicImage) -> None:
         config = self.log_config(topic.name)

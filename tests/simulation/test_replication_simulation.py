@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 from tests.simulation.quorum_process import Programs
-from tests.simulation.replication_checker import ReplicationChecker
+from tests.simulation.replication_checker import Excused, ReplicationChecker
 from tests.simulation.replication_clients import TOPIC, Clients
 from tests.simulation.replication_stage import SESSION_MS, Broker, Process, Stage
 from tests.simulation.stage import Violation, seeds, simulate
@@ -81,7 +81,7 @@ class ReplicationLife:
     # --- the script
 
     def run(self) -> None:
-        with hearing_of(self.stage.raft.failures):
+        with hearing_of(self.stage.raft.failures), contextlib.suppress(Excused):
             self._run()
 
     def _run(self) -> None:
@@ -121,6 +121,10 @@ class ReplicationLife:
 
     def _look_whether_settled(self) -> None:
         self._is_settled = self.unsettled() is None
+        topic = self.stage.image.topic(TOPIC)
+        for index, told in topic.partitions.items() if topic is not None else ():
+            if set(told.adding_replicas) & set(told.removing_replicas):
+                self.clients.call_off(index)
         if not self._is_settled:
             self.stage.after(LOOK_EVERY_MS, self._look_whether_settled)
 

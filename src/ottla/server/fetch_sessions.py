@@ -268,8 +268,9 @@ class FetchSession:
             self.news.discard(cached)
         if cached.answered != marks:
             must_answer = True
-        # After an error the next good answer is sent, whatever it says.
-        cached.answered = NOT_ANSWERED if error else marks
+        # After an error the next good answer is sent, whatever it says; and after one that says where the logs part, or
+        # names another replica: whoever gets that leaves the marks in it alone.
+        cached.answered = NOT_ANSWERED if error or must_tell else marks
         if has_records:
             self._next_order += 1
             cached.order = self._next_order

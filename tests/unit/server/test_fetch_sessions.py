@@ -95,6 +95,16 @@ def test_only_news_are_told() -> None:
     assert session.update_response(wanted(0), 0, Watermarks(6, 0), has_records=False)
 
 
+def test_marks_that_came_with_where_the_logs_part_are_told_again() -> None:
+    """A follower cuts its log before it takes over the marks: those of the answer that told it to are not taken."""
+    session = context(FetchSessionCache(), 0, 0, wanted(0)).session
+    assert session is not None
+    marks = Watermarks(5, 0)
+    assert session.update_response(wanted(0), 0, marks, has_records=False, must_tell=True)
+    assert session.update_response(wanted(0), 0, marks, has_records=False)
+    assert not session.update_response(wanted(0), 0, marks, has_records=False)
+
+
 def test_epochs_wrap_to_one() -> None:
     assert next_session_epoch(2**31 - 1) == 1
 
