@@ -56,6 +56,8 @@ def say_gap(role: str, load: Workload, partition: int, gap_s: float) -> None:
 @pytest.mark.parametrize("role", ["leader", "follower", "active controller", "coordinator"])
 def test_a_killed_node_costs_nothing(cluster: Replicated, topic: str, role: str) -> None:
     cluster.create_topic(topic)
+    # Nothing is written to it, so that no write brings back who was away.
+    idle = cluster.create_topic(f"{topic}.idle")
     with Workload(cluster, topic) as load:
         load.wait_for_writes()
         load.wait_for_transactions()
@@ -81,7 +83,7 @@ def test_a_killed_node_costs_nothing(cluster: Replicated, topic: str, role: str)
         assert was_seen_to_be_gone(cluster, victim)
         load.wait_for_transactions()
         cluster.start(victim)
-        cluster.wait_for_full_isr(topic)
+        cluster.wait_for_full_isr(topic, idle)
         load.wait_for_writes()
         load.wait_for_reads()
     load.verify()

@@ -730,6 +730,7 @@ class Workload:
 
     def verify(self) -> None:
         """All replicas in sync, everything read, nothing wrong, and the logs of all replicas the same."""
+        self.cluster.check_nodes()
         self.cluster.wait_for_full_isr(self.topic)
         self.read_everything()
         found = self.anomalies()

@@ -10,6 +10,7 @@ a dead process does, though the proxies in front of it live in the test's proces
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -84,6 +85,19 @@ class Replicated(Processes):
         self.links = Links()
         self.paused: set[int] = set()
         self._front: dict[int, int] = {}
+        # Held until the proxies have theirs: a port that is free for a moment may be handed out again, and two nodes
+        # with one port between them are no cluster.
+        with contextlib.ExitStack() as held:
+            for node in self.nodes.values():
+                node.wanted_port = node.port = _reserve(held)
+                node.controller_port = _reserve(held)
+                if node.is_controller:
+                    self._ports[node.node_id] = node.controller_port
+            self._open_links(log_dirs)
+        self.disks = {node.node_id: Disk(node) for node in self.nodes.values()} if disks else {}
+
+    def _open_links(self, log_dirs: int) -> None:
+        """Each node advertises the proxies in front of it."""
         voters = []
         for node in self.nodes.values():
             advertised = []
@@ -102,7 +116,6 @@ class Replicated(Processes):
                 node.overrides["metadata.log.dir"] = str(node.data_dir)
         for node in self.nodes.values():
             node.overrides["controller.quorum.voters"] = ",".join(voters)
-        self.disks = {node.node_id: Disk(node) for node in self.nodes.values()} if disks else {}
 
     # ---- life -------------------------------------------------------------------------------------------
 
@@ -293,6 +306,15 @@ class Replicated(Processes):
         for topic in topics:
             wait_until(partial(is_full, topic), PATIENCE_S, f"all replicas of {topic} in sync")
 
+    def check_nodes(self) -> None:
+        """All run, and none has met a bug in any of its lives."""
+        for node in self.nodes.values():
+            assert node.is_running(), f"{node.kind} has ended with {node.exit_code}"
+            for path in node.work_dir.glob("*.log"):
+                assert "Traceback" not in path.read_text(errors="replace"), (
+                    f"{path.name}: there is a traceback"
+                )
+
     # ---- what lies on the disks -------------------------------------------------------------------------
 
     def dir_of(self, node_id: int, topic: str, partition: int = 0) -> Path:
@@ -329,6 +351,14 @@ class Replicated(Processes):
                 if directory.is_dir() and number.isdecimal() and topic != "__cluster_metadata":
                     where = TopicPartition(topic, int(number))
                     _cut_log(log_dir, where, kept.get(where, 0))
+
+
+def _reserve(held: contextlib.ExitStack) -> int:
+    """A port that is nobody's until the stack is closed."""
+    sock = held.enter_context(socket.socket())
+    sock.bind((HOST, 0))
+    port: int = sock.getsockname()[1]
+    return port
 
 
 def _partition(row: dict[str, Any]) -> PartitionView:
