@@ -28,7 +28,7 @@ from bench.clusters import (
     partitions_of,
     placed_frame,
 )
-from bench.frames import batch_of, produce_frame
+from bench.frames import batch_of, produce_error, produce_frame
 from bench.load import Connection, Cpu, connection
 from bench.quorum import idle_percents
 from bench.quorum_stalls import AFTERWARDS_S, MISSED, worst
@@ -133,14 +133,18 @@ class Following:
             topic: Patched(produce_frame(topic, {self._INDEX: data}, acks=1), {"index": (">i", self._INDEX)})
             for topic in ("followed", "aside")
         }
-        self._ends = [0] * partitions
+        self._ends = [1] * partitions
         self._session_epoch = 0
         self._last = 0
         self._next = 0
 
     def begin(self) -> None:
-        """A full fetch of empty partitions: the session."""
-        rows = [self._row(index, 0) for index in range(self._partitions)]
+        """A full fetch of partitions of one record, from their ends: the session."""
+        for topic in self._produce:  # the first write to a partition is dearer than those that follow
+            for index in range(self._partitions):
+                error = produce_error(self._writes.ask(self._produce[topic].with_(index=index)))
+                assert error == 0, f"{topic}-{index}: error {error}"
+        rows = [self._row(index, self._ends[index]) for index in range(self._partitions)]
         answer = self._fetches.ask(self._frame(0, 0, rows, wait_ms=0))
         decoded = decode_response(FETCH, FETCH_VERSION, answer)
         assert decoded["error_code"] == "none", decoded["error_code"]
