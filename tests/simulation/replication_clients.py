@@ -131,9 +131,7 @@ class Clients:
         topic = self.stage.image.topic(key.topic)
         # A move that is changed on its way to leave out whom it was adding never ends, with Kafka either.
         is_moving = topic is not None and topic.partitions[key.partition].reassigning
-        asked = m.ReassignablePartition(
-            partition_index=key.partition, replicas=None if is_moving else wanted
-        )
+        asked = m.ReassignablePartition(partition_index=key.partition, replicas=None if is_moving else wanted)
         self.stage.note("is moved", 0, f"{key} to {asked.replicas}")
         self._ask(partial(self._reassign, asked))
 
@@ -275,9 +273,7 @@ class Consumer:
         if self._any_replica:
             broker = self._stage.brokers[self._clients.random.choice(told.replicas)]
         self._asks_leader = broker.id == told.leader
-        wanted = Wanted(
-            topic_id, self._key.partition, told.leader_epoch, self.position, -1, -1, 1_000
-        )  # type: ignore[arg-type]
+        wanted = Wanted(topic_id, self._key.partition, told.leader_epoch, self.position, -1, -1, 1_000)  # type: ignore[arg-type]
         self._stage.ask(None, CLIENT, broker, _serve_consumer, wanted, self._heard, FETCH_MS)
 
     def _heard(self, answer: Any) -> None:
@@ -288,7 +284,9 @@ class Consumer:
         found = answer.responses[0].partitions[0]
         # A follower that is behind says so, too: then consumers ask the leader (KIP-392).
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and self._asks_leader:
-            raise Violation(f"{self._key}: a consumer at {self.position} is told that there is no such offset")
+            raise Violation(
+                f"{self._key}: a consumer at {self.position} is told that there is no such offset"
+            )
         if not found.error_code and found.records:
             for view in iter_batches(found.records):
                 self._clients.checker.consumed(self._key, bytes(view.buf[view.pos : view.end]))

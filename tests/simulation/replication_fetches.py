@@ -101,7 +101,9 @@ class FetchServer:
         # By which connection a fetch comes; when one is lost, another takes its place.
         self._connections: dict[Any, Any] = {}
 
-    def serve(self, request: m.FetchRequest | offsets.ListOffsetsRequest, reply: Callable[[Any], None]) -> None:
+    def serve(
+        self, request: m.FetchRequest | offsets.ListOffsetsRequest, reply: Callable[[Any], None]
+    ) -> None:
         """A follower's request."""
         if isinstance(request, offsets.ListOffsetsRequest):
             reply(self._list_offsets(request))
@@ -169,9 +171,7 @@ class FetchServer:
             ]
         )
 
-    def _find(
-        self, name: str, asked: offsets.ListOffsetsPartition
-    ) -> offsets.ListOffsetsPartitionResponse:
+    def _find(self, name: str, asked: offsets.ListOffsetsPartition) -> offsets.ListOffsetsPartitionResponse:
         answer = offsets.ListOffsetsPartitionResponse(partition_index=asked.partition_index)
         partition = self._process.partitions.get((name, asked.partition_index))  # type: ignore[call-overload]
         if partition is None:

@@ -99,9 +99,7 @@ class Stage:
     ) -> None:
         self.random = random
         self.weather = BrokerWeather(random)
-        self.raft = RaftCluster(
-            random, self.weather, 3, programs, observers=0, keeps_trace=keeps_trace
-        )
+        self.raft = RaftCluster(random, self.weather, 3, programs, observers=0, keeps_trace=keeps_trace)
         self.brokers = {n: Broker(self, n) for n in range(FIRST_BROKER, FIRST_BROKER + brokers)}
         self.checker: ReplicationChecker
         self.fetches = random.choice((FETCHES, LONG_WAITS))
@@ -232,7 +230,12 @@ class Broker:
     def _found_gone(self, epoch: int) -> None:
         node = self.stage.active()
         controller = None if node is None or node.process is None else node.process.controller
-        if node is None or node.process is None or controller is None or (node.id, self.id) in self.stage.raft.cuts:
+        if (
+            node is None
+            or node.process is None
+            or controller is None
+            or (node.id, self.id) in self.stage.raft.cuts
+        ):
             return
         heard_ms = controller.last_heard_ms(self.id, epoch)
         if heard_ms is not None:
@@ -401,10 +404,8 @@ class Process:
 
     async def _live(self) -> None:
         while True:
-            try:
+            with contextlib.suppress(KafkaError):  # it is asked again
                 await (self._register() if self.epoch < 0 else self._beat())
-            except KafkaError:
-                pass  # it is asked again
             await asyncio.sleep(HEARTBEAT_MS / 1000 * self.stage.random.uniform(0.5, 1.0))
 
     async def _register(self) -> None:
@@ -462,7 +463,7 @@ class Process:
         self.after(4 + stage.weather.delay_ms(), self._follow_metadata)
 
     def _is_in(self, image: ClusterImage) -> bool:
-        """A broker acts on no image that is older than its registration: there it may be what it was in another life."""
+        """A broker acts on no image that is older than its registration, where it is what it was in another life."""
         registered = image.brokers.get(self.broker.id)
         return registered is not None and 0 <= self.epoch <= registered.epoch
 
@@ -498,12 +499,18 @@ class Process:
         if partition is None:
             disk = self.broker.disks.get(key) or LogDisk()
             log = MemoryLog.load(key, topic.id, self.log_config(topic.name), disk, self.now_ms())
-            self.partitions[key] = self.by_id[topic.id, index] = partition = Partition(key, topic.id, log, self)
+            self.partitions[key] = self.by_id[topic.id, index] = partition = Partition(
+                key, topic.id, log, self
+            )
             # A set of objects has another order in every run.
             partition.watchers, partition.end_watchers = InOrder(), InOrder()
         partition.become(told)
         if self.stage.traces:
-            self.stage.note("hears", self.broker.id, f"{key} {told.leader}@{told.leader_epoch} isr {told.isr} elr {told.elr}")
+            self.stage.note(
+                "hears",
+                self.broker.id,
+                f"{key} {told.leader}@{told.leader_epoch} isr {told.isr} elr {told.elr}",
+            )
         for source, fetching in self.fetchers.items():
             if source != partition.leader:
                 fetching.fetcher.remove(partition)
