@@ -424,7 +424,8 @@ class Process:
         known = self.image.brokers.get(self.broker.id)
         self._is_ready |= known is not None and known.epoch == self.epoch
         wants_to_go = self._stop_asked_ms is not None
-        if wants_to_go:
+        if wants_to_go or not self._is_ready:
+            # It asks to be fenced; a request may come late.
             self.stage.raft.checker.metadata.stopping.add((self.broker.id, self.epoch))
         request = lifecycle.BrokerHeartbeatRequest(
             broker_id=self.broker.id,
