@@ -55,6 +55,8 @@ SHUTDOWN_MS = 2_000
 FETCHES = FetcherSettings(backoff_ms=60, wait_max_ms=120, response_max_bytes=2_000, max_bytes=600)
 # A follower that waits for long hears late of what is committed.
 LONG_WAITS = FETCHES._replace(wait_max_ms=500)
+# One batch a fetch: whoever is behind stays so for a while.
+SMALL_FETCHES = FETCHES._replace(response_max_bytes=1, max_bytes=1)
 
 
 class BrokerWeather(Weather):
@@ -102,7 +104,7 @@ class Stage:
         self.raft = RaftCluster(random, self.weather, 3, programs, observers=0, keeps_trace=keeps_trace)
         self.brokers = {n: Broker(self, n) for n in range(FIRST_BROKER, FIRST_BROKER + brokers)}
         self.checker: ReplicationChecker
-        self.fetches = random.choice((FETCHES, LONG_WAITS))
+        self.fetches = random.choice((FETCHES, LONG_WAITS, SMALL_FETCHES))
 
     @property
     def now_ms(self) -> float:
