@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from tests.interop.cluster import Cluster, ClusterNode
-from tests.interop.process import receive_frame
+from tests.interop.process import receive_frame, wait_until
 from tests.interop.scripts.entities import decode_response, encode_request
 
 from bench.clusters import (
@@ -42,6 +42,7 @@ SESSION_PARTITIONS = 3_333
 SETTLE_S, IDLE_S = 10.0, 20.0
 FETCH, FETCH_VERSION = 1, 17
 DESCRIBE_TOPICS, DESCRIBE_TOPICS_VERSION = 3, 12  # Metadata, the oldest that has topic ids
+ELECT_LEADERS, ELECT_LEADERS_VERSION = 43, 2
 SESSION_ROUNDS, SESSION_REQUESTS = 9, 2_000
 WAIT_MS = 5_000
 # A broker that stands still stays in every ISR.
@@ -266,6 +267,7 @@ def watched_rows(cluster: Cluster, where: Path, count: int, name: str) -> Iterat
     beside = ottla(where / "beside", watch_stalls=True)
     with beside, cluster:
         in_sync(cluster, count)
+        elect_preferred(cluster)
         moved_s, leaders = leaders_moved_s(cluster, bystander(cluster))
         in_sync(cluster, count)
         time.sleep(AFTERWARDS_S)  # what is put off is measured too
@@ -274,6 +276,21 @@ def watched_rows(cluster: Cluster, where: Path, count: int, name: str) -> Iterat
     yield row_of(f"{name}: starts, a broker is killed and back", worst(reports), beside.stalls())
     missed = sum(len(MISSED.findall(node.printed())) for node in cluster.nodes.values())
     yield Row(f"{name}: heartbeats missed, brokers fenced unasked", "times", None, missed, 0, absolute=True)
+
+
+def elect_preferred(cluster: Cluster) -> None:
+    """A start leaves the leaders with whoever came first: each node gets its own third back."""
+    body = {"election_type": 0, "topic_partitions": None, "timeout": int(1000 * PATIENCE_S)}
+    node = cluster.brokers()[0]
+    with connection(node) as link:
+        link.sock.settimeout(PATIENCE_S)
+        link.ask(encode_request(ELECT_LEADERS, ELECT_LEADERS_VERSION, body, client_id="bench"))
+    wait_until(
+        lambda: all(row.leader_id == row.replica_nodes[0] for row in partitions_of(node)),
+        PATIENCE_S,
+        "the preferred leaders",
+        POLL_S,
+    )
 
 
 def leaders_moved_s(cluster: Cluster, victim: int) -> tuple[float, int]:
