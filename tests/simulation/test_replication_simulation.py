@@ -189,7 +189,7 @@ class ReplicationLife:
             self._kill(process.broker, loses=True)
 
     def lose_with_network(self) -> None:
-        """What a broker has sent is still under way when it comes back from a power loss, for now without the others."""
+        """What a broker has sent is under way when it comes back from a power loss, without the others for now."""
         process = self._some()
         if process is not None and process.broker.id not in self.stage.raft.slow:
             self.stage.note("is slow", process.broker.id)
