@@ -566,7 +566,9 @@ class Controller:
             try:
                 await self.tick()
             except KafkaError as error:
-                logger.warning("periodic work of the controller failed: %s", error)
+                # That another one is active has been said, and the work is the other one's now.
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    logger.warning("periodic work of the controller failed: %s", error)
 
     def _tick_interval_s(self) -> float:
         return (
