@@ -176,6 +176,8 @@ class ReplicaFetcher:
         self._states: dict[Key, PartitionFetchState] = {}
         # Partitions that are not followed until they get another leader epoch, for which the manager has to call.
         self.failed: dict[Key, Partition] = {}
+        # Appended to, of topics with flush.messages: the driver flushes them before it sends the next request.
+        self.unflushed: set[Partition] = set()
         self._session = FetchSession()
         # Of these the session may have to hear something.
         self._changed: dict[Key, None] = {}
@@ -501,6 +503,8 @@ class ReplicaFetcher:
         log = partition.log
         if log.log_end_offset == state.offset:
             return False
+        if partition.flushes_on_append:
+            self.unflushed.add(partition)
         state.offset = log.log_end_offset
         state.last_fetched_epoch = log.epochs.latest
         return True

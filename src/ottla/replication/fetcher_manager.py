@@ -225,6 +225,17 @@ class ReplicaFetcherManager:
         if self._logs.has_truncations:
             await self._logs.checkpoint_truncations()
 
+    async def flush(self, unflushed: set[Partition]) -> None:
+        """Bring to the disk what flush.messages wants there: the next fetch tells the leader that it is."""
+        while unflushed:
+            partition = unflushed.pop()
+            if not partition.log.failed and partition.log.flush_needed(self.clock.now_ms()):
+                try:
+                    await self._logs.background.flush(partition.log)
+                except KafkaError as error:
+                    # The directory is offline by now, and what lies in it is not followed any more.
+                    logger.error("%s could not be flushed: %s", partition.topic_partition, error)
+
     async def stop(self) -> None:
         """Follow nobody any more: after this no log is written by a fetcher."""
         self._stopped = True
@@ -316,3 +327,4 @@ class _FetcherLoop:
                 await time_slice.yield_to_loop()
         self._steps = None
         await manager.settle()
+        await manager.flush(fetcher.unflushed)

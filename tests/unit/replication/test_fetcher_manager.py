@@ -34,6 +34,8 @@ from ottla.model.pending import Pending
 from ottla.net.peers import Node
 from ottla.replication.fetcher_manager import ReplicaFetcherManager, fetcher_id, request_version
 from ottla.replication.partition import Partition
+from ottla.storage.config import LogConfig
+from ottla.storage.log.log import Log
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
 
@@ -48,6 +50,13 @@ class Logs:
         self.checkpoints = 0
         self.may_finish = asyncio.Event()
         self.may_finish.set()
+        self.flushed: list[int] = []
+        self.background = self
+
+    async def flush(self, log: Log) -> None:
+        await self.may_finish.wait()
+        log.flush(now_ms=SystemClock().now_ms())
+        self.flushed.append(log.recovery_point)
 
     @property
     def has_truncations(self) -> bool:
@@ -342,6 +351,25 @@ def test_after_a_truncation_nothing_is_asked_before_it_is_on_the_disk(tmp_path: 
             here.logs.may_finish.set()
             await eventually(lambda: len(here.network.asked) > 1)
             assert here.logs.checkpoints == 1
+
+    run(test)
+
+
+def test_what_is_to_be_flushed_is_told_to_the_leader_after_that(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader = leading(tmp_path / "leader", 2)
+        ours = follower(tmp_path / "ours", config=LogConfig(flush_messages=1))
+        plain = follower(tmp_path / "ours", index=1)
+        async with world({LEADER: leader}) as here:
+            here.logs.may_finish.clear()
+            here.manager.follow([ours, plain])
+            await eventually(caught_up(ours, leader))
+            for _ in range(10):
+                await asyncio.sleep(0.001)
+            assert len(here.network.asked) == 1
+            here.logs.may_finish.set()
+            await eventually(lambda: len(here.network.asked) > 1)
+            assert here.logs.flushed == [ours.log.log_end_offset]
 
     run(test)
 
