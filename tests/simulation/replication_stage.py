@@ -71,6 +71,18 @@ class BrokerWeather(Weather):
         self.crash = self.crash_at_vote = 0.0
 
 
+class Network(RaftCluster):
+    """The network of the quorum, in which what some nodes send may be under way for long."""
+
+    slow: set[int]
+
+    def carry(self, source: int, destination: int, arrive: Callable[..., None], *arguments: Any) -> None:
+        if source in self.slow:
+            self.after(self.random.uniform(300, 1_500), arrive, *arguments)
+        else:
+            super().carry(source, destination, arrive, *arguments)
+
+
 class Call:
     """A request on its way, and whoever asked: heard once, with an answer or without."""
 
@@ -101,7 +113,8 @@ class Stage:
     ) -> None:
         self.random = random
         self.weather = BrokerWeather(random)
-        self.raft = RaftCluster(random, self.weather, 3, programs, observers=0, keeps_trace=keeps_trace)
+        self.raft = Network(random, self.weather, 3, programs, observers=0, keeps_trace=keeps_trace)
+        self.raft.slow = set()
         self.brokers = {n: Broker(self, n) for n in range(FIRST_BROKER, FIRST_BROKER + brokers)}
         self.checker: ReplicationChecker
         self.fetches = random.choice((FETCHES, LONG_WAITS, SMALL_FETCHES))
