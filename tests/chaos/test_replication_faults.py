@@ -20,7 +20,12 @@ pytestmark = [pytest.mark.xdist_group("replication"), pytest.mark.timeout(300)]
 SESSION_MS = 600_000
 CLUSTER = {
     "combined": 3,
-    "settings": {"broker.session.timeout.ms": SESSION_MS, "replica.lag.time.max.ms": 5_000},
+    "settings": {
+        "broker.session.timeout.ms": SESSION_MS,
+        "replica.lag.time.max.ms": 5_000,
+        # A broker that stops waits until the others have said that they know who leads now: with their heartbeats.
+        "broker.heartbeat.interval.ms": 500,
+    },
 }
 FIND_COORDINATOR, TRANSACTION = 10, 1
 PATIENCE_S = 90.0

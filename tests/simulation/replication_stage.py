@@ -409,6 +409,9 @@ class Process:
     def truncated(self, partition: Partition) -> None:
         """Nobody else knows its segments."""
 
+    def flush(self, partition: Partition) -> None:
+        raise AssertionError("no topic of the simulation has flush.messages")
+
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         if self.stage.traces:
             self.stage.note("proposes", self.broker.id, f"{partition.topic_partition} {list(isr)}")

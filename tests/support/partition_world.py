@@ -19,6 +19,7 @@ class PartitionWorld:
         # Fenced, or in controlled shutdown.
         self.barred: set[int] = set()
         self.truncations: list[Partition] = []
+        self.flushes: list[Partition] = []  # that partitions have asked for
         # What partitions have proposed and nobody has answered yet.
         self.proposals: list[tuple[Partition, list[tuple[int, int]], int]] = []
 
@@ -36,6 +37,9 @@ class PartitionWorld:
 
     def truncated(self, partition: Partition) -> None:
         self.truncations.append(partition)
+
+    def flush(self, partition: Partition) -> None:
+        self.flushes.append(partition)
 
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         if any(other is partition for other, _, _ in self.proposals):

@@ -251,8 +251,8 @@ class Node:
         if self._starting is not None:
             self._starting.cancel()
 
-    def _dir_failed(self, directory_id: Uuid | None, error: Exception) -> None:
-        log.error("a log directory is offline: %s", error)
+    def _dir_failed(self, directory_id: Uuid | None, _error: Exception) -> None:
+        """The log manager has said which one, and why."""
         if self._broker_server is not None:
             self._broker_server.directory_failed(directory_id)
 

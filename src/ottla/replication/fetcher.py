@@ -447,8 +447,9 @@ class ReplicaFetcher:
 
     def _refused(self, key: Key, state: PartitionFetchState, error: int, now_ms: float) -> None:
         if error == ErrorCode.FENCED_LEADER_EPOCH:
-            # The leader has a newer epoch: this broker hears of it, too.
-            self._fail(key, state, f"epoch {state.leader_epoch} is older than the leader's", logging.INFO)
+            # The leader has a newer epoch, and this broker hears of it a moment later: so it is with every partition
+            # whose leader moves, and no news.
+            self._fail(key, state, f"epoch {state.leader_epoch} is older than the leader's", logging.DEBUG)
             return
         level = _TRANSIENT.get(ErrorCode(error), logging.ERROR) if error in _CODES else logging.ERROR
         self._complain(state, f"the leader answers {_name_of(error)} at offset {state.offset}", level)
@@ -559,8 +560,10 @@ class ReplicaFetcher:
     def _truncate(self, key: Key, state: PartitionFetchState, offset: int, reason: str) -> None:
         log = state.partition.log
         below = offset < log.high_watermark
+        # An epoch in which nobody has written goes without a word.
+        cuts = offset < log.log_end_offset
         logger.log(
-            logging.WARNING if below else logging.INFO,
+            logging.WARNING if below else logging.INFO if cuts else logging.DEBUG,
             "%s: truncating from %d to %d%s: %s",
             state.partition.topic_partition,
             log.log_end_offset,

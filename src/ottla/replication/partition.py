@@ -134,6 +134,10 @@ class PartitionEnvironment(Protocol):
         """The partition has cut its log: whatever else knows its segments or its recovery point has to hear of it."""
         ...
 
+    def flush(self, partition: "Partition") -> None:
+        """The partition has more unflushed than flush.messages allows: flush it, and let its watermark follow."""
+        ...
+
     def alter_partition(self, partition: "Partition", isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         """Propose an ISR, each member with its broker's epoch; False if a proposal is on its way already."""
         ...
@@ -292,6 +296,8 @@ class Partition:
         if self.is_leader:
             # What a new leader finds in its log counts, whether or not a checkpoint knows that it was flushed.
             self.maybe_advance_high_watermark(self.log.log_end_offset if changed else None)
+            if changed:
+                self._flush_if_due()  # the watermark has to wait for followers, and then for the disk
             self.look_for_joiners()
         self._wake_watchers()
 
@@ -370,7 +376,10 @@ class Partition:
         verification: Verification | None = NOT_CHECKED,
         commits: bool = True,
     ) -> AppendResult:
-        """Append as leader and let the high watermark follow where it can, unless the caller flushes first."""
+        """Append as leader and let the high watermark follow where it can.
+
+        Without `commits` the caller flushes what the topic wants to be flushed, and moves the watermark after that.
+        """
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == ACKS_ALL and not self.enough_in_sync:
@@ -397,8 +406,10 @@ class Partition:
         """The log has grown: followers have something to fetch."""
         if self._has_caught_up:
             self._write_down_caught_up(end_before)
-        if commits and len(self.maximal_isr) <= 1:
-            self.maybe_advance_high_watermark()  # nobody's fetch will do it
+        if commits:
+            self._flush_if_due()
+            if len(self.maximal_isr) <= 1:
+                self.maybe_advance_high_watermark()  # nobody's fetch will do it
         for watcher in tuple(self.end_watchers):
             watcher.progressed(self)
 
@@ -450,6 +461,15 @@ class Partition:
         log = self.log
         unflushed = log.log_end_offset - log.recovery_point
         return log.recovery_point if unflushed >= log.config.flush_messages else log.log_end_offset
+
+    def _flush_if_due(self) -> None:
+        """Without it the watermark would stay where the last flush was, as long as no producer comes by."""
+        if (
+            self.flushes_on_append
+            and not self._follows_end
+            and self.log.flush_needed(self._environment.now_ms())
+        ):
+            self._environment.flush(self)
 
     def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
         """Call back when everything below `offset` is committed, at once if it is, or never will be by this leader.

@@ -24,7 +24,7 @@ from ottla.metadata.registrations import PartitionRegistration, TopicImage
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, TopicPartition, Uuid
-from ottla.model.tasks import report, spawn_restarting
+from ottla.model.tasks import report, spawn, spawn_restarting
 from ottla.model.time_slice import TimeSlice
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
 from ottla.replication.alter_partition import AlterPartitionManager
@@ -103,6 +103,8 @@ class ReplicaManager:
         # Partitions for which there was no descriptor, and whether each is new.
         self._unhosted: dict[TopicPartition, bool] = {}
         self._hosting: asyncio.Task[None] | None = None
+        # Partitions that flush what somebody has appended who does not do it himself.
+        self._flushing: dict[Partition, asyncio.Task[None]] = {}
         self._mover = ReplicaAlterLogDirs(logs, clock, executor, on_moved)
         # How replicas that this broker does not lead are filled; without it nobody is followed.
         self.fetchers: ReplicaFetcherManager | None = None
@@ -239,6 +241,24 @@ class ReplicaManager:
 
     def truncated(self, partition: Partition) -> None:
         self._logs.truncated(partition.log)
+
+    def flush(self, partition: Partition) -> None:
+        if partition not in self._flushing:
+            self._flushing[partition] = spawn(
+                self._flush(partition), name=f"flush {partition.topic_partition}", owner="replicas"
+            )
+
+    async def _flush(self, partition: Partition) -> None:
+        """As long as there is something to flush: more may be appended meanwhile."""
+        try:
+            while partition.is_leader and partition.log.flush_needed(self._clock.now_ms()):
+                await self._logs.background.flush(partition.log)
+                partition.maybe_advance_high_watermark()
+        except KafkaError as error:
+            # The directory is offline by now, and whoever waits hears of it there.
+            log.error("%s could not be flushed: %s", partition.topic_partition, error)
+        finally:
+            del self._flushing[partition]
 
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         return self._isr_changes.submit(
@@ -494,6 +514,7 @@ class ReplicaManager:
         for task in (self._hosting, self._checking):
             if task is not None:
                 task.cancel()
+        await asyncio.gather(*self._flushing.values())
         await self._isr_changes.stop()
         await self._mover.stop()
 

@@ -57,6 +57,9 @@ class Environment:
     def registered_epoch(self, broker_id: int) -> int | None:
         return BROKER_EPOCH
 
+    def flush(self, partition: Partition) -> None:
+        raise AssertionError("a follower is flushed by its fetcher")
+
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         raise AssertionError("a follower proposes nothing")
 

@@ -230,6 +230,35 @@ def test_a_flushing_leader_counts_by_what_it_has_flushed(tmp_path: Path) -> None
     assert leader.heard == [ErrorCode.NONE]
 
 
+def test_what_its_writer_does_not_flush_is_flushed_all_the_same(tmp_path: Path) -> None:
+    """Markers and coordinators' records: the watermark would stand still until a producer comes."""
+    leader = Leader(tmp_path, flush_messages=2).become()
+    leader.write()
+    assert leader.world.flushes == []
+    leader.write()
+    assert leader.world.flushes == [leader.partition]
+    leader.fetch(B, 2)
+    leader.fetch(C, 2)
+    assert leader.heard == []
+    leader.log.flush(now_ms=NOW)
+    leader.partition.maybe_advance_high_watermark()
+    assert leader.heard == [ErrorCode.NONE] * 2
+
+
+def test_who_flushes_by_himself_is_left_to_it(tmp_path: Path) -> None:
+    leader = Leader(tmp_path, flush_messages=1).become()
+    leader.write(commits=False)
+    assert leader.world.flushes == []
+
+
+def test_a_new_leader_flushes_what_it_has_followed(tmp_path: Path) -> None:
+    """Its followers are waited for, and what counts after that is what is on the disk."""
+    leader = Leader(tmp_path, flush_messages=1).become()
+    leader.write(commits=False)
+    leader.become(epoch=1, partition_epoch=1)
+    assert leader.world.flushes == [leader.partition]
+
+
 def test_whoever_might_join_is_not_waited_for_longer_than_it_may_lag(tmp_path: Path) -> None:
     leader = Leader(tmp_path, min_isr=1).become((NODE,))
     leader.fetch(B, 0)
