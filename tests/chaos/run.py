@@ -5,8 +5,8 @@ while the clients write, read and commit (tests.chaos.workload). After each epis
 be written to again; after each round the checker must find nothing, and the logs of all replicas must be equal.
 
 Nodes live in network namespaces (tests.chaos.namespaces), where packets vanish and the kernel's TCP deals with it. With
-`--links` they are behind proxies (tests.support.proxies) instead: that needs no root and no Linux, and links may be slow
-as well as cut, but bytes are only held up, never lost.
+`--links` they are behind proxies (tests.support.proxies) instead: that needs no root and no Linux, and links may be
+slow as well as cut, but bytes are only held up, never lost.
 
 Ends with 0 if so, with 1 if not (the log and what the nodes have kept stay there), and with 2 where this machine does
 not allow namespaces; what is missing is said. A seed gives the same choices again: `make chaos MINUTES=10 SEED=4711`.
