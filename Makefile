@@ -33,10 +33,10 @@ interop: $(TEST_STAMP)
 interop-smoke: $(TEST_STAMP)
 	$(BIN)/python -m pytest -m "interop and smoke" tests/interop
 
-# More seeds of the metadata quorum than `make test` has: SEEDS=20000 for the first so many, SEEDS==4711 for one alone.
+# More seeds of the metadata quorum and of replication than `make test` has: SEEDS=20000 for the first so many, SEEDS==4711 for one alone.
 SEEDS ?= 10000
 simulate: $(TEST_STAMP)
-	OTTLA_SEEDS=$(SEEDS) $(BIN)/python -m pytest -n auto --timeout 0 tests/simulation/test_quorum_simulation.py
+	OTTLA_SEEDS=$(SEEDS) $(BIN)/python -m pytest -n auto --timeout 0 tests/simulation/test_quorum_simulation.py tests/simulation/test_replication_simulation.py
 
 # A cluster that is harmed by chance for so many minutes, in network namespaces; SEED=4711 for the choices of an earlier
 # run, NODES=5 for more of them, CONTROLLERS=3 for controllers apart from the brokers, LINKS=1 for proxies instead.

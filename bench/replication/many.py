@@ -42,8 +42,11 @@ SESSION_PARTITIONS = 3_333
 SETTLE_S, IDLE_S = 10.0, 20.0
 FETCH, FETCH_VERSION = 1, 17
 DESCRIBE_TOPICS, DESCRIBE_TOPICS_VERSION = 3, 12  # Metadata, the oldest that has topic ids
+ELECT_LEADERS, ELECT_LEADERS_VERSION = 43, 2
 SESSION_ROUNDS, SESSION_REQUESTS = 9, 2_000
 WAIT_MS = 5_000
+# A broker that stands still stays in every ISR.
+PATIENT: dict[str, object] = {"broker.session.timeout.ms": 3_600_000, "replica.lag.time.max.ms": 3_600_000}
 
 
 def idle(report: Report, where: Path, quick: bool) -> None:
@@ -70,14 +73,14 @@ def idle_with(cluster: Cluster, count: int, quick: bool) -> dict[int, float]:
 def session(report: Report, where: Path, quick: bool) -> None:
     """What it costs a leader that one partition changes in the fetch session of a follower of all of them.
 
-    We are the follower: its broker is dead, so that nobody else fetches. As a follower does, each request names the
-    partition whose records came last and waits on the broker for the next that changes. The same number of writes to
-    a topic that nobody fetches is taken off.
+    We are the follower, and in sync: its broker stands still, which nobody minds for an hour. As a follower does, each
+    request names the partition whose records came last and waits on the broker for the next that changes. The same
+    number of writes to a topic that nobody fetches is taken off.
     """
     count = SESSION_PARTITIONS // 10 if quick else SESSION_PARTITIONS
     found: dict[str, float] = {}
     for kind in KINDS:
-        with trio(kind, where) as cluster:
+        with trio(kind, where, PATIENT) as cluster:
             found[kind] = changed_us(cluster, count, quick)
     name = f"one change in a follower's session of {count:,}"
     note = "on the leader, on top of the write"
@@ -93,24 +96,25 @@ def changed_us(cluster: Cluster, count: int, quick: bool) -> float:
             errors = create_errors(link.ask(placed_frame({topic: [[leader, follower]] * partitions})))
             assert not errors, errors
     in_sync(cluster, 2 * count)
-    cluster[follower].kill()
-    wait_until(
-        lambda: all(row.isr_nodes == [leader] for row in partitions_of(cluster[leader])),
-        PATIENCE_S,
-        "the dead follower to leave the ISR",
-        POLL_S,
-    )
-    with connection(cluster[leader]) as fetches, connection(cluster[leader]) as writes:
-        following = Following(fetches, writes, cluster[leader], follower, count)
+    os.kill(cluster[follower].pid, signal.SIGSTOP)
+    try:
+        return _changed_us(cluster[leader], follower, count, quick)
+    finally:
+        cluster[follower].kill()  # it would not hear that it is to stop
+
+
+def _changed_us(leader: ClusterNode, follower: int, count: int, quick: bool) -> float:
+    with connection(leader) as fetches, connection(leader) as writes:
+        following = Following(fetches, writes, leader, follower, count)
         following.begin()
         costs: dict[str, list[float]] = {"followed": [], "aside": []}
         requests = SESSION_REQUESTS // 10 if quick else SESSION_REQUESTS
         for number in range(3 if quick else 2 * SESSION_ROUNDS):
             for topic, found in costs.items():
-                before = Cpu.of(cluster[leader].pid).total_ns
+                before = Cpu.of(leader.pid).total_ns
                 following.run(topic, requests)
                 if quick or number >= SESSION_ROUNDS:  # the others warm up
-                    found.append((Cpu.of(cluster[leader].pid).total_ns - before) / requests / 1000)
+                    found.append((Cpu.of(leader.pid).total_ns - before) / requests / 1000)
     return median(costs["followed"]) - median(costs["aside"])
 
 
@@ -263,14 +267,31 @@ def watched_rows(cluster: Cluster, where: Path, count: int, name: str) -> Iterat
     beside = ottla(where / "beside", watch_stalls=True)
     with beside, cluster:
         in_sync(cluster, count)
+        elect_preferred(cluster)
         moved_s, leaders = leaders_moved_s(cluster, bystander(cluster))
         in_sync(cluster, count)
         time.sleep(AFTERWARDS_S)  # what is put off is measured too
+        # Before they stop: the last of them has no majority to hear its heartbeats.
+        missed = sum(len(MISSED.findall(node.log_text())) for node in cluster.nodes.values())
     yield Row(f"{name}: {leaders:,} leaders of a killed broker moved", "s", None, moved_s, 2, absolute=True)
     reports = [report for node in cluster.nodes.values() for report in node.stalls()]
     yield row_of(f"{name}: starts, a broker is killed and back", worst(reports), beside.stalls())
-    missed = sum(len(MISSED.findall(node.printed())) for node in cluster.nodes.values())
     yield Row(f"{name}: heartbeats missed, brokers fenced unasked", "times", None, missed, 0, absolute=True)
+
+
+def elect_preferred(cluster: Cluster) -> None:
+    """A start leaves the leaders with whoever came first: each node gets its own third back."""
+    body = {"election_type": 0, "topic_partitions": None, "timeout": int(1000 * PATIENCE_S)}
+    node = cluster.brokers()[0]
+    with connection(node) as link:
+        link.sock.settimeout(PATIENCE_S)
+        link.ask(encode_request(ELECT_LEADERS, ELECT_LEADERS_VERSION, body, client_id="bench"))
+    wait_until(
+        lambda: all(row.leader_id == row.replica_nodes[0] for row in partitions_of(node)),
+        PATIENCE_S,
+        "the preferred leaders",
+        POLL_S,
+    )
 
 
 def leaders_moved_s(cluster: Cluster, victim: int) -> tuple[float, int]:

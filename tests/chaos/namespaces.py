@@ -146,8 +146,6 @@ class NamespacedNode(ClusterNode):
         super().__init__(data_dir, node_id, role, settings)
         self.host = address_of(node_id)
         self.prefix = ("nsenter", f"--net=/run/netns/node-{node_id}", "--")
-        self.wanted_port = self.port = BROKER_PORT if self.is_broker else 0
-        self.controller_port = CONTROLLER_PORT
 
     def settings(self) -> dict[str, object]:
         listeners = [f"PLAINTEXT://{self.host}:{BROKER_PORT}"] if self.is_broker else []
@@ -186,6 +184,9 @@ class Namespaced(Replicated):
         self.links.close()  # nobody goes through proxies
         voters = ",".join(f"{node.node_id}@{node.host}:{CONTROLLER_PORT}" for node in self._controllers())
         for node in self.nodes.values():
+            # In a namespace of its own every port is free.
+            node.wanted_port = node.port = BROKER_PORT if node.is_broker else 0
+            node.controller_port = CONTROLLER_PORT
             del node.overrides["advertised.listeners"]
             node.overrides["controller.quorum.voters"] = voters
         self.links = Network(self.nodes)

@@ -151,9 +151,10 @@ class ReplicationChecker:
         """See Excused."""
         told = self._told.get(key)
         wanted = self._stage.min_isr(self._image, key.topic)
-        if told is not None and len(told.isr) < min(wanted, len(told.replicas)):
-            if partition.min_insync_replicas < wanted:
-                raise Excused(f"{key}: {told.leader} has not heard that the minimum ISR is {wanted}")
+        if told is None or partition.min_insync_replicas >= wanted:
+            return
+        if len(told.isr) < min(wanted, len(told.replicas)):
+            raise Excused(f"{key}: {told.leader} has not heard that the minimum ISR is {wanted}")
 
     def agree(self, key: TopicPartition, log: MemoryLog | LogDisk) -> int:
         """Up to where a log has what is committed."""
@@ -237,8 +238,8 @@ class ReplicationChecker:
             return
         if not set(told.isr) <= partition.maximal_isr:
             raise Violation(
-                f"{key}: leader {told.leader} waits for {sorted(partition.maximal_isr)} only, "
-                f"but {list(told.isr)} are in sync for the controller"
+                f"{key}: leader {told.leader} waits for {sorted(partition.maximal_isr)} only, but for the "
+                f"controller {list(told.isr)} are in sync"
             )
 
     # --- what clients see

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -56,6 +55,8 @@ SHUTDOWN_MS = 2_000
 FETCHES = FetcherSettings(backoff_ms=60, wait_max_ms=120, response_max_bytes=2_000, max_bytes=600)
 # A follower that waits for long hears late of what is committed.
 LONG_WAITS = FETCHES._replace(wait_max_ms=500)
+# One batch a fetch: whoever is behind stays so for a while.
+SMALL_FETCHES = FETCHES._replace(response_max_bytes=1, max_bytes=1)
 
 
 class BrokerWeather(Weather):
@@ -68,6 +69,18 @@ class BrokerWeather(Weather):
         self.late *= 2
         self.slow_disk = random.choice((0.0, 0.0, 0.05))
         self.crash = self.crash_at_vote = 0.0
+
+
+class Network(RaftCluster):
+    """The network of the quorum, in which what some nodes send may be under way for long."""
+
+    slow: set[int]
+
+    def carry(self, source: int, destination: int, arrive: Callable[..., None], *arguments: Any) -> None:
+        if source in self.slow:
+            self.after(self.random.uniform(300, 1_500), arrive, *arguments)
+        else:
+            super().carry(source, destination, arrive, *arguments)
 
 
 class Call:
@@ -100,10 +113,11 @@ class Stage:
     ) -> None:
         self.random = random
         self.weather = BrokerWeather(random)
-        self.raft = RaftCluster(random, self.weather, 3, programs, observers=0, keeps_trace=keeps_trace)
+        self.raft = Network(random, self.weather, 3, programs, observers=0, keeps_trace=keeps_trace)
+        self.raft.slow = set()
         self.brokers = {n: Broker(self, n) for n in range(FIRST_BROKER, FIRST_BROKER + brokers)}
         self.checker: ReplicationChecker
-        self.fetches = random.choice((FETCHES, LONG_WAITS))
+        self.fetches = random.choice((FETCHES, LONG_WAITS, SMALL_FETCHES))
 
     @property
     def now_ms(self) -> float:
@@ -405,7 +419,7 @@ class Process:
 
     async def _live(self) -> None:
         while True:
-            with suppress(KafkaError):  # it is asked again
+            with contextlib.suppress(KafkaError):  # it is asked again
                 await (self._register() if self.epoch < 0 else self._beat())
             await asyncio.sleep(HEARTBEAT_MS / 1000 * self.stage.random.uniform(0.5, 1.0))
 
@@ -425,7 +439,8 @@ class Process:
         known = self.image.brokers.get(self.broker.id)
         self._is_ready |= known is not None and known.epoch == self.epoch
         wants_to_go = self._stop_asked_ms is not None
-        if wants_to_go:
+        if wants_to_go or not self._is_ready:
+            # It asks to be fenced; a request may come late.
             self.stage.raft.checker.metadata.stopping.add((self.broker.id, self.epoch))
         request = lifecycle.BrokerHeartbeatRequest(
             broker_id=self.broker.id,
@@ -464,7 +479,7 @@ class Process:
         self.after(4 + stage.weather.delay_ms(), self._follow_metadata)
 
     def _is_in(self, image: ClusterImage) -> bool:
-        """A broker acts on no image older than its registration: there it may be what it was in another life."""
+        """A broker acts on no image that is older than its registration, where it is what it was in another life."""
         registered = image.brokers.get(self.broker.id)
         return registered is not None and 0 <= self.epoch <= registered.epoch
 

@@ -68,6 +68,7 @@ class ReplicationLife:
         self.rates: list[tuple[Callable[[], None], float]] = [
             (self.kill, random.choice((0.0, 0.3, 1.0))),
             (self.lose, random.choice((0.0, 0.3, 1.0))),
+            (self.lose_with_network, random.choice((0.0, 0.3, 0.8))),
             (self.kill_leader, random.choice((0.0, 0.3, 1.0))),
             (self.shut_down, random.choice((0.0, 0.3, 0.6))),
             (self.pause, random.choice((0.0, 0.3, 1.0))),
@@ -115,6 +116,7 @@ class ReplicationLife:
         self.clients.is_over = True
         self.stage.weather.stop()
         self.stage.raft.cuts.clear()
+        self.stage.raft.slow.clear()
         for node in self.stage.raft.nodes.values():
             self.stage.raft.restart(node)
             node.hurry_fsyncs()
@@ -185,6 +187,22 @@ class ReplicationLife:
         process = self._some()
         if process is not None:
             self._kill(process.broker, loses=True)
+
+    def lose_with_network(self) -> None:
+        """What a broker has sent is under way when it comes back from a power loss, without the others for now."""
+        process = self._some()
+        if process is not None and process.broker.id not in self.stage.raft.slow:
+            self.stage.note("is slow", process.broker.id)
+            self.stage.raft.slow.add(process.broker.id)
+            self.stage.after(250, self._lose_slow, process.broker)
+
+    def _lose_slow(self, broker: Broker) -> None:
+        self.stage.raft.slow.discard(broker.id)
+        if self.stage.now_ms < FAULTS_MS:
+            self._kill(broker, loses=True)
+            others = [(broker.id, other) for other in self.stage.brokers]
+            others += [(other, broker.id) for other in self.stage.brokers]
+            self.stage.raft.cut(others, self.random.choice((800.0, 2_000.0)))
 
     def kill_leader(self) -> None:
         leaders = [

@@ -114,9 +114,11 @@ class Links:
         """Nobody listens at the node's ports any more; connections are left to those who have them."""
         self._do(self._shut(node_id))
 
-    def reopen(self, node_id: int) -> None:
+    def reopen(self, node_id: int, *targets: int) -> None:
+        """Those that lead to these ports of the node; all of them if none is named."""
         for door in self._doors:
-            if door.node_id == node_id and door.server is None:
+            wanted = not targets or door.target[1] in targets
+            if door.node_id == node_id and door.server is None and wanted:
                 self._do(self._listen(door))
 
     def close(self) -> None:

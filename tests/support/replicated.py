@@ -136,11 +136,13 @@ class Replicated(Processes):
                 return sock.connect_ex((HOST, port)) == 0
 
         wait_until(is_open, PATIENCE_S, f"{node.kind} to listen")
-        self.links.reopen(node_id)
+        # The broker's port listens later, and until then refuses: that is how a controller knows of its end.
+        self.links.reopen(node_id, port)
 
     def wait_until_serving(self, node_id: int) -> None:
         node = self.nodes[node_id]
         wait_until(node._ready_or_dead, PATIENCE_S, f"{node.kind} to serve")
+        self.links.reopen(node_id)
 
     def stop(self, node_id: int) -> int:
         code = super().stop(node_id)

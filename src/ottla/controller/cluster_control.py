@@ -76,8 +76,10 @@ class _Session:
     metadata_offset: int = -1
     # The offset of the broker's last loss of leadership: others must have seen it before it may go.
     controlled_shutdown_offset: int = -1
-    # Could the broker still be alive? Not the one that shares its node with a controller that has just started.
+    # Could the broker still be alive? Not one that has been let go.
     may_live: bool = True
+    # Is it only assumed to be, by a controller that has just become active and has not heard from it?
+    is_assumed: bool = False
 
 
 class BrokerHeartbeatManager:
@@ -91,14 +93,10 @@ class BrokerHeartbeatManager:
         self._session_timeout_ms = session_timeout_ms
         self._sessions: dict[int, _Session] = {}
 
-    def start(self, image: ClusterImage, own_node_id: int, now_ms: float) -> None:
-        """A controller that has just become active gives every unfenced broker time to be heard from.
-
-        `own_node_id` is that of a node that has just started as the only controller there is: its broker cannot be
-        alive in an earlier life, so it may register at once. -1 for any other.
-        """
+    def start(self, image: ClusterImage, now_ms: float) -> None:
+        """A controller that has just become active gives every unfenced broker time to be heard from."""
         self._sessions = {
-            broker.id: _Session(broker.epoch, now_ms, may_live=broker.id != own_node_id)
+            broker.id: _Session(broker.epoch, now_ms, is_assumed=True)
             for broker in image.brokers.values()
             if not broker.fenced
         }
@@ -111,6 +109,7 @@ class BrokerHeartbeatManager:
         else:
             session.last_contact_ms = now_ms
             session.may_live = True
+            session.is_assumed = False
 
     def touch(self, broker_id: int, epoch: int, metadata_offset: int, now_ms: float) -> None:
         """The broker is alive and has applied the log so far."""
@@ -159,6 +158,12 @@ class BrokerHeartbeatManager:
         """The broker has been told that it may end, or has ended: its next life need not wait for the session."""
         session = self._sessions.get(broker_id)
         if session is not None:
+            session.may_live = False
+
+    def begins_anew(self, broker_id: int) -> None:
+        """The broker of this very process registers: an earlier life that nobody has heard from since is over."""
+        session = self._sessions.get(broker_id)
+        if session is not None and session.is_assumed:
             session.may_live = False
 
     def may_shut_down(self, broker_id: int, image: ClusterImage) -> bool:

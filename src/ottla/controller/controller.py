@@ -237,11 +237,9 @@ class Controller:
 
     def _begin_soft_state(self, image: ClusterImage) -> None:
         now_ms = self._clock.monotonic_ms()
-        just_started = self._was_active is not None and not self._was_active.done()
-        alone = just_started and self.raft.state.is_only_voter
         # Whoever still acts on the last leadership's has it to himself.
         self.heartbeats = self._new_heartbeats(self.settings)
-        self.heartbeats.start(image, self.settings.node_id if alone else NOBODY, now_ms)
+        self.heartbeats.start(image, now_ms)
         self._next_balance_ms = now_ms + self._balance_interval_ms
         self._next_unclean_ms = now_ms + self._unclean_interval_ms
 
@@ -412,6 +410,8 @@ class Controller:
     ) -> lifecycle.BrokerRegistrationResponse:
         def decide(rules: ClusterRules) -> ControllerResult[lifecycle.BrokerRegistrationResponse]:
             now_ms = self._clock.monotonic_ms()
+            if request.broker_id == self.settings.node_id and not context.client_address:
+                self.heartbeats.begins_anew(request.broker_id)  # it did not come over a connection
             result = cluster_control.register_broker(
                 rules,
                 request,

@@ -409,14 +409,16 @@ def _move(
     partition: PartitionRegistration,
     target: list[int],
 ) -> PartitionChangeRecord | None:
-    removing = sorted(set(partition.replicas) - set(target))
-    adding = sorted(set(target) - set(partition.replicas))
+    # Kafka leaves the lists of a move that is under way where the new one has nothing for them: what it no longer adds
+    # is then waited for and removed at once, for ever, and what it removes goes although it is wanted again.
+    removing = set(partition.replicas) - set(target)
+    adding = (set(target) - set(partition.replicas)) | (set(target) & set(partition.adding_replicas))
     change = rules.change(topic, number, partition)
-    change.replicas = [*target, *removing]
-    if removing:
-        change.removing = removing
-    if adding:
-        change.adding = adding
+    change.replicas = [*target, *sorted(removing)]
+    if removing != set(partition.removing_replicas):
+        change.removing = sorted(removing)
+    if adding != set(partition.adding_replicas):
+        change.adding = sorted(adding)
     return change.build()
 
 

@@ -101,9 +101,19 @@ def test_another_life_must_wait_for_the_session() -> None:
 
 def test_a_controllers_own_broker_need_not_wait_after_a_crash() -> None:
     life = Life(1, 2)
-    life.heartbeats.start(life.image, 1, 0)
+    life.heartbeats.start(life.image, 0)
+    assert refused(life, registration(1)).code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    life.heartbeats.begins_anew(1)
     life.register(registration(1))
     assert refused(life, registration(2)).code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
+def test_another_process_with_the_controllers_id_that_lives_keeps_it() -> None:
+    life = Life(1)
+    life.heartbeats.start(life.image, 0)
+    life.heartbeats.touch(1, life.image.brokers[1].epoch, 10, 0)
+    life.heartbeats.begins_anew(1)
+    assert refused(life, registration(1)).code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,20 @@ def test_a_move_is_called_off() -> None:
     assert moves(cluster) == []
 
 
+def test_a_move_may_be_changed_on_the_way() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.add_topic("t", [[1, 2]])
+    assert move(cluster, [1, 3]) == (0, None)
+    assert moves(cluster) == [("t", 0, [1, 3, 2], [3], [2])]
+    # What is removed is wanted again, and what is added is still waited for.
+    assert move(cluster, [1, 2, 3]) == (0, None)
+    assert moves(cluster) == [("t", 0, [1, 2, 3], [3], [])]
+    # What was to be added is not any more: there is nothing to wait for.
+    assert move(cluster, [1, 2]) == (0, None)
+    assert moves(cluster) == []
+    assert state(cluster).replicas == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("replicas", "number", "allow", "code"),
     [

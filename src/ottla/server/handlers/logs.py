@@ -318,11 +318,7 @@ class DelayedDeleteRecords:
         if not self._waiting:
             return
         self._done = self._loop.create_future()
-        late = self._loop.call_later(max(timeout_ms, 0) / 1000, self._finish)
-        try:
-            await self._done
-        finally:
-            late.cancel()
+        await asyncio.wait([self._done], timeout=max(timeout_ms, 0) / 1000)
 
     def stop(self) -> None:
         for partition in self._waiting:
