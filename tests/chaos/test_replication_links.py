@@ -85,13 +85,15 @@ def test_a_leader_without_one_follower_goes_on(cluster: Replicated, topic: str, 
     load.verify()
 
 
-def test_a_leader_without_followers_acknowledges_nothing(cluster: Replicated, topic: str) -> None:
+@pytest.mark.parametrize("way", ["both", "leader is not heard", "followers are not heard"])
+def test_a_leader_without_followers_acknowledges_nothing(cluster: Replicated, topic: str, way: str) -> None:
     cluster.create_topic(topic, partitions=1)
     leader = cluster.leader(topic)
     with Workload(cluster, topic, 1) as load:
         load.wait_for_writes()
         for follower in followers(cluster, topic):
-            cluster.links.cut(leader, follower)
+            source, target = (follower, leader) if way == "followers are not heard" else (leader, follower)
+            cluster.links.cut(source, target, both=way == "both")
         cluster.wait_for_isr(topic, {leader})
         with RawClient(cluster.nodes[leader]) as client:
             assert produced(client, topic, "refused") == "not_enough_replicas"
