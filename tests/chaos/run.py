@@ -100,12 +100,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _rounds(options: argparse.Namespace, where: Path, chance: random.Random, say: Say) -> None:
     deadline = time.monotonic() + options.minutes * 60
-    if options.controllers:
-        nodes = {"controllers": options.controllers, "brokers": options.nodes}
-    else:
-        nodes = {"combined": options.nodes}
-    kind = Replicated if options.links else Namespaced
-    with kind(where, settings=SETTINGS, **nodes) as cluster:
+    kind: type[Replicated] = Replicated if options.links else Namespaced
+    with kind(
+        where,
+        settings=SETTINGS,
+        controllers=options.controllers,
+        brokers=options.nodes if options.controllers else 0,
+        combined=0 if options.controllers else options.nodes,
+    ) as cluster:
         nemesis = Nemesis(cluster, chance, say)
         for number in itertools.count(1):
             topic = cluster.create_topic(f"chaos-{number}", PARTITIONS)
