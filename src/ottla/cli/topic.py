@@ -35,6 +35,8 @@ _PARTITION_COLUMNS = (
     "leader_epoch",
     "replicas",
     "isr",
+    "elr",
+    "last_known_elr",
     "offline",
     "begin",
     "end",
@@ -141,6 +143,8 @@ def _document(client: Admin, topic: TopicDescription) -> dict[str, Any]:
                 "leader_epoch": info.leader_epoch,
                 "replicas": list(info.replicas),
                 "isr": list(info.isr),
+                "elr": list(info.elr),
+                "last_known_elr": list(info.last_known_elr),
                 "offline": list(info.offline),
                 "begin": begin.get(number),
                 "end": end.get(number),
@@ -185,7 +189,9 @@ def _print_tables(documents: list[dict[str, Any]]) -> None:
     ]
     emit(topics, _TOPIC_COLUMNS, "table")
     print()
-    emit(partitions, _PARTITION_COLUMNS, "table")
+    # Where the minimum is in sync nobody else is eligible.
+    empty = {each for each in ("elr", "last_known_elr") if not any(row[each] for row in partitions)}
+    emit(partitions, tuple(each for each in _PARTITION_COLUMNS if each not in empty), "table")
 
 
 def _create(args: argparse.Namespace) -> int:

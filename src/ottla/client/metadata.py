@@ -36,6 +36,9 @@ class PartitionInfo(NamedTuple):
     isr: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
     error: ErrorCode | None = None
+    # Who may lead when nobody is in sync, and who led last where nobody may (KIP-966); only DescribeTopicPartitions says.
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -228,6 +231,8 @@ def partition_info(p: Any) -> PartitionInfo:
         tuple(p.isr_nodes),
         tuple(p.offline_replicas),
         error_of(p.error_code),
+        tuple(getattr(p, "eligible_leader_replicas", None) or ()),
+        tuple(getattr(p, "last_known_elr", None) or ()),
     )
 
 

@@ -566,13 +566,9 @@ class Controller:
             try:
                 await self.tick()
             except KafkaError as error:
-                # Another one is active, which the log says already; what was due is its work.
-                expected = error.code is ErrorCode.NOT_CONTROLLER
-                logger.log(
-                    logging.DEBUG if expected else logging.WARNING,
-                    "periodic work of the controller failed: %s",
-                    error,
-                )
+                # That another one is active has been said, and the work is the other one's now.
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    logger.warning("periodic work of the controller failed: %s", error)
 
     def _tick_interval_s(self) -> float:
         return (

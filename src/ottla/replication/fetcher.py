@@ -181,6 +181,8 @@ class ReplicaFetcher:
         self._changed: dict[Key, None] = {}
         self._delayed: dict[Key, PartitionFetchState] = {}
         self._lookups: dict[Key, PartitionFetchState] = {}
+        # Their logs may have more than flush.messages allows that is not on the disk.
+        self._unflushed: dict[Key, Partition] = {}
         # What the ListOffsets on its way asks for.
         self._looked_up: dict[tuple[str, int], tuple[Key, PartitionFetchState, int]] = {}
         self._paused_until_ms = 0.0
@@ -223,6 +225,8 @@ class ReplicaFetcher:
         state = PartitionFetchState(partition, partition.leader_epoch, log.log_end_offset, log.epochs.latest)
         self._states[key] = state
         self._changed[key] = None
+        if partition.flushes_on_append:
+            self._unflushed[key] = partition  # another fetcher may have appended it a moment ago
         if state.last_fetched_epoch == NO_LEADER_EPOCH and log.high_watermark < log.log_end_offset:
             # The leader cannot be asked where the logs part: what is not committed is given up, as in Kafka.
             self._truncate(key, state, log.high_watermark, "its batches have no leader epochs")
@@ -239,6 +243,7 @@ class ReplicaFetcher:
         if self._states.pop(key, None) is not None:
             self._delayed.pop(key, None)
             self._lookups.pop(key, None)
+            self._unflushed.pop(key, None)
             self._changed[key] = None
 
     # ---- asking -------------------------------------------------------------------------------------------
@@ -469,6 +474,8 @@ class ReplicaFetcher:
                     if not self._append_piece(state, piece):
                         break  # what is left has a later epoch: it comes again when this broker knows of that
                     self._changed[key] = None
+                    if partition.flushes_on_append:
+                        self._unflushed[key] = partition
                     yield
             if self._is_current(key, state):
                 start = partition.log.log_start_offset
@@ -517,6 +524,29 @@ class ReplicaFetcher:
             and partition.leader_epoch == state.leader_epoch
             and not partition.is_leader
         )
+
+    # ---- flushing -----------------------------------------------------------------------------------------
+
+    def to_flush(self) -> list[Partition]:
+        """Those whose flush.messages is due: before the next request, because what that asks for says what we have."""
+        for key, partition in list(self._unflushed.items()):
+            log = partition.log
+            if log.unflushed_messages < log.config.flush_messages:
+                del self._unflushed[key]
+        return list(self._unflushed.values())
+
+    def flush_failed(self, partition: Partition, error: Exception, now_ms: float) -> None:
+        """It is on no disk: the leader must not hear of it."""
+        key = _key(partition)
+        state = self._states.get(key)
+        if state is None or state.partition is not partition:
+            return
+        if isinstance(error, OutOfFilesError):
+            self._complain(state, str(error), logging.ERROR)
+            self._delay(key, state, now_ms)
+            return
+        trace = None if isinstance(error, KafkaError) else error
+        self._fail(key, state, f"cannot be flushed: {error}", logging.ERROR, trace)
 
     # ---- where the logs part ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ socket, its clock and its turns (Kafka's ReplicaFetcherThread and BrokerBlocking
 Rules: where a broker is says the newest image, by `inter.broker.listener.name`. Answers are appended in slices, of
 which all fetchers together get one in a turn of the loop: catching up holds up neither clients nor heartbeats. After a
 truncation nothing is appended before the checkpoints on the disk know of it: a recovery would trust what has gone.
+Where flush.messages is due the log is flushed before the next fetch, which tells the leader that this replica has it.
 
 Owner: the broker, on its loop. A node that follows nobody makes no connection.
 """
@@ -32,6 +33,7 @@ from ottla.net.nodes import NodeClient, NodeClientSettings
 from ottla.net.peers import Node
 from ottla.replication.fetcher import FetcherSettings, ReplicaFetcher, Request
 from ottla.replication.partition import Partition
+from ottla.storage.log.log import Log
 from ottla.storage.log_manager import LogManager
 from ottla.wire.messages.fetch import FetchRequest
 
@@ -225,6 +227,9 @@ class ReplicaFetcherManager:
         if self._logs.has_truncations:
             await self._logs.checkpoint_truncations()
 
+    async def flush(self, log: Log) -> None:
+        await self._logs.background.flush(log)
+
     async def stop(self) -> None:
         """Follow nobody any more: after this no log is written by a fetcher."""
         self._stopped = True
@@ -282,11 +287,19 @@ class _FetcherLoop:
             )
         while True:
             self._woken.clear()
+            if due := fetcher.to_flush():
+                await asyncio.gather(*map(self._flush, due))
             request = fetcher.next_request(monotonic_ms())
             if request is None:
                 await self._wait_until(fetcher.next_due_ms())
             else:
                 await self._ask(request)
+
+    async def _flush(self, partition: Partition) -> None:
+        try:
+            await self._manager.flush(partition.log)
+        except Exception as error:  # noqa: BLE001 - the boundary of one partition: the others go on
+            self.fetcher.flush_failed(partition, error, self._manager.clock.monotonic_ms())
 
     async def _wait_until(self, due_ms: float) -> None:
         wait_ms = due_ms - self._manager.clock.monotonic_ms()

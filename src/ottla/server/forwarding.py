@@ -187,7 +187,8 @@ class NodeToControllerChannel:
                 return None
         try:
             response = answer.result()
-        except UnsupportedVersion:
+        except (UnsupportedVersion, WireError):
+            # Nobody can be asked that: it has no version in common, or no bytes. Asking again would change nothing.
             raise
         except KafkaError as error:
             log.debug("%s is asked again: %s", type(request).__name__, error)
@@ -285,6 +286,9 @@ class RemoteController:
             code = ErrorCode.UNKNOWN_SERVER_ERROR if unknown else ErrorCode.UNSUPPORTED_VERSION
             log.error("the controller cannot be asked for %s: %s", type(request).__name__, error)
             return cast(T, refusal(request, context.api_version, code))
+        except WireError as error:
+            log.error("a bug: %s has no bytes to ask the controller with: %s", type(request).__name__, error)
+            return cast(T, refusal(request, context.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
         except KafkaError as error:
             return cast(T, refusal(request, context.api_version, error.code, error.message))
 

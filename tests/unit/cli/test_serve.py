@@ -1,9 +1,12 @@
 """What `ottla serve` makes of its command line before a node starts, and `ottla storage`."""
 
 import asyncio
+import errno
 import json
 import os
+import re
 import shutil
+import socket
 import threading
 from pathlib import Path
 
@@ -23,7 +26,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.effective import advice, check_protection
 from ottla.config.errors import ConfigError
 from ottla.node.formatting import ensure_formatted
-from ottla.server.network.socket_server import SocketServer
+from ottla.server.network.socket_server import Acceptor, SocketServer
 from ottla.storage.dirs.meta_properties import MetaPropertiesError, read_meta_properties
 
 Capture = pytest.CaptureFixture[str]
@@ -433,6 +436,30 @@ def test_an_address_that_is_not_ours_is_told_once(tmp_path: Path, capsys: Captur
     assert main(["serve", "-d", str(tmp_path / "d"), "-X", "listeners=PLAINTEXT://192.0.2.1:9092"]) == 2
     words = "ottla: cannot listen on PLAINTEXT://192.0.2.1:9092: cannot assign requested address\n"
     assert capsys.readouterr().err == words
+
+
+@pytest.mark.parametrize("is_serving", [True, False])
+def test_an_address_that_is_taken_is_told_once(tmp_path: Path, capsys: Capture, is_serving: bool) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        if is_serving:
+            taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["serve", "-d", str(tmp_path / "d"), "-X", f"listeners=PLAINTEXT://{address}"]) == 2
+    words = f"ottla: cannot listen on PLAINTEXT://{address}: the address is in use\n"
+    assert capsys.readouterr().err == words
+
+
+def test_an_address_that_is_lost_before_it_is_served_is_told_once(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(self: Acceptor) -> None:
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(Acceptor, "start", start)
+    assert main(["serve", "-d", str(tmp_path / "d"), "-X", "listeners=PLAINTEXT://127.0.0.1:0"]) == 2
+    *_, last = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"ottla: cannot listen on CONTROLLER://127\.0\.0\.1:\d+: the address is in use", last)
 
 
 def test_an_empty_data_directory_name_is_not_the_working_directory() -> None:

@@ -20,6 +20,7 @@ from tests.unit.replication.fetcher_support import (
     registration,
     write,
 )
+from tests.unit.storage.log_support import NOW
 from tests.unit.storage.manager_support import eventually, run
 
 from ottla.config.broker import BrokerConfig
@@ -34,6 +35,9 @@ from ottla.model.pending import Pending
 from ottla.net.peers import Node
 from ottla.replication.fetcher_manager import ReplicaFetcherManager, fetcher_id, request_version
 from ottla.replication.partition import Partition
+from ottla.storage.config import LogConfig
+from ottla.storage.errors import OutOfFilesError, StorageError
+from ottla.storage.log.log import Log
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
 
@@ -48,6 +52,16 @@ class Logs:
         self.checkpoints = 0
         self.may_finish = asyncio.Event()
         self.may_finish.set()
+        self.may_flush = asyncio.Event()
+        self.may_flush.set()
+        self.flush_errors: list[Exception] = []
+        self.background = self
+
+    async def flush(self, log: Log) -> None:
+        await self.may_flush.wait()
+        if self.flush_errors:
+            raise self.flush_errors.pop(0)
+        log.flush(now_ms=NOW)
 
     @property
     def has_truncations(self) -> bool:
@@ -342,6 +356,91 @@ def test_after_a_truncation_nothing_is_asked_before_it_is_on_the_disk(tmp_path: 
             here.logs.may_finish.set()
             await eventually(lambda: len(here.network.asked) > 1)
             assert here.logs.checkpoints == 1
+
+    run(test)
+
+
+def asked_offsets(here: World) -> list[int]:
+    """At which offsets partition 0 was asked for: what the leader has been told that this replica has."""
+    return [
+        wanted.fetch_offset
+        for _, request, _ in here.network.asked
+        if isinstance(request, FetchRequest)
+        for topic in request.topics
+        for wanted in topic.partitions
+        if wanted.partition == 0
+    ]
+
+
+def test_a_follower_says_that_it_has_what_it_has_flushed(tmp_path: Path) -> None:
+    """With flush.messages the leader counts on a disk, not on this broker's memory."""
+
+    async def test() -> None:
+        leader = leading(tmp_path / "leader", partitions=2)
+        config = LogConfig(flush_messages=2)
+        ours, other = follower(tmp_path / "ours", config=config), follower(tmp_path / "ours", index=1)
+        async with world({LEADER: leader}) as here:
+            here.logs.may_flush.clear()
+            here.manager.follow([ours, other])
+            await eventually(lambda: caught_up(ours, leader)() and caught_up(other, leader)())
+            assert (ours.log.recovery_point, asked_offsets(here)) == (0, [0])
+            here.logs.may_flush.set()
+            await eventually(lambda: asked_offsets(here) == [0, 2])
+            assert ours.log.recovery_point == 2
+            assert other.log.recovery_point == 0, "nobody has asked for that"
+            # One message less than is to be flushed is told as it is.
+            write(leader.log(), 0)
+            await eventually(lambda: asked_offsets(here) == [0, 2, 3])
+            assert ours.log.recovery_point == 2
+
+    run(test)
+
+
+def test_what_could_not_be_flushed_is_flushed_before_it_is_told(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader = leading(tmp_path / "leader")
+        ours = follower(tmp_path / "ours", config=LogConfig(flush_messages=1))
+        async with world({LEADER: leader}) as here:
+            here.logs.flush_errors = [OutOfFilesError("none left"), OutOfFilesError("none left")]
+            here.manager.follow([ours])
+            await eventually(lambda: asked_offsets(here) == [0, 2])
+            assert (here.logs.flush_errors, ours.log.recovery_point) == ([], 2)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "error", [StorageError(Path("/disk"), "it is broken"), ZeroDivisionError("a bug")], ids=["disk", "bug"]
+)
+def test_a_flush_that_fails_concerns_its_partition(tmp_path: Path, error: Exception) -> None:
+    async def test() -> None:
+        leader = leading(tmp_path / "leader", partitions=2)
+        bad = follower(tmp_path / "ours", config=LogConfig(flush_messages=1))
+        good = follower(tmp_path / "ours", index=1)
+        async with world({LEADER: leader}) as here:
+            here.logs.flush_errors = [error]
+            here.manager.follow([bad, good])
+            await eventually(caught_up(good, leader))
+            write(leader.log(1), 0)
+            await eventually(caught_up(good, leader))
+            assert asked_offsets(here) == [0]
+
+    run(test)
+
+
+def test_a_tail_of_another_leaders_is_flushed_too(tmp_path: Path) -> None:
+    """The leader has changed between the append and the flush."""
+
+    async def test() -> None:
+        leader, ours = (
+            leading(tmp_path / "leader"),
+            follower(tmp_path / "ours", config=LogConfig(flush_messages=1)),
+        )
+        write(ours.log, 0, b"a", b"b")
+        async with world({LEADER: leader}) as here:
+            here.manager.follow([ours])
+            await eventually(lambda: asked_offsets(here) == [2])
+            assert ours.log.recovery_point == 2
 
     run(test)
 

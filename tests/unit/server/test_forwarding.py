@@ -42,6 +42,7 @@ from ottla.wire.messages.admin.topics import CreatableTopicResult, CreateTopicsR
 from ottla.wire.messages.nodes.broker_lifecycle import BrokerHeartbeatResponse
 from ottla.wire.messages.nodes.envelope import EnvelopeRequest, EnvelopeResponse
 from ottla.wire.messages.nodes.raft import AddRaftVoterResponse, DescribeQuorumResponse
+from ottla.wire.primitives import WireError
 from ottla.wire.registry import response_class
 
 ONE, TWO = Node(1, "host-1", 1), Node(2, "host-2", 2)
@@ -357,6 +358,20 @@ def test_what_is_not_the_clients_fault_is_an_unknown_error(reaction: Reaction) -
         assert world.nodes_asked == [1]
 
     run(work)
+
+
+def test_what_has_no_bytes_is_asked_once_and_said_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(world: World) -> None:
+        world.reactions[ONE] = lambda _: WireError("broker_epoch: no int64")
+        answer = await world.remote.broker_heartbeat(HEARTBEAT, RequestContext(2))
+        assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert world.nodes_asked == [1]
+
+    run(work)
+    (line,) = caplog.records
+    assert line.levelname == "ERROR"
+    assert "BrokerHeartbeatRequest has no bytes" in line.getMessage()
+    assert "broker_epoch: no int64" in line.getMessage()
 
 
 def test_a_broker_hears_that_its_version_is_unknown() -> None:

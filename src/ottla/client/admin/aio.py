@@ -29,6 +29,7 @@ from ottla.client.admin.types import (
 )
 from ottla.client.base import AsyncClient
 from ottla.client.config import AdminConfig
+from ottla.client.errors import ProtocolError, UnsupportedVersion
 from ottla.client.lookups import Question
 from ottla.client.metadata import partition_info
 from ottla.client.network import ErrorOf, Target, To
@@ -58,7 +59,13 @@ from ottla.wire.messages.admin.topics import (
     DeleteRecordsTopic,
     DeleteTopicsRequest,
 )
-from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.wire.messages.metadata import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    TopicRequest,
+)
 from ottla.wire.messages.nodes.raft import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
@@ -181,23 +188,43 @@ class AsyncAdmin(AsyncClient):
         return sorted(listings)
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription | KafkaError]:
-        wanted = [MetadataRequestTopic(name=name) for name in names]
+        """Topics and their partitions; which replicas are eligible (KIP-966) is not known of brokers before 3.8."""
+        wanted = list(dict.fromkeys(names))
         if not wanted:
             return {}
-        response = await self.request(MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
-        return {
-            topic.name: failure(topic, f"topic {topic.name!r}")
-            or TopicDescription(
-                topic.name,
-                Uuid(topic.topic_id),
-                topic.is_internal,
-                {
-                    p.partition_index: partition_info(p)
-                    for p in sorted(topic.partitions, key=_partition_index)
-                },
+        try:
+            topics = await self._describe_page_by_page(wanted)
+        except UnsupportedVersion:
+            asked = [MetadataRequestTopic(name=name) for name in wanted]
+            response = await self.request(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+            topics = response.topics
+        found: dict[str, TopicDescription | KafkaError] = {}
+        for topic in topics:
+            partitions = {p.partition_index: partition_info(p) for p in topic.partitions}
+            before = found.get(topic.name)
+            if isinstance(before, TopicDescription):  # began on the page before
+                partitions = before.partitions | partitions
+            found[topic.name] = failure(topic, f"topic {topic.name!r}") or TopicDescription(
+                topic.name, Uuid(topic.topic_id), topic.is_internal, dict(sorted(partitions.items()))
             )
-            for topic in response.topics
-        }
+        return {name: found[name] for name in wanted if name in found}
+
+    async def _describe_page_by_page(self, names: Sequence[str]) -> list[Any]:
+        topics: list[Any] = []
+        cursor: Cursor | None = None
+        while True:
+            # Sorted as the broker goes through them: what comes before the cursor has been described.
+            left = sorted(name for name in names if cursor is None or name >= cursor.topic_name)
+            request = DescribeTopicPartitionsRequest(
+                topics=[TopicRequest(name=name) for name in left], cursor=cursor
+            )
+            response = await self.request(request)
+            topics += response.topics
+            if response.next_cursor is None:
+                return topics
+            if cursor is not None and _place(response.next_cursor) <= _place(cursor):
+                raise ProtocolError("DescribeTopicPartitions does not come to an end")
+            cursor = response.next_cursor
 
     # -- configurations -------------------------------------------------------------------------------
 
@@ -401,5 +428,5 @@ def _log_dir(result: Any) -> LogDirDescription:
     return LogDirDescription(result.log_dir, result.total_bytes, result.usable_bytes, replicas, error)
 
 
-def _partition_index(partition: Any) -> int:
-    return int(partition.partition_index)
+def _place(cursor: Cursor) -> tuple[str, int]:
+    return cursor.topic_name, cursor.partition_index

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
+from typing import Any
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.effective import check_protection
@@ -226,7 +227,10 @@ class Acceptor:
         self.monotonic = monotonic
         self.turns = Turns(self.loop, monotonic)
         self._connections = connections
-        self._server: asyncio.Server | None = None
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._tls: ssl.SSLContext | None = None
+        self._backlog = BACKLOG
         self.address: tuple[str, int] = ("", 0)
 
     async def bind(
@@ -238,32 +242,76 @@ class Acceptor:
         backlog: int = BACKLOG,
         options: Mapping[int, int] | None = None,
     ) -> None:
-        """Bind the socket; clients may connect but are not served before `start`.
+        """Take the address, for this process alone; nobody can connect before `start`.
 
-        `options` are SOL_SOCKET options of the listening socket, which accepted ones inherit.
+        `options` are SOL_SOCKET options of the listening sockets, which accepted ones inherit.
         """
-        self._server = await self.loop.create_server(
-            lambda: Connection(self), host or None, port, ssl=tls, backlog=backlog, start_serving=False
+        self._tls, self._backlog = tls, backlog
+        found = await self.loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        for listening in self._server.sockets:
+        # A name may have an address twice.
+        for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+            try:
+                listening = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                if error.errno != errno.EAFNOSUPPORT:
+                    raise
+                continue  # no IPv6 on this machine, where any address of it was meant
+            self._sockets.append(listening)
+            listening.setblocking(False)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             for option, value in (options or {}).items():
                 listening.setsockopt(socket.SOL_SOCKET, option, value)
-        bound = self._server.sockets[0].getsockname()
+            _bind_alone(listening, address)
+        if not self._sockets:
+            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+        bound = self._sockets[0].getsockname()
         self.address = (str(bound[0]), int(bound[1]))
 
     async def start(self) -> None:
-        assert self._server is not None
-        await self._server.start_serving()
+        """Listen, and serve who connects."""
+        while self._sockets:
+            listening = self._sockets[0]
+            # The next start must not wait for what connections leave behind; they inherit this.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Here and not by the loop: uvloop keeps it to itself if that fails.
+            listening.listen(self._backlog)
+            server = await self.loop.create_server(
+                lambda: Connection(self), sock=listening, ssl=self._tls, backlog=self._backlog
+            )
+            self._servers.append(server)
+            self._sockets.remove(listening)
 
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
+        for listening in self._sockets:
+            listening.close()
+        self._sockets.clear()
 
     def opened(self, connection: Connection) -> bool:
         return self._connections.admit(connection)
 
     def closed(self, connection: Connection) -> None:
         self._connections.forget(connection)
+
+
+def _bind_alone(listening: socket.socket, address: Any) -> None:
+    """Bind so that nobody else can, although this does not listen yet.
+
+    With SO_REUSEADDR two sockets may have one port as long as neither listens. Without it what connections of the
+    process before have left (TIME_WAIT) keeps the port; so it is set for the time of `bind` if that is in the way.
+    """
+    try:
+        listening.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
 
 
 def shared_buffer() -> memoryview:
@@ -305,6 +353,7 @@ class SocketServer:
             await bind(listener.port)
         except OSError as error:
             implied = kind is Listener.CONTROLLER and config.controller_listener_is_implied
+            host.stop()
             if error.errno == errno.EADDRINUSE and implied:
                 # Nobody asked for that port: any other will do.
                 await bind(0)
@@ -334,7 +383,11 @@ class SocketServer:
         """Begin to answer on the listeners of a kind: `dispatch` takes their frames."""
         for host in self._of(kind):
             host.dispatch = dispatch
-            await host.start()
+            try:
+                await host.start()
+            except OSError as error:
+                listener = next(each for each in self._config.listeners if each.name == host.listener_name)
+                raise ConfigError(_cannot_listen(listener, error), "listeners") from error
         self.connections.start_reaping()
 
     def _of(self, kind: Listener | None) -> list[Acceptor]:

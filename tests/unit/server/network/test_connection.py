@@ -1,6 +1,7 @@
 """A connection: frames in any pieces, answers in order, memory bounded, garbage refused."""
 
 import asyncio
+import errno
 import logging
 import socket
 import struct
@@ -90,6 +91,57 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 
 def echo(body: bytes) -> bytes:
     return frame(body)
+
+
+def an_acceptor() -> Acceptor:
+    return Server(echo, ConnectionLimits(), FramePool(), 1000).host
+
+
+async def cannot_be_bound(port: int) -> bool:
+    other = an_acceptor()
+    try:
+        await other.bind("127.0.0.1", port)
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    finally:
+        other.stop()
+    return False
+
+
+def test_an_address_is_taken_from_the_moment_it_is_bound() -> None:
+    async def scenario() -> None:
+        first = an_acceptor()
+        await first.bind("127.0.0.1", 0)
+        port = first.address[1]
+        assert await cannot_be_bound(port), "though nobody listens there yet"
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        await first.start()
+        assert await cannot_be_bound(port)
+        first.stop()
+
+    run(scenario())
+
+
+def test_what_connections_leave_behind_keeps_nobody_from_an_address() -> None:
+    async def scenario() -> None:
+        async with serving(echo) as server:
+            port = server.host.address[1]
+            reader, writer = await server.connect()
+            writer.write(frame(request(1)))
+            await read_answer(reader)
+            # Who hangs up first keeps the address for a minute (TIME_WAIT).
+            server.connections.close_all()
+            assert await reader.read() == b""
+            writer.close()
+        again = an_acceptor()
+        await again.bind("127.0.0.1", port)
+        assert await cannot_be_bound(port)
+        await again.start()
+        assert await cannot_be_bound(port)
+        again.stop()
+
+    run(scenario())
 
 
 @pytest.mark.parametrize("piece", [1, 3, 5, 64, 1_000_000])
