@@ -9,7 +9,7 @@ DEMO_STAMP := $(VENV)/.installed-demo
 TEST_STAMP := $(VENV)/.installed-test
 LINT_STAMP := $(VENV)/.installed-lint
 
-.PHONY: demo test check interop interop-smoke simulate chaos chaos-links bench clean venv
+.PHONY: demo test check interop interop-smoke simulate chaos bench clean venv
 
 demo: $(DEMO_STAMP)
 	@$(BIN)/ottla demo
@@ -26,7 +26,7 @@ check: $(LINT_STAMP)
 
 interop: $(TEST_STAMP)
 	$(BIN)/python -m pytest -m interop tests/interop -n 2 --dist loadfile
-	$(BIN)/python -m pytest -m long tests/spark
+	$(BIN)/python -m pytest -m long tests/spark tests/chaos
 	OTTLA_CHAOS=50 $(BIN)/python -m pytest tests/spark/test_exactly_once_chaos.py
 	OTTLA_CHAOS=50 $(BIN)/python -m pytest tests/faults/test_cluster_killed.py
 
@@ -38,15 +38,12 @@ SEEDS ?= 10000
 simulate: $(TEST_STAMP)
 	OTTLA_SEEDS=$(SEEDS) $(BIN)/python -m pytest -n auto --timeout 0 tests/simulation/test_quorum_simulation.py tests/simulation/test_replication_simulation.py
 
-# Nodes in network namespaces that are killed, stopped and cut for so many minutes; SEED=4711 for the choices of an earlier
-# run, NODES=5 for more of them, CONTROLLERS=3 for controllers apart from the brokers.
+# A cluster that is harmed by chance for so many minutes, in network namespaces; SEED=4711 for the choices of an earlier
+# run, NODES=5 for more of them, CONTROLLERS=3 for controllers apart from the brokers, LINKS=1 for proxies instead.
 MINUTES ?= 10
+CHAOS = $(if $(SEED),--seed $(SEED)) $(if $(NODES),--nodes $(NODES)) $(if $(CONTROLLERS),--controllers $(CONTROLLERS)) $(if $(LINKS),--links)
 chaos: $(TEST_STAMP)
-	$(BIN)/python -m tests.chaos.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(NODES),--nodes $(NODES)) $(if $(CONTROLLERS),--controllers $(CONTROLLERS))
-
-# Faults by chance on five nodes over proxies, slow links and lost page caches among them, for so many minutes.
-chaos-links: $(TEST_STAMP)
-	OTTLA_CHAOS_MINUTES=$(MINUTES) OTTLA_CHAOS_SEED=$(SEED) $(BIN)/python -m pytest -s -m long tests/chaos
+	$(BIN)/python -m tests.chaos.run --minutes $(MINUTES) $(CHAOS)
 
 bench: $(TEST_STAMP)
 	$(BIN)/python -m bench

@@ -1,8 +1,11 @@
-"""What is done to a cluster in namespaces, by chance: killed, stopped, cut, restarted, and made whole again.
+"""What is done to a cluster by chance: nodes killed, stopped, restarted, links cut or slow, and all made whole again.
 
 An episode is up to three faults, each left for a while before the next, and ends with everything undone and every
 replica in sync. Who leads and who controls is looked up when a fault strikes, for those are whom it hurts most. With
 the same seed the choices are the same, as far as the cluster's own are. Every step is said.
+
+A lost page cache is an episode of its own: what min.insync.replicas=2 promises holds while fewer than two replicas
+restart without a clean end, and a node that is killed is one of them as well.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tests.chaos.namespaces import CONTROLLER_PORT, Namespaced
 from tests.support.cluster import ClusterNode
+from tests.support.proxies import Links
 from tests.support.raw_client import RawClient
+from tests.support.replicated import Replicated
 
 DESCRIBE_QUORUM: Final = 55
 METADATA_LOG: Final = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
@@ -23,12 +27,17 @@ MOST_FAULTS: Final = 3
 LASTS_S: Final = (0.5, 12.0)
 CALM_S: Final = (0.5, 3.0)
 ANSWER_S: Final = 2.0
+SLOW_S: Final = (0.02, 0.1, 0.5)
+# How many episodes are about a lost page cache.
+LOSSY: Final = 0.15
+# Those whose records are lost or found with the clients' own.
+INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state")
 
 
 class Nemesis:
     """Strikes one cluster; `say` takes a line about each step."""
 
-    def __init__(self, cluster: Namespaced, chance: random.Random, say: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Replicated, chance: random.Random, say: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._chance = chance
         self._say = say
@@ -44,23 +53,30 @@ class Nemesis:
             self._restart: 3,
             self._kill_all: 1,
         }
+        if isinstance(cluster.links, Links):
+            self._faults[self._slow_down] = 3  # only proxies can
 
     def episode(self, topic: str) -> None:
         """Some faults against the leaders of a topic, then none, until all its replicas are in sync again."""
         self._topic = topic
-        for _ in range(self._chance.randint(1, MOST_FAULTS)):
-            strike = self._chance.choices(list(self._faults), list(self._faults.values()))[0]
-            self._say(strike())
-            time.sleep(self._chance.uniform(*LASTS_S))
-            if self._chance.random() < 0.2:
-                self._cluster.links.heal()
-                self._say("the network is whole")
+        if self._chance.random() < LOSSY:
+            self._strike(self._lose_page_cache)
+        else:
+            for _ in range(self._chance.randint(1, MOST_FAULTS)):
+                self._strike(self._chance.choices(list(self._faults), list(self._faults.values()))[0])
+                if self._chance.random() < 0.2:
+                    self._cluster.links.heal()
+                    self._say("the network is whole")
         began = time.monotonic()
         self._cluster.recover()
         self._say("all is undone")
-        self._cluster.wait_for_full_isr(topic)
+        self._cluster.wait_for_full_isr(topic, *INTERNAL_TOPICS)
         self._say(f"all replicas are in sync, {time.monotonic() - began:.1f} s after the faults")
         time.sleep(self._chance.uniform(*CALM_S))
+
+    def _strike(self, fault: Callable[[], str]) -> None:
+        self._say(fault())
+        time.sleep(self._chance.uniform(*LASTS_S))
 
     # ---- who ----------------------------------------------------------------------------------------------
 
@@ -112,6 +128,13 @@ class Nemesis:
         self._cluster.kill(victim[0])
         return f"kill -9 of {victim[1]}"
 
+    def _lose_page_cache(self) -> str:
+        victim = self._victim()
+        assert victim is not None, "an episode begins with all nodes"
+        self._cluster.kill(victim[0])
+        self._cluster.lose_page_cache(victim[0])
+        return f"kill -9 of {victim[1]}, which loses its page cache"
+
     def _kill_all(self) -> str:
         for node_id in self._alive():
             self._cluster.kill(node_id)
@@ -158,6 +181,14 @@ class Nemesis:
         middle = len(nodes) // 2
         return self._cut(nodes[:middle], nodes[middle:])
 
+    def _slow_down(self) -> str:
+        """One node's links, in both directions."""
+        node_id, delay_s = self._chance.choice(list(self._cluster.nodes)), self._chance.choice(SLOW_S)
+        for other in self._cluster.nodes:
+            if other != node_id:
+                self._cluster.links.slow(node_id, other, delay_s=delay_s)
+        return f"node {node_id} is {delay_s:g} s away from all others"
+
     def _cut(self, some: list[int], others: list[int]) -> str:
         """Both ways, or one, or the other; clients reach everybody still."""
         way = self._chance.choice(["<->", "<->", "->", "<-"])
@@ -174,7 +205,7 @@ def _names(nodes: list[int]) -> str:
 
 def _leads_quorum(node: ClusterNode) -> bool:
     try:
-        with RawClient(node, timeout_s=ANSWER_S, port=CONTROLLER_PORT) as client:
+        with RawClient(node, timeout_s=ANSWER_S, port=node.controller_port) as client:
             answer = client.ask(DESCRIBE_QUORUM, 2, {"topics": [METADATA_LOG]})
     except OSError:
         return False

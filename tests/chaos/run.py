@@ -1,9 +1,12 @@
 """`make chaos MINUTES=10`: clients of our own and librdkafka's on a cluster that is harmed all the time.
 
 Rounds of a few minutes, each with a topic and clients of its own: episodes of faults by chance (tests.chaos.nemesis)
-in network namespaces (tests.chaos.namespaces) while the clients write, read and commit (tests.chaos.workload). After
-each episode everything must heal by itself and be written to again; after each round the checker must find nothing,
-and the logs of all replicas must be equal.
+while the clients write, read and commit (tests.chaos.workload). After each episode everything must heal by itself and
+be written to again; after each round the checker must find nothing, and the logs of all replicas must be equal.
+
+Nodes live in network namespaces (tests.chaos.namespaces), where packets vanish and the kernel's TCP deals with it. With
+`--links` they are behind proxies (tests.support.proxies) instead: that needs no root and no Linux, and links may be
+slow as well as cut, but bytes are only held up, never lost.
 
 Ends with 0 if so, with 1 if not (the log and what the nodes have kept stay there), and with 2 where this machine does
 not allow namespaces; what is missing is said. A seed gives the same choices again: `make chaos MINUTES=10 SEED=4711`.
@@ -26,6 +29,7 @@ from pathlib import Path
 from tests.chaos.namespaces import Namespaced, NotPermitted, in_namespaces
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.workload import Workload
+from tests.support.replicated import Replicated
 
 Say = Callable[[str], None]
 
@@ -51,16 +55,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--nodes", type=int, default=3, help="nodes that are brokers, and controllers too")
     parser.add_argument("--controllers", type=int, default=0, help="so many nodes that are controllers only")
+    parser.add_argument("--links", action="store_true", help="over proxies instead of in namespaces")
     parser.add_argument("--dir", type=Path, default=None, help="where the nodes keep their data")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
-        if options.inside:
+        if options.inside or options.links:
             return run(options)
         return in_namespaces("tests.chaos.run", [*arguments, "--inside"])
     except NotPermitted as missing:
         print(
-            f"make chaos cannot run here: {missing}\n`make chaos-links` needs no namespaces", file=sys.stderr
+            f"make chaos cannot run here: {missing}\n`make chaos LINKS=1` needs no namespaces",
+            file=sys.stderr,
         )
         return 2
 
@@ -94,11 +100,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _rounds(options: argparse.Namespace, where: Path, chance: random.Random, say: Say) -> None:
     deadline = time.monotonic() + options.minutes * 60
-    if options.controllers:
-        nodes = {"controllers": options.controllers, "brokers": options.nodes}
-    else:
-        nodes = {"combined": options.nodes}
-    with Namespaced(where, settings=SETTINGS, **nodes) as cluster:
+    kind: type[Replicated] = Replicated if options.links else Namespaced
+    with kind(
+        where,
+        settings=SETTINGS,
+        controllers=options.controllers,
+        brokers=options.nodes if options.controllers else 0,
+        combined=0 if options.controllers else options.nodes,
+    ) as cluster:
         nemesis = Nemesis(cluster, chance, say)
         for number in itertools.count(1):
             topic = cluster.create_topic(f"chaos-{number}", PARTITIONS)

@@ -163,6 +163,10 @@ class Links:
         healed = {pair: PLAIN for pair in self._rules if named <= set(pair)}
         self._do(self._set(healed))
 
+    @property
+    def is_whole(self) -> bool:
+        return all(rule == PLAIN for rule in self._rules.values())
+
     def _both(self, one: int, other: int, rule: Rule, both: bool) -> None:
         pairs = [(one, other), (other, one)] if both else [(one, other)]
         self._do(self._set(dict.fromkeys(pairs, rule)))

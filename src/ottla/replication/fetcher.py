@@ -72,8 +72,8 @@ _LENGTH: Final = Struct(">i").unpack_from
 Key = tuple[Uuid, int]
 Request = FetchRequest | ListOffsetsRequest
 
-# Errors that pass while a partition is created, deleted or moved; what the log says of them, if anything.
-_TRANSIENT: Final = {
+# Errors that pass while a partition is created, deleted or moved; how loud the log is about those that do not.
+_TRANSIENT: Final[dict[int, int]] = {
     ErrorCode.UNKNOWN_LEADER_EPOCH: logging.DEBUG,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: logging.DEBUG,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: logging.WARNING,
@@ -451,8 +451,12 @@ class ReplicaFetcher:
             # whose leader moves, and no news.
             self._fail(key, state, f"epoch {state.leader_epoch} is older than the leader's", logging.DEBUG)
             return
-        level = _TRANSIENT.get(ErrorCode(error), logging.ERROR) if error in _CODES else logging.ERROR
-        self._complain(state, f"the leader answers {_name_of(error)} at offset {state.offset}", level)
+        what = f"the leader answers {_name_of(error)} at offset {state.offset}"
+        if error in _TRANSIENT and not state.complaint:
+            # A follower of a new partition is often faster than its leader.
+            self._complain(state, f"{what}, for the first time", logging.DEBUG)
+        else:
+            self._complain(state, what, _TRANSIENT.get(error, logging.ERROR))
         self._delay(key, state, now_ms)
 
     # ---- records ------------------------------------------------------------------------------------------

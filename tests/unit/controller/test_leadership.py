@@ -220,6 +220,23 @@ def test_it_is_active_with_its_first_commit(run: Run) -> None:
     run(work)
 
 
+def test_what_was_due_is_the_work_of_the_next_one(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """A leader that loses the quorum within its periodic work has nothing to warn of: it says that it has lost it."""
+
+    async def work(world: World) -> None:
+        first = await world.lead(1)
+        await world.broker_up(first, 1)
+        # Nothing is committed any more, and the broker is silent: whatever is due then waits for its commit.
+        await asyncio.sleep(60)
+        assert first.image.broker_is_active(1)
+        second = await world.lead(2)
+        await world.pass_time(60)
+        assert not second.image.broker_is_active(1)
+
+    run(work)
+    assert "periodic work" not in caplog.text
+
+
 def test_what_waits_fails_and_comes_back_if_others_commit_it(run: Run) -> None:
     async def work(world: World) -> None:
         old = await world.lead(1)

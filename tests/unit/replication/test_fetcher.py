@@ -247,6 +247,24 @@ def test_a_refused_partition_waits_and_the_others_go_on(tmp_path: Path, leader: 
     assert bad.log.log_end_offset == 1
 
 
+def test_what_passes_by_itself_is_warned_of_when_it_does_not(
+    tmp_path: Path, leader: Leader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A follower of a new partition is often faster than its leader."""
+    fetcher = fetcher_of(follower(tmp_path / "ours"))
+    leader.errors[TOPIC_ID, 0] = ErrorCode.UNKNOWN_TOPIC_ID
+    one_round(fetcher, leader)
+    assert "UNKNOWN_TOPIC_ID" not in caplog.text
+    for round_ in (1, 2, 3):
+        one_round(fetcher, leader, round_ * BACKOFF_MS)
+    assert caplog.text.count("UNKNOWN_TOPIC_ID") == 1
+    leader.errors.clear()
+    one_round(fetcher, leader, 4 * BACKOFF_MS)
+    leader.errors[TOPIC_ID, 0] = ErrorCode.UNKNOWN_TOPIC_ID
+    one_round(fetcher, leader, 5 * BACKOFF_MS)
+    assert caplog.text.count("UNKNOWN_TOPIC_ID") == 1
+
+
 def test_a_fenced_partition_waits_for_its_new_epoch(tmp_path: Path, leader: Leader) -> None:
     leader.lead(1)
     ours = follower(tmp_path / "ours")
