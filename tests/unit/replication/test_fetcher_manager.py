@@ -66,7 +66,7 @@ class Network:
         self.leaders = leaders
         self.clients: list[Client] = []
         self.asked: list[tuple[Node, Any, int | None]] = []
-        self.errors: list[KafkaError] = []
+        self.errors: list[Exception] = []
 
     def connect(self, fetcher: int) -> "Client":
         self.clients.append(Client(self, fetcher))
@@ -382,6 +382,44 @@ def test_a_bug_in_the_middle_of_an_answer_is_not_the_end(
             here.manager.follow([ours])
             await eventually(lambda: here.logs.checkpoints > 0)
             write(leader.log(), 0)
+            await eventually(caught_up(ours, leader))
+
+    run(test)
+
+
+def test_a_request_that_fails_as_nobody_thought_begins_a_new_session(tmp_path: Path) -> None:
+    """What the leader has heard is not known: in the old session it might fetch from another offset than ours."""
+
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        async with world({LEADER: leader}) as here:
+            here.manager.follow([ours])
+            await eventually(caught_up(ours, leader))
+            asked = len(here.network.asked)
+            here.network.errors.append(ZeroDivisionError("a bug"))
+            await eventually(lambda: len(here.network.asked) > asked + 2)
+            later = [request for _, request, _ in here.network.asked[asked:]]
+            assert [request.session_epoch for request in later].count(0) == 1
+            write(leader.log(), 0)
+            await eventually(caught_up(ours, leader))
+
+    run(test)
+
+
+def test_what_is_cut_before_the_first_request_is_on_the_disk_before_that(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        write(ours.log, 0, b"a", b"b")
+        ours.log.epochs.clear()
+        async with world({LEADER: leader}) as here:
+            here.logs.may_finish.clear()
+            ours._environment.truncated = lambda partition: setattr(here.logs, "cut", 1)  # type: ignore[method-assign]
+            here.manager.follow([ours])
+            assert (ours.log.log_end_offset, here.logs.cut) == (0, 1)
+            for _ in range(10):
+                await asyncio.sleep(0.001)
+            assert here.network.asked == []
+            here.logs.may_finish.set()
             await eventually(caught_up(ours, leader))
 
     run(test)
