@@ -66,7 +66,8 @@ class Network:
         self.leaders = leaders
         self.clients: list[Client] = []
         self.asked: list[tuple[Node, Any, int | None]] = []
-        self.errors: list[Exception] = []
+        self.errors: list[KafkaError] = []
+        self.bugs: list[Exception] = []
 
     def connect(self, fetcher: int) -> "Client":
         self.clients.append(Client(self, fetcher))
@@ -85,6 +86,8 @@ class Client:
     ) -> Pending[Any]:
         network = self._network
         network.asked.append((to, request, at_most))
+        if network.bugs:
+            raise network.bugs.pop()
         answer: Pending[Any] = Pending()
 
         def reply() -> None:
@@ -396,7 +399,7 @@ def test_a_request_that_fails_as_nobody_thought_begins_a_new_session(tmp_path: P
             here.manager.follow([ours])
             await eventually(caught_up(ours, leader))
             asked = len(here.network.asked)
-            here.network.errors.append(ZeroDivisionError("a bug"))
+            here.network.bugs.append(ZeroDivisionError("a bug"))
             await eventually(lambda: len(here.network.asked) > asked + 2)
             later = [request for _, request, _ in here.network.asked[asked:]]
             assert [request.session_epoch for request in later].count(0) == 1
