@@ -657,7 +657,7 @@ class Partition:
         """What became of the proposal that is on its way."""
         proposed = self._proposed
         if proposed is None:
-            # The image was faster: this is about what it has changed (KAFKA-12686). Nobody else could be proposed so far.
+            # The image was faster: this is about what it has changed (KAFKA-12686). Whoever else may join had to wait.
             self.look_for_joiners()
             return
         if isinstance(answer, LeaderAndIsr):

@@ -336,7 +336,9 @@ def test_a_copy_is_cut_with_its_log(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_log_that_a_copy_has_replaced_is_cut_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_a_copy_has_replaced_is_cut_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Until the copy is on the disk the old log may have to take its place again, and be led from."""
 
     async def test() -> None:

@@ -32,9 +32,10 @@ from ottla.model.ids import TopicPartition, random_uuid
 from ottla.model.java_hash import java_hash_code
 from ottla.model.pending import Pending
 from ottla.net.peers import Node
+from ottla.replication.fetcher import Key
 from ottla.replication.fetcher_manager import ReplicaFetcherManager, fetcher_id, request_version
 from ottla.replication.partition import Partition
-from ottla.wire.messages.fetch import FetchRequest
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
 
 OTHER = 3
@@ -80,6 +81,7 @@ class Client:
         self.fetcher = fetcher
         self.closed = False
         self.forgotten: list[int] = []
+        self.sessions: dict[int, dict[Key, FetchPartition]] = {}
 
     def ask(
         self, to: Node, request: Any, *, timeout_ms: float | None = None, at_most: int | None = None
@@ -94,7 +96,10 @@ class Client:
             if network.errors:
                 answer.fail(network.errors.pop(0))
             elif to.node_id in network.leaders:
-                answer.resolve(network.leaders[to.node_id].answer(request))
+                leader = network.leaders[to.node_id]
+                leader.session = self.sessions.get(to.node_id, {})  # every connection has its own
+                answer.resolve(leader.answer(request))
+                self.sessions[to.node_id] = leader.session
 
         # As a leader without news does, it takes its time.
         asyncio.get_running_loop().call_later(0.001, reply)
