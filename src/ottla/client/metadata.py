@@ -36,7 +36,7 @@ class PartitionInfo(NamedTuple):
     isr: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
     error: ErrorCode | None = None
-    # Who may lead when nobody is in sync, and who led last where nobody may (KIP-966); only DescribeTopicPartitions says.
+    # Who may lead when nobody is in sync, and who led last where nobody may (KIP-966): from DescribeTopicPartitions.
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
 

@@ -291,11 +291,16 @@ class ReplicaManager:
         if self.fetchers is not None:
             self.fetchers.on_image(delta)
         time_slice = TimeSlice()
+        # Deleted topics go first: another of the same name may be made by the same change, and hosted in their place.
         removed: list[TopicPartition] = []
         for change in delta.topics.values():
             if change.after is None:
                 removed += await self._remove_topic(change, time_slice)
-            else:
+        if removed:
+            await self._logs.delete_all(removed)
+        removed = []
+        for change in delta.topics.values():
+            if change.after is not None:
                 removed += await self._apply_topic(change.after, change, time_slice)
         if removed:
             await self._logs.delete_all(removed)
