@@ -1,8 +1,8 @@
 """What a leader answers to the fetches of a follower: an Apache and an Ottla leader answer the same, to the byte.
 
 A broker of each kind leads a partition that the other one follows. The second follower of both is this test: it
-registers as a broker, and so may fetch in its own name, with an epoch of its life that is right or wrong, what it likes.
-Both logs have the same records, of leader epoch 0 and of a later one, and begin at the same offset.
+registers as a broker, and so may fetch in its own name, with an epoch of its life that is right or wrong, what it
+likes. Both logs have the same records, of leader epoch 0 and of a later one, and begin at the same offset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.raw_client import CREATE_TOPICS, FETCH, METADATA, TIMEOUT_MS,
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 CONTROLLER, APACHE, OTTLA, FOLLOWER, NOBODY = 1, 2, 3, 4, 5
-DELETE_RECORDS, ELECT_LEADERS, ALTER_PARTITION_REASSIGNMENTS = 21, 43, 45
+DELETE_RECORDS = 21
 PATIENCE_S = 120.0
 SETTINGS: dict[str, object] = {
     "auto.leader.rebalance.enable": "false",
@@ -91,7 +91,8 @@ class Leader:
             for number in range(SECOND):
                 client.write(self.topic, 0, [b"%d" % number])
             for leads, follows in ((other, node), (node, other)):
-                self._lead(cluster, leads, follows)
+                cluster.lead(self.topic, [leads.node_id, follows.node_id, FOLLOWER])
+                self._wait(cluster, leads, 2)
             for number in range(SECOND, END):
                 client.write(self.topic, 0, [b"%d" % number])
             rows = [{"partition_index": 0, "offset": START}]
@@ -106,19 +107,6 @@ class Leader:
         answer = client.ask(CREATE_TOPICS, 7, {"topics": [topic], "timeout": TIMEOUT_MS})
         assert answer["topics"][0]["error_code"] == "none", answer
         return uuid.UUID(answer["topics"][0]["topic_id"])
-
-    def _lead(self, cluster: Cluster, leads: ClusterNode, follows: ClusterNode) -> None:
-        """Another broker is made the preferred leader, and then leads."""
-        partition = {"partition_index": 0, "replicas": [leads.node_id, follows.node_id, FOLLOWER]}
-        moved = {"name": self.topic, "partitions": [partition]}
-        with RawClient(leads) as client:
-            answer = client.ask(ALTER_PARTITION_REASSIGNMENTS, 0, {"timeout": TIMEOUT_MS, "topics": [moved]})
-            assert answer["responses"][0]["partitions"][0]["error_code"] == "none", answer
-            elected = {"topic": self.topic, "partitions": [0]}
-            body = {"election_type": 0, "topic_partitions": [elected], "timeout": TIMEOUT_MS}
-            answer = client.ask(ELECT_LEADERS, 2, body)
-            assert answer["error_code"] == "none", answer
-        self._wait(cluster, leads, 2)
 
     def _wait(self, cluster: Cluster, leads: ClusterNode, in_sync: int) -> None:
         """Until every broker knows who leads, with so many in sync."""
