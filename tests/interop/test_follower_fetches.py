@@ -16,13 +16,14 @@ from tests.interop.cluster import Cluster, ClusterNode
 from tests.interop.process import wait_until
 from tests.interop.scripts.batches import Batch, Rec
 from tests.support.quorum_requests import BROKER_HEARTBEAT, Stranger
-from tests.support.raw_client import CREATE_TOPICS, FETCH, METADATA, TIMEOUT_MS, RawClient
+from tests.support.raw_client import API_VERSIONS, CREATE_TOPICS, FETCH, METADATA, TIMEOUT_MS, RawClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 CONTROLLER, APACHE, OTTLA, FOLLOWER, NOBODY = 1, 2, 3, 4, 5
 DELETE_RECORDS = 21
 PATIENCE_S = 120.0
+ITSELF = {"client_software_name": "follower", "client_software_version": "1"}
 SETTINGS: dict[str, object] = {
     "auto.leader.rebalance.enable": "false",
     "log.retention.ms": -1,  # the records are stamped years ago
@@ -169,9 +170,21 @@ class World:
 
     def __init__(self, cluster: Cluster) -> None:
         self._controller = Stranger(cluster, cluster[CONTROLLER])
-        # It stays fenced until it says that it lives.
-        self.life: int = self._controller.register(FOLLOWER)["broker_epoch"]
         apache, ottla = cluster[APACHE], cluster[OTTLA]
+        with RawClient(apache) as client:
+            supported = client.ask(API_VERSIONS, 3, ITSELF)["supported_features"]
+        features = [
+            {
+                "name": feature["name"],
+                "min_supported_version": feature["min_version"],
+                "max_supported_version": feature["max_version"],
+            }
+            for feature in supported
+        ]
+        answer = self._controller.register(FOLLOWER, features=features)
+        assert answer["error_code"] == "none", answer
+        # It stays fenced until it says that it lives.
+        self.life: int = answer["broker_epoch"]
         self.reference = Leader(cluster, apache, ottla)
         self.subject = Leader(cluster, ottla, apache)
         assert self.reference.epoch == self.subject.epoch == 2
