@@ -20,7 +20,7 @@ from tests.support.raw_client import API_VERSIONS, CREATE_TOPICS, FETCH, METADAT
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
-CONTROLLER, APACHE, OTTLA, FOLLOWER, NOBODY = 1, 2, 3, 4, 5
+APACHE, OTTLA, FOLLOWER, NOBODY = 1, 2, 3, 4
 DELETE_RECORDS = 21
 PATIENCE_S = 120.0
 ITSELF = {"client_software_name": "follower", "client_software_version": "1"}
@@ -169,7 +169,7 @@ class World:
     """Both leaders, and the life in which their follower is registered."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._controller = Stranger(cluster, cluster[CONTROLLER])
+        self._controller = Stranger(cluster, cluster[APACHE])
         apache, ottla = cluster[APACHE], cluster[OTTLA]
         with RawClient(apache) as client:
             supported = client.ask(API_VERSIONS, 3, ITSELF)["supported_features"]
@@ -210,7 +210,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    nodes = {CONTROLLER: ("apache", "controller"), APACHE: ("apache", "broker"), OTTLA: ("ottla", "broker")}
+    nodes = {APACHE: ("apache", "broker,controller"), OTTLA: ("ottla", "broker")}
     with Cluster(tmp_path_factory.mktemp("follower-fetches"), nodes, SETTINGS) as cluster:
         found = World(cluster)
         yield found
