@@ -172,7 +172,7 @@ class World:
         self._controller = Stranger(cluster, cluster[APACHE])
         apache, ottla = cluster[APACHE], cluster[OTTLA]
         with RawClient(apache) as client:
-            supported = client.ask(API_VERSIONS, 3, ITSELF)["supported_features"]
+            supported = client.ask(API_VERSIONS, 4, ITSELF)["supported_features"]
         features = [
             {
                 "name": feature["name"],
