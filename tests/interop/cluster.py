@@ -27,7 +27,14 @@ from typing import Any, Self
 from tests.interop.apache import SMALL_HEAP, java_command, random_cluster_id, run_tool, write_properties
 from tests.interop.ottla_node import OTTLA
 from tests.interop.process import HOST, ServerProcess, free_ports, wait_until
-from tests.support.raw_client import CREATE_TOPICS, METADATA, TIMEOUT_MS, RawClient
+from tests.support.raw_client import (
+    ALTER_PARTITION_REASSIGNMENTS,
+    CREATE_TOPICS,
+    ELECT_LEADERS,
+    METADATA,
+    TIMEOUT_MS,
+    RawClient,
+)
 
 FIND_COORDINATOR, DESCRIBE_QUORUM = 10, 55
 # What a coordinator is asked for.
@@ -385,6 +392,24 @@ class Cluster:
         for node in self.brokers():
             wait_until(
                 lambda node=node: min(node.leaders(topic), default=-1) >= 0, PATIENCE_S, f"{topic} to be led"
+            )
+
+    def lead(self, topic: str, replicas: list[int]) -> None:
+        """The first of its replicas, in sync with the leader, is made the leader of a topic of one partition."""
+        moved = {"name": topic, "partitions": [{"partition_index": 0, "replicas": replicas}]}
+        elected = {"topic": topic, "partitions": [0]}
+        with RawClient(self.brokers()[0]) as client:
+            body = {"timeout": TIMEOUT_MS, "topics": [moved]}
+            answer = client.ask(ALTER_PARTITION_REASSIGNMENTS, 0, body)
+            assert answer["responses"][0]["partitions"][0]["error_code"] == "none", answer
+            body = {"election_type": 0, "topic_partitions": [elected], "timeout": TIMEOUT_MS}
+            answer = client.ask(ELECT_LEADERS, 2, body)
+            assert answer["error_code"] == "none", answer
+        for node in self.brokers():
+            wait_until(
+                lambda node=node: node.leaders(topic) == replicas[:1],
+                PATIENCE_S,
+                f"{topic} to be led by {replicas[0]}\n{answer}",
             )
 
     def coordinated_by(self, kind: int, broker_id: int) -> str:

@@ -3,20 +3,22 @@
 Three nodes, all of them brokers and voters, two of one kind and one of the other, with three replicas of everything and
 min.insync.replicas 2. Under load every node in turn is killed or stopped, loses its leaders to the others, comes back,
 catches up and is made leader again; so in the end every node has led followers of both kinds. Kafka's own verifiable
-clients, its transactional copier and a Streams application lose nothing and have nothing twice, and the logs of all
-three are equal, as kafka-dump-log shows them.
+clients, its transactional copier and a Streams application run through all of it, lose nothing and have nothing twice,
+and the logs of all three are equal, as kafka-dump-log shows them. A leader that dies with records that nobody else has
+cuts them off when it follows a leader of the other kind.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import re
+import signal
 import subprocess
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,21 @@ from confluent_kafka import Producer
 from tests.interop.apache import java_command, run_tool
 from tests.interop.cluster import Cluster, ClusterNode
 from tests.interop.process import wait_until
+from tests.interop.scripts.batches import Batch, Rec
+from tests.interop.scripts.entities import decode_response
 from tests.interop.streams.app import WordCountApp, compile_app
 from tests.interop.test_java_groups import VerifiableConsumer, committed
 from tests.interop.test_streams import PARTITIONS as WORD_TOPICS
 from tests.interop.test_streams import WordWorld
-from tests.support.raw_client import CREATE_TOPICS, METADATA, TIMEOUT_MS, RawClient
+from tests.support.raw_client import (
+    CREATE_TOPICS,
+    ELECT_LEADERS,
+    METADATA,
+    PRODUCE,
+    TIMEOUT_MS,
+    RawClient,
+    produce_frame,
+)
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800)]
 
@@ -52,6 +64,8 @@ POLL_S = 0.2
 # What is written for the copier, and for the words, each time that the load is to go on.
 NUMBERS = 600
 LINES = 100
+# What a leader acknowledges for itself alone.
+TAIL = 20
 # Java's producer retries nothing in this tool unless it is told to.
 PATIENT_PRODUCER = {"enable.idempotence": "true", "retries": "2147483647", "delivery.timeout.ms": "300000"}
 
@@ -85,17 +99,17 @@ def front(cluster: Cluster) -> Front:
 # ---- partitions and their leaders -----------------------------------------------------------------------------------
 
 
-def create(cluster: Cluster, name: str, partitions: int) -> None:
-    """Partitions whose preferred leaders are all nodes in turn, with all replicas in sync."""
+def create(cluster: Cluster, name: str, partitions: int, first: int = 0) -> None:
+    """Partitions whose preferred leaders are all nodes in turn, from the `first`, with all replicas in sync."""
     placed = [
-        {"partition_index": n, "broker_ids": [NODES[(n + i) % len(NODES)] for i in range(len(NODES))]}
+        {"partition_index": n, "broker_ids": [NODES[(first + n + i) % len(NODES)] for i in range(len(NODES))]}
         for n in range(partitions)
     ]
     topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": placed}
     with RawClient(cluster.brokers()[0]) as client:
         answer = client.ask(CREATE_TOPICS, 7, {"topics": [topic], "timeout": TIMEOUT_MS})
     assert answer["topics"][0]["error_code"] == "none", answer
-    wait_in_sync(cluster, name, partitions)
+    wait_in_sync(cluster, {name: partitions})
 
 
 def shown(node: ClusterNode, topic: str) -> list[dict[str, Any]]:
@@ -106,85 +120,109 @@ def shown(node: ClusterNode, topic: str) -> list[dict[str, Any]]:
 
 
 def wait_shown(
-    cluster: Cluster, topic: str, partitions: int, holds: Callable[[dict[str, Any]], bool], what: str
+    cluster: Cluster, topics: Mapping[str, int], holds: Callable[[dict[str, Any]], bool], what: str
 ) -> None:
     """Until every node that runs shows all partitions so."""
 
-    def is_shown(node: ClusterNode) -> bool:
+    def is_shown(node: ClusterNode, topic: str, partitions: int) -> bool:
         rows = shown(node, topic)
         return len(rows) == partitions and all(map(holds, rows))
 
-    for node in cluster.brokers():
-        wait_until(lambda node=node: is_shown(node), PATIENCE_S, f"{topic}: {what}", POLL_S)
+    for node, (topic, partitions) in itertools.product(cluster.brokers(), topics.items()):
+        wait_until(
+            lambda asked=(node, topic, partitions): is_shown(*asked), PATIENCE_S, f"{topic}: {what}", POLL_S
+        )
 
 
-def wait_in_sync(cluster: Cluster, topic: str, partitions: int) -> None:
+def wait_in_sync(cluster: Cluster, topics: Mapping[str, int]) -> None:
     wait_shown(
         cluster,
-        topic,
-        partitions,
+        topics,
         lambda row: row["leader_id"] >= 0 and set(row["isr_nodes"]) == set(NODES),
         "all replicas in sync",
     )
 
 
-def go_round(cluster: Cluster, topic: str, partitions: int, goes_on: Callable[[], None]) -> None:
+def wait_other_leaders(cluster: Cluster, topics: Mapping[str, int], gone: int) -> None:
+    wait_shown(cluster, topics, lambda row: row["leader_id"] not in (gone, -1), f"leaders without {gone}")
+
+
+def elect_preferred(cluster: Cluster, topics: Mapping[str, int]) -> None:
+    """Every partition is led by its first replica."""
+    body = {"election_type": 0, "topic_partitions": None, "timeout": TIMEOUT_MS}
+    with RawClient(cluster.brokers()[0]) as client:
+        answer = client.ask(ELECT_LEADERS, 2, body)
+    assert answer["error_code"] == "none", answer
+    wait_shown(
+        cluster,
+        topics,
+        lambda row: row["leader_id"] == row["replica_nodes"][0],
+        f"preferred leaders\n{answer}",
+    )
+
+
+def go_round(cluster: Cluster, topics: Mapping[str, int], goes_on: Callable[[], None]) -> None:
     """Every node loses its leaders, once by kill -9 and once by a clean stop, and gets them back.
 
     `goes_on` returns when the load has made progress; it is asked while the node is away and when it leads again.
     """
-    for node_id, end in itertools.product(NODES, (ClusterNode.kill, ClusterNode.stop)):
+    for end, node_id in itertools.product((ClusterNode.kill, ClusterNode.stop), NODES):
         node = cluster[node_id]
         end(node)
-        wait_shown(
-            cluster,
-            topic,
-            partitions,
-            lambda row, n=node_id: row["leader_id"] not in (n, -1),
-            "other leaders",
-        )
+        wait_other_leaders(cluster, topics, node_id)
         goes_on()
         node.start()
-        wait_in_sync(cluster, topic, partitions)
-        elect = cluster.tool(
-            "LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions", check=False
-        )
-        wait_shown(
-            cluster,
-            topic,
-            partitions,
-            lambda row: row["leader_id"] == row["replica_nodes"][0],
-            f"its preferred leaders\n{elect.stdout}{elect.stderr}",
-        )
+        wait_in_sync(cluster, topics)
+        elect_preferred(cluster, topics)
         goes_on()
 
 
-def check_equal_logs(cluster: Cluster, topic: str, partitions: int) -> None:
-    """Batch by batch and record by record, with offsets, epochs and checksums; only where a batch lies may differ."""
-    for partition in range(partitions):
-        found: dict[int, list[str]] = {}
-
-        def are_equal(partition: int = partition, found: dict[int, list[str]] = found) -> bool:
-            found.update({n: dump(cluster[n].data_dir / f"{topic}-{partition}") for n in NODES})
-            return found[1] == found[2] == found[3]
-
-        try:
-            wait_until(are_equal, PATIENCE_S, f"{topic}-{partition} to be the same everywhere", POLL_S)
-        except TimeoutError as late:
-            for node_id in NODES[1:]:
-                differ = [pair for pair in zip(found[1], found[node_id], strict=False) if pair[0] != pair[1]]
-                late.add_note(
-                    f"node 1 and {node_id}: {len(found[1])}, {len(found[node_id])} lines, {differ[:2]}"
-                )
-            raise
+def stored(node: ClusterNode, topic: str, partition: int) -> list[Path]:
+    return sorted((node.data_dir / f"{topic}-{partition}").glob("*.log"))
 
 
-def dump(directory: Path) -> list[str]:
-    """What kafka-dump-log says of all segments, without where in a file a batch lies."""
-    files = ",".join(str(path) for path in sorted(directory.glob("*.log")))
-    text = run_tool("DumpLogSegments", "--files", files, "--print-data-log").stdout
-    lines = [line for line in text.splitlines() if line.startswith(("baseOffset:", "|"))]
-    return [re.sub(r" position: \d+", "", line) for line in lines]
+def check_equal_logs(cluster: Cluster, topics: Mapping[str, int]) -> None:
+    """Batch by batch and record by record, with offsets, epochs and checksums; only where a batch lies may differ.
+
+    Nothing is written any more, so everything comes to be below the high watermark of all.
+    """
+    parts = [(topic, n) for topic, count in topics.items() for n in range(count)]
+
+    def content(node_id: int, topic: str, partition: int) -> bytes:
+        return b"".join(path.read_bytes() for path in stored(cluster[node_id], topic, partition))
+
+    for topic, n in parts:
+        wait_until(
+            lambda topic=topic, n=n: len({content(node_id, topic, n) for node_id in NODES}) == 1,
+            PATIENCE_S,
+            f"{topic}-{n} to be the same everywhere",
+            POLL_S,
+        )
+    wait_in_sync(cluster, topics)
+    files = {
+        (node_id, topic, n): stored(cluster[node_id], topic, n) for node_id in NODES for topic, n in parts
+    }
+    dumped = dump([path for paths in files.values() for path in paths])
+    for topic, n in parts:
+        first, *others = (
+            [line for path in files[node_id, topic, n] for line in dumped[path]] for node_id in NODES
+        )
+        assert first, f"{topic}-{n}"
+        assert not [line for line in first if "isvalid: false" in line]
+        for lines in others:
+            assert lines == first, f"{topic}-{n}"
+
+
+def dump(files: list[Path]) -> dict[Path, list[str]]:
+    """What kafka-dump-log says of each, without where in a file a batch lies."""
+    text = run_tool("DumpLogSegments", "--files", ",".join(map(str, files)), "--print-data-log").stdout
+    found: dict[Path, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("Dumping "):
+            lines = found.setdefault(Path(line.removeprefix("Dumping ")), [])
+        elif line.startswith(("baseOffset:", "|")):
+            lines.append(re.sub(r" position: \d+", "", line))
+    return found
 
 
 # ---- the verifiable clients -----------------------------------------------------------------------------------------
@@ -227,32 +265,21 @@ class VerifiableProducer:
         self._process.wait()
 
 
-def test_verifiable_clients(cluster: Cluster, front: Front, tmp_path: Path) -> None:
-    topic = f"verified-{uuid.uuid4().hex[:8]}"
-    create(cluster, topic, len(NODES))
-    producer = VerifiableProducer(front, tmp_path, topic)
-    consumer = VerifiableConsumer(front, tmp_path, topic, f"of-{topic}")
-    try:
-        producer.goes_on()
-        go_round(cluster, topic, len(NODES), producer.goes_on)
-        producer.stop()
-        written = producer.acknowledged()
-        assert producer.events("producer_send_error") == []
-        assert Counter(written) == Counter(range(len(written)))
+def check_verified(producer: VerifiableProducer, consumer: VerifiableConsumer) -> None:
+    """Every write is acknowledged once, and read with one value at one offset."""
+    written = producer.acknowledged()
+    assert producer.events("producer_send_error") == []
+    assert Counter(written) == Counter(range(len(written)))
 
-        def read() -> dict[tuple[int, int], set[int]]:
-            """What was at each offset; a group may be given a record again, but never another one there."""
-            found: dict[tuple[int, int], set[int]] = {}
-            for event in consumer.events("record_data"):
-                found.setdefault((event["partition"], event["offset"]), set()).add(int(event["value"]))
-            return found
+    def read() -> dict[tuple[int, int], set[int]]:
+        """What was at each offset; a group may be given a record again, but never another one there."""
+        found: dict[tuple[int, int], set[int]] = {}
+        for event in consumer.events("record_data"):
+            found.setdefault((event["partition"], event["offset"]), set()).add(int(event["value"]))
+        return found
 
-        wait_until(lambda: len(read()) >= len(written), PATIENCE_S, "everything to be read", POLL_S)
-        assert Counter(value for values in read().values() for value in values) == Counter(written)
-    finally:
-        producer.kill()
-        consumer.kill()
-    check_equal_logs(cluster, topic, len(NODES))
+    wait_until(lambda: len(read()) >= len(written), PATIENCE_S, "everything to be read", POLL_S)
+    assert Counter(value for values in read().values() for value in values) == Counter(written)
 
 
 # ---- exactly once ---------------------------------------------------------------------------------------------------
@@ -316,21 +343,6 @@ class Copier:
             self._process.wait()
 
 
-def test_the_transactional_copier(cluster: Cluster, front: Front, tmp_path: Path) -> None:
-    source, target = (f"{word}-{uuid.uuid4().hex[:8]}" for word in ("from", "to"))
-    for topic in (source, target):
-        create(cluster, topic, 1)
-    copier = Copier(front, tmp_path, source, target)
-    try:
-        copier.goes_on()
-        go_round(cluster, target, 1, copier.goes_on)
-        assert copier.finish() == list(range(copier.written))
-    finally:
-        copier.kill()
-    for topic in (source, target):
-        check_equal_logs(cluster, topic, 1)
-
-
 class Words(WordWorld):
     """Lines and counts on the cluster."""
 
@@ -339,27 +351,88 @@ class Words(WordWorld):
         self.words: Counter[str] = Counter()
         self._random = random.Random(1)
 
+    def goes_on(self) -> None:
+        self.write(LINES)
+        assert self.counted(PATIENCE_S) == self.expected()
 
-def test_streams_exactly_once(cluster: Cluster, front: Front, tmp_path: Path) -> None:
-    """Its changelogs and repartition topics have three replicas as well: the brokers' default."""
-    for topic, partitions in WORD_TOPICS.items():
-        create(cluster, topic, partitions)
+    def expected(self) -> dict[str, list[int]]:
+        return {word: list(range(1, count + 1)) for word, count in self.words.items()}
+
+
+# ---- all of it ------------------------------------------------------------------------------------------------------
+
+
+def test_leadership_goes_round_under_load(cluster: Cluster, front: Front, tmp_path: Path) -> None:
+    """The changelogs and repartition topics of Streams have three replicas as well: the brokers' default."""
+    topics = {"verified": len(NODES), "from": 1, "to": 1, **WORD_TOPICS}
+    for first, (topic, partitions) in enumerate(topics.items()):
+        create(cluster, topic, partitions, first)
+    producer = VerifiableProducer(front, tmp_path, "verified")
+    consumer = VerifiableConsumer(front, tmp_path, "verified", "of-verified")
+    copier = Copier(front, tmp_path, "from", "to")
     words = Words(front)
-    words.write(LINES)
-    classes = compile_app(tmp_path / "classes")
-    app = WordCountApp(tmp_path / "app", classes, front.address, "wc", protocol="classic")
+    app = WordCountApp(
+        tmp_path / "app", compile_app(tmp_path / "classes"), front.address, "wc", protocol="classic"
+    )
+
+    def goes_on() -> None:
+        for load in (producer, copier, words):
+            load.goes_on()
+        app.check()
+
     try:
         app.start()
         app.wait_running()
-        words.check_counts()
-
-        def goes_on() -> None:
-            words.write(LINES)
-            words.check_counts()
-
-        go_round(cluster, "counts", WORD_TOPICS["counts"], goes_on)
+        goes_on()
+        go_round(cluster, topics, goes_on)
+        producer.stop()
+        check_verified(producer, consumer)
+        assert copier.finish() == list(range(copier.written))
         app.stop()
+        assert words.counted(PATIENCE_S) == words.expected()
     finally:
+        producer.kill()
+        consumer.kill()
+        copier.kill()
         app.kill()
-    for topic, partitions in WORD_TOPICS.items():
-        check_equal_logs(cluster, topic, partitions)
+    check_equal_logs(cluster, topics)
+
+
+@pytest.mark.parametrize(("dies", "takes_over"), [(1, 2), (2, 1)])
+def test_a_dead_leaders_own_tail_is_cut(cluster: Cluster, dies: int, takes_over: int) -> None:
+    """The others stand still while it acknowledges for itself, so only it has the end; the other kind leads on."""
+    topic = f"tail-{dies}"
+    create(cluster, topic, 1, NODES.index(dies))
+    with RawClient(cluster[dies]) as client:
+        client.write(topic, 0, [b"common"])
+    others = [node for node in cluster.nodes.values() if node.node_id != dies]
+    for node in others:
+        os.kill(node.pid, signal.SIGSTOP)
+    try:
+        with RawClient(cluster[dies]) as client:
+            # A fetch of each that was under way may still take the first of these away.
+            for number in range(TAIL):
+                client.send(produce_frame(topic, 0, Batch([Rec(b"lost-%d" % number)]).encode(), acks=1))
+                answer = decode_response(PRODUCE, 9, client.receive())
+                assert answer["responses"][0]["partition_responses"][0]["error_code"] == "none", answer
+        cluster[dies].kill()
+    finally:
+        for node in others:
+            os.kill(node.pid, signal.SIGCONT)
+    (tail,) = stored(cluster[dies], topic, 0)
+    last = b"lost-%d" % (TAIL - 1)
+    assert last in tail.read_bytes()
+    wait_other_leaders(cluster, {topic: 1}, dies)
+    (third,) = set(NODES) - {dies, takes_over}
+    cluster.lead(topic, [takes_over, third, dies])
+    with RawClient(cluster[takes_over]) as client:
+        client.write(topic, 0, [b"instead"])
+    cluster[dies].start()
+    wait_in_sync(cluster, {topic: 1})
+    check_equal_logs(cluster, {topic: 1})
+    content = tail.read_bytes()
+    assert b"instead" in content
+    assert last not in content
+    with RawClient(cluster[takes_over]) as client:
+        values = client.read(topic)
+    assert (values[0], values[-1]) == (b"common", b"instead")

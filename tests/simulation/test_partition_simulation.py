@@ -296,9 +296,10 @@ class World:
             error = partition.check_leader(wanted.current_leader_epoch)
             if error:
                 raise KafkaError(error)
-            partition.check_follower(fetch.follower, wanted, fetch.broker_epoch)
+            partition.check_follower(fetch.follower, wanted)
             read = partition.read_for_follower(wanted, fetch.follower, 200, True, True)
             if read.diverging is None:
+                partition.check_broker_epoch(fetch.follower, fetch.broker_epoch)
                 session = leader.sessions.get(fetch.follower)
                 if session is None or session.broker_epoch != fetch.broker_epoch:
                     session = FollowerSession(fetch.follower, fetch.broker_epoch, self.time_ms)

@@ -387,11 +387,8 @@ def joins_without_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> Iterator[
 @contextlib.contextmanager
 def broker_epoch_ignored(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """A fetch counts whichever life of its broker it is of."""
-    check = Partition.check_follower
     begin = FollowerSession.__init__
-    patch.setattr(
-        Partition, "check_follower", lambda self, replica_id, wanted, _: check(self, replica_id, wanted)
-    )
+    patch.setattr(Partition, "check_broker_epoch", lambda self, replica_id, broker_epoch: None)
     patch.setattr(
         FollowerSession, "__init__", lambda self, replica_id, _, now_ms: begin(self, replica_id, -1, now_ms)
     )

@@ -17,6 +17,7 @@ from tests.interop.scripts.batches import HEADER, LOG_OVERHEAD, Batch, Rec
 from tests.interop.scripts.entities import decode_response, encode_request
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 19, 22
+ELECT_LEADERS, ALTER_PARTITION_REASSIGNMENTS = 43, 45
 TIMEOUT_MS = 20_000
 
 

@@ -507,18 +507,22 @@ class Partition:
 
     # ---- leading: followers and the ISR -------------------------------------------------------------------
 
-    def check_follower(self, replica_id: int, wanted: Wanted, broker_epoch: int = NO_BROKER_EPOCH) -> None:
-        """A broker may only follow what is assigned to it; one that knows the epoch learns of it a moment later.
-
-        Nor may it fetch for a life that is over (KIP-903).
-        """
+    def check_follower(self, replica_id: int, wanted: Wanted) -> None:
+        """A broker may only follow what is assigned to it; one that knows the epoch learns of it a moment later."""
         if replica_id not in self.followers:
             knows_epoch = wanted.current_leader_epoch >= 0
             raise KafkaError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
+
+    def check_broker_epoch(self, replica_id: int, broker_epoch: int) -> None:
+        """A life of a broker that is over does not fetch (KIP-903).
+
+        Asked after a read that found both logs to be the same so far, as in Kafka, and as there not of a broker that is
+        fenced. Whatever is answered, `note_fetch` counts the registered life only.
+        """
         if broker_epoch != NO_BROKER_EPOCH:
-            registered = self._environment.broker_epoch(replica_id)
+            registered = self._environment.registered_epoch(replica_id)
             if registered is not None and registered > broker_epoch:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 

@@ -191,8 +191,10 @@ class ReplicaManager:
             try:
                 partition = self._readable(item, any_replica)
                 if replica_id >= 0:
-                    partition.check_follower(replica_id, item, replica_epoch)
+                    partition.check_follower(replica_id, item)
                     read = partition.read_for_follower(item, replica_id, max_bytes - total, total == 0, wait)
+                    if read.diverging is None:
+                        partition.check_broker_epoch(replica_id, replica_epoch)
                 elif preference is not None and (chosen := preference(partition, item.fetch_offset)) >= 0:
                     read = _elsewhere(item, partition, chosen)
                 else:

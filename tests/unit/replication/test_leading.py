@@ -360,9 +360,9 @@ def test_a_stale_life_moves_nothing(leader: Leader) -> None:
     leader.fetch(B, 2, broker_epoch=101)
     assert leader.high_watermark == 0
     with pytest.raises(KafkaError) as refused:
-        leader.partition.check_follower(B, wanted(2), broker_epoch=101)
+        leader.partition.check_broker_epoch(B, 101)
     assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    leader.partition.check_follower(B, wanted(2), broker_epoch=102)
+    leader.partition.check_broker_epoch(B, 102)
     leader.fetch(B, 2)
     assert leader.high_watermark == 2
 

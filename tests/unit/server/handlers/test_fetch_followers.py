@@ -216,6 +216,28 @@ def test_a_broker_that_is_no_replica_or_of_a_former_life_is_refused(world: World
         assert position(partition) == -1
 
 
+def test_what_a_former_life_asks_for_is_looked_at_first(world: World) -> None:
+    """As in Kafka: its life matters only where its position would be noted, and not while it is fenced."""
+    partition = world.host(0)
+    world.append(partition)
+    former, epoch = BROKER_EPOCH - 1, partition.leader_epoch
+
+    def ask(offset: int, last_fetched_epoch: int = -1) -> PartitionData:
+        wanted = asked(0, offset, current_leader_epoch=epoch, last_fetched_epoch=last_fetched_epoch)
+        request = fetch_request(wanted, session_epoch=-1)
+        request.replica_state = ReplicaState(replica_id=FOLLOWER, replica_epoch=former)
+        return only(answer(world, request))
+
+    assert ask(2).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    parted = ask(9, epoch)
+    assert (parted.error_code, parted.diverging_epoch.end_offset) == (ErrorCode.NONE, 1)
+    assert ask(0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world.replicas.barred = {FOLLOWER}
+    fenced = ask(0)
+    assert (fenced.error_code, bool(fenced.records)) == (ErrorCode.NONE, True)
+    assert position(partition) == -1
+
+
 def test_a_life_that_is_not_registered_yet_is_served_and_noted_when_it_is(world: World) -> None:
     partition = world.host(0)
     request = fetch_request(asked(0), session_epoch=0, max_wait_ms=0)
