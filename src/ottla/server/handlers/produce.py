@@ -199,8 +199,8 @@ class _Produce:
         self._verification: ProduceVerification | None = None
         # Who leads what others than this broker lead.
         self._leaders: tuple[int, ...] = ()
-        # Partitions whose high watermark has yet to pass what was appended, and up to where.
-        self._waiting_for: list[tuple[Partition, int]] = []
+        # Partitions whose high watermark has yet to pass what was appended, up to where, and the leader epoch of that.
+        self._waiting_for: list[tuple[Partition, int, int]] = []
 
     # ---- in a transaction ---------------------------------------------------------------------------------
 
@@ -389,7 +389,7 @@ class _Produce:
         if self._request.acks == ACKS_ALL and (
             partition.log.high_watermark <= result.last_offset or not partition.enough_in_sync
         ):
-            self._waiting_for.append((partition, result.last_offset + 1))
+            self._waiting_for.append((partition, result.last_offset + 1, partition.leader_epoch))
         _, _, log_append_time_ms, log_start_offset, _, _ = result
         return (index, 0, result[0], log_append_time_ms, log_start_offset, _NO_RECORD_ERRORS, None, None)
 
@@ -471,7 +471,7 @@ class DelayedProduce:
     __slots__ = ("_codes", "_deferred", "_left", "_produce", "_timer", "_topics", "_waiting_for")
 
     def __init__(
-        self, produce: "_Produce", topics: Outcomes, waiting_for: Sequence[tuple[Partition, int]]
+        self, produce: "_Produce", topics: Outcomes, waiting_for: Sequence[tuple[Partition, int, int]]
     ) -> None:
         self._produce = produce
         self._topics = topics
@@ -490,8 +490,13 @@ class DelayedProduce:
         done = guarded(self._settled, name="a produce that is committed", owner=owner, failed=fail)
         timeout_s = max(self._produce._request.timeout_ms, 0) / 1000
         self._timer = self._produce._services.loop.call_later(timeout_s, late)
-        for number, (partition, offset) in enumerate(self._waiting_for):
-            partition.when_committed(offset, partial(done, number))
+        for number, (partition, offset, leader_epoch) in enumerate(self._waiting_for):
+            if partition.leads_in(leader_epoch):
+                partition.when_committed(offset, partial(done, number))
+            else:
+                # Other partitions of the request had to be waited for. The high watermark of another leadership says
+                # nothing of these records: they may have been cut off.
+                done(number, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self._deferred
 
     def _settled(self, number: int, code: ErrorCode) -> None:
@@ -512,7 +517,7 @@ class DelayedProduce:
         """What is appended but was not committed has an error; its offsets stay in the answer, as in Kafka."""
         uncommitted: dict[tuple[TopicKey, int], ErrorCode] = {
             (topic, partition.topic_partition.partition): code
-            for (partition, _), code in zip(self._waiting_for, self._codes, strict=True)
+            for (partition, _, _), code in zip(self._waiting_for, self._codes, strict=True)
             if code is not ErrorCode.NONE
             for topic in (partition.topic_partition.topic, partition.topic_id)
         }

@@ -10,6 +10,7 @@ from ottla.model.errors import ErrorCode
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.server.handlers.produce import DelayedProduce, Outcomes, _Produce
 
+EPOCH = 4
 ONE, TWO = Uuid(b"1" * 16), Uuid(b"2" * 16)
 
 
@@ -19,7 +20,11 @@ class Waiting:
     def __init__(self, topic: str, topic_id: Uuid, index: int) -> None:
         self.topic_partition = TopicPartition(topic, index)
         self.topic_id = topic_id
+        self.leader_epoch = EPOCH
         self.settle: Callable[[ErrorCode], None]
+
+    def leads_in(self, leader_epoch: int) -> bool:
+        return self.leader_epoch == leader_epoch
 
     def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
         self.settle = callback
@@ -49,7 +54,7 @@ class World:
         request: Any = SimpleNamespace(timeout_ms=5)
         produce = Encoding(services, connection, request, 9, 0, 0)
         produce.encoded = self.encoded
-        waiting_for: Any = [(partition, 6) for partition in waiting]
+        waiting_for: Any = [(partition, 6, EPOCH) for partition in waiting]
         self.deferred = DelayedProduce(produce, topics, waiting_for).start()
 
     def _call_later(self, delay: float, call: Callable[[], None]) -> Any:
@@ -90,6 +95,16 @@ def test_only_what_is_not_committed_is_told_whatever_its_topic(
     told = (0, int(code), *done(0)[2:])
     assert world.encoded == [[(one, [told, done(1)]), (two, [done(0), refused])]]
     assert world.deferred.done
+
+
+def test_what_was_appended_in_another_leadership_is_not_committed_by_this_one() -> None:
+    """While another partition of the request was flushed, this one was led elsewhere, and is led here again."""
+    first, second = Waiting("one", ONE, 0), Waiting("two", TWO, 0)
+    first.leader_epoch = EPOCH + 2
+    world = World([first, second], [("one", [done(0)]), ("two", [done(0)])])
+    second.settle(ErrorCode.NONE)
+    lost = (0, int(ErrorCode.NOT_LEADER_OR_FOLLOWER), *done(0)[2:])
+    assert world.encoded == [[("one", [lost]), ("two", [done(0)])]]
 
 
 def test_a_late_answer_that_cannot_be_given_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
