@@ -726,10 +726,12 @@ class LogManager:
         tp = log.topic_partition
         self.cleaner.abort(tp)
         self.cleaner.truncated(tp, log.active_segment.base_offset)
-        copy = self._future.get(tp)
-        if copy is not None and copy is not log and copy.log_end_offset > log.log_end_offset:
-            copy.truncate_to(log.log_end_offset, self.clock.now_ms())
-            self._cut_dirs.add(self.dir_of(copy))
+        # A copy that is being filled, or the log whose place a copy has just taken: it may have to take it back.
+        for other in (self._future.get(tp), self._replaced.get(tp)):
+            if other is None or other is log or other.failed or other.log_end_offset <= log.log_end_offset:
+                continue
+            other.truncate_to(log.log_end_offset, self.clock.now_ms())
+            self._cut_dirs.add(self.dir_of(other))
         self._cut_dirs.add(self.dir_of(log))
 
     @property
@@ -744,8 +746,13 @@ class LogManager:
         """
         async with self._checkpointing_cuts:
             cut, self._cut_dirs = self._cut_dirs, set()
-            if cut:
+            if not cut:
+                return
+            try:
                 await self.background.checkpoint_dirs(cut)
+            except BaseException:
+                self._cut_dirs |= cut  # also if whoever waited was stopped: the next one waits for it
+                raise
 
     def _delete_cut(self, log: Log, segments: Sequence[LogSegment]) -> None:
         what = f"{len(segments)} truncated segments of {log.topic_partition}"

@@ -336,6 +336,37 @@ def test_a_copy_is_cut_with_its_log(tmp_path: Path) -> None:
     run(test)
 
 
+def test_a_log_that_a_copy_has_replaced_is_cut_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the copy is on the disk the old log may have to take its place again, and be led from."""
+
+    async def test() -> None:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            entered, go_on = asyncio.Event(), asyncio.Event()
+            real = w.manager._bring_to_disk
+
+            async def held(copy: Log) -> None:
+                entered.set()
+                await go_on.wait()
+                await real(copy)
+
+            monkeypatch.setattr(w.manager, "_bring_to_disk", held)
+            copy = w.manager.create_future(TP, w.manager.dirs[1])
+            while copy.log_end_offset < w.source.log_end_offset:
+                await w.mover._copy_piece(w.source, copy)
+            moving = asyncio.create_task(w.manager.promote_future(TP))
+            await entered.wait()
+            copy.truncate_to(3, NOW_MS)
+            w.manager.truncated(copy)
+            assert w.source.log_end_offset == 3
+            go_on.set()
+            assert await moving is copy
+
+    run(test)
+
+
 def test_a_piece_read_before_a_truncation_is_not_copied(tmp_path: Path) -> None:
     async def test() -> None:
         async with world(tmp_path) as w:

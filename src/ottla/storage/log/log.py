@@ -956,11 +956,12 @@ class Log:
         self._active.truncate_to(offset, now_ms)
         # The batch that holds the offset goes whole, as the next append must follow on what is left.
         self.log_end_offset = offset
+        # Before anything else can fail: what is appended next must not count as committed.
+        self.high_watermark = min(self.high_watermark, offset)
         self._disarm_roll()
         self.epochs.truncate_from_end(offset)
         self.log_start_offset = min(self.log_start_offset, offset)
         rebuild_producer_state(self.producers, self.segments, self.log_start_offset, offset, now_ms)
-        self.high_watermark = min(self.high_watermark, offset)
         self.producers.on_high_watermark(self.high_watermark)
         self._update_first_unstable()
         self.moved()
