@@ -114,6 +114,8 @@ class PartitionFetchState:
     delayed_until_ms: float = 0
     # The timestamp by which the leader is asked for an end of its log, while the offset is out of range.
     lookup: int | None = None
+    # The offset that was out of range though the leader's log has it: once that is a race, twice it is not.
+    refused_offset: int = -1
     # What the log has last said of it: a partition that goes on to fail does not say so every second.
     complaint: str = ""
 
@@ -455,7 +457,7 @@ class ReplicaFetcher:
         self, key: Key, state: PartitionFetchState, data: PartitionData, now_ms: float
     ) -> Steps[None]:
         """Append what came, piece by piece, and take over the leader's marks."""
-        partition = state.partition
+        partition, offset = state.partition, state.offset
         records = data.records
         try:
             if records:
@@ -466,6 +468,8 @@ class ReplicaFetcher:
                         break  # what is left has a later epoch: it comes again when this broker knows of that
                     self._changed[key] = None
                     yield
+                if state.offset == offset and self._is_current(key, state):
+                    self._delay(key, state, now_ms)  # the leader would send the same again at once
             if self._is_current(key, state):
                 start = partition.log.log_start_offset
                 partition.follow_marks(data.high_watermark, data.log_start_offset)
@@ -599,7 +603,11 @@ class ReplicaFetcher:
                 end,
             )
             self._cut(key, state, lambda: partition.truncate_fully_and_start_at(offset))
+        elif state.refused_offset == state.offset:
+            self._complain(state, f"offset {state.offset} is out of range, and is not", logging.ERROR)
+            self._delay(key, state, now_ms)
         else:
+            state.refused_offset = state.offset
             self._cut(key, state, lambda: None)
 
     def _lookup_failed(self, key: Key, state: PartitionFetchState, why: str, now_ms: float) -> None:

@@ -27,7 +27,7 @@ from ottla.model.ids import TopicPartition, Uuid
 from ottla.model.java_hash import java_hash_code
 from ottla.model.pending import Pending
 from ottla.model.tasks import spawn, spawn_restarting
-from ottla.model.time_slice import SharedTimeSlice, Steps
+from ottla.model.time_slice import SharedTimeSlice
 from ottla.net.nodes import NodeClient, NodeClientSettings
 from ottla.net.peers import Node
 from ottla.replication.fetcher import FetcherSettings, ReplicaFetcher, Request
@@ -253,8 +253,8 @@ class _FetcherLoop:
         self._client = client
         self._timeout_ms = timeout_ms
         self._woken = asyncio.Event()
-        # An answer that is being dealt with: a new one is asked for after its last step.
-        self._steps: Steps[None] | None = None
+        # From a request until the last step of its answer: only then the fetcher knows what the leader's session is.
+        self._is_asking = False
         self._task = spawn_restarting(self._run, name=f"follow broker {leader}", owner=OWNER)
 
     def wake(self) -> None:
@@ -273,14 +273,16 @@ class _FetcherLoop:
 
     async def _run(self) -> None:
         fetcher, monotonic_ms = self.fetcher, self._manager.clock.monotonic_ms
-        if self._steps is not None:
-            # The one before failed in the middle of an answer, and what it left out is not known: ask for it again.
-            self._steps = None
+        if self._is_asking:
+            # The one before failed with a request or its answer, and what came of it is not known: ask for all again.
+            self._is_asking = False
             fetcher.on_failure(
-                KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "an answer could not be dealt with"),
+                KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a fetch has failed"),
                 monotonic_ms(),
             )
         while True:
+            # Whoever was added may have been cut, and an earlier try to wait for the disk may have failed.
+            await self._manager.settle()
             self._woken.clear()
             request = fetcher.next_request(monotonic_ms())
             if request is None:
@@ -304,15 +306,15 @@ class _FetcherLoop:
             )
             return
         version = request_version(request, manager.image.metadata_version or 0)
+        self._is_asking = True
         try:
             response = await self._client.ask(to, request, timeout_ms=self._timeout_ms, at_most=version)
         except KafkaError as error:
+            self._is_asking = False
             fetcher.on_failure(error, clock.monotonic_ms())
             return
-        self._steps = fetcher.on_response(response, clock.monotonic_ms())
         time_slice = manager.time_slice
         async with time_slice:
-            for _ in self._steps:
+            for _ in fetcher.on_response(response, clock.monotonic_ms()):
                 await time_slice.yield_to_loop()
-        self._steps = None
-        await manager.settle()
+        self._is_asking = False

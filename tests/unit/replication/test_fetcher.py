@@ -457,6 +457,14 @@ def test_batches_of_a_later_epoch_wait_for_the_image(tmp_path: Path) -> None:
     one_round(fetcher, leader)
     assert ours.log.log_end_offset == 1
     assert not fetcher.failed
+    one_round(fetcher, leader)
+    assert forgotten(one_round(fetcher, leader)) == [0], "the leader would send the same again at once"
+    assert fetcher.next_request(0) is None
+    ours.become(registration(epoch=1))
+    leader.epoch = 1
+    fetcher.add(ours)
+    one_round(fetcher, leader)
+    assert ours.log.log_end_offset == 2
 
 
 # -- truncation
@@ -617,6 +625,21 @@ def test_a_leader_that_has_grown_meanwhile_is_fetched_from_where_we_end(
     assert isinstance(one_round(fetcher, leader), ListOffsetsRequest)
     assert isinstance(one_round(fetcher, leader), ListOffsetsRequest)
     one_round(fetcher, leader)
+    assert content(ours.log) == content(leader.log())
+
+
+def test_a_leader_that_refuses_an_offset_that_it_has_is_asked_now_and_then(
+    tmp_path: Path, leader: Leader, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = follower(tmp_path / "ours")
+    fetcher = fetcher_of(ours)
+    leader.errors[TOPIC_ID, 0] = ErrorCode.OFFSET_OUT_OF_RANGE
+    for now_ms in (0, BACKOFF_MS, 2 * BACKOFF_MS):
+        while one_round(fetcher, leader, now_ms) is not None:
+            assert len(leader.requests) < 20, "it is asked again and again, without a pause"
+    assert caplog.text.count("offset 0 is out of range, and is not") == 1
+    leader.errors.clear()
+    one_round(fetcher, leader, 4 * BACKOFF_MS)
     assert content(ours.log) == content(leader.log())
 
 

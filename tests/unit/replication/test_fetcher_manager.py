@@ -32,9 +32,10 @@ from ottla.model.ids import TopicPartition, random_uuid
 from ottla.model.java_hash import java_hash_code
 from ottla.model.pending import Pending
 from ottla.net.peers import Node
+from ottla.replication.fetcher import Key
 from ottla.replication.fetcher_manager import ReplicaFetcherManager, fetcher_id, request_version
 from ottla.replication.partition import Partition
-from ottla.wire.messages.fetch import FetchRequest
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
 
 OTHER = 3
@@ -67,6 +68,7 @@ class Network:
         self.clients: list[Client] = []
         self.asked: list[tuple[Node, Any, int | None]] = []
         self.errors: list[KafkaError] = []
+        self.bugs: list[Exception] = []
 
     def connect(self, fetcher: int) -> "Client":
         self.clients.append(Client(self, fetcher))
@@ -79,19 +81,25 @@ class Client:
         self.fetcher = fetcher
         self.closed = False
         self.forgotten: list[int] = []
+        self.sessions: dict[int, dict[Key, FetchPartition]] = {}
 
     def ask(
         self, to: Node, request: Any, *, timeout_ms: float | None = None, at_most: int | None = None
     ) -> Pending[Any]:
         network = self._network
         network.asked.append((to, request, at_most))
+        if network.bugs:
+            raise network.bugs.pop()
         answer: Pending[Any] = Pending()
 
         def reply() -> None:
             if network.errors:
                 answer.fail(network.errors.pop(0))
             elif to.node_id in network.leaders:
-                answer.resolve(network.leaders[to.node_id].answer(request))
+                leader = network.leaders[to.node_id]
+                leader.session = self.sessions.get(to.node_id, {})  # every connection has its own
+                answer.resolve(leader.answer(request))
+                self.sessions[to.node_id] = leader.session
 
         # As a leader without news does, it takes its time.
         asyncio.get_running_loop().call_later(0.001, reply)
@@ -382,6 +390,44 @@ def test_a_bug_in_the_middle_of_an_answer_is_not_the_end(
             here.manager.follow([ours])
             await eventually(lambda: here.logs.checkpoints > 0)
             write(leader.log(), 0)
+            await eventually(caught_up(ours, leader))
+
+    run(test)
+
+
+def test_a_request_that_fails_as_nobody_thought_begins_a_new_session(tmp_path: Path) -> None:
+    """What the leader has heard is not known: in the old session it might fetch from another offset than ours."""
+
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        async with world({LEADER: leader}) as here:
+            here.manager.follow([ours])
+            await eventually(caught_up(ours, leader))
+            asked = len(here.network.asked)
+            here.network.bugs.append(ZeroDivisionError("a bug"))
+            await eventually(lambda: len(here.network.asked) > asked + 2)
+            later = [request for _, request, _ in here.network.asked[asked:]]
+            assert [request.session_epoch for request in later].count(0) == 1
+            write(leader.log(), 0)
+            await eventually(caught_up(ours, leader))
+
+    run(test)
+
+
+def test_what_is_cut_before_the_first_request_is_on_the_disk_before_that(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        write(ours.log, 0, b"a", b"b")
+        ours.log.epochs.clear()
+        async with world({LEADER: leader}) as here:
+            here.logs.may_finish.clear()
+            ours._environment.truncated = lambda partition: setattr(here.logs, "cut", 1)  # type: ignore[method-assign]
+            here.manager.follow([ours])
+            assert (ours.log.log_end_offset, here.logs.cut) == (0, 1)
+            for _ in range(10):
+                await asyncio.sleep(0.001)
+            assert here.network.asked == []
+            here.logs.may_finish.set()
             await eventually(caught_up(ours, leader))
 
     run(test)
