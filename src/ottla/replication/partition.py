@@ -657,7 +657,9 @@ class Partition:
         """What became of the proposal that is on its way."""
         proposed = self._proposed
         if proposed is None:
-            return  # the image was faster: this is about what it has changed (KAFKA-12686)
+            # The image was faster: this is about what it has changed (KAFKA-12686). Whoever else may join had to wait.
+            self.look_for_joiners()
+            return
         if isinstance(answer, LeaderAndIsr):
             if answer.leader_epoch == self.leader_epoch and answer.partition_epoch >= self.partition_epoch:
                 self._proposed = None

@@ -501,6 +501,16 @@ def test_an_image_that_overtakes_the_answer(leader: Leader) -> None:
     assert leader.partition.partition_epoch == 2
 
 
+def test_whoever_waits_for_an_answer_that_the_image_overtakes_joins_with_it(leader: Leader) -> None:
+    leader.become((NODE,))
+    leader.fetch(B, 0)
+    leader.fetch(C, 0)
+    leader.become((NODE, B), partition_epoch=1)
+    assert leader.proposal() == [(NODE, 101), (B, 102)], "one at a time"
+    leader.answer((NODE, B), partition_epoch=1)
+    assert leader.proposal() == [(NODE, 101), (B, 102), (C, 103)]
+
+
 def test_an_answer_that_overtakes_the_image(leader: Leader) -> None:
     leader.become((NODE, B))
     leader.fetch(C, 0)
