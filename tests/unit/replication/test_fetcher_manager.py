@@ -36,12 +36,9 @@ from ottla.net.peers import Node
 from ottla.replication.fetcher import Key
 from ottla.replication.fetcher_manager import ReplicaFetcherManager, fetcher_id, request_version
 from ottla.replication.partition import Partition
-<<<<<<< HEAD
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfFilesError, StorageError
 from ottla.storage.log.log import Log
-=======
->>>>>>> attacking
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
 
