@@ -360,9 +360,10 @@ def test_a_log_that_a_copy_has_replaced_is_cut_with_it(
             await entered.wait()
             copy.truncate_to(3, NOW_MS)
             w.manager.truncated(copy)
-            assert w.source.log_end_offset == 3
+            end = w.source.log_end_offset
             go_on.set()
             assert await moving is copy
+            assert end == 3
 
     run(test)
 
