@@ -19,7 +19,7 @@ from tests.support.replicated import Replicated
 from ottla.client.blocking import Producer
 from ottla.model.ids import TopicPartition
 
-pytestmark = [pytest.mark.xdist_group("replication"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("replication"), pytest.mark.timeout(300)]
 
 BROKERS = (101, 102, 103)
 CONTROLLERS = (1, 2, 3)

@@ -419,6 +419,7 @@ BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], Any], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found_within_300_seeds(
     bug: str, place: Path, monkeypatch: pytest.MonkeyPatch
