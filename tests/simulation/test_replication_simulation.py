@@ -300,6 +300,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chosen", seeds(SEEDS, BLOCKS), ids=str)
 def test_nothing_that_is_committed_is_lost(chosen: Any, place: Path) -> None:
     done: list[tuple[int, int]] = []
