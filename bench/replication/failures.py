@@ -61,7 +61,7 @@ def leader_killed_s(cluster: Cluster, topic: str, victim: int) -> tuple[float, f
         os.kill(cluster[victim].pid, signal.SIGKILL)
         while (leader := partitions_in(link.ask(ask))[0].leader_id) in (victim, -1):
             assert time.perf_counter() - began < PATIENCE_S, f"{topic} has no leader"
-            time.sleep(PAUSE_S)
+            time.sleep(PAUSE_S)  # asking without a pause would take the CPU that is measured
         led_s = time.perf_counter() - began
     wait_until(lambda: written(cluster[leader], frame), PATIENCE_S, "a write to the new leader", PAUSE_S)
     written_s = time.perf_counter() - began
@@ -93,7 +93,7 @@ def longest_gap_s(cluster: Cluster, topic: str) -> float:
             cluster[node].restart()
             cluster.caught_up()
             in_sync(cluster, len(NODES), topic)
-        time.sleep(AFTERWARDS_S)
+        time.sleep(AFTERWARDS_S)  # a gap that the last restart leaves is measured too
     return longest_s()
 
 
