@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.controller.support import CONTEXT, directory, registration
+from tests.unit.controller.support import CONTEXT, directory, registration, work_by_itself
 from tests.unit.controller.test_cluster_control import Life
 
 from ottla.controller import replication_control
@@ -219,14 +219,7 @@ class Elections(RuleBasedStateMachine):
 
     @rule()
     def work_by_itself(self) -> None:
-        self.take(run_to_end(replication_control.balance_leaders(self.life.rules)))
-        self.take(run_to_end(replication_control.elect_unclean_leaders(self.life.rules)))
-        progress = replication_control.RepairProgress()
-        while True:
-            repaired = run_to_end(replication_control.repair_partitions(self.life.rules, progress))
-            self.take(repaired)
-            if not repaired.more:
-                break
+        work_by_itself(lambda: self.life.rules, self.take)
 
     @precondition(lambda self: self.changes_minimum)
     @rule(min_isr=st.integers(1, 3), whole_cluster=st.booleans())

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.controller.support import CONTEXT, directory, registration
+from tests.unit.controller.support import CONTEXT, directory, registration, work_by_itself
 from tests.unit.controller.test_cluster_control import Life
 
 from ottla.controller import replication_control
@@ -320,14 +320,7 @@ class Histories:
         self.take(result, asked_for_unclean=unclean)
 
     def work_by_itself(self) -> None:
-        self.take(run_to_end(replication_control.balance_leaders(self.life.rules)))
-        self.take(run_to_end(replication_control.elect_unclean_leaders(self.life.rules)))
-        progress = replication_control.RepairProgress()
-        while True:
-            repaired = run_to_end(replication_control.repair_partitions(self.life.rules, progress))
-            self.take(repaired)
-            if not repaired.more:
-                break
+        work_by_itself(lambda: self.life.rules, self.take)
         for state in self.life.image.topics_by_name["t"].partitions.values():
             if state.leader == NO_LEADER:
                 assert not self._could_lead(state)

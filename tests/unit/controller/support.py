@@ -1,9 +1,10 @@
 """Clusters for decisions: images made of records, and requests made short."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from ottla.config.broker import BrokerConfig
+from ottla.controller import replication_control
 from ottla.controller.result import ControllerResult, RequestContext
 from ottla.controller.rules import ClusterRules, ControllerSettings
 from ottla.controller.topics import Sources
@@ -11,6 +12,7 @@ from ottla.metadata import records as r
 from ottla.metadata.delta import ImageBuilder
 from ottla.metadata.features import SUPPORTED_FEATURES
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
+from ottla.model.time_slice import run_to_end
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 
 CLUSTER_ID = "cluster"
@@ -138,3 +140,17 @@ def registration(
         "log_dirs": [directory(broker_id)],
     }
     return lifecycle.BrokerRegistrationRequest(**{**defaults, **fields})
+
+
+def work_by_itself(
+    rules: Callable[[], ClusterRules], take: Callable[[ControllerResult[None]], object]
+) -> None:
+    """What the active controller does without being asked: `rules` are those of the image by then."""
+    take(run_to_end(replication_control.balance_leaders(rules())))
+    take(run_to_end(replication_control.elect_unclean_leaders(rules())))
+    progress = replication_control.RepairProgress()
+    while True:
+        repaired = run_to_end(replication_control.repair_partitions(rules(), progress))
+        take(repaired)
+        if not repaired.more:
+            break
