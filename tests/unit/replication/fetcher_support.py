@@ -125,7 +125,7 @@ class Leader:
         self.logs: dict[Key, Log] = {}
         self.errors: dict[Key, int] = {}
         self.session_id = 9
-        self.session: dict[Key, FetchPartition] = {}
+        self.sessions: dict[int, dict[Key, FetchPartition]] = {}
         self.requests: list[Request] = []
 
     def log(self, index: int = 0) -> Log:
@@ -145,20 +145,27 @@ class Leader:
 
     def _fetched(self, request: FetchRequest) -> FetchResponse:
         is_full = request.session_epoch == 0
+        session_id = request.session_id
         if is_full:
-            self.session = {}
+            # Each of a follower's fetchers has a session of its own.
+            self.sessions.pop(session_id, None)
+            session_id = self.session_id
+            while session_id in self.sessions:
+                session_id += 1
+            self.sessions[session_id] = {}
+        session = self.sessions[session_id]
         for gone in request.forgotten_topics_data:
             for index in gone.partitions:
-                del self.session[gone.topic_id, index]
+                del session[gone.topic_id, index]
         for topic in request.topics:
             for wanted in topic.partitions:
-                self.session[topic.topic_id, wanted.partition] = wanted
-        found = [self._partition(key, wanted) for key, wanted in self.session.items()]
+                session[topic.topic_id, wanted.partition] = wanted
+        found = [self._partition(key, wanted) for key, wanted in session.items()]
         if not is_full:
             found = [
                 data for data in found if data.error_code or data.records or data.diverging_epoch.epoch >= 0
             ]
-        return answer_of(found, session_id=self.session_id)
+        return answer_of(found, session_id=session_id)
 
     def _partition(self, key: Key, wanted: FetchPartition) -> PartitionData:
         log = self.logs[key]

@@ -465,7 +465,7 @@ def test_a_failed_disk_is_followed_no_more(tmp_path: Path) -> None:
             write(leader.log(1), 0)
             write(leader.log(0), 0)
             await eventually(caught_up(good, leader))
-            await eventually(lambda: (TOPIC_ID, 1) not in leader.session)
+            await eventually(lambda: (TOPIC_ID, 1) not in leader.sessions[leader.session_id])
             here.manager.follow([bad])
             assert bad.log.log_end_offset == 2
 
