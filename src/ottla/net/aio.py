@@ -117,6 +117,12 @@ class Driver:
         if not self.is_due:
             self._loop.call_soon_threadsafe(self.wake)
 
+    def write(self, output: list[Action], deadline_ms: float, now: float) -> None:
+        """Do what the core has given out of turn; at the deadline it has one. From the loop's thread."""
+        if not self._closed:
+            self._perform(output)
+            self._set_timer(deadline_ms, now)
+
     async def until(self, predicate: Predicate, timeout_ms: float) -> bool:
         """Wait until the predicate holds after some turn of the core; False if the time ran out first."""
         with self.lock:
@@ -259,8 +265,9 @@ class Driver:
 
     def _on_filled(self, link: int, count: int) -> None:
         with self.lock:
-            self.core.on_filled(link, count, monotonic_ms())
-        self.wake()
+            is_due = self.core.on_filled(link, count, monotonic_ms())
+        if is_due or self._waiters:
+            self.wake()
 
     def _on_disconnected(self, link: int, reason: str) -> None:
         self._links.pop(link, None)

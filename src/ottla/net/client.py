@@ -77,9 +77,10 @@ class NetworkClient:
         peer = self.peers.by_link(link)
         return None if peer is None or peer.connection is None else peer.connection.buffer()
 
-    def on_filled(self, link: int, count: int, now: float) -> None:
-        """It has put so many bytes there."""
+    def on_filled(self, link: int, count: int, now: float) -> bool:
+        """It has put so many bytes there. Is a turn due?"""
         self._received(link, lambda connection: connection.filled(count, now), now)
+        return True
 
     def _received(self, link: int, take: Callable[[Connection], None], now: float) -> None:
         peer = self.peers.by_link(link)

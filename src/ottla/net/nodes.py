@@ -3,6 +3,9 @@
 Purpose: the quorum, forwarding and everything brokers ask of one another go through a NodeClient. A question is a
 request with a time to live; its answer is a Pending. Questions to one node share a connection, answered in order.
 
+Where only one question may be on its way to a node, as with a fetcher's, it is written when it is asked, and an answer
+gives the core no turn unless something waits for one: a turn looks at everything, and costs more than the question.
+
 Rules: a question to a node whose connection has just failed fails at once, and so does everything that waits for that
 connection: whoever asks decides when to ask again, and whom. Nothing is asked twice by itself. How many wait for one
 node is bounded. NodeCore has no socket, clock or await; NodeClient gives it those of asyncio. Owned by the node's loop.
@@ -110,6 +113,8 @@ class NodeCore:
             software_version=__version__,
             authenticator=authenticator,
         )
+        # With one in flight there is nothing that it could be written together with.
+        self.sends_at_once = settings.max_in_flight == 1
         self._nodes: dict[int, Node] = {}
         self._waiting: dict[int, _Waiting] = {}
 
@@ -124,10 +129,17 @@ class NodeCore:
         at_most: int | None = None,
         send_within_ms: float | None = None,
     ) -> Pending[Any]:
-        """Sent as soon as the node's connection takes it; the next turn begins that."""
+        """Sent as soon as the node's connection takes it: by the next turn, or by `take_output` if that is now."""
         if self._nodes.get(to.node_id) != to:
             self._nodes[to.node_id] = to
             self._network.peers.adopt(self._nodes)
+        elif self.sends_at_once and not self._waiting:
+            peer = self._network.peers.get(to.node_id)
+            if peer is not None and peer.can_send(now, 1):
+                deadline_ms = now + timeout_ms
+                question = _Question(request, at_most, deadline_ms, deadline_ms, Pending())
+                self._send_one(to.node_id, question, now)
+                return question.answer
         waiting = self._waiting.setdefault(to.node_id, _Waiting(to))
         waiting.node = to
         if len(waiting.questions) >= MAX_WAITING:
@@ -146,6 +158,13 @@ class NodeCore:
         """What the node serves; None while there is no connection to it."""
         peer = self._network.peers.get(node_id)
         return peer.connection.ranges if peer is not None and peer.connection and peer.is_ready else None
+
+    def take_output(self) -> list[Action] | None:
+        """What was sent at once, to be written; None if something waits for a turn."""
+        if self._waiting:
+            return None
+        self._network.flush()
+        return self._network.take_actions()
 
     def poll(self, now: float) -> list[Action]:
         self._network.expire(now)
@@ -212,8 +231,10 @@ class NodeCore:
     def buffer(self, link: int) -> memoryview | None:
         return self._network.buffer(link)
 
-    def on_filled(self, link: int, count: int, now: float) -> None:
+    def on_filled(self, link: int, count: int, now: float) -> bool:
         self._network.on_filled(link, count, now)
+        peer = self._network.peers.by_link(link)
+        return bool(self._waiting) or not self.sends_at_once or peer is None or not peer.is_ready
 
     def on_disconnected(self, link: int, reason: str, now: float) -> None:
         self._network.on_disconnected(link, reason, now)
@@ -271,8 +292,13 @@ class NodeClient:
         if self._closed:
             return Pending.failed(ConnectionLost(f"{to.address}: this node has closed its connections"))
         given_ms = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        answer = self._core.ask(to, request, monotonic_ms(), given_ms, at_most, send_within_ms)
-        self._driver.wake()
+        core, now = self._core, monotonic_ms()
+        answer = core.ask(to, request, now, given_ms, at_most, send_within_ms)
+        output = core.take_output() if core.sends_at_once else None
+        if output is None:
+            self._driver.wake()
+        else:
+            self._driver.write(output, now + given_ms, now)
         return answer
 
     def ranges(self, node_id: int) -> ApiRanges | None:

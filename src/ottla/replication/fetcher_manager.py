@@ -94,6 +94,9 @@ class ReplicaFetcherManager:
         self.clock = clock
         self._connect = connect or self._node_client
         self.image = ClusterImage()
+        # Where leaders are, and which version of a fetch they are asked by, as long as the image is the same.
+        self._addresses: dict[int, Node | None] = {}
+        self._fetch_version: int | None = None
         self.time_slice = SharedTimeSlice()
         self._fetchers: dict[tuple[int, int], _FetcherLoop] = {}
         self._followed: dict[tuple[Uuid, int], tuple[Partition, _FetcherLoop]] = {}
@@ -173,6 +176,8 @@ class ReplicaFetcherManager:
     def on_image(self, delta: Delta) -> None:
         """The cluster has changed: a broker may be elsewhere now, or be there at last."""
         before, self.image = self.image, delta.after
+        self._addresses.clear()
+        self._fetch_version = None
         for node_id in delta.brokers:
             if self.address(before, node_id) != self.address(self.image, node_id):
                 for (leader, _), loop in self._fetchers.items():
@@ -183,6 +188,22 @@ class ReplicaFetcherManager:
         broker = image.brokers.get(node_id)
         at = None if broker is None else broker.listeners.get(self._config().inter_broker_listener_name)
         return None if at is None else Node(node_id, at.host, at.port)
+
+    def address_of(self, leader: int) -> Node | None:
+        """Where a leader is by the newest image."""
+        try:
+            return self._addresses[leader]
+        except KeyError:
+            found = self._addresses[leader] = self.address(self.image, leader)
+            return found
+
+    def version_of(self, request: Request) -> int:
+        """The version of a request by the newest image."""
+        if not isinstance(request, FetchRequest):
+            return request_version(request, self.image.metadata_version or 0)
+        if self._fetch_version is None:
+            self._fetch_version = request_version(request, self.image.metadata_version or 0)
+        return self._fetch_version
 
     def reconfigure(self) -> None:
         """num.replica.fetchers may change while the broker runs: all partitions find their places anew."""
@@ -312,13 +333,13 @@ class _FetcherLoop:
     async def _ask(self, request: Request) -> None:
         manager, fetcher = self._manager, self.fetcher
         clock = manager.clock
-        to = manager.address(manager.image, self._leader)
+        to = manager.address_of(self._leader)
         if to is None:
             fetcher.on_failure(
                 KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "it is not registered"), clock.monotonic_ms()
             )
             return
-        version = request_version(request, manager.image.metadata_version or 0)
+        version = manager.version_of(request)
         self._is_asking = True
         try:
             response = await self._client.ask(to, request, timeout_ms=self._timeout_ms, at_most=version)

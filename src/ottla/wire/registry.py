@@ -7,6 +7,7 @@ when one of its members is asked for.
 Rules: the table says what the declarations say, and a test holds the two together. Stateless.
 """
 
+from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -130,6 +131,7 @@ def response_class(api_key: int) -> type[Any]:
     return _find(api.family, api.name + "Response")
 
 
+@cache  # every answer to a request of ours is asked for here
 def _find(family: str, name: str) -> type[Any]:
     found: type[Any] = getattr(import_module(f"ottla.wire.messages.{family}"), name)
     return found

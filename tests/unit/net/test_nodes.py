@@ -11,15 +11,18 @@ import uvloop
 from tests.unit.client.stub_broker import CLOSE, StubBroker
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.net.connection import ApiRanges, State
 from ottla.net.errors import ConnectionLost, UnsupportedVersion
 from ottla.net.nodes import MAX_WAITING, ConnectionRefused, NodeClient, NodeClientSettings, NodeCore
 from ottla.net.peers import Node
-from ottla.net.transport import Action, Connect
+from ottla.net.transport import Action, Connect, Write
+from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.nodes.raft import VoteRequest
 from ottla.wire.primitives import WireError
 
 SETTINGS = NodeClientSettings("node-1", request_timeout_ms=20_000)
+ONE_IN_FLIGHT = NodeClientSettings("node-1", request_timeout_ms=20_000, max_in_flight=1, large_answers=True)
 
 
 def run(work: Callable[[NodeClient], Awaitable[None]]) -> None:
@@ -254,3 +257,65 @@ def test_large_answers_are_read_into_buffers_of_their_own(runner: Any, pieces: i
                 await client.close()
 
         runner(main())
+
+
+@pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_with_one_in_flight_a_question_is_written_when_it_is_asked(
+    runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StubBroker() as broker:
+
+        async def main() -> None:
+            client = NodeClient(ONE_IN_FLIGHT, random=Random(1))
+            node, question = node_of(broker), MetadataRequest(topics=[])
+            try:
+                await client.ask(node, question)
+                await asyncio.sleep(0)  # the turn in which the first one was sent may be followed by another
+                turns = 0
+                poll = client._core.poll
+
+                def counted(now: float) -> list[Action]:
+                    nonlocal turns
+                    turns += 1
+                    return poll(now)
+
+                monkeypatch.setattr(client._core, "poll", counted)
+                for _ in range(5):
+                    assert (await client.ask(node, question)).brokers
+                assert turns == 0
+                # One of these goes at once, and the others when their turn has come.
+                asked = [client.ask(node, question) for _ in range(5)]
+                assert all([(await answer).brokers for answer in asked])
+                assert turns > 0
+                with pytest.raises(UnsupportedVersion):
+                    await client.ask(node, VoteRequest(topics=[]))
+                assert (await client.ask(node, question)).brokers
+            finally:
+                await client.close()
+
+        runner(main())
+        assert broker.accepted == 1
+
+
+def test_what_was_written_at_once_has_its_time_to_be_answered() -> None:
+    core = NodeCore(ONE_IN_FLIGHT, Random(1))
+    node = Node(3, "127.0.0.1", 9)
+    core.ask(node, MetadataRequest(topics=[]), 0.0, 500.0)
+    (connect,) = core.poll(1.0)
+    assert isinstance(connect, Connect)
+    peer = core._network.peers.get(3)
+    assert peer is not None
+    assert peer.connection is not None
+    peer.connection.ranges = ApiRanges({MetadataRequest.API_KEY: (0, 12), ApiVersionsRequest.API_KEY: (0, 4)})
+    peer.connection.state = State.READY
+    peer.connection.last_used_ms = 1.0
+    core._network.peers.settled(peer)
+    core.poll(2.0)
+    peer.connection.in_flight.popleft()  # it is answered
+    answer = core.ask(node, MetadataRequest(topics=[]), 3.0, 500.0)
+    written = core.take_output()
+    assert written is not None
+    assert [type(action) for action in written] == [Write]
+    assert core.next_deadline(3.0) == 503.0
+    core.poll(503.0)
+    assert isinstance(answer.error, ConnectionLost)

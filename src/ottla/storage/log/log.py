@@ -609,8 +609,13 @@ class Log:
                 0,
             )
         first_offset, last_offset = batches[0].base_offset, batches[-1].last_offset
-        newest = max(batch.max_timestamp for batch in batches)
-        segment = self._maybe_roll(size, newest, last_offset, first_offset, now_ms)
+        newest = batches[0].max_timestamp
+        for batch in batches:
+            if batch.max_timestamp > newest:
+                newest = batch.max_timestamp
+        segment = self._active
+        if self._may_be_due(segment, size, newest, last_offset, now_ms):
+            segment = self._maybe_roll(size, newest, last_offset, first_offset, now_ms)
         for batch in batches:
             if batch.leader_epoch >= 0 and batch.leader_epoch != self.epochs.settled:
                 self._assign_epoch(batch.leader_epoch, batch.base_offset)
@@ -691,6 +696,16 @@ class Log:
     def _disarm_roll(self) -> None:
         """Makes the next append check whether the segment is due, and compute anew when it will be."""
         self._roll_after_timestamp, self._roll_after_ms = ASK_TO_ROLL
+
+    def _may_be_due(self, segment: LogSegment, size: int, newest: int, last_offset: int, now_ms: int) -> bool:
+        """Has `_maybe_roll` to be asked before batches of this size are appended?"""
+        return (
+            segment.size_bytes > self._segment_bytes - size
+            or newest > self._roll_after_timestamp
+            or now_ms > self._roll_after_ms
+            or segment.must_roll
+            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        )
 
     def _maybe_roll(
         self, size: int, max_timestamp: int, last_offset: int, first_offset: int, now_ms: int
