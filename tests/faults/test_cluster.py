@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -155,6 +157,89 @@ def test_a_broker_that_stops_leaves_nobody_without_a_leader(tmp_path: Path) -> N
         wait_until(has_moved, TIMEOUT_S, "the leaders of 102 to move")
         assert stopping.wait_stopped() == 0
         assert has_moved()
+
+
+def isrs(cluster: Processes, topic: str) -> list[set[int]]:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    partitions = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    return [set(partition.isrs) for partition in partitions.values()]
+
+
+def test_a_broker_is_replaced_by_one_with_an_empty_directory(tmp_path: Path) -> None:
+    """It gets everything from the leaders, and then it may lead and be the only one of the old three that is left."""
+    with Processes(tmp_path, controllers=1, brokers=3) as cluster:
+        create(cluster, "orders", replicas=3)
+        values = [b"%d" % number for number in range(900)]
+        produce(cluster, "orders", values)
+        cluster.kill(102)
+        shutil.rmtree(cluster.nodes[102].data_dir)
+        cluster.start(102)
+        wait_until(
+            lambda: isrs(cluster, "orders") == [{101, 102, 103}] * PARTITIONS, TIMEOUT_S, "102 to be in sync"
+        )
+        assert cluster.stop(101) == 0
+        assert cluster.stop(103) == 0
+        assert leaders(cluster, "orders") == {102: PARTITIONS}
+        assert sorted(consume(cluster, "orders", 900)) == sorted(values)
+        for stopped in (101, 103):
+            cluster.start(stopped)
+
+
+def test_consumers_read_from_a_replica_in_their_rack(tmp_path: Path) -> None:
+    selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    with Processes(
+        tmp_path, controllers=1, brokers=3, settings={"replica.selector.class": selector}
+    ) as cluster:
+        for node_id in (101, 102, 103):
+            cluster.stop(node_id)
+            cluster.nodes[node_id].overrides["broker.rack"] = f"rack-{node_id}"
+            cluster.start(node_id)
+        create(cluster, "orders", replicas=3)
+        values = [b"%d" % number for number in range(900)]
+        produce(cluster, "orders", values)
+        read_from: Counter[int] = Counter()
+        statistics: list[str] = []
+        consumer = ck.Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "group.id": "near",
+                "auto.offset.reset": "earliest",
+                "client.rack": "rack-103",
+                "statistics.interval.ms": 100,
+                "stats_cb": statistics.append,
+            }
+        )
+        consumer.assign([ck.TopicPartition("orders", index, 0) for index in range(PARTITIONS)])
+        found: list[bytes] = []
+
+        def all_are_read_from_the_near_one() -> bool:
+            for message in consumer.consume(1000, timeout=0.5):
+                assert message.error() is None, message.error()
+                found.append(message.value())
+            if statistics:
+                partitions = json.loads(statistics[-1])["topics"].get("orders", {}).get("partitions", {})
+                read_from.clear()
+                read_from.update(row["broker"] for index, row in partitions.items() if index != "-1")
+            return len(found) >= 900 and read_from == {103: PARTITIONS}
+
+        try:
+            wait_until(
+                all_are_read_from_the_near_one, TIMEOUT_S, "every partition to be read from broker 103"
+            )
+            assert sorted(found) == sorted(values)
+            # Without it the others are read from, and nothing is read twice or left out.
+            cluster.kill(103)
+            found.clear()
+            produce(cluster, "orders", values)
+            wait_until(
+                lambda: all_are_read_from_the_near_one() or len(found) >= 900,
+                TIMEOUT_S,
+                "the rest to be read",
+            )
+            assert sorted(found) == sorted(values)
+        finally:
+            consumer.close()
+            cluster.start(103)
 
 
 def test_nodes_are_added_and_taken_away(tmp_path: Path) -> None:
