@@ -243,10 +243,14 @@ class ReplicaFetcherManager:
                 self._ending.add(ending)
                 ending.add_done_callback(self._ending.discard)
 
+    @property
+    def has_truncations(self) -> bool:
+        """Is there a log that was cut, and of which the checkpoints do not know yet?"""
+        return self._logs.has_truncations
+
     async def settle(self) -> None:
         """Wait until the checkpoints know of all truncations so far."""
-        if self._logs.has_truncations:
-            await self._logs.checkpoint_truncations()
+        await self._logs.checkpoint_truncations()
 
     async def flush(self, log: Log) -> None:
         await self._logs.background.flush(log)
@@ -307,11 +311,14 @@ class _FetcherLoop:
                 monotonic_ms(),
             )
         while True:
-            # Whoever was added may have been cut, and an earlier try to wait for the disk may have failed.
-            await self._manager.settle()
             self._woken.clear()
             if due := fetcher.to_flush():
                 await asyncio.gather(*map(self._flush, due))
+            if self._manager.has_truncations:
+                # Whoever was added may have been cut, and an earlier try to wait for the disk may have failed. Others
+                # may be added during this one: nothing is asked unless there is nothing to wait for.
+                await self._manager.settle()
+                continue
             request = fetcher.next_request(monotonic_ms())
             if request is None:
                 await self._wait_until(fetcher.next_due_ms())

@@ -737,6 +737,7 @@ class Partition:
             if end != self.log.log_start_offset or not error.first_offset < end <= error.last_offset:
                 raise
             # DeleteRecords has put the leader's log start into the middle of a batch, and that is the first of ours.
+            # Nothing to wait for: where the disk believes the log to start, and to be flushed up to, is in that batch.
             log.info("%s begins with the batch at offset %d", self.topic_partition, error.first_offset)
             self.truncate_fully_and_start_at(error.first_offset)
             self.log.append_as_follower(records, now_ms, leader_epoch=leader_epoch)

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from ottla.metadata.delta import Delta, TopicChange
@@ -23,7 +24,7 @@ from ottla.metadata.image import ClusterImage, ResourceType
 from ottla.metadata.registrations import PartitionRegistration, TopicImage
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import NodeId, TopicPartition, Uuid
+from ottla.model.ids import NO_LEADER_EPOCH, NodeId, TopicPartition, Uuid
 from ottla.model.tasks import report, spawn, spawn_restarting
 from ottla.model.time_slice import TimeSlice
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
@@ -53,6 +54,15 @@ UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 # Which replica to read from at an offset instead of this one, or -1 (KIP-392).
 Preference: TypeAlias = Callable[[Partition, int], int]
+
+
+@contextmanager
+def _boundary(partition: Partition, what: str) -> Iterator[None]:
+    """What goes wrong with one partition is not the end of what is done with all of them."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - the boundary of one partition
+        report(error, name=what, owner=str(partition.topic_partition))
 
 
 class ColdReadError(Exception):
@@ -100,6 +110,8 @@ class ReplicaManager:
         # The same inner tables under the topic's name and its id: produce and fetch come with either.
         self._topics: dict[TopicKey, dict[int, Partition]] = {}
         self._offline: dict[TopicPartition, str] = {}
+        # Partitions that could not become what the image says; the next change of each is another try.
+        self._failed: set[Partition] = set()
         # Partitions for which there was no descriptor, and whether each is new.
         self._unhosted: dict[TopicPartition, bool] = {}
         self._hosting: asyncio.Task[None] | None = None
@@ -145,7 +157,7 @@ class ReplicaManager:
     def _explain(self, topic: TopicKey, index: int) -> Partition:
         partition = self.hosted(topic, index)
         if partition is not None:
-            if partition.log.failed:
+            if partition.log.failed or partition in self._failed:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.topic_partition} is offline")
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         known = self._known(topic)
@@ -282,7 +294,8 @@ class ReplicaManager:
     async def check_isrs(self) -> None:
         time_slice = TimeSlice()
         for partition in [each for each in self.all_partitions() if each.followers]:
-            partition.check_isr()
+            with _boundary(partition, "the check of its ISR"):
+                partition.check_isr()
             await time_slice.yield_to_loop()
 
     # ---- following the image ------------------------------------------------------------------------------
@@ -310,7 +323,8 @@ class ReplicaManager:
         if delta.brokers:
             # Whoever was fenced, or not yet known in its new life, may be in sync as of now.
             for partition in [each for each in self.all_partitions() if each.followers]:
-                partition.look_for_joiners()
+                with _boundary(partition, "a look at who may join its ISR"):
+                    partition.look_for_joiners()
                 await time_slice.yield_to_loop()
         if self.fetchers is not None:
             self.fetchers.end_idle()
@@ -335,19 +349,49 @@ class ReplicaManager:
                     TopicPartition(topic.name, index), topic.id, config, registration, is_new
                 )
             if partition is not None:
-                self._become(partition, registration)
+                await self._become(partition, registration)
             await time_slice.yield_to_loop()
         return removed
 
-    def _become(self, partition: Partition, registration: PartitionRegistration) -> None:
-        """Lead or follow as the image says; who leads in a new epoch is followed anew, from where the log ends now."""
+    async def _become(self, partition: Partition, registration: PartitionRegistration) -> None:
+        """Lead or follow as the image says; who leads in a new epoch is followed anew, from where the log ends now.
+
+        The boundary of one partition: what goes wrong with it must not keep the others from their leaders.
+        """
         fetchers, before = self.fetchers, partition.leader_epoch
-        if fetchers is not None and registration.leader_epoch != before:
-            # Whoever leads from now on must not be written to by the answer of the leader before.
-            fetchers.unfollow((partition,))
-        partition.become(registration)
-        if fetchers is not None and partition.leader_epoch != before and not partition.is_leader:
-            fetchers.follow((partition,))
+        if partition in self._failed:
+            self._failed.discard(partition)
+            before = NO_LEADER_EPOCH
+        try:
+            if fetchers is not None and registration.leader_epoch != before:
+                # Whoever leads from now on must not be written to by the answer of the leader before.
+                fetchers.unfollow((partition,))
+            if registration.leader == self._node_id and self._logs.awaits_checkpoint(partition.log):
+                # It was cut a moment ago, and clients may write as soon as it leads.
+                await self._logs.checkpoint_truncations()
+            partition.become(registration)
+            if fetchers is not None and partition.leader_epoch != before and not partition.is_leader:
+                fetchers.follow((partition,))
+        except Exception as error:  # noqa: BLE001 - see above
+            self._cannot_become(partition, error)
+
+    def _cannot_become(self, partition: Partition, error: Exception) -> None:
+        """It is led and followed by nobody here until the metadata say something else of it."""
+        self._failed.add(partition)
+        trace = None if isinstance(error, KafkaError | OSError) else error
+        log.error(
+            "%s is offline, as it cannot take its place in leader epoch %d: %s",
+            partition.topic_partition,
+            partition.leader_epoch,
+            str(error) or type(error).__name__,
+            exc_info=trace,
+        )
+        if isinstance(error, OSError):
+            self._logs.fail_dir(self._logs.dir_of(partition.log), error)
+        with _boundary(partition, "taking it offline"):
+            if self.fetchers is not None:
+                self.fetchers.unfollow((partition,))
+            partition.gone(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _is_new(self, change: TopicChange, index: int) -> bool:
         """Has this broker never had the partition? Then, and only then, an empty log is the right one.
@@ -394,9 +438,10 @@ class ReplicaManager:
                 is_new=is_new,
                 directory_id=registration.directory(self._node_id),
             )
-        except (KafkaError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - the boundary of one partition
             if topic_partition not in self._offline:
-                log.error("%s cannot be hosted: %s", topic_partition, error)
+                trace = None if isinstance(error, KafkaError | OSError) else error
+                log.error("%s cannot be hosted: %s", topic_partition, error, exc_info=trace)
             self._offline[topic_partition] = str(error)
             if is_out_of_files(error):
                 self._host_later(topic_partition, is_new)
@@ -445,7 +490,7 @@ class ReplicaManager:
                     partition = self._host(topic_partition, topic.id, config, registration, is_new)
                     if partition is not None:
                         log.info("%s is hosted now", topic_partition)
-                        self._become(partition, registration)
+                        await self._become(partition, registration)
 
     async def _remove_topic(self, change: TopicChange, time_slice: TimeSlice) -> list[TopicPartition]:
         before = change.before
@@ -464,14 +509,18 @@ class ReplicaManager:
         partition = partitions.pop(topic_partition.partition, None)
         if partition is None:
             return []
+        self._failed.discard(partition)
         if not partitions:
             del self._topics[topic_id]
             if self._topics.get(topic_partition.topic) is partitions:
                 del self._topics[topic_partition.topic]
         deleted = self._image.topic_by_id(topic_id) is None
-        if self.fetchers is not None:
-            self.fetchers.unfollow((partition,))
-        partition.gone(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        with _boundary(partition, "letting go of it"):
+            if self.fetchers is not None:
+                self.fetchers.unfollow((partition,))
+            partition.gone(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
         return [topic_partition]
 
     async def _apply_configs(self, delta: Delta, time_slice: TimeSlice) -> None:
@@ -486,8 +535,9 @@ class ReplicaManager:
             return
         config = self._log_config(self._image, topic)
         for partition in list(partitions.values()):
-            self._logs.update_config(partition.topic_partition, config)
-            partition.config_changed()
+            with _boundary(partition, "a change of its configuration"):
+                self._logs.update_config(partition.topic_partition, config)
+                partition.config_changed()
             await time_slice.yield_to_loop()
 
     async def refresh_all_configs(self) -> None:
@@ -515,7 +565,8 @@ class ReplicaManager:
         """A log directory is offline: whoever waits for a partition in it hears it now."""
         for partition in list(self.all_partitions()):
             if partition.log.failed and partition.is_leader:
-                partition.gone(ErrorCode.KAFKA_STORAGE_ERROR)
+                with _boundary(partition, "taking it offline"):
+                    partition.gone(ErrorCode.KAFKA_STORAGE_ERROR)
 
     async def stop(self) -> None:
         for task in (self._hosting, self._checking):

@@ -155,8 +155,9 @@ class LogManager:
         self._retiring: dict[str, Log] = {}
         # Logs whose copies took their places and are not on the disk yet: until then they keep their names.
         self._replaced: dict[TopicPartition, Log] = {}
-        # Directories with logs that were cut since their checkpoints were written.
-        self._cut_dirs: set[LogDir] = set()
+        # Logs that were cut since the checkpoints of their directories were written, and those that are being written.
+        self._cut: dict[Log, LogDir] = {}
+        self._checkpointed_cuts: dict[Log, LogDir] = {}
         self._checkpointing_cuts = asyncio.Lock()
         self._finishing: set[asyncio.Task[OSError | KafkaError | None]] = set()
         self.pool = ThreadPoolExecutor(self.settings.background_threads, thread_name_prefix="storage")
@@ -724,20 +725,28 @@ class LogManager:
         Before anything is appended to it, `checkpoint_truncations` has to be waited for.
         """
         tp = log.topic_partition
+        self._cut[log] = self.dir_of(log)
         self.cleaner.abort(tp)
         self.cleaner.truncated(tp, log.active_segment.base_offset)
         # A copy that is being filled, or the log whose place a copy has just taken: it may have to take it back.
         for other in (self._future.get(tp), self._replaced.get(tp)):
             if other is None or other is log or other.failed or other.log_end_offset <= log.log_end_offset:
                 continue
-            other.truncate_to(log.log_end_offset, self.clock.now_ms())
-            self._cut_dirs.add(self.dir_of(other))
-        self._cut_dirs.add(self.dir_of(log))
+            try:
+                other.truncate_to(log.log_end_offset, self.clock.now_ms())
+            except StorageError as error:
+                logger.error("%s: %s", tp, error)  # its directory goes offline, ours does not
+                continue
+            self._cut[other] = self.dir_of(other)
 
     @property
     def has_truncations(self) -> bool:
         """Is there a log that was cut, and of which the checkpoints do not know yet?"""
-        return bool(self._cut_dirs) or self._checkpointing_cuts.locked()
+        return bool(self._cut) or self._checkpointing_cuts.locked()
+
+    def awaits_checkpoint(self, log: Log) -> bool:
+        """Was this log cut, and the checkpoints do not know of it yet?"""
+        return log in self._cut or log in self._checkpointed_cuts
 
     async def checkpoint_truncations(self) -> None:
         """Makes sure that a crash does not trust what is gone: a recovery point may have moved back.
@@ -745,14 +754,16 @@ class LogManager:
         Whoever comes while another waits for the disk waits too: it may be its log's checkpoint that is written.
         """
         async with self._checkpointing_cuts:
-            cut, self._cut_dirs = self._cut_dirs, set()
-            if not cut:
+            if not self._cut:
                 return
+            self._checkpointed_cuts, self._cut = self._cut, {}
             try:
-                await self.background.checkpoint_dirs(cut)
+                await self.background.checkpoint_dirs(set(self._checkpointed_cuts.values()))
             except BaseException:
-                self._cut_dirs |= cut  # also if whoever waited was stopped: the next one waits for it
+                self._cut |= self._checkpointed_cuts  # also if whoever waited was stopped: the next one waits for it
                 raise
+            finally:
+                self._checkpointed_cuts = {}
 
     def _delete_cut(self, log: Log, segments: Sequence[LogSegment]) -> None:
         what = f"{len(segments)} truncated segments of {log.topic_partition}"

@@ -368,6 +368,59 @@ def test_after_a_truncation_nothing_is_asked_before_it_is_on_the_disk(tmp_path: 
     run(test)
 
 
+async def some_turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0.001)
+
+
+def test_what_is_cut_while_another_is_flushed_is_on_the_disk_before_it_is_asked_for(tmp_path: Path) -> None:
+    """The fetcher that followed its last leader may have cut it."""
+
+    async def test() -> None:
+        leader = leading(tmp_path / "leader", partitions=2)
+        ours = follower(tmp_path / "ours", config=LogConfig(flush_messages=1))
+        cut = follower(tmp_path / "ours", index=1)
+        async with world({LEADER: leader}) as here:
+            here.logs.may_flush.clear()
+            here.manager.follow([ours])
+            await eventually(caught_up(ours, leader))
+            begun = len(here.network.asked)
+            here.logs.cut = 1
+            here.logs.may_finish.clear()
+            here.manager.follow([cut])
+            here.logs.may_flush.set()
+            await some_turns()
+            assert len(here.network.asked) == begun
+            here.logs.may_finish.set()
+            await eventually(caught_up(cut, leader))
+
+    run(test)
+
+
+def test_what_is_cut_during_a_checkpoint_waits_for_the_next(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        async with world({LEADER: leader}) as here:
+            checkpoint, may_finish = here.logs.checkpoint_truncations, asyncio.Event()
+
+            async def checkpoints() -> None:
+                await checkpoint()
+                if here.logs.checkpoints == 1:
+                    here.logs.cut = 1
+                else:
+                    await may_finish.wait()
+
+            here.logs.checkpoint_truncations = checkpoints  # type: ignore[method-assign]
+            here.logs.cut = 1
+            here.manager.follow([ours])
+            await some_turns()
+            assert (here.logs.checkpoints, here.network.asked) == (2, [])
+            may_finish.set()
+            await eventually(caught_up(ours, leader))
+
+    run(test)
+
+
 def asked_offsets(here: World) -> list[int]:
     """At which offsets partition 0 was asked for: what the leader has been told that this replica has."""
     return [

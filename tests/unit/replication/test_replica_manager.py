@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import os
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from tests.unit.storage.manager_support import NOW_MS, TOPIC_ID, eventually, for
 from ottla.metadata import records as r
 from ottla.metadata.delta import Delta, ImageBuilder
 from ottla.metadata.image import ClusterImage
-from ottla.model.errors import KafkaError
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, Uuid
 from ottla.replication import replica_manager
 from ottla.replication.alter_partition import AlterPartitionManager
+from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.storage.config import LogConfig
+from ottla.storage.log_manager import LogManager
 
 
 async def unasked(request: object) -> Any:
@@ -146,5 +150,193 @@ def test_a_topic_deleted_and_made_anew_in_one_change_is_the_new_one(tmp_path: Pa
                 assert new is replicas.leader(NEW_TOPIC_ID, 0)
                 assert not old.is_leader
                 await replicas.stop()
+
+    run(test)
+
+
+def partition_of(index: int, directory: Uuid, leader: int = 1, epoch: int = 0) -> r.PartitionRecord:
+    return r.PartitionRecord(
+        partition_id=index,
+        topic_id=TOPIC_ID,
+        replicas=[1, 2],
+        isr=[1, 2],
+        removing_replicas=[],
+        adding_replicas=[],
+        leader=leader,
+        leader_epoch=epoch,
+        partition_epoch=epoch,
+        directories=[directory, directory],
+    )
+
+
+class Hosting:
+    """A ReplicaManager over real logs, and the image that it follows."""
+
+    def __init__(self, logs: LogManager, executor: Executor) -> None:
+        self.logs = logs
+        self.replicas = ReplicaManager(
+            NodeId(1),
+            logs,
+            lambda image, topic: LogConfig(),
+            ManualClock(NOW_MS),
+            executor,
+            print,
+            lambda: 30_000,
+            AlterPartitionManager(NodeId(1), lambda: 1, unasked),
+        )
+        self._image = ClusterImage()
+        self._offset = 0
+        directory = logs.dirs[0].id
+        assert directory is not None
+        self.directory = directory
+
+    async def apply(self, *records: Any) -> None:
+        builder = ImageBuilder(self._image)
+        for record in records:
+            builder.apply(record)
+        self._offset += 1
+        self._image, delta = builder.build(self._offset, 1, NOW_MS)
+        await self.replicas.apply(delta)
+
+    async def elect(self, leader: int, epoch: int, partitions: int = 3) -> None:
+        await self.apply(
+            *(partition_of(index, self.directory, leader, epoch) for index in range(partitions))
+        )
+
+
+@asynccontextmanager
+async def hosting(dir: Path) -> AsyncIterator[Hosting]:
+    """Partitions of the topic "orders", of which there are none yet."""
+    async with running(formatted(dir)) as manager:
+        with ThreadPoolExecutor(1) as executor:
+            found = Hosting(manager, executor)
+            await found.apply()
+            await found.apply(r.TopicRecord(name="orders", topic_id=TOPIC_ID))
+            yield found
+            await found.replicas.stop()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("nobody expected this"), KafkaError(ErrorCode.INVALID_REQUEST)])
+def test_a_partition_that_cannot_take_its_place_is_offline_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    real = Partition.become
+
+    def become(self: Partition, registration: Any) -> None:
+        real(self, registration)
+        if self.topic_partition.partition == 1:
+            raise error
+
+    async def test() -> None:
+        async with hosting(tmp_path) as here:
+            replicas = here.replicas
+            with monkeypatch.context() as patch:
+                patch.setattr(Partition, "become", become)
+                await here.elect(leader=1, epoch=5)
+            assert [replicas.leader("orders", index).leader_epoch for index in (0, 2)] == [5, 5]
+            with pytest.raises(KafkaError) as offline:
+                replicas.leader("orders", 1)
+            assert offline.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+            lines = [each for each in caplog.records if "orders-1 is offline" in each.message]
+            assert [each.exc_info is None for each in lines] == [isinstance(error, KafkaError)]
+            assert here.logs.dirs.online, "nothing is wrong with the disk"
+            await here.apply(r.PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, isr=[1]))
+            assert replicas.leader("orders", 1).leader_epoch == 5, "the next change is another try"
+
+    run(test)
+
+
+def test_a_partition_that_could_not_take_its_place_is_followed_at_the_next_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fetchers:
+        def __init__(self) -> None:
+            self.followed: list[int] = []
+
+        def follow(self, partitions: Iterable[Partition]) -> None:
+            self.followed += [each.topic_partition.partition for each in partitions]
+            if len(self.followed) == 2:
+                raise RuntimeError("nobody expected this")
+
+        def unfollow(self, partitions: Iterable[Partition]) -> None:
+            pass
+
+        on_image = end_idle = unfollow
+
+    async def test() -> None:
+        async with hosting(tmp_path) as here:
+            fetchers: Any = Fetchers()
+            monkeypatch.setattr(fetchers, "end_idle", lambda: None)
+            here.replicas.fetchers = fetchers
+            await here.elect(leader=2, epoch=5)
+            assert fetchers.followed == [0, 1, 2]
+            for index in range(3):
+                await here.apply(r.PartitionChangeRecord(partition_id=index, topic_id=TOPIC_ID, isr=[2]))
+            assert fetchers.followed == [0, 1, 2, 1]
+
+    run(test)
+
+
+def test_a_disk_that_fails_as_a_partition_takes_its_place_takes_the_directory_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with hosting(tmp_path) as here:
+            with monkeypatch.context() as patch:
+                patch.setattr(Partition, "become", raising(OSError(errno.EIO, "Input/output error")))
+                await here.elect(leader=1, epoch=5)
+            assert not here.logs.dirs.online
+
+    run(test)
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def call(*args: object) -> None:
+        raise error
+
+    return call
+
+
+def test_the_isrs_of_the_others_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[int] = []
+
+    def check(self: Partition) -> None:
+        checked.append(self.topic_partition.partition)
+        raise RuntimeError("nobody expected this")
+
+    async def test() -> None:
+        async with hosting(tmp_path) as here:
+            await here.elect(leader=1, epoch=5)
+            monkeypatch.setattr(Partition, "check_isr", check)
+            await here.replicas.check_isrs()
+            assert checked == [0, 1, 2]
+
+    run(test)
+
+
+def test_who_leads_what_it_has_just_cut_waits_for_the_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash would trust the recovery point from before, and what clients have written by then is not checked."""
+
+    async def test() -> None:
+        async with hosting(tmp_path) as here:
+            await here.elect(leader=1, epoch=5)
+            for index in range(2):
+                for _ in range(4):
+                    here.replicas.leader("orders", index).append(bytearray(batch(b"v")), 1, NOW_MS)
+                log = here.replicas.leader("orders", index).log
+                log.flush(now_ms=NOW_MS)
+            log_dir = here.logs.dirs[0]
+            await here.logs.background.checkpoint_dirs([log_dir])
+            await here.elect(leader=2, epoch=6)
+            cut, other = here.replicas.replica("orders", 0), here.replicas.replica("orders", 1)
+            seen: list[int] = []
+            cut.on_role = lambda each: seen.append(log_dir.recovery_points.read()[each.topic_partition])
+            cut.truncate_to(1)
+            await here.elect(leader=1, epoch=7)
+            assert cut.is_leader
+            assert other.is_leader
+            assert seen == [1]
 
     run(test)
