@@ -56,6 +56,10 @@ UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 Preference: TypeAlias = Callable[[Partition, int], int]
 
 
+# 3.5-IV1, the metadata version from which on brokers fetch with their broker epoch.
+BROKER_EPOCHS_SINCE = 10
+
+
 @contextmanager
 def _boundary(partition: Partition, what: str) -> Iterator[None]:
     """What goes wrong with one partition is not the end of what is done with all of them."""
@@ -237,6 +241,11 @@ class ReplicaManager:
         if error and not (any_replica and error is ErrorCode.NOT_LEADER_OR_FOLLOWER):
             raise KafkaError(error)
         return partition
+
+    @property
+    def followers_tell_their_epochs(self) -> bool:
+        """Does every broker of the cluster fetch with its broker epoch (KIP-903)?"""
+        return (self._image.metadata_version or 0) >= BROKER_EPOCHS_SINCE
 
     # ---- what partitions ask for (PartitionEnvironment) ---------------------------------------------------
 

@@ -27,7 +27,7 @@ from typing import TypeAlias, cast
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.tasks import report, spawn
-from ottla.replication.partition import FollowerSession, Partition, PartitionRead, Watcher
+from ottla.replication.partition import NO_BROKER_EPOCH, FollowerSession, Partition, PartitionRead, Watcher
 from ottla.replication.replica_manager import (
     UNKNOWN,
     ColdReadError,
@@ -324,6 +324,8 @@ class DelayedFetch:
         """A follower shows by its fetch what it has; a consumer may be told of a replica that is nearer."""
         reader, session = self._reader, self._context.session
         if reader.is_follower:
+            if reader.replica_epoch == NO_BROKER_EPOCH and self._services.replicas.followers_tell_their_epochs:
+                return  # whoever poses as a follower reads as one, and nothing else
             self._follower = session.follower if session is not None else None
             if self._follower is None:
                 self._follower = FollowerSession(reader.replica_id, reader.replica_epoch, self._now_ms)

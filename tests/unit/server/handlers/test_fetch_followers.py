@@ -216,6 +216,26 @@ def test_a_broker_that_is_no_replica_or_of_a_former_life_is_refused(world: World
         assert position(partition) == -1
 
 
+def test_who_does_not_know_the_brokers_epoch_is_no_follower(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers of a cluster before 3.5 do not tell it; after that a client cannot pose as one by its id alone."""
+    partition = world.host(0)
+    world.become(partition, NODE, (NODE, FOLLOWER))
+    world.append(partition)
+    request = fetch_request(asked(0, 1), session_epoch=0, max_wait_ms=0)
+    request.replica_state = ReplicaState(replica_id=FOLLOWER, replica_epoch=-1)
+    monkeypatch.setattr(type(world.replicas), "followers_tell_their_epochs", True)
+    opened = answer(world, request)
+    again = fetch_request(session_id=opened.session_id, session_epoch=1, max_wait_ms=0)
+    again.replica_state = request.replica_state
+    assert answer(world, again).error_code == ErrorCode.NONE
+    assert (position(partition), partition.log.high_watermark) == (-1, 0)
+    monkeypatch.setattr(type(world.replicas), "followers_tell_their_epochs", False)
+    answer(world, request)
+    assert (position(partition), partition.log.high_watermark) == (1, 1)
+
+
 def test_what_a_former_life_asks_for_is_looked_at_first(world: World) -> None:
     """As in Kafka: its life matters only where its position would be noted, and not while it is fenced."""
     partition = world.host(0)
