@@ -395,6 +395,9 @@ class Process:
     def now_ms(self) -> int:
         return self.broker.now_ms()
 
+    def monotonic_ms(self) -> float:
+        return self.broker.now_ms()
+
     def lag_time_max_ms(self) -> int:
         return LAG_TIME_MAX_MS
 

@@ -118,6 +118,9 @@ class Broker:
     def now_ms(self) -> int:
         return self.world.time_ms
 
+    def monotonic_ms(self) -> float:
+        return self.world.time_ms
+
     def lag_time_max_ms(self) -> int:
         return LAG_MS
 

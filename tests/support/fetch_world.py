@@ -51,6 +51,9 @@ class Replicas(ReplicaManager):
     def now_ms(self) -> int:
         return self.clock_ms
 
+    def monotonic_ms(self) -> float:
+        return self.clock_ms
+
     def lag_time_max_ms(self) -> int:  # type: ignore[override]
         return 30_000
 
@@ -142,7 +145,7 @@ class World:
             replicas=self.replicas,
             fetch_sessions=self.sessions,
             replica_selection=ReplicaSelection(),
-            clock=SimpleNamespace(now_ms=lambda: self.replicas.clock_ms),
+            clock=SimpleNamespace(monotonic_ms=lambda: self.replicas.clock_ms),
             config=lambda: {"fetch.max.bytes": 1 << 20},
             loop=self.loop,
             executor=executor,

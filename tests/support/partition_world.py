@@ -14,6 +14,8 @@ class PartitionWorld:
     ) -> None:
         self.node_id = NodeId(node_id)
         self.time_ms = 1_000_000
+        # By how much the machine's clock was set.
+        self.set_forward_ms = 0
         self.lag_ms = lag_time_max_ms
         self.epochs = {broker: 100 + broker for broker in brokers}
         # Fenced, or in controlled shutdown.
@@ -24,6 +26,9 @@ class PartitionWorld:
         self.proposals: list[tuple[Partition, list[tuple[int, int]], int]] = []
 
     def now_ms(self) -> int:
+        return self.time_ms + self.set_forward_ms
+
+    def monotonic_ms(self) -> float:
         return self.time_ms
 
     def lag_time_max_ms(self) -> int:

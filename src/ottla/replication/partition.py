@@ -10,7 +10,8 @@ proposed (`isr_answered`), whichever is first; this object never decides them.
 
 When a follower was last caught up is not written down with every fetch: a session of thousands of partitions names only
 those with news. A follower that is at the log's end was caught up when its session last fetched, and an append, which
-ends that, is when it is written down.
+ends that, is when it is written down. All this is in time that never goes back nor jumps: if the machine's clock is
+set, nobody lags by that.
 
 Owner: the ReplicaManager, on the broker's loop.
 """
@@ -19,6 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple, Protocol
 
 from ottla.metadata.registrations import LeaderRecoveryState, PartitionRegistration
@@ -43,6 +45,8 @@ NEVER_FLUSH = 2**63 - 1
 NO_BROKER_EPOCH = -1
 # Where a follower's log ends as long as it has not fetched from this leader.
 UNKNOWN_OFFSET = -1
+# When a follower was caught up that has not been, as far as this leader knows.
+NEVER = -inf
 
 
 # What the controller refuses because it knows better: nothing is proposed until its metadata has come here. Whether the
@@ -72,14 +76,14 @@ class FollowerSession:
 
     __slots__ = ("broker_epoch", "is_open", "last_fetch_ms", "previous_fetch_ms", "replica_id")
 
-    def __init__(self, replica_id: int, broker_epoch: int, now_ms: int) -> None:
+    def __init__(self, replica_id: int, broker_epoch: int, now_ms: float) -> None:
         self.replica_id = replica_id
         self.broker_epoch = broker_epoch
         self.last_fetch_ms = now_ms
         self.previous_fetch_ms = now_ms
         self.is_open = True
 
-    def fetched(self, now_ms: int) -> None:
+    def fetched(self, now_ms: float) -> None:
         """Another fetch of this session has arrived."""
         self.previous_fetch_ms = self.last_fetch_ms
         self.last_fetch_ms = now_ms
@@ -89,12 +93,12 @@ class FollowerSession:
 class FollowerReplica:
     """Kafka's Replica: what a leader knows of one follower of one partition, from the fetches of this leader epoch."""
 
-    last_caught_up_ms: int = 0
+    last_caught_up_ms: float = NEVER
     log_end_offset: int = UNKNOWN_OFFSET
     log_start_offset: int = UNKNOWN_OFFSET
     broker_epoch: int | None = None
     last_fetch_leader_end: int = UNKNOWN_OFFSET
-    last_fetch_ms: int = 0
+    last_fetch_ms: float = NEVER
     session: FollowerSession | None = None
     # A fetch of a life of its broker that this one has not heard of yet: the offset, the log's start, the session.
     unheard: tuple[int, int, FollowerSession] | None = None
@@ -116,7 +120,13 @@ class PartitionEnvironment(Protocol):
     @property
     def node_id(self) -> NodeId: ...
 
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """Wall-clock time, as records and files have it."""
+        ...
+
+    def monotonic_ms(self) -> float:
+        """Time that never goes back, by which followers lag."""
+        ...
 
     def lag_time_max_ms(self) -> int:
         """replica.lag.time.max.ms, as it is now."""
@@ -323,12 +333,12 @@ class Partition:
         Kafka keeps the positions if the same replica leads again. Somebody else may have led in between, and cut a
         follower's log (the image tells of the newest epoch only), so they are forgotten here in any case.
         """
-        now_ms = self._environment.now_ms()
+        now_ms = self._environment.monotonic_ms()
         end = self.log.log_end_offset
         self.leader_epoch_start_offset = end
         self.log.assign_epoch_start(self.leader_epoch, end)
         self.followers = {
-            replica: FollowerReplica(now_ms if replica in self.isr else 0)
+            replica: FollowerReplica(now_ms if replica in self.isr else NEVER)
             for replica in self.replicas
             if replica != self._node_id
         }
@@ -432,7 +442,7 @@ class Partition:
         if end is None:
             end = self._flushed_end() if self.flushes_on_append else log.log_end_offset
         if self.followers:
-            now_ms = self._environment.now_ms()
+            now_ms = self._environment.monotonic_ms()
             for replica, follower in self.followers.items():
                 if follower.log_end_offset < end and (
                     replica in self.maximal_isr
@@ -526,7 +536,7 @@ class Partition:
             if registered is not None and registered > broker_epoch:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def note_fetch(self, replica_id: int, wanted: Wanted, session: FollowerSession, now_ms: int) -> None:
+    def note_fetch(self, replica_id: int, wanted: Wanted, session: FollowerSession, now_ms: float) -> None:
         """A follower has shown by its fetch what it has: the watermark may move, and it may join the ISR.
 
         Only after a read that found its log to be ours so far: the offset of a diverging fetch is none of this log.
@@ -551,7 +561,7 @@ class Partition:
         offset: int,
         log_start_offset: int,
         session: FollowerSession,
-        now_ms: int,
+        now_ms: float,
     ) -> None:
         leader_end = self.log.log_end_offset
         moved = offset != follower.log_end_offset
@@ -575,7 +585,7 @@ class Partition:
             for watcher in tuple(self.watchers):  # a DeleteRecords may wait for it
                 watcher.progressed(self)
 
-    def _is_caught_up(self, follower: FollowerReplica, now_ms: int) -> bool:
+    def _is_caught_up(self, follower: FollowerReplica, now_ms: float) -> bool:
         return (
             follower.log_end_offset == self.log.log_end_offset
             or now_ms - follower.last_caught_up_ms <= self._environment.lag_time_max_ms()
@@ -602,7 +612,7 @@ class Partition:
         """
         if not self.is_leader or self._proposed is not None or len(self.isr) > len(self.followers):
             return
-        now_ms = self._environment.now_ms()
+        now_ms = self._environment.monotonic_ms()
         silent_before_ms = now_ms - self._environment.lag_time_max_ms()
         joiners = []
         for replica, follower in self.followers.items():
@@ -634,7 +644,7 @@ class Partition:
         self.look_for_joiners()
         if self._proposed is not None or len(self.isr) <= 1:
             return
-        now_ms = self._environment.now_ms()
+        now_ms = self._environment.monotonic_ms()
         stay = tuple(replica for replica in self.isr if self._is_in_sync(replica, now_ms))
         if len(stay) < len(self.isr):
             log.debug(
@@ -643,7 +653,7 @@ class Partition:
             )  # fmt: skip
             self._propose(stay)
 
-    def _is_in_sync(self, replica: int, now_ms: int) -> bool:
+    def _is_in_sync(self, replica: int, now_ms: float) -> bool:
         if replica == self._node_id:
             return True
         follower = self.followers.get(replica)

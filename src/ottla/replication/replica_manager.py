@@ -252,6 +252,9 @@ class ReplicaManager:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
+    def monotonic_ms(self) -> float:
+        return self._clock.monotonic_ms()
+
     def broker_epoch(self, broker_id: int) -> int | None:
         broker = self._image.brokers.get(broker_id)
         return None if broker is None else broker.epoch

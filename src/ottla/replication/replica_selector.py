@@ -157,8 +157,11 @@ class ReplicaSelection:
         """
         return self.is_for(rack_id) and not (self._is_by_rack and self._own_rack == rack_id)
 
-    def find(self, partition: Partition, client: ClientMetadata, fetch_offset: int, now_ms: int) -> int:
-        """The replica to read from, or NO_PREFERENCE for this leader: Kafka's findPreferredReadReplica."""
+    def find(self, partition: Partition, client: ClientMetadata, fetch_offset: int, now_ms: float) -> int:
+        """The replica to read from, or NO_PREFERENCE for this leader: Kafka's findPreferredReadReplica.
+
+        `now_ms` is time that never goes back, as partitions have it.
+        """
         selector = self._selector
         if selector is None or not partition.is_leader:
             return NO_PREFERENCE
@@ -177,14 +180,14 @@ class ReplicaSelection:
             )
             return NO_PREFERENCE
 
-    def _view(self, partition: Partition, listener_name: str, offset: int, now_ms: int) -> PartitionView:
+    def _view(self, partition: Partition, listener_name: str, offset: int, now_ms: float) -> PartitionView:
         leader = ReplicaView(self._endpoint(partition.leader, listener_name), partition.log.log_end_offset, 0)
         # One that is not in sync may fall behind further, and the consumer with it.
         followers = [
             ReplicaView(
                 self._endpoint(replica_id, listener_name),
                 replica.log_end_offset,
-                now_ms - _last_caught_up_ms(replica, partition.log.log_end_offset),
+                _since_ms(now_ms, _last_caught_up_ms(replica, partition.log.log_end_offset)),
             )
             for replica_id, replica in partition.followers.items()
             if replica_id in partition.isr and replica.log_start_offset <= offset <= replica.log_end_offset
@@ -204,8 +207,13 @@ class ReplicaSelection:
             close()
 
 
-def _last_caught_up_ms(replica: FollowerReplica, leader_end: int) -> int:
+def _last_caught_up_ms(replica: FollowerReplica, leader_end: int) -> float:
     """A follower at the log's end was caught up when its session last fetched."""
     if replica.session is not None and replica.log_end_offset >= leader_end:
         return max(replica.last_caught_up_ms, replica.session.last_fetch_ms)
     return replica.last_caught_up_ms
+
+
+def _since_ms(now_ms: float, then_ms: float) -> int:
+    """How long ago that was; one that has never been is as long ago as can be said."""
+    return int(min(now_ms - then_ms, 2**63 - 1))

@@ -13,7 +13,7 @@ after which another look would find nothing: no error (an error is told in every
 hosted is looked at until it is), nothing left to read, and marks that have been told. Everything else that an answer
 depends on is in the Reader: with another one all partitions have news.
 
-Owner: the broker's loop; one cache serves all listeners.
+Times are of a clock that never goes back. Owner: the broker's loop; one cache serves all listeners.
 """
 
 import random
@@ -170,7 +170,7 @@ class FetchSession:
     )
 
     def __init__(
-        self, session_id: int, uses_topic_ids: bool, reader: Reader, sender: object, now_ms: int
+        self, session_id: int, uses_topic_ids: bool, reader: Reader, sender: object, now_ms: float
     ) -> None:
         self.id = session_id
         self.uses_topic_ids = uses_topic_ids
@@ -209,14 +209,14 @@ class FetchSession:
                 if cached is not None:
                     self._forget(cached)
 
-    def fetched_by(self, reader: Reader, now_ms: int) -> None:
+    def fetched_by(self, reader: Reader, now_ms: float) -> None:
         """A fetch has come; all is news to a reader that has not been told of it."""
         if reader != self.reader:
             self._change_reader(reader, now_ms)
         elif self.follower is not None:
             self.follower.fetched(now_ms)
 
-    def _change_reader(self, reader: Reader, now_ms: int) -> None:
+    def _change_reader(self, reader: Reader, now_ms: float) -> None:
         """Another reader goes on with the session: nothing that the former was told or has reported counts for it."""
         if self.follower is not None:
             self.follower.is_open = False
@@ -298,7 +298,7 @@ class FetchSession:
                 replica.session = closed_copy(follower)
 
 
-def _follower_session(reader: Reader, now_ms: int) -> FollowerSession | None:
+def _follower_session(reader: Reader, now_ms: float) -> FollowerSession | None:
     return FollowerSession(reader.replica_id, reader.replica_epoch, now_ms) if reader.is_follower else None
 
 
@@ -368,7 +368,7 @@ class FetchSessionCache:
         wanted: list[Wanted],
         forgotten: Iterable[tuple[TopicKey, Iterable[int]]],
         uses_topic_ids: bool,
-        now_ms: int,
+        now_ms: float,
         reader: Reader = CONSUMER,
         sender: object = None,
     ) -> FetchContext:
@@ -424,7 +424,7 @@ class FetchSessionCache:
         return session
 
     def _open(
-        self, wanted: list[Wanted], uses_topic_ids: bool, reader: Reader, sender: object, now_ms: int
+        self, wanted: list[Wanted], uses_topic_ids: bool, reader: Reader, sender: object, now_ms: float
     ) -> FetchSession | None:
         if not self._make_room(EvictableKey(reader.is_follower, len(wanted), 0), now_ms) or (
             len(wanted) > LARGE_SESSION and not self._may_hold(wanted, new=True)
@@ -438,7 +438,7 @@ class FetchSessionCache:
 
     # ---- making room --------------------------------------------------------------------------------------
 
-    def _make_room(self, key: EvictableKey, now_ms: int) -> bool:
+    def _make_room(self, key: EvictableKey, now_ms: float) -> bool:
         """Kafka's tryEvict, where there is no room."""
         if len(self._sessions) < self._max_sessions:
             return True
@@ -454,7 +454,7 @@ class FetchSessionCache:
         self.close(evictable[0].session_id)
         return True
 
-    def _touch(self, session: FetchSession, now_ms: int) -> None:
+    def _touch(self, session: FetchSession, now_ms: float) -> None:
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.id)
         key = EvictableKey(session.is_privileged, len(session.partitions), session.id)

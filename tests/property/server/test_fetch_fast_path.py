@@ -78,7 +78,7 @@ class Broker:
             replicas=Replicas(self.partition),
             fetch_sessions=sessions,
             replica_selection=ReplicaSelection(),
-            clock=SimpleNamespace(now_ms=lambda: NOW),
+            clock=SimpleNamespace(monotonic_ms=lambda: NOW),
             config=lambda: {"fetch.max.bytes": 250_000},
             loop=SimpleNamespace(call_later=lambda *_: timer),
             executor=self.executor,

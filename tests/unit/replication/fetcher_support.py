@@ -48,6 +48,9 @@ class Environment:
     def now_ms(self) -> int:
         return NOW
 
+    def monotonic_ms(self) -> float:
+        return 0
+
     def lag_time_max_ms(self) -> int:
         return 30_000
 

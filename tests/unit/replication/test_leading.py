@@ -427,6 +427,30 @@ def test_who_lags_leaves(leader: Leader) -> None:
     assert leader.proposal() == [(NODE, 101), (B, 102)]
 
 
+@pytest.mark.parametrize("by_ms", [10 * LAG_MS, -10 * LAG_MS])
+def test_nobody_lags_because_the_clock_was_set(leader: Leader, by_ms: int) -> None:
+    leader.become()
+    leader.fetch(B, leader.write())
+    leader.world.set_forward_ms += by_ms
+    leader.partition.check_isr()
+    assert leader.proposal() is None
+    leader.wait(LAG_MS + 1)
+    leader.partition.check_isr()
+    assert leader.proposal() == [(NODE, 101), (B, 102)], "the other has never fetched"
+
+
+def test_whoever_has_never_been_caught_up_is_not_because_the_machine_has_just_started(tmp_path: Path) -> None:
+    """Time that never goes back begins with the machine."""
+    leader = Leader(tmp_path)
+    leader.world.time_ms = 0
+    leader.become((NODE, B))
+    leader.write(3)
+    leader.become((NODE, B), epoch=1, partition_epoch=1)
+    leader.fetch(C, 1)
+    leader.fetch(B, 3)
+    assert leader.high_watermark == 3, "nobody waits for C, which is far behind and may not join yet"
+
+
 def test_when_a_follower_was_caught_up_is_known_from_its_session(leader: Leader) -> None:
     """Its session fetches on and names this partition no more, which has no news."""
     leader.become((NODE, B))

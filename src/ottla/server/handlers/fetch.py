@@ -152,7 +152,7 @@ def answer_one(
     )
     # Note the answer in the session, as the general way does.
     context = services.fetch_sessions.new_context(
-        session_id, session_epoch, [wanted], (), version >= TOPIC_ID_VERSION, services.clock.now_ms(),
+        session_id, session_epoch, [wanted], (), version >= TOPIC_ID_VERSION, services.clock.monotonic_ms(),
         COMMITTED_CONSUMER if isolation_level == READ_COMMITTED else CONSUMER, connection,
     )  # fmt: skip
     assert context.session is not None, "it was there a moment ago"
@@ -286,7 +286,8 @@ class DelayedFetch:
             version >= ANY_REPLICA_VERSION and request.replica_id < 0,
             request.rack_id,
         )
-        self._now_ms = services.clock.now_ms()
+        # As sessions and followers lag: time that never goes back.
+        self._now_ms = services.clock.monotonic_ms()
         # Of a follower, while its position has to be noted.
         self._follower: FollowerSession | None = None
         self._preference: Preference | None = None
@@ -343,7 +344,7 @@ class DelayedFetch:
             connection.host.listener_name,
         )
         selection = self._services.replica_selection
-        return selection.find(partition, client, fetch_offset, self._services.clock.now_ms())
+        return selection.find(partition, client, fetch_offset, self._services.clock.monotonic_ms())
 
     def _to_look_at(self) -> Items:
         context = self._context
