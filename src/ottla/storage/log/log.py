@@ -946,7 +946,10 @@ class Log:
         self._require_online()
         assert offset >= 0
         if offset >= self.log_end_offset:
-            self.epochs.truncate_from_end(self.log_end_offset)
+            try:
+                self.epochs.truncate_from_end(self.log_end_offset)
+            except OSError as error:
+                raise self._fail("truncate", error) from error
             return False
         if offset < self.segments.bases[0]:
             self.truncate_fully_and_start_at(offset, now_ms)

@@ -277,6 +277,22 @@ def test_truncation_beyond_the_end_does_nothing(log: Log) -> None:
     assert log.log_end_offset == 20
 
 
+@pytest.mark.parametrize("offset", [8, 20])
+def test_a_truncation_whose_epochs_cannot_be_written_takes_the_log_offline(
+    log: Log, monkeypatch: pytest.MonkeyPatch, offset: int
+) -> None:
+    """Also of one that cuts no record: a leader without writes has begun an epoch at the end."""
+    log.assign_epoch_start(EPOCH + 1, 20)
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(leader_epochs, "replace_small", fail)
+    with pytest.raises(StorageError, match="Cannot truncate"):
+        log.truncate_to(offset, NOW)
+    assert log.failed
+
+
 def test_truncation_rebuilds_producers_and_epochs(tmp_path: Path) -> None:
     log = open_log(tmp_path, SMALL)
     for i in range(20):
