@@ -284,7 +284,7 @@ def test_a_truncation_whose_epochs_cannot_be_written_takes_the_log_offline(
     """Also of one that cuts no record: a leader without writes has begun an epoch at the end."""
     log.assign_epoch_start(EPOCH + 1, 20)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(leader_epochs, "replace_small", fail)
