@@ -23,7 +23,7 @@ from ottla.client.blocking import Consumer, Producer
 from ottla.model.ids import TopicPartition
 from ottla.storage.dirs.checkpoints import RECOVERY_POINT_CHECKPOINT, OffsetCheckpoint
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("replication"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("replication"), pytest.mark.timeout(900)]
 
 LEADER, FOLLOWER = 101, 102
 BOTH = {0: [LEADER, FOLLOWER]}
@@ -41,7 +41,7 @@ CLUSTER = {
         "log.flush.offset.checkpoint.interval.ms": 200,
     },
 }
-PATIENCE_MS = 120_000
+PATIENCE_MS = 300_000
 ACKS_ALL = -1
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import signal
 
 import pytest
-from tests.chaos.workload import OttlaProducer, OttlaTransactional, RdkafkaProducer, Workload
+from tests.chaos.workload import PATIENCE_S, OttlaProducer, OttlaTransactional, RdkafkaProducer, Workload
 from tests.interop.process import wait_until
 from tests.support.raw_client import RawClient
 from tests.support.replicated import Replicated
 
-pytestmark = [pytest.mark.xdist_group("replication"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("replication"), pytest.mark.timeout(900)]
 
 SESSION_MS = 600_000
 CLUSTER = {
@@ -28,7 +28,6 @@ CLUSTER = {
     },
 }
 FIND_COORDINATOR, TRANSACTION = 10, 1
-PATIENCE_S = 90.0
 
 
 def coordinator(cluster: Replicated, transactional_id: str) -> int:

@@ -46,7 +46,8 @@ POLL_S: Final = 0.2
 SENDS_OF_A_TRANSACTION: Final = 4
 # Every so many transactions are aborted.
 ABORTED: Final = 5
-PATIENCE_S: Final = 90.0
+# Long enough for a whole cluster to be started on a machine that is busy with other things.
+PATIENCE_S: Final = 300.0
 REQUEST_TIMEOUT_MS: Final = 4_000
 DELIVERY_TIMEOUT_MS: Final = 60_000
 TRANSACTION_TIMEOUT_MS: Final = 30_000
@@ -671,6 +672,10 @@ class Workload:
             return all(len(self._since(where, since)) >= count for where in wanted)
 
         wait_until(are_written, PATIENCE_S, f"{count} writes to each of {[str(p) for p in wanted]}")
+
+    def written_since(self, since: Mark) -> int:
+        """How many sends that began after this moment are acknowledged by now."""
+        return sum(len(self._since(where, since)) for where in self.partitions)
 
     def _since(self, where: TopicPartition, since: Mark) -> list[Mark]:
         return [mark for mark in list(self.recorder.acknowledged[where]) if mark.tick > since.tick]

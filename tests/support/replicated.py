@@ -71,6 +71,8 @@ class Replicated(Processes):
             "transaction.state.log.num.partitions": INTERNAL_PARTITIONS,
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": min_isr,
+            # Records of raw clients are of a fixed day years ago, and what is gone has to be gone by a fault.
+            "log.retention.ms": -1,
             # Leaders stay where a fault has put them until a test says otherwise.
             "auto.leader.rebalance.enable": "false",
         }

@@ -63,29 +63,38 @@ class SharedTimeSlice:
             await shared.yield_to_loop()
     """
 
-    __slots__ = ("_ends", "_lock")
+    __slots__ = ("_ends", "_lock", "_owner")
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
+        # Who has the lock. A work that is cancelled while another has its turn must not give away what is not its own.
+        self._owner: asyncio.Task[object] | None = None
         # When the slice of this turn is over; 0 before anybody had any of it.
         self._ends = 0.0
 
     async def __aenter__(self) -> None:
         """Whoever comes when the slice is used up waits for the next turn, even if nobody else has the loop now."""
-        await self._lock.acquire()
+        await self._acquire()
         await self.yield_to_loop()
 
     async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
+        self._release()
 
     async def yield_to_loop(self) -> None:
+        """Whoever is cancelled here has nothing any more, also if it was about to enter."""
         while self._is_over():
+            self._release()
+            await asyncio.sleep(0)
+            await self._acquire()
+
+    async def _acquire(self) -> None:
+        await self._lock.acquire()
+        self._owner = asyncio.current_task()
+
+    def _release(self) -> None:
+        if self._owner is not None and self._owner is asyncio.current_task():
+            self._owner = None
             self._lock.release()
-            try:
-                await asyncio.sleep(0)
-            finally:
-                # Also when it is cancelled here: whoever entered leaves.
-                await self._lock.acquire()
 
     def _is_over(self) -> bool:
         now = monotonic()

@@ -4,7 +4,13 @@ import asyncio
 
 import pytest
 
-from ottla.model.time_slice import Steps, TimeSlice, run_to_end
+from ottla.model.time_slice import SharedTimeSlice, Steps, TimeSlice, run_to_end
+
+SLICE = "ottla.model.time_slice.SLICE_S"
+USED_UP, AMPLE = -1.0, 600.0
+TURNS = 10
+# Only a test that fails waits for it.
+PATIENCE_S = 20.0
 
 
 def count(steps: int, seen: list[int]) -> Steps[str]:
@@ -25,7 +31,7 @@ def test_steps_at_once() -> None:
 
 
 def test_somebody_else_has_a_turn_after_each_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.model.time_slice.SLICE_S", -1.0)
+    monkeypatch.setattr(SLICE, USED_UP)
     order: list[str] = []
 
     def work(name: str) -> Steps[None]:
@@ -38,3 +44,81 @@ def test_somebody_else_has_a_turn_after_each_slice(monkeypatch: pytest.MonkeyPat
 
     asyncio.run(main())
     assert order == ["a", "b"] * 3
+
+
+# ---- shared by several works ----------------------------------------------------------------------------
+
+
+class Work:
+    """Has a shared slice from when it comes in until it is told to go."""
+
+    def __init__(self, shared: SharedTimeSlice) -> None:
+        self.shared = shared
+        self.is_in = False
+        self.yields, self.goes = asyncio.Event(), asyncio.Event()
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async with self.shared:
+            self.is_in = True
+            await self.yields.wait()
+            await self.shared.yield_to_loop()
+            await self.goes.wait()
+
+    def end(self) -> None:
+        self.yields.set()
+        self.goes.set()
+
+
+async def turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def test_whoever_is_cancelled_while_it_enters_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a fetcher whose leader has gone, in a turn in which others have used up the slice."""
+
+    async def main() -> None:
+        monkeypatch.setattr(SLICE, USED_UP)
+        shared = SharedTimeSlice()
+        first = Work(shared)
+        await turns()
+        assert not first.is_in
+        first.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first.task
+        monkeypatch.setattr(SLICE, AMPLE)
+        second = Work(shared)
+        second.end()
+        await asyncio.wait_for(second.task, PATIENCE_S)
+
+    asyncio.run(main())
+
+
+def test_whoever_is_cancelled_while_another_has_its_turn_takes_nothing_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(SLICE, AMPLE)
+        shared = SharedTimeSlice()
+        first, second = Work(shared), Work(shared)
+        await turns()
+        assert first.is_in
+        assert not second.is_in
+        monkeypatch.setattr(SLICE, USED_UP)
+        first.yields.set()
+        await asyncio.sleep(0)
+        monkeypatch.setattr(SLICE, AMPLE)
+        await turns()
+        assert second.is_in
+        first.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first.task
+        third = Work(shared)
+        await turns()
+        assert not third.is_in
+        second.end()
+        third.end()
+        await asyncio.wait_for(asyncio.gather(second.task, third.task), PATIENCE_S)
+
+    asyncio.run(main())
