@@ -14,7 +14,7 @@ from tests.interop.process import wait_until
 from tests.support.cluster import ClusterNode, Processes
 from tests.support.disks import Disk
 
-from ottla.client.admin.types import TopicDescription
+from ottla.client.admin.types import NewTopic, TopicDescription
 from ottla.client.metadata import PartitionInfo
 
 SELDOM = {"broker.heartbeat.interval.ms": 3_600_000, "broker.session.timeout.ms": 3 * 3_600_000}
@@ -108,12 +108,15 @@ def test_its_partitions_have_no_leader_as_soon_as_it_is_told(tmp_path: Path) -> 
 
 def test_its_leaders_move_to_other_brokers(tmp_path: Path) -> None:
     with Cluster(tmp_path, controllers=1, brokers=2, settings=SELDOM) as cluster:
-        create(cluster, "orders", replicas=2)
+        with cluster.admin() as admin:
+            assignment = {index: [VICTIM, OTHER] for index in range(PARTITIONS)}
+            admin.create_topics([NewTopic("orders", assignments=assignment)])
         lost = in_lost_directory(cluster, "orders")
-        led = [n for n, p in partitions(cluster, "orders").items() if p.leader == VICTIM and n in lost]
-        kept = [n for n, p in partitions(cluster, "orders").items() if p.leader == VICTIM and n not in lost]
+        kept = [n for n in range(PARTITIONS) if n not in lost]
+        assert lost
+        assert kept
         with cluster.disk.broken("pwrite-fails", LOST):
-            assert not write(cluster, "orders", led[0])
+            assert not write(cluster, "orders", lost[0])
 
             def moved() -> bool:
                 now = partitions(cluster, "orders")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import struct
@@ -23,6 +24,9 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 POLL_INTERVAL_S = 0.02
 API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+TEST_PORTS = range(10_000, 32_000)
+_random = random.SystemRandom()
+_given: set[int] = set()
 METADATA_V1_NO_TOPICS = struct.pack(">ihhihi", 14, 3, 1, 2, -1, 0)
 
 
@@ -31,12 +35,20 @@ class ServerDied(AssertionError):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind((HOST, 0))
-        return [sock.getsockname()[1] for sock in sockets]
+    """Ports that nobody listened on a moment ago, and that this process has asked for only now.
+
+    Not of those that the system gives to whoever asks for any: a client may have got one before its node is there.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        port = _random.choice(TEST_PORTS)
+        if port in _given:
+            continue
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind((HOST, port))
+            _given.add(port)
+            found.append(port)
+    return found
 
 
 def wait_until(

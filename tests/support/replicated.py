@@ -10,14 +10,13 @@ a dead process does, though the proxies in front of it live in the test's proces
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tests.interop.process import HOST, ServerDied, wait_until
+from tests.interop.process import HOST, ServerDied, free_ports, wait_until
 from tests.support.cluster import PATIENCE_S, ClusterNode, Processes
 from tests.support.disks import Disk
 from tests.support.log_files import LOG_OVERHEAD, disk_batches, segments
@@ -87,15 +86,12 @@ class Replicated(Processes):
         self.links = Links()
         self.paused: set[int] = set()
         self._front: dict[int, int] = {}
-        # Held until the proxies have theirs: a port that is free for a moment may be handed out again, and two nodes
-        # with one port between them are no cluster.
-        with contextlib.ExitStack() as held:
-            for node in self.nodes.values():
-                node.wanted_port = node.port = _reserve(held)
-                node.controller_port = _reserve(held)
-                if node.is_controller:
-                    self._ports[node.node_id] = node.controller_port
-            self._open_links(log_dirs)
+        for node in self.nodes.values():
+            node.wanted_port, node.controller_port = free_ports(2)
+            node.port = node.wanted_port
+            if node.is_controller:
+                self._ports[node.node_id] = node.controller_port
+        self._open_links(log_dirs)
         self.disks = {node.node_id: Disk(node) for node in self.nodes.values()} if disks else {}
 
     def _open_links(self, log_dirs: int) -> None:
@@ -355,14 +351,6 @@ class Replicated(Processes):
                 if directory.is_dir() and number.isdecimal() and topic != "__cluster_metadata":
                     where = TopicPartition(topic, int(number))
                     _cut_log(log_dir, where, kept.get(where, 0))
-
-
-def _reserve(held: contextlib.ExitStack) -> int:
-    """A port that is nobody's until the stack is closed."""
-    sock = held.enter_context(socket.socket())
-    sock.bind((HOST, 0))
-    port: int = sock.getsockname()[1]
-    return port
 
 
 def _partition(row: dict[str, Any]) -> PartitionView:

@@ -325,7 +325,10 @@ class DelayedFetch:
         """A follower shows by its fetch what it has; a consumer may be told of a replica that is nearer."""
         reader, session = self._reader, self._context.session
         if reader.is_follower:
-            if reader.replica_epoch == NO_BROKER_EPOCH and self._services.replicas.followers_tell_their_epochs:
+            if (
+                reader.replica_epoch == NO_BROKER_EPOCH
+                and self._services.replicas.followers_tell_their_epochs
+            ):
                 return  # whoever poses as a follower reads as one, and nothing else
             self._follower = session.follower if session is not None else None
             if self._follower is None:
