@@ -11,6 +11,7 @@ is handed bytes gives them to a FrameReader; one that reads its sockets itself a
 a large frame is then never copied.
 """
 
+import mmap
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -28,6 +29,9 @@ from ottla.wire.registry import response_class
 _SIZE_BYTES = 4
 # Frames that fit in here are read together with their neighbours and copied out; larger ones get their own buffer.
 _SCRATCH_BYTES = 32 * 1024
+# A larger frame has memory of the system's own, which takes it page by page as bytes come: what a peer announces, and
+# that may be a gigabyte, costs nothing. Smaller ones are cheaper where memory that was used before is cleared for them.
+_LARGEST_CLEARED_BYTES = 16 * 1024 * 1024
 
 
 # How others begin to speak, where four bytes of a length should be.
@@ -140,7 +144,9 @@ class FrameFiller:
 
     def _begin(self, size: int, first: memoryview) -> None:
         """A buffer of its own for a large frame, with what has come of it."""
-        self._frame = memoryview(bytearray(size))
+        self._frame = memoryview(
+            bytearray(size) if size <= _LARGEST_CLEARED_BYTES else mmap.mmap(-1, size)
+        )
         self._have = len(first)
         self._frame[: self._have] = first
 

@@ -11,7 +11,9 @@ A session remembers which of its partitions have news, and a fetch looks at no o
 itself, of which each CachedPartition is a Watcher, and by a request that names the partition. They end with an answer
 after which another look would find nothing: no error (an error is told in every answer, so a partition that is not
 hosted is looked at until it is), nothing left to read, and marks that have been told. Everything else that an answer
-depends on is in the Reader: with another one all partitions have news.
+depends on is in the Reader: with another one all partitions have news. A partition that has news while no fetch waits
+is not watched until the next look: a session whose client is gone, and which may be resumed by another connection,
+costs its partitions two calls each and nothing after that.
 
 Times are of a clock that never goes back. Owner: the broker's loop; one cache serves all listeners.
 """
@@ -82,23 +84,27 @@ class Waiting(Protocol):
 class CachedPartition:
     """A partition of a session, and the Watcher of the replica behind it."""
 
-    __slots__ = ("answered", "moved", "order", "partition", "session", "wanted")
+    __slots__ = ("answered", "is_watching", "moved", "order", "partition", "session", "wanted")
 
     def __init__(self, session: "FetchSession", wanted: Wanted, order: int) -> None:
         self.session = session
         self.wanted = wanted
         self.order = order
         self.answered = NOT_ANSWERED
-        # The replica that is watched, and whether it has moved since it was last looked at.
+        # The replica that was last looked at, whether it has moved since, and whether it would say so.
         self.partition: Partition | None = None
         self.moved = True
+        self.is_watching = False
 
     def progressed(self, partition: Partition) -> None:
-        self.moved = True
+        had_moved, self.moved = self.moved, True
         session = self.session
         session.news.add(self)
         waiting = session.waiting
-        if waiting is not None and not (session.follower is not None and self._only_marks(partition)):
+        if waiting is None:
+            if had_moved:  # not at once: a follower's own fetch moves the watermark between its look and its wait
+                self._watch_no_more(partition)
+        elif not (session.follower is not None and self._only_marks(partition)):
             waiting.progressed(partition)
 
     def _only_marks(self, partition: Partition) -> bool:
@@ -111,13 +117,18 @@ class CachedPartition:
             and not partition.log.failed
         )
 
+    def _watch_no_more(self, partition: Partition) -> None:
+        self.is_watching = False
+        partition.watchers.discard(self)
+        partition.end_watchers.discard(self)
+
     def watch(self, partition: Partition | None) -> None:
         """Be called by this replica, or by none."""
         watched, self.partition = self.partition, partition
         if watched is not None:
-            watched.watchers.discard(self)
-            watched.end_watchers.discard(self)
+            self._watch_no_more(watched)
         if partition is not None:
+            self.is_watching = True
             of_follower = self.session.follower is not None
             (partition.end_watchers if of_follower else partition.watchers).add(self)
 
@@ -234,11 +245,18 @@ class FetchSession:
         for item in cached:
             wanted = item.wanted
             partition = hosted(wanted.topic, wanted.index)
-            if partition is not item.partition and self.is_open:
+            if (partition is not item.partition or not item.is_watching) and self.is_open:
                 item.watch(partition)
             item.moved = False
             found.append(wanted)
         return found
+
+    def wait(self, waiting: Waiting) -> None:
+        """A fetch has looked, and waits for what moves from now on."""
+        self.waiting = waiting
+        for cached in self.news if self.is_open else ():
+            if not cached.is_watching and cached.partition is not None:
+                cached.watch(cached.partition)
 
     def in_order(self, *, only_news: bool) -> list[CachedPartition]:
         """The partitions to look at, in the order of reading."""

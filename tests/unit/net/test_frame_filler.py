@@ -1,11 +1,13 @@
 """Reading a stream into the buffers of its frames, however it arrives."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.client.errors import ProtocolError
-from ottla.net.connection import _SCRATCH_BYTES, FrameFiller
+from ottla.net.connection import _LARGEST_CLEARED_BYTES, _SCRATCH_BYTES, FrameFiller
 
 LIMIT = 4 * _SCRATCH_BYTES
 
@@ -62,6 +64,25 @@ def test_a_large_frame_is_read_into_its_own_buffer() -> None:
     assert whole.obj is room.obj
     assert bytes(whole) == body
     assert len(filler.buffer()) == _SCRATCH_BYTES
+
+
+def test_a_giant_frame_takes_memory_as_it_comes() -> None:
+    """A peer that announces a gigabyte and sends nothing has none of it."""
+    filler = FrameFiller(2**31 - 1)
+    tracemalloc.start()
+    try:
+        filler.buffer()[:6] = (1 << 30).to_bytes(4, "big") + b"ab"
+        assert filler.filled(6) == []
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    room = filler.buffer()
+    assert len(room) == (1 << 30) - 2
+    # It is read like any other.
+    size = _LARGEST_CLEARED_BYTES + 1
+    small = FrameFiller(2 * size)
+    (whole,) = pour(small, frame(b"z" * size), [1 << 20])
+    assert (len(whole), bytes(whole[:3]), bytes(whole[-3:])) == (size, b"zzz", b"zzz")
 
 
 def test_frames_stay_valid_after_later_ones() -> None:

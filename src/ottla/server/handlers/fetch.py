@@ -449,7 +449,7 @@ class DelayedFetch:
     def _watch(self) -> None:
         session = self._context.session
         if session is not None:
-            session.waiting = self  # the session watches, with or without a fetch that waits
+            session.wait(self)
         elif not self._watched:
             hosted = self._services.replicas.hosted
             for wanted in self._context.wanted:

@@ -339,6 +339,50 @@ def test_a_session_that_ends_leaves_no_watcher_and_no_fetch_behind(world: World)
     assert not len(world.sessions)
 
 
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_session_nobody_fetches_by_is_soon_left_alone_and_knows_it_all_when_it_goes_on(
+    world: World, follows: bool
+) -> None:
+    """Its connection may have ended for good, and it stays in the cache until another needs the room."""
+    ask = follow if follows else fetch_request
+
+    def write() -> None:
+        world.append(partition)
+        if not follows:
+            for replica in partition.followers:
+                show(partition, replica, partition.log.log_end_offset)
+
+    partition, other = world.host(0), world.host(1)
+    opened = answer(world, ask(asked(0), asked(1), session_epoch=0, max_wait_ms=0))
+    watched = partition.end_watchers if follows else partition.watchers
+    assert len(watched) == 1
+    for _ in range(3):
+        write()
+    assert len(watched) == 0
+    assert len(other.end_watchers if follows else other.watchers) == 1, "it has not moved"
+    session = world.sessions.session(opened.session_id)
+    assert session is not None
+    assert len(session.news) == 1
+    found = answer(world, ask(session_id=opened.session_id, session_epoch=1, max_wait_ms=0))
+    assert only(found).records
+    assert len(watched) == 1
+    # It hears of what comes while a fetch waits, as before.
+    waiting = waits(world, ask(asked(0, 3), session_id=opened.session_id, session_epoch=2))
+    write()
+    world.loop.turn()
+    assert only(resolved(waiting)).records
+
+
+def test_what_a_session_forgets_while_nobody_fetches_by_it_is_forgotten(world: World) -> None:
+    partition, _ = world.host(0), world.host(1)
+    opened = answer(world, follow(asked(0), asked(1), session_epoch=0, max_wait_ms=0))
+    world.append(partition)
+    answer(world, follow(session_id=opened.session_id, session_epoch=1, max_wait_ms=0, forgotten=[0]))
+    session = partition.followers[FOLLOWER].session
+    assert session is not None
+    assert not session.is_open
+
+
 def test_a_client_that_goes_before_it_hears_of_its_session_leaves_none(world: World) -> None:
     partition = world.host(0)
     waits(world, fetch_request(asked(0), session_epoch=0)).abandon()
