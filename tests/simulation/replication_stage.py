@@ -47,6 +47,8 @@ FIRST_BROKER = 11
 SESSION_MS = 900
 HEARTBEAT_MS = 200
 LAG_TIME_MAX_MS = 600
+# How often a broker looks for new metadata while there is none.
+METADATA_MS = 15.0
 # What is waited for the answer of a controller, of a leader to a fetch, and of a broker to a client.
 REQUEST_MS = 400
 FETCH_MS = 700
@@ -347,7 +349,7 @@ class Process:
     def start(self) -> None:
         with self.loop.current():
             spawn(self._live(), name="heartbeats", owner=OWNER)
-        self.after(1, self._follow_metadata)
+        self.stage.after(1, self._follow_metadata)
         self.after(LAG_TIME_MAX_MS / 2, self._check_isr)
         self.after(self.stage.random.uniform(50, 500), self._write_checkpoints)
         self.after(self.stage.random.uniform(50, 2_000), self._flush)
@@ -472,14 +474,21 @@ class Process:
     # --- what the image says
 
     def _follow_metadata(self) -> None:
+        """Whether a node of the quorum that can be reached has published more."""
         stage, ours = self.stage, self.broker.id
+        if not self.is_alive:
+            return
+        if self.is_paused or stage.image.offset <= self.image.offset:
+            # There is nothing to hear of, and a look that finds nothing is no event.
+            stage.after(METADATA_MS, self._follow_metadata)
+            return
         node = stage.random.choice(list(stage.raft.nodes.values()))
         cuts = stage.raft.cuts
         if node.process is not None and (ours, node.id) not in cuts and (node.id, ours) not in cuts:
             image = node.process.publisher.image
             if image.offset > self.image.offset and self._is_in(image):
-                self._apply(image)
-        self.after(4 + stage.weather.delay_ms(), self._follow_metadata)
+                self.run(self._apply, image)
+        stage.after(4 + stage.weather.delay_ms(), self._follow_metadata)
 
     def _is_in(self, image: ClusterImage) -> bool:
         """A broker acts on no image that is older than its registration, where it is what it was in another life."""
