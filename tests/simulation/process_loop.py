@@ -8,8 +8,7 @@ are: nothing of them is heard of any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -42,6 +41,22 @@ class _Handle:
     def run(self) -> None:
         if not self.is_cancelled:
             self._call(*self._arguments)
+
+
+class _Current:
+    """While it is entered a loop is the running one. Not a generator: it is entered with every event."""
+
+    __slots__ = ("_loop", "_outer")
+
+    def __init__(self, loop: ProcessLoop) -> None:
+        self._loop = loop
+
+    def __enter__(self) -> None:
+        self._outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(self._loop)
+
+    def __exit__(self, *_: object) -> None:
+        asyncio._set_running_loop(self._outer)
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
@@ -95,15 +110,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     # --- turns
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
+    def current(self) -> _Current:
         """The code within runs on this loop."""
-        outer = asyncio._get_running_loop()
-        asyncio._set_running_loop(self)
-        try:
-            yield
-        finally:
-            asyncio._set_running_loop(outer)
+        return _Current(self)
 
     def run_at_once(self, work: Coroutine[Any, Any, T]) -> T:
         """A coroutine that has nothing to wait for."""

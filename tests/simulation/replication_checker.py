@@ -7,7 +7,8 @@ What any leader has ever taken for committed is kept here, batch by batch, and e
 - replication quorum superset: the leader waits for everybody whom the controller counts as in sync;
 - log matching: below their high watermarks all replicas have the same, and nobody's is beyond what is committed;
 - what a consumer saw stays, at its offset; what was acknowledged with acks=all is committed where the answer says;
-- an idempotent producer's batch is committed once.
+- offsets are handed out once: in one leader epoch there is one batch at an offset, whoever has led in it, and an
+  idempotent producer's batch is committed once.
 
 A broker that has lost what it had not flushed is excused until the controller hears of its new life: before that the
 controller cannot know. The script sees to it that fewer than min ISR of a partition's replicas are in that state.
@@ -79,6 +80,8 @@ class ReplicationChecker:
         self._image: ClusterImage = EMPTY_IMAGE
         self._told: dict[TopicPartition, PartitionRegistration] = {}
         self._seen: dict[tuple[int, TopicPartition], tuple[object, ...]] = {}
+        # What leaders have put where, by epoch and offset.
+        self._appended: dict[tuple[TopicPartition, int, int], bytes] = {}
         self.acknowledged: list[tuple[TopicPartition, int]] = []
         self.read = 0
 
@@ -203,6 +206,8 @@ class ReplicationChecker:
         told, committed = self._told.get(key), self.of(key)
         if told is None:
             return
+        if told.leader >= 0 and told.leader not in told.isr:
+            raise Violation(f"{key}: {told.leader} leads in epoch {told.leader_epoch} without being in sync")
         for broker_id in {*told.isr, *told.elr}:
             broker = self._stage.brokers[broker_id]
             if broker.has_lost:
@@ -243,6 +248,12 @@ class ReplicationChecker:
             )
 
     # --- what clients see
+
+    def handed_out(self, key: TopicPartition, leader_epoch: int, first: int, last: int, content: bytes) -> None:
+        """A leader has appended a batch, or found that it had it already."""
+        for offset in range(first, last + 1):
+            if self._appended.setdefault((key, leader_epoch, offset), content) != content:
+                raise Violation(f"{key}: {offset} is handed out twice in epoch {leader_epoch}")
 
     def acknowledged_all(self, key: TopicPartition, base_offset: int, content: bytes) -> None:
         """A producer hears that its batch is committed."""

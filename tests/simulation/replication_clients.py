@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.replication_checker import CONTENT
 from tests.simulation.replication_stage import FETCH_MS, Broker, Process, Produced
 from tests.simulation.stage import Violation
 
@@ -125,19 +126,17 @@ class Clients:
         await controller.incremental_alter_configs(request, CONTEXT)
 
     def reassign(self, replicas: int) -> None:
-        """Move a partition, or call a move off."""
+        """Move a partition; one that is being moved goes elsewhere, or stays where it was."""
         key = self.random.choice(self.keys)
         wanted = self.random.sample(sorted(self.stage.brokers), replicas)
         topic = self.stage.image.topic(key.topic)
-        # A move that is changed on its way to leave out whom it was adding never ends, with Kafka either.
         is_moving = topic is not None and topic.partitions[key.partition].reassigning
-        asked = m.ReassignablePartition(partition_index=key.partition, replicas=None if is_moving else wanted)
+        is_called_off = is_moving and self.random.random() < 0.5
+        asked = m.ReassignablePartition(
+            partition_index=key.partition, replicas=None if is_called_off else wanted
+        )
         self.stage.note("is moved", 0, f"{key} to {asked.replicas}")
         self._ask(partial(self._reassign, asked))
-
-    def call_off(self, index: int) -> None:
-        """A move that was changed on its way to leave out whom it was adding, which never ends."""
-        self._ask(partial(self._reassign, m.ReassignablePartition(partition_index=index, replicas=None)))
 
     async def _reassign(self, asked: m.ReassignablePartition, controller: Controller) -> None:
         topic = m.ReassignableTopic(name=TOPIC, partitions=[asked])
@@ -157,6 +156,9 @@ def serve_produce(process: Process, request: Any, reply: Callable[[Any], None]) 
     """As the produce handler does, one partition at a time."""
     key, records, acks = request
     partition = process.partitions.get(key)
+    if partition is not None and partition.log.failed:
+        reply(Produced(ErrorCode.KAFKA_STORAGE_ERROR))
+        return
     if partition is None or not partition.is_leader:
         reply(Produced(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         return
@@ -165,6 +167,9 @@ def serve_produce(process: Process, request: Any, reply: Callable[[Any], None]) 
     except KafkaError as error:
         reply(Produced(error.code))
         return
+    process.stage.checker.handed_out(
+        key, partition.leader_epoch, result.base_offset, result.last_offset, bytes(records[CONTENT:])
+    )
     if acks != ACKS_ALL:
         reply(Produced(ErrorCode.NONE, result.base_offset))
         return
@@ -245,7 +250,7 @@ class Producer:
             assert answer is not None
             assert self.batch is not None
             self._stage.note("is acknowledged", self._id, f"{self._key} at {answer.base_offset}")
-            self._clients.checker.acknowledged_all(self._key, answer.base_offset, bytes(self.batch[16:]))
+            self._clients.checker.acknowledged_all(self._key, answer.base_offset, bytes(self.batch[CONTENT:]))
         self._sequence += self._count
         self.batch = None
         self._next()

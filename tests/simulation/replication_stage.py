@@ -24,15 +24,16 @@ from tests.simulation.quorum_process import Programs, controller_settings
 from tests.simulation.raft_stage import BEGIN_MS, RaftCluster, RaftNode, Weather
 from tests.simulation.replication_fetches import FetchServer
 from tests.support.memory_log import LogDisk, MemoryLog
-from tests.unit.controller.support import directory, registration
+from tests.unit.controller.support import registration
 
 from ottla.controller.controller import Controller
 from ottla.controller.result import RequestContext
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.metadata.registrations import PartitionRegistration, TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import NodeId, TopicPartition
+from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.model.tasks import spawn
+from ottla.node.assignments_manager import AssignmentsManager
 from ottla.replication.alter_partition import AlterPartitionManager
 from ottla.replication.fetcher import FetcherSettings, ReplicaFetcher
 from ottla.replication.partition import Partition
@@ -47,6 +48,8 @@ FIRST_BROKER = 11
 SESSION_MS = 900
 HEARTBEAT_MS = 200
 LAG_TIME_MAX_MS = 600
+# How often a broker looks for new metadata while there is none.
+METADATA_MS = 15.0
 # What is waited for the answer of a controller, of a leader to a fetch, and of a broker to a client.
 REQUEST_MS = 400
 FETCH_MS = 700
@@ -115,6 +118,8 @@ class Stage:
         self.weather = BrokerWeather(random)
         self.raft = Network(random, self.weather, 3, programs, observers=0, keeps_trace=keeps_trace)
         self.raft.slow = set()
+        # Of each broker; if there is one only, a broker that loses it has nothing to live for.
+        self.directories = random.choice((1, 2))
         self.brokers = {n: Broker(self, n) for n in range(FIRST_BROKER, FIRST_BROKER + brokers)}
         self.checker: ReplicationChecker
         self.fetches = random.choice((FETCHES, LONG_WAITS, SMALL_FETCHES))
@@ -200,6 +205,12 @@ class Broker:
         self.process: Process | None = None
         self.lives = 0
         self.disks: dict[TopicPartition, LogDisk] = {}
+        self._new_directories = 0
+        # The ids of its log directories, and in which of them each log lies.
+        self.directories = [self._new_directory() for _ in range(stage.directories)]
+        self.places: dict[TopicPartition, int] = {}
+        # Directories that have failed in this life, and whether an empty one takes the place of each in the next.
+        self.failed: dict[int, bool] = {}
         self.refuses = True
         # Of the clean stop before the next start.
         self.clean_epoch = -1
@@ -208,6 +219,10 @@ class Broker:
         self.has_lost = False
         self.clock_offset = stage.random.randint(-5_000, 5_000)
         self.clock_rate = stage.random.choice((1.0, 1.0, 0.98, 1.02))
+
+    def _new_directory(self) -> Uuid:
+        self._new_directories += 1
+        return Uuid(b"%d-%d" % (self.id, self._new_directories) + bytes(12))[:16]
 
     def now_ms(self) -> int:
         return int(BEGIN_MS + self.clock_offset + self.stage.now_ms * self.clock_rate)
@@ -267,8 +282,9 @@ class Broker:
                 log.flush(now_ms=self.now_ms())
                 log.checkpoint()
             self.disks[key] = log.killed()
-        self.clean_epoch = process.epoch
-        self.stage.note("stops", self.id, f"cleanly in epoch {process.epoch}")
+        # A directory that has failed has no mark of a clean stop, nor has an empty one.
+        self.clean_epoch = -1 if self.failed else process.epoch
+        self.stage.note("stops", self.id, f"cleanly in epoch {self.clean_epoch}")
         self._end(self.stage.random.choice((20.0, 300.0, 1_500.0)))
 
     def _end(self, down_ms: float) -> None:
@@ -276,8 +292,22 @@ class Broker:
         assert process is not None
         self.incarnation = b""
         process.end()
+        self._mend_directories()
         self.stage.checker.ended(self)
         self.stage.after(down_ms, self.start)
+
+
+    def _mend_directories(self) -> None:
+        """Before the next start somebody has looked at the disks."""
+        for index, is_replaced in self.failed.items():
+            if is_replaced:
+                self.directories[index] = self._new_directory()
+                for key in [key for key, place in self.places.items() if place == index]:
+                    del self.places[key]
+                    self.disks.pop(key, None)
+                self.has_lost = True
+            self.stage.note("has mended", self.id, f"directory {index}{', empty' if is_replaced else ''}")
+        self.failed.clear()
 
 
 async def _fence_gone(controller: Controller, broker_id: int, epoch: int, heard_ms: float) -> None:
@@ -340,6 +370,13 @@ class Process:
         self.fetchers: dict[int, Fetching] = {}
         with self.loop.current():
             self.alter_partitions = self._alter_partition_manager()
+            self.assignments = AssignmentsManager(
+                self.link,  # type: ignore[arg-type]
+                self.node_id,
+                lambda: self.epoch,
+                lambda: self.image,
+                lambda topic_id, index: None,
+            )
 
     def _alter_partition_manager(self) -> AlterPartitionManager:
         return AlterPartitionManager(self.node_id, lambda: self.epoch, self.link.alter_partition)
@@ -347,7 +384,8 @@ class Process:
     def start(self) -> None:
         with self.loop.current():
             spawn(self._live(), name="heartbeats", owner=OWNER)
-        self.after(1, self._follow_metadata)
+            self.assignments.start()
+        self.stage.after(1, self._follow_metadata)
         self.after(LAG_TIME_MAX_MS / 2, self._check_isr)
         self.after(self.stage.random.uniform(50, 500), self._write_checkpoints)
         self.after(self.stage.random.uniform(50, 2_000), self._flush)
@@ -433,7 +471,7 @@ class Process:
         request = registration(
             self.broker.id,
             self.broker.incarnation,
-            log_dirs=[directory(self.broker.id)],
+            log_dirs=list(self.broker.directories),
             previous_broker_epoch=self._clean_epoch,
         )
         answer = await self.link.ask("register_broker", request, RequestContext(4))
@@ -454,6 +492,7 @@ class Process:
             current_metadata_offset=self.image.offset,
             want_fence=not self._is_ready,
             want_shut_down=wants_to_go,
+            offline_log_dirs=[self.broker.directories[index] for index in self.broker.failed],
         )
         answer = await self.link.ask("broker_heartbeat", request, RequestContext(2))
         if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
@@ -475,14 +514,21 @@ class Process:
     # --- what the image says
 
     def _follow_metadata(self) -> None:
+        """Whether a node of the quorum that can be reached has published more."""
         stage, ours = self.stage, self.broker.id
+        if not self.is_alive:
+            return
+        if self.is_paused or stage.image.offset <= self.image.offset:
+            # There is nothing to hear of, and a look that finds nothing is no event.
+            stage.after(METADATA_MS, self._follow_metadata)
+            return
         node = stage.random.choice(list(stage.raft.nodes.values()))
         cuts = stage.raft.cuts
         if node.process is not None and (ours, node.id) not in cuts and (node.id, ours) not in cuts:
             image = node.process.publisher.image
             if image.offset > self.image.offset and self._is_in(image):
-                self._apply(image)
-        self.after(4 + stage.weather.delay_ms(), self._follow_metadata)
+                self.run(self._apply, image)
+        stage.after(4 + stage.weather.delay_ms(), self._follow_metadata)
 
     def _is_in(self, image: ClusterImage) -> bool:
         """A broker acts on no image that is older than its registration, where it is what it was in another life."""
@@ -520,6 +566,7 @@ class Process:
             return
         if partition is None:
             disk = self.broker.disks.get(key) or LogDisk()
+            self._place(key)
             log = MemoryLog.load(key, topic.id, self.log_config(topic.name), disk, self.now_ms())
             self.partitions[key] = self.by_id[topic.id, index] = partition = Partition(
                 key, topic.id, log, self
@@ -527,6 +574,9 @@ class Process:
             # A set of objects has another order in every run.
             partition.watchers, partition.end_watchers = InOrder(), InOrder()
         partition.become(told)
+        lies_in = self.broker.directories[self.broker.places[key]]
+        if told.directory(self.node_id) != lies_in:
+            self.assignments.assign(topic.id, index, lies_in)
         if self.stage.traces:
             self.stage.note(
                 "hears",
@@ -546,11 +596,34 @@ class Process:
         """The replica is somebody else's now, and its log is deleted."""
         partition = self.partitions.pop(key, None)
         self.broker.disks.pop(key, None)
+        self.broker.places.pop(key, None)
         if partition is not None:
             del self.by_id[topic_id, key.partition]
             for fetching in self.fetchers.values():
                 fetching.fetcher.remove(partition)
             partition.gone()
+
+    # --- directories
+
+    def _place(self, key: TopicPartition) -> None:
+        """A log that is not there yet goes to any directory that works."""
+        broker = self.broker
+        if key not in broker.places:
+            online = [index for index in range(len(broker.directories)) if index not in broker.failed]
+            broker.places[key] = self.stage.random.choice(online)
+
+    def fail_directory(self, index: int, *, is_replaced: bool) -> None:
+        """As the node does it: those who wait hear it now, nobody is followed, and the next heartbeat says so."""
+        broker = self.broker
+        self.stage.note("loses directory", broker.id, f"{index}{' for good' if is_replaced else ''}")
+        broker.failed[index] = is_replaced
+        for key, partition in self.partitions.items():
+            if broker.places[key] == index:
+                partition.log.failed = True
+                if partition.is_leader:
+                    partition.gone(ErrorCode.KAFKA_STORAGE_ERROR)
+                for fetching in self.fetchers.values():
+                    fetching.fetcher.remove(partition)
 
     # --- by time
 
@@ -580,6 +653,9 @@ class ControllerLink:
 
     async def alter_partition(self, request: Any) -> Any:
         return await self.ask("alter_partition", request, RequestContext(3))
+
+    async def assign_replicas_to_dirs(self, request: Any, context: RequestContext) -> Any:
+        return await self.ask("assign_replicas_to_dirs", request, context)
 
     async def ask(self, name: str, request: Any, context: RequestContext) -> Any:
         """Once: whoever gets no answer, or NOT_CONTROLLER, asks again."""

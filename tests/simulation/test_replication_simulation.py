@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,6 +33,7 @@ from tests.simulation.stage import Violation, seeds, simulate
 from tests.simulation.test_quorum_simulation import hearing_of
 
 from ottla.controller.controller import Controller
+from ottla.metadata.registrations import PartitionRegistration
 from ottla.metadata.snapshot import bootstrap_records, write_bootstrap
 from ottla.model.ids import TopicPartition
 from ottla.raft.image_loader import ImageLoader
@@ -71,6 +73,7 @@ class ReplicationLife:
             (self.lose_with_network, random.choice((0.0, 0.3, 0.8))),
             (self.kill_leader, random.choice((0.0, 0.3, 1.0))),
             (self.shut_down, random.choice((0.0, 0.3, 0.6))),
+            (self.fail_directory, random.choice((0.3, 1.0)) if self.stage.directories > 1 else 0.0),
             (self.pause, random.choice((0.0, 0.3, 1.0))),
             (self.cut, random.choice((0.0, 0.3, 1.0))),
             (self.crash_controller, random.choice((0.0, 0.0, 0.3))),
@@ -120,13 +123,11 @@ class ReplicationLife:
         for node in self.stage.raft.nodes.values():
             self.stage.raft.restart(node)
             node.hurry_fsyncs()
+        for broker in self.stage.brokers.values():
+            self._mend(broker)
 
     def _look_whether_settled(self) -> None:
         self._is_settled = self.unsettled() is None
-        topic = self.stage.image.topic(TOPIC)
-        for index, told in topic.partitions.items() if topic is not None else ():
-            if set(told.adding_replicas) & set(told.removing_replicas):
-                self.clients.call_off(index)
         if not self._is_settled:
             self.stage.after(LOOK_EVERY_MS, self._look_whether_settled)
 
@@ -143,27 +144,23 @@ class ReplicationLife:
         if waiting:
             return "not answered", waiting
         for key in self.clients.keys:
-            ends = self.ends(key, topic.partitions[key.partition].replicas)
-            if len(set(ends)) != 1:
-                return "not the same", key, ends
+            for replica in topic.partitions[key.partition].replicas:
+                end = self.checker.of(key).end
+                if (has := self.extent(key, replica)) != (0, end, end):
+                    return "not the same", key, replica, has, end
         for consumer in self.clients.consumers:
             if consumer.position != self.checker.of(consumer._key).end:
                 return "not read", consumer._key, consumer.position
         return None
 
-    def ends(self, key: TopicPartition, replicas: tuple[int, ...]) -> list[object]:
-        ends: list[object] = []
-        for replica in replicas:
-            process = self.stage.brokers[replica].process
-            partition = None if process is None else process.partitions.get(key)
-            if partition is None:
-                ends.append((replica, None))
-            else:
-                log = partition.log
-                end = self.checker.of(key).end
-                ends.append((log.log_end_offset, log.high_watermark, end, end))
-                ends.append((end, end, end, end))
-        return ends
+    def extent(self, key: TopicPartition, replica: int) -> tuple[int, int, int] | None:
+        """Where the log of a replica begins, is committed, and ends."""
+        process = self.stage.brokers[replica].process
+        partition = None if process is None else process.partitions.get(key)
+        if partition is None:
+            return None
+        log = partition.log
+        return log.log_start_offset, log.high_watermark, log.log_end_offset
 
     def trace(self) -> list[str]:
         assert self.stage.raft.trace is not None
@@ -174,6 +171,29 @@ class ReplicationLife:
     def _some(self) -> Process | None:
         processes = [b.process for b in self.stage.brokers.values() if b.process is not None]
         return self.random.choice(processes) if processes else None
+
+    def fail_directory(self) -> None:
+        """One of the directories of a broker fails; the next start finds what is in it, or an empty one."""
+        process = self._some()
+        if process is None or process.is_paused:
+            return
+        broker = process.broker
+        self._forget_those_in_sync()
+        is_replaced = min(self.min_isrs) > 1 and self.random.random() < 0.5 and self._may(broker, loses=True)
+        if broker.failed or not self._may(broker, loses=is_replaced):
+            return
+        index = self.random.randrange(len(broker.directories))
+        process.run(partial(process.fail_directory, index, is_replaced=is_replaced))
+        self._is_unclean(broker, loses=is_replaced)
+        self.stage.after(self.random.choice((300.0, 1_500.0)), self._mend, broker)
+
+    def _mend(self, broker: Broker) -> None:
+        """It is started again, in order or not."""
+        if broker.process is not None and broker.failed:
+            if self.random.random() < 0.5:
+                broker.process.shut_down()
+            else:
+                broker.kill(loses=False, down_ms=self._down_ms())
 
     def _down_ms(self) -> float:
         return self.random.choice((5.0, 50.0, 400.0, 1_500.0))
@@ -199,7 +219,7 @@ class ReplicationLife:
     def _lose_slow(self, broker: Broker) -> None:
         self.stage.raft.slow.discard(broker.id)
         if self.stage.now_ms < FAULTS_MS:
-            self._kill(broker, loses=True)
+            self._kill(broker, loses=True, down_ms=self.random.choice((5.0, 50.0, 400.0)))
             others = [(broker.id, other) for other in self.stage.brokers]
             others += [(other, broker.id) for other in self.stage.brokers]
             self.stage.raft.cut(others, self.random.choice((800.0, 2_000.0)))
@@ -213,7 +233,7 @@ class ReplicationLife:
         if leaders:
             self._kill(self.random.choice(leaders), loses=self.random.random() < 0.5)
 
-    def _kill(self, broker: Broker, *, loses: bool) -> None:
+    def _kill(self, broker: Broker, *, loses: bool, down_ms: float | None = None) -> None:
         """If that is not more than what Kafka promises to survive."""
         self._forget_those_in_sync()
         loses = loses and min(self.min_isrs) > 1
@@ -221,9 +241,12 @@ class ReplicationLife:
             loses = False
         if not self._may(broker, loses=loses):
             return
-        broker.kill(loses=loses, down_ms=self._down_ms())
+        broker.kill(loses=loses, down_ms=self._down_ms() if down_ms is None else down_ms)
+        self._is_unclean(broker, loses=loses)
+
+    def _is_unclean(self, broker: Broker, *, loses: bool) -> None:
         for key in self.clients.keys:
-            if key in broker.disks:
+            if key in broker.places:
                 self._unclean[key].add(broker.id)
                 if loses:
                     self._lossy[key].add(broker.id)
@@ -245,7 +268,8 @@ class ReplicationLife:
                 if registered is None or told is None:
                     continue
                 is_new_life = registered.incarnation_id == self.stage.brokers[broker_id].incarnation
-                if is_new_life and (broker_id in told.isr or broker_id not in told.replicas):
+                is_whole = not self.stage.brokers[broker_id].failed
+                if is_new_life and is_whole and (broker_id in told.isr or broker_id not in told.replicas):
                     unclean.discard(broker_id)
                     self._lossy[key].discard(broker_id)
 
@@ -377,11 +401,30 @@ def position_of_a_diverging_fetch(patch: pytest.MonkeyPatch) -> Iterator[None]:
 def joins_without_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """The watermark that a new leader knows is enough, though more may be committed."""
 
-    def expands(self: Partition, replica: int, follower: FollowerReplica) -> None:
-        if follower.log_end_offset >= self.log.high_watermark and self._may_join(replica, follower):
-            self._propose((*self.isr, replica))
+    def may_join(self: Partition, replica: int, follower: FollowerReplica) -> bool:
+        return follower.log_end_offset >= self.log.high_watermark and self._is_eligible(replica, follower)
 
-    patch.setattr(Partition, "_maybe_expand_isr", expands)
+    patch.setattr(Partition, "_may_join", may_join)
+    yield
+
+
+@contextlib.contextmanager
+def joins_without_a_fetch_of_this_epoch(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a replica knows of followers from an earlier leadership of its own still counts."""
+    begin, become = Partition._begin_leading, Partition.become
+    known: dict[Partition, dict[int, FollowerReplica]] = {}
+
+    def becomes(self: Partition, registration: PartitionRegistration) -> None:
+        if self.is_leader:
+            known[self] = dict(self.followers)
+        become(self, registration)
+
+    def begins(self: Partition) -> None:
+        begin(self)
+        self.followers.update({r: known[self][r] for r in self.followers if r in known.get(self, ())})
+
+    patch.setattr(Partition, "become", becomes)
+    patch.setattr(Partition, "_begin_leading", begins)
     yield
 
 
@@ -415,6 +458,7 @@ BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], Any], str]] = {
     "watermark by the committed ISR only": (watermark_by_the_committed_isr, INCOMPLETE),
     "position noted on a diverging fetch": (position_of_a_diverging_fetch, INCOMPLETE),
     "join without the start of the epoch": (joins_without_the_start_of_the_epoch, INCOMPLETE),
+    "join without a fetch of this epoch": (joins_without_a_fetch_of_this_epoch, INCOMPLETE),
     "broker epoch ignored": (broker_epoch_ignored, INCOMPLETE),
     "watermark below min ISR": (watermark_below_min_isr, INCOMPLETE),
 }

@@ -212,6 +212,10 @@ class FetchSession:
                 self._next_order += 1
                 cached = self.partitions[key] = CachedPartition(self, item, self._next_order)
             else:
+                if item.current_leader_epoch != cached.wanted.current_leader_epoch:
+                    # A follower drops what it is told for an epoch that is over. Kafka's does not hear of the watermark
+                    # again before that moves, which in a partition that nobody writes to is never.
+                    cached.answered = NOT_ANSWERED
                 cached.wanted = item
             self.news.add(cached)
         for topic, indexes in forgotten:

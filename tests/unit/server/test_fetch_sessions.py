@@ -105,6 +105,22 @@ def test_marks_that_came_with_where_the_logs_part_are_told_again() -> None:
     assert not session.update_response(wanted(0), 0, marks, has_records=False)
 
 
+def test_marks_are_told_again_in_a_new_leader_epoch() -> None:
+    """A follower drops an answer for an epoch that is over by then, and the watermark with it."""
+    cache = FetchSessionCache()
+    in_epoch = [Wanted("topic", 0, epoch, 5, -1, -1, 1000) for epoch in range(4)]
+    opened = context(cache, 0, 0, in_epoch[2])
+    session = opened.session
+    assert session is not None
+    marks = Watermarks(5, 0)
+    assert session.update_response(in_epoch[2], 0, marks, has_records=False)
+    context(cache, opened.session_id, 1, in_epoch[2])
+    assert not session.update_response(in_epoch[2], 0, marks, has_records=False)
+    context(cache, opened.session_id, 2, in_epoch[3])
+    assert session.update_response(in_epoch[3], 0, marks, has_records=False)
+    assert not session.update_response(in_epoch[3], 0, marks, has_records=False)
+
+
 def test_epochs_wrap_to_one() -> None:
     assert next_session_epoch(2**31 - 1) == 1
 
