@@ -32,6 +32,8 @@ _SCRATCH_BYTES = 32 * 1024
 # A larger frame has memory of the system's own, which takes it page by page as bytes come: what a peer announces, and
 # that may be a gigabyte, costs nothing. Smaller ones are cheaper where memory that was used before is cleared for them.
 _LARGEST_CLEARED_BYTES = 16 * 1024 * 1024
+# What a connection keeps for its next large frame: memory that was just used need not be cleared, and is in the cache.
+_LARGEST_SPARE_BYTES = 2 * 1024 * 1024
 
 
 # How others begin to speak, where four bytes of a length should be.
@@ -106,10 +108,12 @@ class FrameFiller:
     copy all of it once more.
     """
 
-    __slots__ = ("_frame", "_have", "_scratch", "max_frame_bytes")
+    __slots__ = ("_frame", "_have", "_scratch", "_spare", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
+        # Where the last large frame went: for the next one, if nobody looks at that any more.
+        self._spare = bytearray()
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._frame: memoryview | None = None  # the frame under way, once its length is known and large
         self._have = 0  # bytes in the frame, or in the scratch buffer if there is none
@@ -144,17 +148,35 @@ class FrameFiller:
 
     def _begin(self, size: int, first: memoryview) -> None:
         """A buffer of its own for a large frame, with what has come of it."""
-        self._frame = memoryview(
-            bytearray(size) if size <= _LARGEST_CLEARED_BYTES else mmap.mmap(-1, size)
-        )
+        self._frame = self._room(size)
         self._have = len(first)
         self._frame[: self._have] = first
+
+    def _room(self, size: int) -> memoryview:
+        if size > _LARGEST_CLEARED_BYTES:
+            return memoryview(mmap.mmap(-1, size))
+        if size > _LARGEST_SPARE_BYTES:
+            return memoryview(bytearray(size))
+        if len(self._spare) < size or _is_looked_at(self._spare):
+            # Frames of a connection are much alike: the next one fits, too.
+            self._spare = bytearray(min(size + size // 4, _LARGEST_SPARE_BYTES))
+        return memoryview(self._spare)[:size]
 
     def _move(self, position: int) -> None:
         """What is left of the scratch buffer goes to its front, so that a small frame has room."""
         self._have -= position
         if position and self._have:
             self._scratch[: self._have] = bytes(self._scratch[position : position + self._have])
+
+
+def _is_looked_at(buffer: bytearray) -> bool:
+    """Is there a view of it? Then it cannot change its size."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return True
+    del buffer[-1]
+    return False
 
 
 class ApiRanges:

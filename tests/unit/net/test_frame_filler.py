@@ -66,6 +66,25 @@ def test_a_large_frame_is_read_into_its_own_buffer() -> None:
     assert len(filler.buffer()) == _SCRATCH_BYTES
 
 
+@pytest.mark.parametrize("size", [LIMIT - 100, LIMIT])
+def test_the_buffer_of_a_frame_is_used_again_when_nobody_looks_at_it(size: int) -> None:
+    filler = FrameFiller(LIMIT)
+    (kept,) = pour(filler, frame(b"1" * (LIMIT - 50)), [LIMIT])
+    piece = kept[7:9]
+    (other,) = pour(filler, frame(b"2" * size), [LIMIT])
+    del kept
+    assert bytes(piece) == b"11"
+    (third,) = pour(filler, frame(b"3" * size), [LIMIT])
+    assert bytes(other) == b"2" * size
+    assert third.obj is not other.obj
+    place = third.obj
+    del third
+    (fourth,) = pour(filler, frame(b"4" * size), [LIMIT])
+    assert fourth.obj is place
+    assert bytes(fourth) == b"4" * size
+    assert (bytes(piece), bytes(other)) == (b"11", b"2" * size)
+
+
 def test_a_giant_frame_takes_memory_as_it_comes() -> None:
     """A peer that announces a gigabyte and sends nothing has none of it."""
     filler = FrameFiller(2**31 - 1)
