@@ -658,6 +658,27 @@ def test_those_who_ask_out_of_order_are_told_in_order(leader: Leader) -> None:
     assert told == [1, 2, 3]
 
 
+def test_those_who_give_up_are_not_kept(leader: Leader) -> None:
+    """While nothing is committed producers come, time out and come again."""
+    leader.become()
+    end = leader.write()
+    partition, told = leader.partition, []
+    for number in range(1000):
+        waiter = partition.when_committed(end, lambda code: told.append("one who gave up"))
+        other = partition.when_committed(end, told.append) if number % 100 == 0 else None
+        assert waiter is not None
+        partition.give_up(waiter)
+        partition.give_up(waiter)
+        assert (other is None) == (number % 100 != 0)
+        assert len(partition._awaiting_high_watermark) <= 2 * (2 + number // 100) + 1
+    for replica in (B, C):
+        leader.fetch(replica, end)
+    assert told == [ErrorCode.NONE] * 10
+    assert leader.heard == [ErrorCode.NONE]
+    partition.give_up(waiter)
+    assert not partition._awaiting_high_watermark
+
+
 def test_one_who_fails_does_not_keep_the_others(leader: Leader, caplog: pytest.LogCaptureFixture) -> None:
     leader.become((NODE, B))
 
