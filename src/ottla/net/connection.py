@@ -144,9 +144,7 @@ class FrameFiller:
 
     def _begin(self, size: int, first: memoryview) -> None:
         """A buffer of its own for a large frame, with what has come of it."""
-        self._frame = memoryview(
-            bytearray(size) if size <= _LARGEST_CLEARED_BYTES else mmap.mmap(-1, size)
-        )
+        self._frame = memoryview(bytearray(size) if size <= _LARGEST_CLEARED_BYTES else mmap.mmap(-1, size))
         self._have = len(first)
         self._frame[: self._have] = first
 

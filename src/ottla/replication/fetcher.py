@@ -601,7 +601,9 @@ class ReplicaFetcher:
     def _diverges(self, key: Key, state: PartitionFetchState, theirs: EpochEndOffset, now_ms: float) -> None:
         """The leader knows our last epoch not at all, or only up to an earlier offset (KIP-279)."""
         if theirs.end_offset < UNDEFINED_EPOCH_OFFSET:
-            self._complain(state, f"the leader's epoch {theirs.epoch} ends at {theirs.end_offset}", logging.ERROR)
+            self._complain(
+                state, f"the leader's epoch {theirs.epoch} ends at {theirs.end_offset}", logging.ERROR
+            )
             self._delay(key, state, now_ms)
             return
         offset = truncation_offset(state, theirs.epoch, theirs.end_offset)

@@ -150,6 +150,10 @@ class PartitionEnvironment(Protocol):
         """The same, but None as well for one that may not join an ISR: fenced, or in controlled shutdown."""
         ...
 
+    def is_alive(self, broker_id: int) -> bool:
+        """Is the broker registered and not fenced? One in controlled shutdown is alive."""
+        ...
+
     def truncated(self, partition: "Partition") -> None:
         """The partition has cut its log: whatever else knows its segments or its recovery point has to hear of it."""
         ...
@@ -707,7 +711,9 @@ class Partition:
             if replica == self._node_id:
                 epoch = self._environment.broker_epoch(replica)
             else:
-                epoch = self.followers[replica].broker_epoch
+                # Of one that is no replica any more the controller's newest word is on its way here.
+                follower = self.followers.get(replica)
+                epoch = None if follower is None else follower.broker_epoch
             members.append((replica, NO_BROKER_EPOCH if epoch is None else epoch))
         return members
 
@@ -749,7 +755,7 @@ class Partition:
         """The lowest log start among the live replicas (Kafka's lowWatermarkIfLeader), for DeleteRecords."""
         low = self.log.log_start_offset
         for replica, follower in self.followers.items():
-            if follower.log_start_offset < low and self._environment.registered_epoch(replica) is not None:
+            if follower.log_start_offset < low and self._environment.is_alive(replica):
                 low = follower.log_start_offset
         return low
 

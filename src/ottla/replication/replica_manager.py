@@ -256,6 +256,10 @@ class ReplicaManager:
             return None
         return broker.epoch
 
+    def is_alive(self, broker_id: int) -> bool:
+        broker = self._image.brokers.get(broker_id)
+        return broker is not None and not broker.fenced
+
     def truncated(self, partition: Partition) -> None:
         self._logs.truncated(partition.log)
 

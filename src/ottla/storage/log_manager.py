@@ -760,7 +760,9 @@ class LogManager:
             try:
                 await self.background.checkpoint_dirs(set(self._checkpointed_cuts.values()))
             except BaseException:
-                self._cut |= self._checkpointed_cuts  # also if whoever waited was stopped: the next one waits for it
+                self._cut |= (
+                    self._checkpointed_cuts
+                )  # also if whoever waited was stopped: the next one waits for it
                 raise
             finally:
                 self._checkpointed_cuts = {}

@@ -408,6 +408,12 @@ def test_an_unclean_election_is_recovered_by_the_next_change(tmp_path: Path) -> 
 # ---- who leaves -------------------------------------------------------------------------------------------
 
 
+def test_one_in_the_isr_that_is_no_replica_keeps_nobody_from_joining(leader: Leader) -> None:
+    leader.become((NODE, D), replicas=(NODE, B, C))
+    leader.fetch(B, leader.log.log_end_offset)
+    assert leader.proposal() == [(NODE, 101), (D, -1), (B, 102)]
+
+
 def test_who_lags_leaves(leader: Leader) -> None:
     leader.become()
     leader.fetch(B, 0)
@@ -779,6 +785,11 @@ def test_the_lowest_log_start_of_the_live(leader: Leader) -> None:
     leader.log.maybe_increment_log_start_offset(2, "test")
     assert leader.partition.remote_log_start_offsets() == -1, "C has not fetched"
     leader.world.barred.add(C)
+    leader.world.stopping.add(C)
+    assert leader.partition.remote_log_start_offsets() == -1, (
+        "in controlled shutdown it is alive, as in Kafka"
+    )
+    leader.world.stopping.remove(C)
     assert leader.partition.remote_log_start_offsets() == 0
     session = leader.sessions[B]
     leader.partition.note_fetch(B, wanted(end, log_start=2), session, leader.world.time_ms)

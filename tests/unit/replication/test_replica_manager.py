@@ -199,9 +199,7 @@ class Hosting:
         await self.replicas.apply(delta)
 
     async def elect(self, leader: int, epoch: int, partitions: int = 3) -> None:
-        await self.apply(
-            *(partition_of(index, self.directory, leader, epoch) for index in range(partitions))
-        )
+        await self.apply(*(partition_of(index, self.directory, leader, epoch) for index in range(partitions)))
 
 
 @asynccontextmanager
@@ -216,7 +214,9 @@ async def hosting(dir: Path) -> AsyncIterator[Hosting]:
             await found.replicas.stop()
 
 
-@pytest.mark.parametrize("error", [RuntimeError("nobody expected this"), KafkaError(ErrorCode.INVALID_REQUEST)])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("nobody expected this"), KafkaError(ErrorCode.INVALID_REQUEST)]
+)
 def test_a_partition_that_cannot_take_its_place_is_offline_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
