@@ -551,7 +551,7 @@ class ReplicaFetcher:
         return True
 
     def _is_where_asked(self, key: Key, state: PartitionFetchState) -> bool:
-        """Does the log still end at the offset of this answer? If not, it is of no use, and the next asks from there."""
+        """Does the log still end at the offset of this answer? If not, it is of no use, and the next asks there."""
         end = state.partition.log.log_end_offset
         if end == state.offset:
             return True
