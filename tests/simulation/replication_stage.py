@@ -443,6 +443,9 @@ class Process:
         broker = self.image.brokers.get(broker_id)
         return None if broker is None else broker.epoch
 
+    def is_alive(self, broker_id: int) -> bool:
+        return self.registered_epoch(broker_id) is not None
+
     def registered_epoch(self, broker_id: int) -> int | None:
         broker = self.image.brokers.get(broker_id)
         return broker.epoch if broker is not None and broker.active else None

@@ -127,6 +127,9 @@ class Broker:
     def broker_epoch(self, broker_id: int) -> int | None:
         return self.world.controller.images[self.heard][1][broker_id]
 
+    def is_alive(self, broker_id: int) -> bool:
+        return self.registered_epoch(broker_id) is not None
+
     def registered_epoch(self, broker_id: int) -> int | None:
         _, epochs, fenced = self.world.controller.images[self.heard]
         return None if broker_id in fenced else epochs[broker_id]

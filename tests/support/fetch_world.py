@@ -63,6 +63,9 @@ class Replicas(ReplicaManager):
     def registered_epoch(self, broker_id: int) -> int | None:
         return None if broker_id in self.barred else self.broker_epoch(broker_id)
 
+    def is_alive(self, broker_id: int) -> bool:
+        return broker_id not in self.barred
+
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         self.proposed.append((partition.topic_partition, list(isr)))
         self._in_flight.append(partition)

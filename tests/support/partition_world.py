@@ -20,6 +20,7 @@ class PartitionWorld:
         self.epochs = {broker: 100 + broker for broker in brokers}
         # Fenced, or in controlled shutdown.
         self.barred: set[int] = set()
+        self.stopping: set[int] = set()  # those of them that are in controlled shutdown
         self.truncations: list[Partition] = []
         self.flushes: list[Partition] = []  # that partitions have asked for
         # What partitions have proposed and nobody has answered yet.
@@ -39,6 +40,9 @@ class PartitionWorld:
 
     def registered_epoch(self, broker_id: int) -> int | None:
         return None if broker_id in self.barred else self.epochs.get(broker_id)
+
+    def is_alive(self, broker_id: int) -> bool:
+        return broker_id in self.epochs and (broker_id not in self.barred or broker_id in self.stopping)
 
     def truncated(self, partition: Partition) -> None:
         self.truncations.append(partition)

@@ -586,14 +586,14 @@ class Controller:
 
     async def _fence_expired(self) -> None:
         for broker_id in self.heartbeats.expired(self.image, self._clock.monotonic_ms()):
-            logger.warning("broker %d has not been heard from: it is fenced", broker_id)
-            await self._change_broker(partial(self._fence, broker_id))
+            if await self._change_broker(partial(self._fence, broker_id)):
+                logger.warning("broker %d has not been heard from: it is fenced", broker_id)
 
-    def _fence(self, broker_id: int, rules: ClusterRules) -> ControllerResult[None]:
+    def _fence(self, broker_id: int, rules: ClusterRules) -> ControllerResult[bool]:
         # It may have been heard from since, or be gone.
         if broker_id not in self.heartbeats.expired(rules.image, self._clock.monotonic_ms()):
-            return ControllerResult(None)
-        return ControllerResult(None, cluster_control.fence_broker(rules, broker_id))
+            return ControllerResult(False)
+        return ControllerResult(True, cluster_control.fence_broker(rules, broker_id))
 
     async def _balance(self) -> None:
         now_ms = self._clock.monotonic_ms()

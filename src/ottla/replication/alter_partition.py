@@ -63,6 +63,8 @@ class AlterPartitionManager:
         self._unanswered: dict[Key, Proposal] = {}
         self._sent: list[Proposal] = []
         self._sending: asyncio.Task[None] | None = None
+        # What the log has last said of requests that fail: a controller that is away is not news every second.
+        self._complaint = ""
         self._stopped = False
 
     def submit(
@@ -124,9 +126,7 @@ class AlterPartitionManager:
         refused = error_of(response.error_code)
         if refused is not None:
             # STALE_BROKER_EPOCH among them: the next try has the epoch that this broker is registered in by then.
-            log.warning(
-                "the controller has not taken the ISRs of %d partitions yet: %s", len(sent), refused.name
-            )
+            self._complain(refused.name, len(sent))
             return False
         answers: dict[Key, ErrorCode | LeaderAndIsr] = {}
         for topic in response.topics:
@@ -144,12 +144,12 @@ class AlterPartitionManager:
                     data.leader_recovery_state,
                     data.partition_epoch,
                 )
-        is_well = True
+        is_well, left_out = True, 0
         for proposal in sent:
             key = _key(proposal.partition)
             answer = answers.get(key)
             if answer is None:
-                log.warning("%s has no answer about its ISR", proposal.partition.topic_partition)
+                left_out += 1
                 is_well = False  # it is told again
                 continue
             # The partition may propose again at once.
@@ -161,12 +161,21 @@ class AlterPartitionManager:
                 report(error, name="the answer about an ISR", owner=str(proposal.partition.topic_partition))
             if isinstance(answer, ErrorCode) and key in self._unanswered:
                 is_well = False  # the same again: not as fast as the controller refuses it
+        if left_out:
+            self._complain("it leaves them out of its answer", left_out)
+        else:
+            self._complaint = ""
         return is_well
 
     def on_failure(self, error: KafkaError) -> None:
         """There is no answer: everything is told again."""
-        log.warning("the controller could not be told the ISRs of %d partitions: %s", len(self._sent), error)
+        self._complain(str(error), len(self._sent))
         self._sent = []
+
+    def _complain(self, why: str, partitions: int) -> None:
+        level = logging.DEBUG if why == self._complaint else logging.WARNING
+        self._complaint = why
+        log.log(level, "the controller could not be told the ISRs of %d partitions yet: %s", partitions, why)
 
     # ---- sending ------------------------------------------------------------------------------------------
 

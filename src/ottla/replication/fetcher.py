@@ -65,6 +65,9 @@ PIECE_BYTES: Final = 1 << 20
 PIECE_BATCHES: Final = 256
 # How often it is looked whether retention has moved the start of a log of ours, of which the leader then hears.
 LOG_START_CHECK_MS: Final = 5_000
+# Answers in a row that say nothing and came long before the leader should have given up waiting for news; after these
+# the follower waits in its stead.
+MAX_EMPTY_ANSWERS: Final = 5
 
 _LENGTH: Final = Struct(">i").unpack_from
 
@@ -147,8 +150,10 @@ class FetchSession:
         """The leader may still have the session: it is closed by the request that asks for another."""
         self.epoch = INITIAL_EPOCH
 
-    def problem_of(self, named: set[Key]) -> str | None:
-        """Why an answer about these partitions cannot be one to our request; None if it can."""
+    def problem_of(self, named: set[Key], session_id: int) -> str | None:
+        """Why an answer about these partitions, of this session, cannot be one to our request; None if it can."""
+        if not self.is_full and session_id not in (self.id, INVALID_SESSION_ID):
+            return f"session {session_id}, where {self.id} was asked for"
         extra = [key for key in named if key not in self.partitions]
         if extra:
             return f"{len(extra)} partitions that were not asked for"
@@ -192,6 +197,11 @@ class ReplicaFetcher:
         self._is_sessionless = False
         # Answers in a row of which nothing could be used.
         self._refusals = 0
+        # When the last fetch was asked for; until when the leader should wait if there are no news.
+        self._asked_ms = self._answer_due_ms = 0.0
+        # Was anything in the last answer; if not, how many such have come in a row too early?
+        self._has_news = False
+        self._empty_answers = 0
         self._is_connected = True
 
     def __repr__(self) -> str:
@@ -260,7 +270,12 @@ class ReplicaFetcher:
         if now_ms - self._log_starts_checked_ms >= LOG_START_CHECK_MS:
             self._log_starts_checked_ms = now_ms
             self._note_log_starts()
-        return self._fetch()
+        request = self._fetch()
+        if request is not None:
+            self._asked_ms = now_ms
+            waits = request.min_bytes > 0 and bool(self._session.partitions)
+            self._answer_due_ms = now_ms + (request.max_wait_ms if waits else 0)
+        return request
 
     def next_due_ms(self) -> float:
         """When something is to be asked again that waits now."""
@@ -369,9 +384,22 @@ class ReplicaFetcher:
         if isinstance(response, ListOffsetsResponse):
             yield from self._on_offsets(response, now_ms)
         elif self._accepts(response, now_ms):
+            self._has_news = False
             for topic in response.responses:
                 for data in topic.partitions:
                     yield from self._on_partition((topic.topic_id, data.partition_index), data, now_ms)
+            self._wait_if_leader_does_not(now_ms)
+
+    def _wait_if_leader_does_not(self, now_ms: float) -> None:
+        """A leader without news answers when the time is up. One that does not would be asked again without a pause."""
+        if self._has_news or now_ms - self._asked_ms >= (self._answer_due_ms - self._asked_ms) / 2:
+            self._empty_answers = 0
+            return
+        self._empty_answers += 1
+        if self._empty_answers > MAX_EMPTY_ANSWERS:
+            if self._empty_answers == MAX_EMPTY_ANSWERS + 1:
+                logger.warning("broker %d answers fetches at once and with nothing", self._leader_id)
+            self._paused_until_ms = self._answer_due_ms
 
     def on_failure(self, error: Exception, now_ms: float) -> None:
         """The last request was not answered, or could not be sent."""
@@ -403,7 +431,7 @@ class ReplicaFetcher:
                 for topic in response.responses
                 for data in topic.partitions
             }
-            problem = session.problem_of(named)
+            problem = session.problem_of(named, response.session_id)
             is_serious = False
             if problem is None:
                 self._is_sessionless = session.is_full and response.session_id == INVALID_SESSION_ID
@@ -433,6 +461,8 @@ class ReplicaFetcher:
         ):
             return  # removed, truncated or given another leader while the answer was on its way
         error = data.error_code
+        if error != ErrorCode.NONE or data.diverging_epoch.epoch >= 0:
+            self._has_news = True
         if state.partition.log.failed:
             self._fail(key, state, "its directory is offline", logging.INFO)
         elif error == ErrorCode.NONE:
@@ -472,21 +502,24 @@ class ReplicaFetcher:
         try:
             if records:
                 for piece in pieces_of(memoryview(records), partition.log.config.segment_bytes):
-                    if not self._is_current(key, state):
+                    if not self._is_current(key, state) or not self._is_where_asked(key, state):
                         return
                     if not self._append_piece(state, piece):
                         break  # what is left has a later epoch: it comes again when this broker knows of that
+                    self._has_news = True
                     self._changed[key] = None
                     if partition.flushes_on_append:
                         self._unflushed[key] = partition
                     yield
                 if state.offset == offset and self._is_current(key, state):
                     self._delay(key, state, now_ms)  # the leader would send the same again at once
-            if self._is_current(key, state):
-                start = partition.log.log_start_offset
+            if self._is_current(key, state) and self._is_where_asked(key, state):
+                marks = partition.log.high_watermark, partition.log.log_start_offset
                 partition.follow_marks(data.high_watermark, data.log_start_offset)
-                if partition.log.log_start_offset != start:
+                if partition.log.log_start_offset != marks[1]:
                     self._changed[key] = None
+                if marks != (partition.log.high_watermark, partition.log.log_start_offset):
+                    self._has_news = True
                 state.complaint = ""
                 if records:
                     # Those that came last are asked for last: the others are not starved by them.
@@ -509,10 +542,6 @@ class ReplicaFetcher:
     def _append_piece(self, state: PartitionFetchState, piece: memoryview) -> bool:
         """Append some batches at the offset that was asked for; False if none of them is."""
         partition = state.partition
-        if partition.log.log_end_offset != state.offset:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"the log ends at {partition.log.log_end_offset} by now"
-            )
         partition.append_as_follower(piece, state.leader_epoch)
         log = partition.log
         if log.log_end_offset == state.offset:
@@ -520,6 +549,20 @@ class ReplicaFetcher:
         state.offset = log.log_end_offset
         state.last_fetched_epoch = log.epochs.latest
         return True
+
+    def _is_where_asked(self, key: Key, state: PartitionFetchState) -> bool:
+        """Does the log still end at the offset of this answer? If not, it is of no use, and the next asks there."""
+        end = state.partition.log.log_end_offset
+        if end == state.offset:
+            return True
+        logger.info(
+            "%s ends at %d by now: what was fetched from %d on is dropped",
+            state.partition.topic_partition,
+            end,
+            state.offset,
+        )
+        self._go_on_from_end(key, state)
+        return False
 
     def _is_current(self, key: Key, state: PartitionFetchState) -> bool:
         """Is the partition still followed as it was when this state was made?"""
@@ -557,6 +600,12 @@ class ReplicaFetcher:
 
     def _diverges(self, key: Key, state: PartitionFetchState, theirs: EpochEndOffset, now_ms: float) -> None:
         """The leader knows our last epoch not at all, or only up to an earlier offset (KIP-279)."""
+        if theirs.end_offset < UNDEFINED_EPOCH_OFFSET:
+            self._complain(
+                state, f"the leader's epoch {theirs.epoch} ends at {theirs.end_offset}", logging.ERROR
+            )
+            self._delay(key, state, now_ms)
+            return
         offset = truncation_offset(state, theirs.epoch, theirs.end_offset)
         before = state.offset, state.last_fetched_epoch
         self._truncate(key, state, offset, f"the leader's epoch {theirs.epoch} ends at {theirs.end_offset}")
@@ -589,6 +638,9 @@ class ReplicaFetcher:
             trace = None if isinstance(error, KafkaError) else error
             self._fail(key, state, f"cannot truncate: {error}", logging.ERROR, trace)
             return
+        self._go_on_from_end(key, state)
+
+    def _go_on_from_end(self, key: Key, state: PartitionFetchState) -> None:
         log = state.partition.log
         state.offset = log.log_end_offset
         state.last_fetched_epoch = log.epochs.latest
@@ -645,7 +697,7 @@ class ReplicaFetcher:
             self._delay(key, state, now_ms)
         else:
             state.refused_offset = state.offset
-            self._cut(key, state, lambda: None)
+            self._go_on_from_end(key, state)
 
     def _lookup_failed(self, key: Key, state: PartitionFetchState, why: str, now_ms: float) -> None:
         """After a while it is fetched again, from where it was out of range."""

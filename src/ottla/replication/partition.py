@@ -104,6 +104,16 @@ class FollowerReplica:
     unheard: tuple[int, int, FollowerSession] | None = None
 
 
+class CommitWaiter:
+    """Who waits for everything below an offset to be committed, until it is told or gives up."""
+
+    __slots__ = ("callback", "offset")
+
+    def __init__(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
+        self.offset = offset
+        self.callback: Callable[[ErrorCode], None] | None = callback
+
+
 class LeaderAndIsr(NamedTuple):
     """What the controller has made of a partition."""
 
@@ -138,6 +148,10 @@ class PartitionEnvironment(Protocol):
 
     def registered_epoch(self, broker_id: int) -> int | None:
         """The same, but None as well for one that may not join an ISR: fenced, or in controlled shutdown."""
+        ...
+
+    def is_alive(self, broker_id: int) -> bool:
+        """Is the broker registered and not fenced? One in controlled shutdown is alive."""
         ...
 
     def truncated(self, partition: "Partition") -> None:
@@ -196,6 +210,7 @@ class Partition:
         "_awaiting_high_watermark",
         "_environment",
         "_follows_end",
+        "_given_up",
         "_has_caught_up",
         "_node_id",
         "_proposed",
@@ -249,7 +264,9 @@ class Partition:
         self.end_watchers: set[Watcher] = set()
         # Called within `become` and `gone` when the role or the leader epoch has changed, before anybody is answered.
         self.on_role: Callable[[Partition], None] | None = None
-        self._awaiting_high_watermark: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
+        # By offset; those who have given up leave when they are most of them.
+        self._awaiting_high_watermark: deque[CommitWaiter] = deque()
+        self._given_up = 0
         self.use_log(log)
 
     def use_log(self, log: Log) -> None:
@@ -323,9 +340,9 @@ class Partition:
     def _role_changed(self, error: ErrorCode) -> None:
         if self.on_role is not None:
             self.on_role(self)
-        waiting, self._awaiting_high_watermark = self._awaiting_high_watermark, deque()
-        for _, callback in waiting:
-            self._tell(callback, error)
+        waiting, self._awaiting_high_watermark, self._given_up = self._awaiting_high_watermark, deque(), 0
+        for waiter in waiting:
+            self._tell(waiter, error)
 
     def _begin_leading(self) -> None:
         """A leadership begins: nothing is known of the followers until they fetch in its epoch.
@@ -462,9 +479,11 @@ class Partition:
         if self.end_watchers:
             for watcher in tuple(self.end_watchers):
                 watcher.progressed(self)
-        waiting = self._awaiting_high_watermark
-        while waiting and waiting[0][0] <= log.high_watermark:
-            self._tell(waiting.popleft()[1], self._committed_outcome())
+        # Whoever is told may let another give up.
+        while (waiting := self._awaiting_high_watermark) and waiting[0].offset <= log.high_watermark:
+            waiter = waiting.popleft()
+            self._given_up -= waiter.callback is None
+            self._tell(waiter, self._committed_outcome())
 
     def _flushed_end(self) -> int:
         """Up to where this replica has what it promises to have: while flush.messages is due, what is on the disk."""
@@ -481,12 +500,12 @@ class Partition:
         ):
             self._environment.flush(self)
 
-    def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
+    def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> CommitWaiter | None:
         """Call back when everything below `offset` is committed, at once if it is, or never will be by this leader.
 
         NONE: it is. NOT_ENOUGH_REPLICAS_AFTER_APPEND: it is, but fewer are in sync now than asked for.
-        NOT_LEADER_OR_FOLLOWER: the leadership in which this was asked is over, whoever leads now. Somebody else's
-        time-out is not known here.
+        NOT_LEADER_OR_FOLLOWER: the leadership in which this was asked is over, whoever leads now. Whoever waits only
+        for some time gives the answer of this call back to `give_up`; None if he has been called.
         """
         if not self.is_leader:
             callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -496,16 +515,33 @@ class Partition:
             waiting = self._awaiting_high_watermark
             place = len(waiting)
             # Those who flush before they ask may come out of order.
-            while place and waiting[place - 1][0] > offset:
+            while place and waiting[place - 1].offset > offset:
                 place -= 1
-            waiting.insert(place, (offset, callback))
+            waiter = CommitWaiter(offset, callback)
+            waiting.insert(place, waiter)
+            return waiter
+        return None
+
+    def give_up(self, waiter: CommitWaiter) -> None:
+        """Do not call back any more: with a watermark that stands still they would be ever more."""
+        if waiter.callback is None:
+            return
+        waiter.callback = None
+        self._given_up += 1
+        waiting = self._awaiting_high_watermark
+        if self._given_up > len(waiting) // 2:
+            self._awaiting_high_watermark = deque(each for each in waiting if each.callback is not None)
+            self._given_up = 0
 
     def _committed_outcome(self) -> ErrorCode:
         if len(self.maximal_isr) >= self.effective_min_isr:
             return ErrorCode.NONE
         return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
-    def _tell(self, callback: Callable[[ErrorCode], None], code: ErrorCode) -> None:
+    def _tell(self, waiter: CommitWaiter, code: ErrorCode) -> None:
+        callback, waiter.callback = waiter.callback, None
+        if callback is None:
+            return
         try:
             callback(code)
         except Exception as error:  # noqa: BLE001 - others wait for the same commit
@@ -675,7 +711,9 @@ class Partition:
             if replica == self._node_id:
                 epoch = self._environment.broker_epoch(replica)
             else:
-                epoch = self.followers[replica].broker_epoch
+                # Of one that is no replica any more the controller's newest word is on its way here.
+                follower = self.followers.get(replica)
+                epoch = None if follower is None else follower.broker_epoch
             members.append((replica, NO_BROKER_EPOCH if epoch is None else epoch))
         return members
 
@@ -717,7 +755,7 @@ class Partition:
         """The lowest log start among the live replicas (Kafka's lowWatermarkIfLeader), for DeleteRecords."""
         low = self.log.log_start_offset
         for replica, follower in self.followers.items():
-            if follower.log_start_offset < low and self._environment.registered_epoch(replica) is not None:
+            if follower.log_start_offset < low and self._environment.is_alive(replica):
                 low = follower.log_start_offset
         return low
 

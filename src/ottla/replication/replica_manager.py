@@ -265,6 +265,10 @@ class ReplicaManager:
             return None
         return broker.epoch
 
+    def is_alive(self, broker_id: int) -> bool:
+        broker = self._image.brokers.get(broker_id)
+        return broker is not None and not broker.fenced
+
     def truncated(self, partition: Partition) -> None:
         self._logs.truncated(partition.log)
 
@@ -450,7 +454,7 @@ class ReplicaManager:
                 is_new=is_new,
                 directory_id=registration.directory(self._node_id),
             )
-        except Exception as error:  # noqa: BLE001 - the boundary of one partition
+        except Exception as error:  # the boundary of one partition
             if topic_partition not in self._offline:
                 trace = None if isinstance(error, KafkaError | OSError) else error
                 log.error("%s cannot be hosted: %s", topic_partition, error, exc_info=trace)

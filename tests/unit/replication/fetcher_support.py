@@ -60,6 +60,9 @@ class Environment:
     def registered_epoch(self, broker_id: int) -> int | None:
         return BROKER_EPOCH
 
+    def is_alive(self, broker_id: int) -> bool:
+        return True
+
     def flush(self, partition: Partition) -> None:
         raise AssertionError("a follower is flushed by its fetcher")
 

@@ -1,6 +1,7 @@
 """AlterPartitionManager: what is told to the controller when, and what becomes of its answers."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -237,6 +238,37 @@ def test_one_who_fails_does_not_keep_the_others(caplog: pytest.LogCaptureFixture
         await world.answer(response((0, OK), (1, OK)))
         assert second.answers == [DONE]
         assert "oops" in caplog.text
+
+    asyncio.run(test())
+
+
+def test_a_controller_that_is_away_is_complained_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "ottla.replication")
+
+    def said() -> list[str]:
+        lines = [each.getMessage().rpartition(": ")[2] for each in caplog.records]
+        caplog.clear()
+        return lines
+
+    async def test() -> None:
+        world = World()
+        world.submit(Proposing())
+        for _ in range(3):
+            await world.answer(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody answers"))
+        assert said() == ["nobody answers"]
+        for _ in range(3):
+            await world.answer(AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+        assert said() == ["STALE_BROKER_EPOCH"]
+        for _ in range(3):
+            await world.answer(AlterPartitionResponse())
+        assert said() == ["it leaves them out of its answer"]
+        await world.answer(response((0, OK)))
+        world.submit(Proposing(1))
+        await world.answer(AlterPartitionResponse())
+        assert said() == ["it leaves them out of its answer"], "it was well in between"
+        await world.manager.stop()
 
     asyncio.run(test())
 

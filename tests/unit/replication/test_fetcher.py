@@ -186,6 +186,55 @@ def test_an_answer_about_other_partitions_is_none(tmp_path: Path, answer: list[P
     assert (request.session_id, request.session_epoch) == (0, 0)
 
 
+def test_an_answer_of_another_session_is_none(tmp_path: Path, leader: Leader) -> None:
+    ours = follower(tmp_path / "ours")
+    fetcher = fetcher_of(ours)
+    one_round(fetcher, leader)
+    write(leader.log(), 0)
+    request = fetcher.next_request(0)
+    assert request is not None
+    leader.session_id = 10
+    answered(fetcher, leader.answer(request))
+    assert ours.log.log_end_offset == 10
+    again = fetcher.next_request(0)
+    assert isinstance(again, FetchRequest)
+    assert (again.session_id, again.session_epoch) == (9, 0), "the one that was asked for is closed"
+    answered(fetcher, leader.answer(again))
+    assert ours.log.log_end_offset == 11
+
+
+def test_a_leader_that_answers_at_once_with_nothing_is_asked_as_if_it_waited(
+    tmp_path: Path, leader: Leader, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = follower(tmp_path / "ours")
+    fetcher = fetcher_of(ours)
+    wait_ms, asked, now_ms = SETTINGS.wait_max_ms, 0, 0.0
+    while now_ms < 20 * wait_ms:
+        if one_round(fetcher, leader, now_ms) is None:
+            now_ms = fetcher.next_due_ms()
+        asked += 1
+    assert asked < 3 * 20
+    assert caplog.text.count("answers fetches at once and with nothing") == 1
+    write(leader.log(), 0)
+    one_round(fetcher, leader, now_ms)
+    assert ours.log.log_end_offset == 11
+    # Nothing is left of it.
+    assert [one_round(fetcher, leader, now_ms) is None for _ in range(5)] == [False] * 5
+
+
+@pytest.mark.parametrize("why", ["it waits", "it was asked not to wait"])
+def test_a_leader_that_has_nothing_is_asked_again_at_once(tmp_path: Path, leader: Leader, why: str) -> None:
+    waits = why == "it waits"
+    settings = SETTINGS if waits else SETTINGS._replace(min_bytes=0)
+    fetcher = fetcher_of(follower(tmp_path / "ours"), settings=settings)
+    now_ms = 0.0
+    for _ in range(20):
+        request = fetcher.next_request(now_ms)
+        assert request is not None
+        now_ms += SETTINGS.wait_max_ms if waits else 0
+        answered(fetcher, leader.answer(request), now_ms)
+
+
 def test_a_lost_connection_lets_all_wait(tmp_path: Path, leader: Leader) -> None:
     leader.log(1)
     fetcher = fetcher_of(follower(tmp_path / "ours"), follower(tmp_path / "ours", index=1))
@@ -429,6 +478,31 @@ def test_an_answer_for_what_has_changed_since_is_dropped(tmp_path: Path, leader:
     assert ours.log.log_end_offset == 0
 
 
+def test_an_answer_for_a_log_that_ends_elsewhere_by_now_is_dropped(tmp_path: Path, leader: Leader) -> None:
+    """As when a copy took its place."""
+    ours = follower(tmp_path / "ours")
+    fetcher = fetcher_of(ours)
+    one_round(fetcher, leader)
+    write(leader.log(), 0)
+    request = fetcher.next_request(0)
+    assert request is not None
+    ours.log.truncate_to(4, NOW)
+    answered(fetcher, leader.answer(request))
+    assert ours.log.log_end_offset == 4
+    assert named(one_round(fetcher, leader)) == {0: (4, 0, 0)}
+    assert content(ours.log) == content(leader.log())
+
+
+def test_nor_are_its_marks_of_any_use(tmp_path: Path, leader: Leader) -> None:
+    ours = follower(tmp_path / "ours")
+    fetcher = fetcher_of(ours)
+    one_round(fetcher, leader)
+    assert fetcher.next_request(0) is not None
+    write(ours.log, 0)
+    answered(fetcher, answer_of([data(high_watermark=11)]))
+    assert (ours.log.log_end_offset, ours.log.high_watermark) == (11, 8)
+
+
 def test_a_large_answer_stops_where_the_leader_changes(
     tmp_path: Path, leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -546,6 +620,18 @@ def test_a_leader_that_diverges_for_ever_is_asked_now_and_then(tmp_path: Path, l
         assert fetcher.next_request(now_ms) is not None
         answered(fetcher, answer_of([data(diverging_epoch=EpochEndOffset(epoch=0, end_offset=99))]), now_ms)
         assert fetcher.next_due_ms() == now_ms + BACKOFF_MS
+    assert ours.log.log_end_offset == 10
+
+
+def test_a_leader_whose_epoch_ends_below_nothing_is_asked_now_and_then(
+    tmp_path: Path, leader: Leader
+) -> None:
+    ours = follower(tmp_path / "ours")
+    fetcher = fetcher_of(ours)
+    one_round(fetcher, leader)
+    assert fetcher.next_request(0) is not None
+    answered(fetcher, answer_of([data(diverging_epoch=EpochEndOffset(epoch=0, end_offset=-7))]), 0)
+    assert fetcher.next_due_ms() == BACKOFF_MS
     assert ours.log.log_end_offset == 10
 
 

@@ -136,6 +136,7 @@ def config(**settings: object) -> BrokerConfig:
             "controller.quorum.voters": "9@127.0.0.1:1",
             "log.dirs": "/nowhere",
             "replica.fetch.backoff.ms": 1,
+            "replica.fetch.wait.max.ms": 1,
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
     )

@@ -408,6 +408,12 @@ def test_an_unclean_election_is_recovered_by_the_next_change(tmp_path: Path) -> 
 # ---- who leaves -------------------------------------------------------------------------------------------
 
 
+def test_one_in_the_isr_that_is_no_replica_keeps_nobody_from_joining(leader: Leader) -> None:
+    leader.become((NODE, D), replicas=(NODE, B, C))
+    leader.fetch(B, leader.log.log_end_offset)
+    assert leader.proposal() == [(NODE, 101), (D, -1), (B, 102)]
+
+
 def test_who_lags_leaves(leader: Leader) -> None:
     leader.become()
     leader.fetch(B, 0)
@@ -658,6 +664,27 @@ def test_those_who_ask_out_of_order_are_told_in_order(leader: Leader) -> None:
     assert told == [1, 2, 3]
 
 
+def test_those_who_give_up_are_not_kept(leader: Leader) -> None:
+    """While nothing is committed producers come, time out and come again."""
+    leader.become()
+    end = leader.write()
+    partition, told = leader.partition, []
+    for number in range(1000):
+        waiter = partition.when_committed(end, lambda code: told.append("one who gave up"))
+        other = partition.when_committed(end, told.append) if number % 100 == 0 else None
+        assert waiter is not None
+        partition.give_up(waiter)
+        partition.give_up(waiter)
+        assert (other is None) == (number % 100 != 0)
+        assert len(partition._awaiting_high_watermark) <= 2 * (2 + number // 100) + 1
+    for replica in (B, C):
+        leader.fetch(replica, end)
+    assert told == [ErrorCode.NONE] * 10
+    assert leader.heard == [ErrorCode.NONE]
+    partition.give_up(waiter)
+    assert not partition._awaiting_high_watermark
+
+
 def test_one_who_fails_does_not_keep_the_others(leader: Leader, caplog: pytest.LogCaptureFixture) -> None:
     leader.become((NODE, B))
 
@@ -758,6 +785,11 @@ def test_the_lowest_log_start_of_the_live(leader: Leader) -> None:
     leader.log.maybe_increment_log_start_offset(2, "test")
     assert leader.partition.remote_log_start_offsets() == -1, "C has not fetched"
     leader.world.barred.add(C)
+    leader.world.stopping.add(C)
+    assert leader.partition.remote_log_start_offsets() == -1, (
+        "in controlled shutdown it is alive, as in Kafka"
+    )
+    leader.world.stopping.remove(C)
     assert leader.partition.remote_log_start_offsets() == 0
     session = leader.sessions[B]
     leader.partition.note_fetch(B, wanted(end, log_start=2), session, leader.world.time_ms)

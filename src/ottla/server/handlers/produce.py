@@ -27,7 +27,7 @@ from ottla.model.time_slice import TimeSlice
 from ottla.records.batch import COMPRESSION_MASK, HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL_FLAG
 from ottla.records.compression import ZSTD
 from ottla.records.kernel import KERNEL
-from ottla.replication.partition import ACKS_ALL, Partition
+from ottla.replication.partition import ACKS_ALL, CommitWaiter, Partition
 from ottla.server.context import Services
 from ottla.server.errors import current_leader, endpoints
 from ottla.server.network.connection import Connection
@@ -449,7 +449,11 @@ class _Produce:
             return answer  # type: ignore[return-value]
         done = self._services.loop.create_future()
         answer.then(done.set_result)
-        return await done  # type: ignore[no-any-return]
+        try:
+            return await done  # type: ignore[no-any-return]
+        finally:
+            if not answer.done:
+                answer.abandon()  # the connection has ended
 
     def _close_if_failed(self, topics: Outcomes) -> None:
         """acks=0 gets no answer: closing the connection is the only way to report an error."""
@@ -468,7 +472,7 @@ class _Produce:
 class DelayedProduce:
     """A produce with acks=all that waits: until it is committed, its partitions are lost, or its time is up."""
 
-    __slots__ = ("_codes", "_deferred", "_left", "_produce", "_timer", "_topics", "_waiting_for")
+    __slots__ = ("_codes", "_deferred", "_left", "_produce", "_timer", "_topics", "_waiters", "_waiting_for")
 
     def __init__(
         self, produce: "_Produce", topics: Outcomes, waiting_for: Sequence[tuple[Partition, int, int]]
@@ -480,7 +484,10 @@ class DelayedProduce:
         # How each of them ended; one that has not has timed out when it is asked for.
         self._codes = [ErrorCode.REQUEST_TIMED_OUT] * len(waiting_for)
         self._deferred = Deferred()
+        self._deferred.on_abandoned = self._stop_waiting
         self._timer: asyncio.TimerHandle
+        # Where it waits, to be taken from there when its time is up.
+        self._waiters: list[tuple[Partition, CommitWaiter]] = []
 
     def start(self) -> Deferred:
         # Whoever commits has others to call: a fault here ends this connection only.
@@ -492,7 +499,9 @@ class DelayedProduce:
         self._timer = self._produce._services.loop.call_later(timeout_s, late)
         for number, (partition, offset, leader_epoch) in enumerate(self._waiting_for):
             if partition.leads_in(leader_epoch):
-                partition.when_committed(offset, partial(done, number))
+                waiter = partition.when_committed(offset, partial(done, number))
+                if waiter is not None:
+                    self._waiters.append((partition, waiter))
             else:
                 # Other partitions of the request had to be waited for. The high watermark of another leadership says
                 # nothing of these records: they may have been cut off.
@@ -507,8 +516,15 @@ class DelayedProduce:
             self._answer()
 
     def _timed_out(self) -> None:
+        self._stop_waiting()
         if not self._deferred.done:
             self._answer()
+
+    def _stop_waiting(self) -> None:
+        self._timer.cancel()
+        waiters, self._waiters = self._waiters, []
+        for partition, waiter in waiters:
+            partition.give_up(waiter)
 
     def _answer(self) -> None:
         self._deferred.resolve(self._produce._encode(self._outcomes()))

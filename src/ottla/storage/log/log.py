@@ -289,8 +289,11 @@ class Log:
         self.high_watermark = max(self.high_watermark, offset)
         with self._lock:
             self.recovery_point = max(self.recovery_point, offset)
-        self.epochs.truncate_from_start(offset)
-        self.producers.on_log_start_offset(offset)
+        try:
+            self.epochs.truncate_from_start(offset)
+            self.producers.on_log_start_offset(offset)
+        except OSError as error:
+            raise self._fail_for_good("move the start of", error) from error
         self._update_first_unstable()
         self.moved()
         return True
@@ -961,7 +964,8 @@ class Log:
             raise self._fail("truncate", error) from error
         try:
             self._truncate_to(offset, now_ms, doomed)
-        except OSError as error:
+        except (OSError, KafkaError) as error:
+            # Also if what is left cannot be read: who has written what is not known any more.
             raise self._fail_for_good("truncate", error) from error
         return True
 

@@ -8,6 +8,7 @@ import pytest
 
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import TopicPartition, Uuid
+from ottla.replication.partition import CommitWaiter
 from ottla.server.handlers.produce import DelayedProduce, Outcomes, _Produce
 
 EPOCH = 4
@@ -22,12 +23,17 @@ class Waiting:
         self.topic_id = topic_id
         self.leader_epoch = EPOCH
         self.settle: Callable[[ErrorCode], None]
+        self.given_up: list[object] = []
 
     def leads_in(self, leader_epoch: int) -> bool:
         return self.leader_epoch == leader_epoch
 
-    def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
+    def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> CommitWaiter:
         self.settle = callback
+        return CommitWaiter(offset, callback)
+
+    def give_up(self, waiter: CommitWaiter) -> None:
+        self.given_up.append(waiter.callback)
 
 
 class Encoding(_Produce):
@@ -116,3 +122,18 @@ def test_a_late_answer_that_cannot_be_given_closes_the_connection(caplog: pytest
     assert not world.deferred.done
     assert [type(error) for error in world.closed] == [AttributeError]
     assert "1.2.3.4:5: a produce that timed out failed: 'Waiting' object has no attribute" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["its time is up", "its connection has ended"])
+def test_one_who_waits_no_more_leaves_nothing_behind(how: str) -> None:
+    """The high watermark may stand still for hours, and producers try again every few seconds."""
+    first, second = Waiting("one", ONE, 0), Waiting("two", TWO, 0)
+    world = World([first, second], [("one", [done(0)]), ("two", [done(0)])])
+    if how == "its time is up":
+        world.timers[0]()
+        assert world.deferred.done
+    else:
+        world.deferred.abandon()
+        assert not world.deferred.done
+    assert [first.given_up, second.given_up] == [[first.settle], [second.settle]]
+    assert world.timers == []

@@ -277,19 +277,39 @@ def test_truncation_beyond_the_end_does_nothing(log: Log) -> None:
     assert log.log_end_offset == 20
 
 
-@pytest.mark.parametrize("offset", [8, 20])
-def test_a_truncation_whose_epochs_cannot_be_written_takes_the_log_offline(
-    log: Log, monkeypatch: pytest.MonkeyPatch, offset: int
+@pytest.mark.parametrize("action", ["cut", "cut nothing", "cut all", "start later"])
+def test_a_disk_that_fails_while_the_ends_of_a_log_move_takes_its_directory_offline(
+    log: Log, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
-    """Also of one that cuts no record: a leader without writes has begun an epoch at the end."""
-    log.assign_epoch_start(EPOCH + 1, 20)
+    heard: list[Exception] = []
+    log.on_failure = lambda _, error: heard.append(error)
+    log.epochs.begin(EPOCH + 1, log.log_end_offset)  # nothing was written in it
 
-    def fail(*_: object, **__: object) -> None:
+    def broken(*args: object, **options: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(leader_epochs, "replace_small", fail)
-    with pytest.raises(StorageError, match="Cannot truncate"):
-        log.truncate_to(offset, NOW)
+    monkeypatch.setattr(leader_epochs, "replace_small", broken)
+    actions = {
+        "cut": lambda: log.truncate_to(7, NOW),
+        "cut nothing": lambda: log.truncate_to(20, NOW),
+        "cut all": lambda: log.truncate_fully_and_start_at(100, NOW),
+        "start later": lambda: log.maybe_increment_log_start_offset(7, "test"),
+    }
+    with pytest.raises(StorageError):
+        actions[action]()
+    assert log.failed
+    assert len(heard) == 1
+
+
+def test_what_is_left_and_cannot_be_read_is_not_gone_on_with(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*args: object, **options: object) -> None:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
+
+    monkeypatch.setattr(log_module, "rebuild_producer_state", unreadable)
+    with pytest.raises(StorageError):
+        log.truncate_to(7, NOW)
     assert log.failed
 
 
