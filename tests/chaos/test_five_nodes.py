@@ -15,7 +15,7 @@ from tests.support.replicated import Replicated
 
 from ottla.model.ids import TopicPartition
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("replication"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.xdist_group("replication"), pytest.mark.timeout(900)]
 
 CLUSTER = {
     "combined": 5,
@@ -32,6 +32,7 @@ CLUSTER = {
 }
 
 
+@pytest.mark.long
 def test_two_of_five_die_at_once(cluster: Replicated, topic: str) -> None:
     """The worst two: a leader and the active controller, and then whoever has taken over."""
     cluster.create_topic(topic, partitions=1)

@@ -23,7 +23,7 @@ from ottla.client.blocking import Consumer, Producer
 from ottla.model.ids import TopicPartition
 from ottla.storage.dirs.checkpoints import RECOVERY_POINT_CHECKPOINT, OffsetCheckpoint
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("replication"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.xdist_group("replication"), pytest.mark.timeout(900)]
 
 LEADER, FOLLOWER = 101, 102
 BOTH = {0: [LEADER, FOLLOWER]}
