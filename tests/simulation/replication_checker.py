@@ -36,10 +36,11 @@ CONTENT = 16
 
 
 class Excused(Exception):
-    """A leader that has not heard of a larger min.insync.replicas commits with fewer, as with Kafka.
+    """A change of min.insync.replicas takes the promise from a partition, as with Kafka: the life ends.
 
-    Whoever leaves the ISR then is eligible for the controller, and lacks what was committed without it: of such a
-    partition nothing is promised from here on, and the life ends.
+    A leader that has not heard of a larger one commits with fewer. Whoever leaves the ISR then is eligible for the
+    controller, and lacks what was committed without it. And with every change the controller forgets who is eligible:
+    where fewer are in sync than the new one asks for, what is committed is then in those few only.
     """
 
 
@@ -191,15 +192,27 @@ class ReplicationChecker:
         image = self._stage.image
         if image is self._image:
             return
+        is_other_config = image.configs is not self._image.configs
         self._image = image
         for topic, index, told in image.partitions():
             key = TopicPartition(topic.name, index)
-            if self._told.get(key) is not told:
+            before = self._told.get(key)
+            if before is not told:
                 self._told[key] = told
+                if before is not None and is_other_config:
+                    self._check_forgotten(key, before, told)
                 self._stage.note(
                     "is decided", 0, f"{key} {told.leader}@{told.leader_epoch} isr {told.isr} elr {told.elr}"
                 )
             self._check_candidates(key)
+
+    def _check_forgotten(
+        self, key: TopicPartition, before: PartitionRegistration, told: PartitionRegistration
+    ) -> None:
+        """See Excused."""
+        wanted = min(self._stage.min_isr(self._image, key.topic), len(told.replicas))
+        if before.elr and not told.elr and len(told.isr) < wanted:
+            raise Excused(f"{key}: with another minimum ISR, {before.elr} are not eligible any more")
 
     def _check_candidates(self, key: TopicPartition) -> None:
         """Whoever may be elected has everything; the leader waits for whoever is in sync."""
@@ -249,7 +262,9 @@ class ReplicationChecker:
 
     # --- what clients see
 
-    def handed_out(self, key: TopicPartition, leader_epoch: int, first: int, last: int, content: bytes) -> None:
+    def handed_out(
+        self, key: TopicPartition, leader_epoch: int, first: int, last: int, content: bytes
+    ) -> None:
         """A leader has appended a batch, or found that it had it already."""
         for offset in range(first, last + 1):
             if self._appended.setdefault((key, leader_epoch, offset), content) != content:

@@ -61,6 +61,7 @@ class Clients:
         self.checker: ReplicationChecker = stage.checker
         self.keys = [TopicPartition(TOPIC, index) for index in range(partitions)]
         self.is_over = False
+        self._rests_until_ms = 0.0
         self.producers = [
             Producer(self, number, key, acks, is_idempotent)
             for number, (key, (acks, is_idempotent)) in enumerate(
@@ -73,6 +74,15 @@ class Clients:
     def start(self) -> None:
         for client in (*self.producers, *self.consumers):
             self.stage.after(self.random.uniform(0, 500), client.act)
+
+    def rest(self, duration_ms: float) -> None:
+        """Nobody begins to write for a while."""
+        self._rests_until_ms = self.stage.now_ms + duration_ms
+
+    @property
+    def rest_ms(self) -> float:
+        """How long nobody does."""
+        return self._rests_until_ms - self.stage.now_ms
 
     def image(self) -> ClusterImage | None:
         """Of a broker that can be asked."""
@@ -209,6 +219,9 @@ class Producer:
     def act(self) -> None:
         if self.batch is None:
             if self._clients.is_over:
+                return
+            if self._clients.rest_ms > 0:
+                self._stage.after(self._clients.rest_ms + 1, self._next)
                 return
             self._make_batch()
         found = self._clients.leader_of(self._key)

@@ -60,6 +60,7 @@ FETCHES = FetcherSettings(backoff_ms=60, wait_max_ms=120, response_max_bytes=2_0
 LONG_WAITS = FETCHES._replace(wait_max_ms=500)
 # One batch a fetch: whoever is behind stays so for a while.
 SMALL_FETCHES = FETCHES._replace(response_max_bytes=1, max_bytes=1)
+SMALL_FETCHES_AND_LONG_WAITS = SMALL_FETCHES._replace(wait_max_ms=500)
 
 
 class BrokerWeather(Weather):
@@ -122,7 +123,9 @@ class Stage:
         self.directories = random.choice((1, 2))
         self.brokers = {n: Broker(self, n) for n in range(FIRST_BROKER, FIRST_BROKER + brokers)}
         self.checker: ReplicationChecker
-        self.fetches = random.choice((FETCHES, LONG_WAITS, SMALL_FETCHES))
+        # Called when a leader proposes others for the ISR, with its id and theirs: then harm does most.
+        self.on_joining: Callable[[int, list[int]], None] | None = None
+        self.fetches = random.choice((FETCHES, LONG_WAITS, SMALL_FETCHES, SMALL_FETCHES_AND_LONG_WAITS))
 
     @property
     def now_ms(self) -> float:
@@ -296,7 +299,6 @@ class Broker:
         self.stage.checker.ended(self)
         self.stage.after(down_ms, self.start)
 
-
     def _mend_directories(self) -> None:
         """Before the next start somebody has looked at the disks."""
         for index, is_replaced in self.failed.items():
@@ -459,6 +461,9 @@ class Process:
     def alter_partition(self, partition: Partition, isr: Sequence[tuple[int, int]], recovery: int) -> bool:
         if self.stage.traces:
             self.stage.note("proposes", self.broker.id, f"{partition.topic_partition} {list(isr)}")
+        joining = [replica for replica, _ in isr if replica not in partition.isr]
+        if joining and self.stage.on_joining is not None:
+            self.stage.on_joining(self.broker.id, joining)
         epochs = partition.leader_epoch, partition.partition_epoch
         return self.alter_partitions.submit(partition, *epochs, isr, recovery)
 
