@@ -158,8 +158,7 @@ class FrameFiller:
         if size > _LARGEST_SPARE_BYTES:
             return memoryview(bytearray(size))
         if len(self._spare) < size or _is_looked_at(self._spare):
-            # Frames of a connection are much alike: the next one fits, too.
-            self._spare = bytearray(min(size + size // 4, _LARGEST_SPARE_BYTES))
+            self._spare = bytearray(size)
         return memoryview(self._spare)[:size]
 
     def _move(self, position: int) -> None:

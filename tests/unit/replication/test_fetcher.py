@@ -193,8 +193,9 @@ def test_an_answer_of_another_session_is_none(tmp_path: Path, leader: Leader) ->
     write(leader.log(), 0)
     request = fetcher.next_request(0)
     assert request is not None
-    leader.session_id = 10
-    answered(fetcher, leader.answer(request))
+    of_another = leader.answer(request)
+    of_another.session_id += 1
+    answered(fetcher, of_another)
     assert ours.log.log_end_offset == 10
     again = fetcher.next_request(0)
     assert isinstance(again, FetchRequest)
