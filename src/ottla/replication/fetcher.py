@@ -32,6 +32,7 @@ from ottla.model.time_slice import Steps
 from ottla.records.batch import HEADER_SIZE, LOG_OVERHEAD
 from ottla.replication.partition import Partition
 from ottla.storage.errors import OutOfFilesError, StorageError
+from ottla.storage.log.log import Truncation
 from ottla.wire.messages.fetch import (
     EpochEndOffset,
     FetchPartition,
@@ -63,6 +64,8 @@ MAX_NAMED: Final = 1_000
 # What is appended before others may have the loop. A batch larger than that is one piece.
 PIECE_BYTES: Final = 1 << 20
 PIECE_BATCHES: Final = 256
+# A truncation that has more than this to read, to know who has written what is left, has it read in a thread first.
+MAX_REPLAYED_BYTES: Final = 1 << 20
 # How often it is looked whether retention has moved the start of a log of ours, of which the leader then hears.
 LOG_START_CHECK_MS: Final = 5_000
 # Answers in a row that say nothing and came long before the leader should have given up waiting for news; after these
@@ -119,12 +122,14 @@ class PartitionFetchState:
     lookup: int | None = None
     # The offset that was out of range though the leader's log has it: once that is a race, twice it is not.
     refused_offset: int = -1
+    # Where it is to be cut, once what that needs has been read.
+    cut_at: int | None = None
     # What the log has last said of it: a partition that goes on to fail does not say so every second.
     complaint: str = ""
 
     @property
     def is_ready(self) -> bool:
-        return not self.delayed_until_ms and self.lookup is None
+        return not self.delayed_until_ms and self.lookup is None and self.cut_at is None
 
 
 class FetchSession:
@@ -188,6 +193,7 @@ class ReplicaFetcher:
         self._changed: dict[Key, None] = {}
         self._delayed: dict[Key, PartitionFetchState] = {}
         self._lookups: dict[Key, PartitionFetchState] = {}
+        self._cuts: dict[Key, PartitionFetchState] = {}
         # Their logs may have more than flush.messages allows that is not on the disk.
         self._unflushed: dict[Key, Partition] = {}
         # What the ListOffsets on its way asks for.
@@ -255,6 +261,7 @@ class ReplicaFetcher:
         if self._states.pop(key, None) is not None:
             self._delayed.pop(key, None)
             self._lookups.pop(key, None)
+            self._cuts.pop(key, None)
             self._unflushed.pop(key, None)
             self._changed[key] = None
 
@@ -609,7 +616,11 @@ class ReplicaFetcher:
         offset = truncation_offset(state, theirs.epoch, theirs.end_offset)
         before = state.offset, state.last_fetched_epoch
         self._truncate(key, state, offset, f"the leader's epoch {theirs.epoch} ends at {theirs.end_offset}")
-        if self._states.get(key) is state and before == (state.offset, state.last_fetched_epoch):
+        if (
+            self._states.get(key) is state
+            and state.cut_at is None
+            and before == (state.offset, state.last_fetched_epoch)
+        ):
             # Nothing to cut, and nothing else to ask: no leader says so by right.
             self._complain(state, f"the leader diverges at {theirs.end_offset}, as before", logging.ERROR)
             self._delay(key, state, now_ms)
@@ -628,7 +639,31 @@ class ReplicaFetcher:
             f", below the high watermark {log.high_watermark}" if below else "",
             reason,
         )
-        self._cut(key, state, lambda: state.partition.truncate_to(offset))
+        if cuts and log.replayed_bytes(offset) > MAX_REPLAYED_BYTES:
+            state.cut_at = offset
+            self._cuts[key] = state
+            self._changed[key] = None  # it is not asked for meanwhile
+        else:
+            self._cut(key, state, lambda: state.partition.truncate_to(offset))
+
+    def to_cut(self) -> list[tuple[Partition, Truncation]]:
+        """What is to be read in a thread before these are cut; before the next request, for `cut` to be told."""
+        return [
+            (state.partition, state.partition.prepare_truncation(state.cut_at))
+            for state in self._cuts.values()
+            if state.cut_at is not None
+        ]
+
+    def cut(self, partition: Partition, prepared: Truncation) -> None:
+        """It has been read, or it could not be: the log says what is wrong then."""
+        key = _key(partition)
+        state = self._cuts.get(key)
+        if state is None or state.partition is not partition or state.cut_at != prepared.offset:
+            return
+        del self._cuts[key]
+        state.cut_at = None
+        if self._is_current(key, state):
+            self._cut(key, state, lambda: partition.truncate_to(prepared.offset, prepared))
 
     def _cut(self, key: Key, state: PartitionFetchState, cut: Callable[[], None]) -> None:
         """Change the log, and go on from where it ends then."""

@@ -635,6 +635,57 @@ def test_a_leader_whose_epoch_ends_below_nothing_is_asked_now_and_then(
     assert ours.log.log_end_offset == 10
 
 
+@pytest.fixture
+def diverged(tmp_path: Path, leader: Leader, monkeypatch: pytest.MonkeyPatch) -> Partition:
+    """A follower of epoch 1 with four records more than its leader, and much to read before they can be cut."""
+    monkeypatch.setattr(fetcher_module, "MAX_REPLAYED_BYTES", 100)
+    ours = follower(tmp_path / "ours")
+    for _ in range(7):
+        write(ours.log, 0, b"a", b"b")
+    leader.lead(1)
+    ours.become(registration(epoch=1))
+    return ours
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_a_truncation_with_much_to_read_waits_for_that(
+    diverged: Partition, leader: Leader, is_prepared: bool
+) -> None:
+    fetcher = fetcher_of(diverged)
+    one_round(fetcher, leader)
+    assert diverged.log.log_end_offset == 14
+    assert forgotten(fetcher.next_request(0)) == [0], "it is not asked for meanwhile"
+    ((partition, truncation),) = fetcher.to_cut()
+    assert (partition, truncation.offset) == (diverged, 10)
+    if is_prepared:
+        truncation.prepare()
+    fetcher.cut(partition, truncation)
+    assert (diverged.log.log_end_offset, fetcher.to_cut()) == (10, [])
+    assert fetcher.next_due_ms() == float("inf"), "nothing is wrong with it"
+    write(leader.log(), 1)
+    assert named(one_round(fetcher, leader)) == {0: (10, 1, 0)}
+    assert content(diverged.log) == content(leader.log())
+
+
+@pytest.mark.parametrize("how", ["removed", "another epoch", "leads itself"])
+def test_a_truncation_that_another_leader_overtakes_is_not_made(
+    diverged: Partition, leader: Leader, how: str
+) -> None:
+    fetcher = fetcher_of(diverged)
+    one_round(fetcher, leader)
+    ((partition, truncation),) = fetcher.to_cut()
+    truncation.prepare()
+    if how == "removed":
+        fetcher.remove(diverged)
+    elif how == "another epoch":
+        diverged.become(registration(epoch=2))
+        fetcher.add(diverged)
+    else:
+        diverged.become(registration(leader=NODE, epoch=2))
+    fetcher.cut(partition, truncation)
+    assert diverged.log.log_end_offset == 14
+
+
 def test_truncation_below_the_high_watermark_is_said(
     tmp_path: Path, leader: Leader, caplog: pytest.LogCaptureFixture
 ) -> None:
