@@ -269,6 +269,8 @@ class _FetcherLoop:
         self._woken = asyncio.Event()
         # From a request until the last step of its answer: only then the fetcher knows what the leader's session is.
         self._is_asking = False
+        # What a truncation needs is read, one after the other.
+        self._preparing: asyncio.Task[None] | None = None
         self._task = spawn_restarting(self._run, name=f"follow broker {leader}", owner=OWNER)
 
     def wake(self) -> None:
@@ -281,8 +283,10 @@ class _FetcherLoop:
         self._woken.set()
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [self._task] if self._preparing is None else [self._task, self._preparing]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._client.close()
 
     async def _run(self) -> None:
@@ -296,11 +300,8 @@ class _FetcherLoop:
             )
         while True:
             self._woken.clear()
-            if cuts := fetcher.to_cut():
-                for partition, truncation in cuts:
-                    await self._prepare(partition, truncation)
-                    fetcher.cut(partition, truncation)
-                continue
+            if self._preparing is None and (cuts := fetcher.to_cut()):
+                self._preparing = spawn(self._prepare(*cuts[0]), name="prepare a truncation", owner=OWNER)
             if due := fetcher.to_flush():
                 await asyncio.gather(*map(self._flush, due))
             if self._manager.has_truncations:
@@ -315,12 +316,17 @@ class _FetcherLoop:
                 await self._ask(request)
 
     async def _prepare(self, partition: Partition, truncation: Truncation) -> None:
+        """The others are followed meanwhile."""
         try:
-            await self._manager.prepare(truncation)
-        except Exception as error:  # noqa: BLE001 - the truncation reads the same, and takes the consequences
-            logger.info("%s: a truncation was not prepared: %s", partition.topic_partition, error)
+            try:
+                await self._manager.prepare(truncation)
+            except Exception as error:  # noqa: BLE001 - the truncation reads the same, and takes the consequences
+                logger.info("%s: a truncation was not prepared: %s", partition.topic_partition, error)
+            self.fetcher.cut(partition, truncation)
         finally:
             truncation.is_abandoned = True
+            self._preparing = None
+            self.wake()
 
     async def _flush(self, partition: Partition) -> None:
         try:

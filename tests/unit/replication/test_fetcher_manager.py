@@ -406,6 +406,34 @@ def test_what_a_truncation_needs_is_read_in_a_thread(
     run(test)
 
 
+def test_the_others_are_followed_while_a_truncation_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher_module, "MAX_REPLAYED_BYTES", 0)
+    may_go_on = threading.Event()
+    prepare = Truncation.prepare
+    monkeypatch.setattr(Truncation, "prepare", lambda self: may_go_on.wait(10) and prepare(self))
+
+    async def test() -> None:
+        leader = leading(tmp_path / "leader", partitions=2)
+        ours, other = (follower(tmp_path / "ours", index=index) for index in range(2))
+        for _ in range(4):
+            write(ours.log, 0, b"a", b"b")
+        leader.lead(1)
+        for each in (ours, other):
+            each.become(registration(epoch=1))
+        async with world({LEADER: leader}) as here:
+            here.manager.follow([ours, other])
+            await eventually(caught_up(other, leader))
+            write(leader.log(1), 1)
+            await eventually(caught_up(other, leader))
+            assert ours.log.log_end_offset == 8
+            may_go_on.set()
+            await eventually(caught_up(ours, leader))
+
+    run(test)
+
+
 async def some_turns() -> None:
     for _ in range(10):
         await asyncio.sleep(0.001)
