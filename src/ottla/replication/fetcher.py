@@ -293,7 +293,8 @@ class ReplicaFetcher:
     def _wake_delayed(self, now_ms: float) -> None:
         self._paused_until_ms = 0
         for key, state in list(self._delayed.items()):
-            if state.delayed_until_ms <= now_ms:
+            # One whose flush has failed is flushed first, however short its delay is.
+            if state.delayed_until_ms <= now_ms and not self._must_flush(key):
                 state.delayed_until_ms = 0
                 del self._delayed[key]
                 self._changed[key] = None
@@ -394,7 +395,11 @@ class ReplicaFetcher:
             self._has_news = False
             for topic in response.responses:
                 for data in topic.partitions:
-                    yield from self._on_partition((topic.topic_id, data.partition_index), data, now_ms)
+                    key = topic.topic_id, data.partition_index
+                    try:
+                        yield from self._on_partition(key, data, now_ms)
+                    except Exception as error:  # noqa: BLE001 - the boundary of one partition: the others go on
+                        self._fail_if_followed(key, error)
             self._wait_if_leader_does_not(now_ms)
 
     def _wait_if_leader_does_not(self, now_ms: float) -> None:
@@ -584,11 +589,17 @@ class ReplicaFetcher:
 
     def to_flush(self) -> list[Partition]:
         """Those whose flush.messages is due: before the next request, because what that asks for says what we have."""
-        for key, partition in list(self._unflushed.items()):
-            log = partition.log
-            if log.unflushed_messages < log.config.flush_messages:
+        for key in list(self._unflushed):
+            if not self._must_flush(key):
                 del self._unflushed[key]
         return list(self._unflushed.values())
+
+    def _must_flush(self, key: Key) -> bool:
+        partition = self._unflushed.get(key)
+        if partition is None:
+            return False
+        log = partition.log
+        return log.unflushed_messages >= log.config.flush_messages
 
     def flush_failed(self, partition: Partition, error: Exception, now_ms: float) -> None:
         """It is on no disk: the leader must not hear of it."""
@@ -692,7 +703,10 @@ class ReplicaFetcher:
                     continue
                 key, state, timestamp = question
                 if self._is_current(key, state) and state.lookup == timestamp:
-                    self._on_offset(key, state, found.error_code, found.offset, now_ms)
+                    try:
+                        self._on_offset(key, state, found.error_code, found.offset, now_ms)
+                    except Exception as error:  # noqa: BLE001 - the boundary of one partition: the others go on
+                        self._fail_if_followed(key, error)
                     yield
         for key, state, timestamp in looked_up.values():
             if self._states.get(key) is state and state.lookup == timestamp:
@@ -754,6 +768,12 @@ class ReplicaFetcher:
         if state.complaint != what:
             state.complaint = what
             logger.log(level, "%s: %s", state.partition.topic_partition, what)
+
+    def _fail_if_followed(self, key: Key, error: Exception) -> None:
+        """What nobody thought of concerns one partition."""
+        state = self._states.get(key)
+        if state is not None:
+            self._fail(key, state, str(error) or type(error).__name__, logging.ERROR, error)
 
     def _fail(
         self, key: Key, state: PartitionFetchState, why: str, level: int, trace: Exception | None = None

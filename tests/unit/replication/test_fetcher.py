@@ -450,6 +450,44 @@ def _raising(error: Exception) -> object:
     return raises
 
 
+def test_what_could_not_be_flushed_is_not_told_when_its_time_is_up(tmp_path: Path, leader: Leader) -> None:
+    ours = follower(tmp_path / "ours", config=LogConfig(flush_messages=1))
+    fetcher = fetcher_of(ours)
+    one_round(fetcher, leader)
+    assert fetcher.to_flush() == [ours]
+    fetcher.flush_failed(ours, OutOfFilesError("none left"), 0)
+    assert forgotten(fetcher.next_request(BACKOFF_MS + 1)) == [0], "and not named with what it has"
+    ours.log.flush(now_ms=NOW)
+    assert fetcher.to_flush() == []
+    assert named(fetcher.next_request(BACKOFF_MS + 1)) == {0: (10, 0, 0)}
+
+
+@pytest.mark.parametrize("step", ["_diverges", "_refused", "_on_offset"])
+def test_what_nobody_thought_of_concerns_one_partition(
+    tmp_path: Path, leader: Leader, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    write(leader.log(1), 0)
+    bad, good = follower(tmp_path / "ours"), follower(tmp_path / "ours", index=1)
+    fetcher = fetcher_of(bad, good)
+    monkeypatch.setattr(ReplicaFetcher, step, _raising(ZeroDivisionError("a bug")))
+    request = fetcher.next_request(0)
+    assert request is not None
+    leader.answer(request)  # it has a session from now on
+    fault = {
+        "_diverges": data(diverging_epoch=EpochEndOffset(epoch=0, end_offset=0)),
+        "_refused": data(error=ErrorCode.UNKNOWN_SERVER_ERROR),
+        "_on_offset": data(error=ErrorCode.OFFSET_OUT_OF_RANGE),
+    }[step]
+    answered(fetcher, answer_of([fault, data(1, records=content(leader.log(1)))]))
+    if step == "_on_offset":
+        one_round(fetcher, leader)
+    assert list(fetcher.failed.values()) == [bad]
+    assert good.log.log_end_offset == 1
+    write(leader.log(1), 0)
+    assert isinstance(one_round(fetcher, leader), FetchRequest)
+    assert good.log.log_end_offset == 2
+
+
 # -- answers that come too late
 
 
