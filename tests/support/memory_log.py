@@ -17,7 +17,7 @@ from ottla.model.ids import NO_TIMESTAMP, TopicPartition, Uuid
 from ottla.records.batch import BatchView, iter_batches
 from ottla.storage.config import MAX_LONG, LogConfig
 from ottla.storage.log.leader_epochs import EpochEntry, LeaderEpochFileCache
-from ottla.storage.log.log import Log
+from ottla.storage.log.log import Log, Truncation
 from ottla.storage.log.recovery import LoadedLog
 from ottla.storage.producers.state import ProducerStateManager, rebuild_producer_state
 from ottla.storage.segment.file_records import LogSlice
@@ -274,8 +274,10 @@ class MemoryLog(Log):
             self.recovery_point = target
         self.last_flush_ms = now_ms
 
-    def _truncate_to(self, offset: int, now_ms: int, doomed: Sequence[LogSegment]) -> None:
-        super()._truncate_to(offset, now_ms, doomed)
+    def _truncate_to(
+        self, offset: int, now_ms: int, doomed: Sequence[LogSegment], prepared: Truncation | None
+    ) -> None:
+        super()._truncate_to(offset, now_ms, doomed, prepared)
         self.agreed = min(self.agreed, offset)
 
     def truncate_fully_and_start_at(

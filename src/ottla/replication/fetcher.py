@@ -32,6 +32,7 @@ from ottla.model.time_slice import Steps
 from ottla.records.batch import HEADER_SIZE, LOG_OVERHEAD
 from ottla.replication.partition import Partition
 from ottla.storage.errors import OutOfFilesError, StorageError
+from ottla.storage.log.log import Truncation
 from ottla.wire.messages.fetch import (
     EpochEndOffset,
     FetchPartition,
@@ -63,6 +64,8 @@ MAX_NAMED: Final = 1_000
 # What is appended before others may have the loop. A batch larger than that is one piece.
 PIECE_BYTES: Final = 1 << 20
 PIECE_BATCHES: Final = 256
+# A truncation that has more than this to read, to know who has written what is left, has it read in a thread first.
+MAX_REPLAYED_BYTES: Final = 1 << 20
 # How often it is looked whether retention has moved the start of a log of ours, of which the leader then hears.
 LOG_START_CHECK_MS: Final = 5_000
 # Answers in a row that say nothing and came long before the leader should have given up waiting for news; after these
@@ -119,12 +122,14 @@ class PartitionFetchState:
     lookup: int | None = None
     # The offset that was out of range though the leader's log has it: once that is a race, twice it is not.
     refused_offset: int = -1
+    # Where it is to be cut, once what that needs has been read.
+    cut_at: int | None = None
     # What the log has last said of it: a partition that goes on to fail does not say so every second.
     complaint: str = ""
 
     @property
     def is_ready(self) -> bool:
-        return not self.delayed_until_ms and self.lookup is None
+        return not self.delayed_until_ms and self.lookup is None and self.cut_at is None
 
 
 class FetchSession:
@@ -188,6 +193,7 @@ class ReplicaFetcher:
         self._changed: dict[Key, None] = {}
         self._delayed: dict[Key, PartitionFetchState] = {}
         self._lookups: dict[Key, PartitionFetchState] = {}
+        self._cuts: dict[Key, PartitionFetchState] = {}
         # Their logs may have more than flush.messages allows that is not on the disk.
         self._unflushed: dict[Key, Partition] = {}
         # What the ListOffsets on its way asks for.
@@ -255,6 +261,7 @@ class ReplicaFetcher:
         if self._states.pop(key, None) is not None:
             self._delayed.pop(key, None)
             self._lookups.pop(key, None)
+            self._cuts.pop(key, None)
             self._unflushed.pop(key, None)
             self._changed[key] = None
 
@@ -286,7 +293,8 @@ class ReplicaFetcher:
     def _wake_delayed(self, now_ms: float) -> None:
         self._paused_until_ms = 0
         for key, state in list(self._delayed.items()):
-            if state.delayed_until_ms <= now_ms:
+            # One whose flush has failed is flushed first, however short its delay is.
+            if state.delayed_until_ms <= now_ms and not self._must_flush(key):
                 state.delayed_until_ms = 0
                 del self._delayed[key]
                 self._changed[key] = None
@@ -387,7 +395,11 @@ class ReplicaFetcher:
             self._has_news = False
             for topic in response.responses:
                 for data in topic.partitions:
-                    yield from self._on_partition((topic.topic_id, data.partition_index), data, now_ms)
+                    key = topic.topic_id, data.partition_index
+                    try:
+                        yield from self._on_partition(key, data, now_ms)
+                    except Exception as error:  # noqa: BLE001 - the boundary of one partition: the others go on
+                        self._fail_if_followed(key, error)
             self._wait_if_leader_does_not(now_ms)
 
     def _wait_if_leader_does_not(self, now_ms: float) -> None:
@@ -577,11 +589,17 @@ class ReplicaFetcher:
 
     def to_flush(self) -> list[Partition]:
         """Those whose flush.messages is due: before the next request, because what that asks for says what we have."""
-        for key, partition in list(self._unflushed.items()):
-            log = partition.log
-            if log.unflushed_messages < log.config.flush_messages:
+        for key in list(self._unflushed):
+            if not self._must_flush(key):
                 del self._unflushed[key]
         return list(self._unflushed.values())
+
+    def _must_flush(self, key: Key) -> bool:
+        partition = self._unflushed.get(key)
+        if partition is None:
+            return False
+        log = partition.log
+        return log.unflushed_messages >= log.config.flush_messages
 
     def flush_failed(self, partition: Partition, error: Exception, now_ms: float) -> None:
         """It is on no disk: the leader must not hear of it."""
@@ -609,7 +627,11 @@ class ReplicaFetcher:
         offset = truncation_offset(state, theirs.epoch, theirs.end_offset)
         before = state.offset, state.last_fetched_epoch
         self._truncate(key, state, offset, f"the leader's epoch {theirs.epoch} ends at {theirs.end_offset}")
-        if self._states.get(key) is state and before == (state.offset, state.last_fetched_epoch):
+        if (
+            self._states.get(key) is state
+            and state.cut_at is None
+            and before == (state.offset, state.last_fetched_epoch)
+        ):
             # Nothing to cut, and nothing else to ask: no leader says so by right.
             self._complain(state, f"the leader diverges at {theirs.end_offset}, as before", logging.ERROR)
             self._delay(key, state, now_ms)
@@ -628,7 +650,31 @@ class ReplicaFetcher:
             f", below the high watermark {log.high_watermark}" if below else "",
             reason,
         )
-        self._cut(key, state, lambda: state.partition.truncate_to(offset))
+        if cuts and log.replayed_bytes(offset) > MAX_REPLAYED_BYTES:
+            state.cut_at = offset
+            self._cuts[key] = state
+            self._changed[key] = None  # it is not asked for meanwhile
+        else:
+            self._cut(key, state, lambda: state.partition.truncate_to(offset))
+
+    def to_cut(self) -> list[tuple[Partition, Truncation]]:
+        """What is to be read in a thread before these are cut; before the next request, for `cut` to be told."""
+        return [
+            (state.partition, state.partition.prepare_truncation(state.cut_at))
+            for state in self._cuts.values()
+            if state.cut_at is not None
+        ]
+
+    def cut(self, partition: Partition, prepared: Truncation) -> None:
+        """It has been read, or it could not be: the log says what is wrong then."""
+        key = _key(partition)
+        state = self._cuts.get(key)
+        if state is None or state.partition is not partition or state.cut_at != prepared.offset:
+            return
+        del self._cuts[key]
+        state.cut_at = None
+        if self._is_current(key, state):
+            self._cut(key, state, lambda: partition.truncate_to(prepared.offset, prepared))
 
     def _cut(self, key: Key, state: PartitionFetchState, cut: Callable[[], None]) -> None:
         """Change the log, and go on from where it ends then."""
@@ -657,7 +703,10 @@ class ReplicaFetcher:
                     continue
                 key, state, timestamp = question
                 if self._is_current(key, state) and state.lookup == timestamp:
-                    self._on_offset(key, state, found.error_code, found.offset, now_ms)
+                    try:
+                        self._on_offset(key, state, found.error_code, found.offset, now_ms)
+                    except Exception as error:  # noqa: BLE001 - the boundary of one partition: the others go on
+                        self._fail_if_followed(key, error)
                     yield
         for key, state, timestamp in looked_up.values():
             if self._states.get(key) is state and state.lookup == timestamp:
@@ -719,6 +768,12 @@ class ReplicaFetcher:
         if state.complaint != what:
             state.complaint = what
             logger.log(level, "%s: %s", state.partition.topic_partition, what)
+
+    def _fail_if_followed(self, key: Key, error: Exception) -> None:
+        """What nobody thought of concerns one partition."""
+        state = self._states.get(key)
+        if state is not None:
+            self._fail(key, state, str(error) or type(error).__name__, logging.ERROR, error)
 
     def _fail(
         self, key: Key, state: PartitionFetchState, why: str, level: int, trace: Exception | None = None

@@ -6,7 +6,8 @@ socket, its clock and its turns (Kafka's ReplicaFetcherThread and BrokerBlocking
 
 Rules: where a broker is says the newest image, by `inter.broker.listener.name`. Answers are appended in slices, of
 which all fetchers together get one in a turn of the loop: catching up holds up neither clients nor heartbeats. After a
-truncation nothing is appended before the checkpoints on the disk know of it: a recovery would trust what has gone.
+truncation nothing is appended before the checkpoints on the disk know of it: a recovery would trust what has gone. If
+it has much to read, to know who has written what is left, a thread does that first, and the log is served meanwhile.
 Where flush.messages is due the log is flushed before the next fetch, which tells the leader that this replica has it.
 
 Owner: the broker, on its loop. A node that follows nobody makes no connection.
@@ -33,7 +34,7 @@ from ottla.net.nodes import NodeClient, NodeClientSettings
 from ottla.net.peers import Node
 from ottla.replication.fetcher import FetcherSettings, ReplicaFetcher, Request
 from ottla.replication.partition import Partition
-from ottla.storage.log.log import Log
+from ottla.storage.log.log import Log, Truncation
 from ottla.storage.log_manager import LogManager
 from ottla.wire.messages.fetch import FetchRequest
 
@@ -252,6 +253,10 @@ class ReplicaFetcherManager:
         """Wait until the checkpoints know of all truncations so far."""
         await self._logs.checkpoint_truncations()
 
+    async def prepare(self, truncation: Truncation) -> None:
+        """Read in a thread what a truncation needs."""
+        await asyncio.get_running_loop().run_in_executor(self._logs.pool, truncation.prepare)
+
     async def flush(self, log: Log) -> None:
         await self._logs.background.flush(log)
 
@@ -285,6 +290,8 @@ class _FetcherLoop:
         self._woken = asyncio.Event()
         # From a request until the last step of its answer: only then the fetcher knows what the leader's session is.
         self._is_asking = False
+        # What a truncation needs is read, one after the other.
+        self._preparing: asyncio.Task[None] | None = None
         self._task = spawn_restarting(self._run, name=f"follow broker {leader}", owner=OWNER)
 
     def wake(self) -> None:
@@ -297,8 +304,10 @@ class _FetcherLoop:
         self._woken.set()
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [self._task] if self._preparing is None else [self._task, self._preparing]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._client.close()
 
     async def _run(self) -> None:
@@ -312,6 +321,8 @@ class _FetcherLoop:
             )
         while True:
             self._woken.clear()
+            if self._preparing is None and (cuts := fetcher.to_cut()):
+                self._preparing = spawn(self._prepare(*cuts[0]), name="prepare a truncation", owner=OWNER)
             if due := fetcher.to_flush():
                 await asyncio.gather(*map(self._flush, due))
             if self._manager.has_truncations:
@@ -324,6 +335,19 @@ class _FetcherLoop:
                 await self._wait_until(fetcher.next_due_ms())
             else:
                 await self._ask(request)
+
+    async def _prepare(self, partition: Partition, truncation: Truncation) -> None:
+        """The others are followed meanwhile."""
+        try:
+            try:
+                await self._manager.prepare(truncation)
+            except Exception as error:  # noqa: BLE001 - the truncation reads the same, and takes the consequences
+                logger.info("%s: a truncation was not prepared: %s", partition.topic_partition, error)
+            self.fetcher.cut(partition, truncation)
+        finally:
+            truncation.is_abandoned = True
+            self._preparing = None
+            self.wake()
 
     async def _flush(self, partition: Partition) -> None:
         try:

@@ -28,7 +28,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import INTERNAL_TOPICS, NodeId, TopicPartition, Uuid
 from ottla.model.tasks import report
 from ottla.storage.errors import OutOfFilesError, UnexpectedOffsetError
-from ottla.storage.log.log import Log
+from ottla.storage.log.log import Log, Truncation
 from ottla.storage.producers.verification import NOT_CHECKED, Verification
 from ottla.storage.segment.file_records import LogSlice
 from ottla.storage.segment.indexes import AbortedTransaction
@@ -806,9 +806,13 @@ class Partition:
         if own.high_watermark != before:
             self._wake_watchers()
 
-    def truncate_to(self, offset: int) -> None:
+    def prepare_truncation(self, offset: int) -> Truncation:
+        """What is to be read in a thread before a cut, if that is much."""
+        return Truncation(self.log, offset, self._environment.now_ms())
+
+    def truncate_to(self, offset: int, prepared: Truncation | None = None) -> None:
         """Give up what the leader does not have."""
-        if self.log.truncate_to(offset, self._environment.now_ms()):
+        if self.log.truncate_to(offset, self._environment.now_ms(), prepared):
             self._environment.truncated(self)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:

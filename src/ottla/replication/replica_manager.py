@@ -221,6 +221,9 @@ class ReplicaManager:
             except KafkaError as error:
                 # An unknown partition has an empty list of transactions, all other errors have none.
                 read = PartitionRead(item, error.code, aborted=[] if error.code in UNKNOWN else None)
+            except Exception as error:  # noqa: BLE001 - the boundary of one partition: the others are read
+                report(error, name="reading for a fetch", owner=f"partition {item.index} of {item.topic!r}")
+                read = PartitionRead(item, ErrorCode.UNKNOWN_SERVER_ERROR)
             reads.append(read)
             total += read.size_bytes
             if read.slice is not None:

@@ -102,9 +102,8 @@ class CachedPartition:
         session.news.add(self)
         waiting = session.waiting
         if waiting is None:
-            if (
-                had_moved
-            ):  # not at once: a follower's own fetch moves the watermark between its look and its wait
+            # Not at once: a follower's own fetch moves the watermark between its look and its wait.
+            if had_moved:
                 self._watch_no_more(partition)
         elif not (session.follower is not None and self._only_marks(partition)):
             waiting.progressed(partition)

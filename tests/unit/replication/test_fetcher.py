@@ -451,6 +451,44 @@ def _raising(error: Exception) -> object:
     return raises
 
 
+def test_what_could_not_be_flushed_is_not_told_when_its_time_is_up(tmp_path: Path, leader: Leader) -> None:
+    ours = follower(tmp_path / "ours", config=LogConfig(flush_messages=1))
+    fetcher = fetcher_of(ours)
+    one_round(fetcher, leader)
+    assert fetcher.to_flush() == [ours]
+    fetcher.flush_failed(ours, OutOfFilesError("none left"), 0)
+    assert forgotten(fetcher.next_request(BACKOFF_MS + 1)) == [0], "and not named with what it has"
+    ours.log.flush(now_ms=NOW)
+    assert fetcher.to_flush() == []
+    assert named(fetcher.next_request(BACKOFF_MS + 1)) == {0: (10, 0, 0)}
+
+
+@pytest.mark.parametrize("step", ["_diverges", "_refused", "_on_offset"])
+def test_what_nobody_thought_of_concerns_one_partition(
+    tmp_path: Path, leader: Leader, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    write(leader.log(1), 0)
+    bad, good = follower(tmp_path / "ours"), follower(tmp_path / "ours", index=1)
+    fetcher = fetcher_of(bad, good)
+    monkeypatch.setattr(ReplicaFetcher, step, _raising(ZeroDivisionError("a bug")))
+    request = fetcher.next_request(0)
+    assert request is not None
+    leader.answer(request)  # it has a session from now on
+    fault = {
+        "_diverges": data(diverging_epoch=EpochEndOffset(epoch=0, end_offset=0)),
+        "_refused": data(error=ErrorCode.UNKNOWN_SERVER_ERROR),
+        "_on_offset": data(error=ErrorCode.OFFSET_OUT_OF_RANGE),
+    }[step]
+    answered(fetcher, answer_of([fault, data(1, records=content(leader.log(1)))]))
+    if step == "_on_offset":
+        one_round(fetcher, leader)
+    assert list(fetcher.failed.values()) == [bad]
+    assert good.log.log_end_offset == 1
+    write(leader.log(1), 0)
+    assert isinstance(one_round(fetcher, leader), FetchRequest)
+    assert good.log.log_end_offset == 2
+
+
 # -- answers that come too late
 
 
@@ -634,6 +672,57 @@ def test_a_leader_whose_epoch_ends_below_nothing_is_asked_now_and_then(
     answered(fetcher, answer_of([data(diverging_epoch=EpochEndOffset(epoch=0, end_offset=-7))]), 0)
     assert fetcher.next_due_ms() == BACKOFF_MS
     assert ours.log.log_end_offset == 10
+
+
+@pytest.fixture
+def diverged(tmp_path: Path, leader: Leader, monkeypatch: pytest.MonkeyPatch) -> Partition:
+    """A follower of epoch 1 with four records more than its leader, and much to read before they can be cut."""
+    monkeypatch.setattr(fetcher_module, "MAX_REPLAYED_BYTES", 100)
+    ours = follower(tmp_path / "ours")
+    for _ in range(7):
+        write(ours.log, 0, b"a", b"b")
+    leader.lead(1)
+    ours.become(registration(epoch=1))
+    return ours
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_a_truncation_with_much_to_read_waits_for_that(
+    diverged: Partition, leader: Leader, is_prepared: bool
+) -> None:
+    fetcher = fetcher_of(diverged)
+    one_round(fetcher, leader)
+    assert diverged.log.log_end_offset == 14
+    assert forgotten(fetcher.next_request(0)) == [0], "it is not asked for meanwhile"
+    ((partition, truncation),) = fetcher.to_cut()
+    assert (partition, truncation.offset) == (diverged, 10)
+    if is_prepared:
+        truncation.prepare()
+    fetcher.cut(partition, truncation)
+    assert (diverged.log.log_end_offset, fetcher.to_cut()) == (10, [])
+    assert fetcher.next_due_ms() == float("inf"), "nothing is wrong with it"
+    write(leader.log(), 1)
+    assert named(one_round(fetcher, leader)) == {0: (10, 1, 0)}
+    assert content(diverged.log) == content(leader.log())
+
+
+@pytest.mark.parametrize("how", ["removed", "another epoch", "leads itself"])
+def test_a_truncation_that_another_leader_overtakes_is_not_made(
+    diverged: Partition, leader: Leader, how: str
+) -> None:
+    fetcher = fetcher_of(diverged)
+    one_round(fetcher, leader)
+    ((partition, truncation),) = fetcher.to_cut()
+    truncation.prepare()
+    if how == "removed":
+        fetcher.remove(diverged)
+    elif how == "another epoch":
+        diverged.become(registration(epoch=2))
+        fetcher.add(diverged)
+    else:
+        diverged.become(registration(leader=NODE, epoch=2))
+    fetcher.cut(partition, truncation)
+    assert diverged.log.log_end_offset == 14
 
 
 def test_truncation_below_the_high_watermark_is_said(

@@ -1,7 +1,9 @@
 """Which connections a follower has, and what becomes of them when leaders, addresses or their number change."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from ctypes import c_int32
 from pathlib import Path
@@ -33,12 +35,13 @@ from ottla.model.ids import TopicPartition, random_uuid
 from ottla.model.java_hash import java_hash_code
 from ottla.model.pending import Pending
 from ottla.net.peers import Node
+from ottla.replication import fetcher as fetcher_module
 from ottla.replication.fetcher import Key
 from ottla.replication.fetcher_manager import ReplicaFetcherManager, fetcher_id, request_version
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfFilesError, StorageError
-from ottla.storage.log.log import Log
+from ottla.storage.log.log import Log, Truncation
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
 
@@ -57,6 +60,7 @@ class Logs:
         self.may_flush.set()
         self.flush_errors: list[Exception] = []
         self.background = self
+        self.pool: ThreadPoolExecutor | None = None  # the loop's own
 
     async def flush(self, log: Log) -> None:
         await self.may_flush.wait()
@@ -365,6 +369,67 @@ def test_after_a_truncation_nothing_is_asked_before_it_is_on_the_disk(tmp_path: 
             here.logs.may_finish.set()
             await eventually(lambda: len(here.network.asked) > 1)
             assert here.logs.checkpoints == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_truncation_needs_is_read_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(fetcher_module, "MAX_REPLAYED_BYTES", 0)
+    threads: list[threading.Thread] = []
+    prepare = Truncation.prepare
+
+    def noted(self: Truncation) -> None:
+        threads.append(threading.current_thread())
+        if fails:
+            raise OSError(5, "Input/output error")
+        prepare(self)
+
+    monkeypatch.setattr(Truncation, "prepare", noted)
+
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        for _ in range(4):
+            write(ours.log, 0, b"a", b"b")
+        leader.lead(1)
+        write(leader.log(), 1)
+        ours.become(registration(epoch=1))
+        async with world({LEADER: leader}) as here:
+            here.manager.follow([ours])
+            await eventually(caught_up(ours, leader))
+            assert content(ours.log) == content(leader.log())
+        assert len(threads) == 1
+        assert threads[0] is not threading.main_thread()
+
+    run(test)
+
+
+def test_the_others_are_followed_while_a_truncation_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher_module, "MAX_REPLAYED_BYTES", 0)
+    may_go_on = threading.Event()
+    prepare = Truncation.prepare
+    monkeypatch.setattr(Truncation, "prepare", lambda self: may_go_on.wait(10) and prepare(self))
+
+    async def test() -> None:
+        leader = leading(tmp_path / "leader", partitions=2)
+        ours, other = (follower(tmp_path / "ours", index=index) for index in range(2))
+        for _ in range(4):
+            write(ours.log, 0, b"a", b"b")
+        leader.lead(1)
+        for each in (ours, other):
+            each.become(registration(epoch=1))
+        async with world({LEADER: leader}) as here:
+            here.manager.follow([ours, other])
+            await eventually(caught_up(other, leader))
+            write(leader.log(1), 1)
+            await eventually(caught_up(other, leader))
+            assert ours.log.log_end_offset == 8
+            may_go_on.set()
+            await eventually(caught_up(ours, leader))
 
     run(test)
 

@@ -172,11 +172,11 @@ def _find(log: Log, offset: int, limit: int, isolation_level: int) -> LogSlice |
         return None
     try:
         found = log.read(offset, limit, bound, wait=False)
+        if not found.length:
+            return None
+        if isolation_level == READ_COMMITTED and log.aborted_transactions(offset, found.next_offset):
+            return None
     except (KafkaError, ColdSliceError):
-        return None
-    if not found.length:
-        return None
-    if isolation_level == READ_COMMITTED and log.aborted_transactions(offset, found.next_offset):
         return None
     return found
 
@@ -370,9 +370,15 @@ class DelayedFetch:
         """The headers by which the answer is found are not in memory: read them in a thread and try again."""
         self._warmings += 1
         deferred = Deferred()
+        is_abandoned = False
+
+        def abandon() -> None:
+            nonlocal is_abandoned
+            is_abandoned = True
+            self._abandon()
 
         def again(done: "asyncio.Future[None]") -> None:
-            if done.cancelled():  # the node stops
+            if done.cancelled() or is_abandoned:  # the node stops, or the client is gone
                 return
             if done.exception() is not None:
                 self._warmings = MAX_WARMINGS  # the read itself will say what is wrong
@@ -387,6 +393,7 @@ class DelayedFetch:
             else:
                 deferred.resolve(answer)
 
+        deferred.on_abandoned = abandon
         self._services.loop.run_in_executor(self._services.executor, warm_up, cold).add_done_callback(again)
         return deferred
 
@@ -420,7 +427,10 @@ class DelayedFetch:
             if read.error_code == ErrorCode.NONE and read.diverging is None:
                 partition = hosted(wanted.topic, wanted.index)
                 assert partition is not None, "it was read in this turn"
-                partition.note_fetch(follower.replica_id, wanted, follower, self._now_ms)
+                try:
+                    partition.note_fetch(follower.replica_id, wanted, follower, self._now_ms)
+                except Exception as error:  # noqa: BLE001 - the boundary of one partition: the others are followed
+                    report(error, name="noting a fetch", owner=str(partition.topic_partition))
 
     def _is_enough(self, reads: list[PartitionRead], total: int) -> bool:
         return (

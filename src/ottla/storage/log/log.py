@@ -18,6 +18,7 @@ failed for good: nothing more is appended, read or acknowledged, and `on_failure
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
@@ -56,6 +57,7 @@ from ottla.storage.producers.state import (
     ProducerUpdate,
     never_abort,
     rebuild_producer_state,
+    replay_batch,
     stage_batches,
 )
 from ottla.storage.producers.verification import NOT_CHECKED, Verification
@@ -81,6 +83,8 @@ from ottla.storage.validator import (
 logger = logging.getLogger(__name__)
 
 COPIED_BYTES: Final = 1 << 20
+# Batches that a thread replays before it lets the loop's thread go on.
+BATCHES_A_TURN: Final = 32
 
 # What takes the short way: any known codec, in a transaction or not, and markers.
 _PLAIN_ATTRIBUTES: Final = frozenset(
@@ -89,6 +93,58 @@ _PLAIN_ATTRIBUTES: Final = frozenset(
 _TRANSACTIONAL: Final = frozenset(codec | TRANSACTIONAL_FLAG for codec in range(MAX_CODEC + 1))
 _MARKER_ATTRIBUTES: Final = TRANSACTIONAL_FLAG | CONTROL_FLAG
 _new_result = tuple.__new__
+
+
+class Truncation:
+    """What a truncation has to find out by reading much: who has written what is left.
+
+    It is found in a thread while the log goes on to be served: nothing below the cut changes by it. Whoever cuts
+    without, or with one that is out of date, reads on the loop.
+    """
+
+    def __init__(self, log: "Log", offset: int, now_ms: int) -> None:
+        self.offset = offset
+        self.log_start_offset = log.log_start_offset
+        self.truncations = log.truncations
+        self.state: ProducerStateManager | None = None
+        # The caller is gone: the thread need not go on.
+        self.is_abandoned = False
+        self._segments = tuple(log.segments)
+        self._producers = log.producers
+        self._now_ms = now_ms
+
+    def prepare(self) -> None:
+        """Any thread, once. OSError or KafkaError if something cannot be read."""
+        start, end = self.log_start_offset, self.offset
+        state = self._producers.beside(start, end, self._now_ms)
+        count = 0
+        for segment, following in zip(self._segments, (*self._segments[1:], None), strict=True):
+            if segment.base_offset >= end or (
+                following is not None and following.base_offset <= state.map_end_offset
+            ):
+                continue
+            for _, batch in segment.batches():
+                if batch.base_offset >= end:
+                    break
+                if batch.next_offset > state.map_end_offset:
+                    for txn in replay_batch(state, batch):
+                        state.complete(txn)
+                count += 1
+                if count % BATCHES_A_TURN == 0:
+                    if self.is_abandoned:
+                        return
+                    time.sleep(0)  # the loop's thread comes before this one
+        state.map_end_offset = end
+        self.state = state
+
+    def is_of(self, log: "Log", offset: int) -> bool:
+        """Is it what this truncation needs?"""
+        return (
+            self.state is not None
+            and self._producers is log.producers
+            and (self.offset, self.log_start_offset, self.truncations)
+            == (offset, log.log_start_offset, log.truncations)
+        )
 
 
 class Log:
@@ -944,8 +1000,22 @@ class Log:
 
     # -- truncation
 
-    def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Removes everything at or above an offset: a follower's tail that its leader does not have."""
+    def replayed_bytes(self, offset: int) -> int:
+        """How much has to be read, at most, to know the producers at an offset: all since the snapshot before it."""
+        snapshots = [each for each in self.producers.snapshots if self.log_start_offset < each <= offset]
+        start = max(snapshots, default=self.log_start_offset)
+        bases = (*self.segments.bases[1:], MAX_LONG)
+        return sum(
+            segment.size_bytes
+            for segment, end in zip(self.segments, bases, strict=True)
+            if segment.base_offset < offset and end > start
+        )
+
+    def truncate_to(self, offset: int, now_ms: int, prepared: Truncation | None = None) -> bool:
+        """Removes everything at or above an offset: a follower's tail that its leader does not have.
+
+        With much to be read (`replayed_bytes`) a Truncation is prepared in a thread before.
+        """
         self._require_online()
         assert offset >= 0
         if offset >= self.log_end_offset:
@@ -963,13 +1033,16 @@ class Log:
         except OSError as error:
             raise self._fail("truncate", error) from error
         try:
-            self._truncate_to(offset, now_ms, doomed)
+            self._truncate_to(offset, now_ms, doomed, prepared)
         except (OSError, KafkaError) as error:
             # Also if what is left cannot be read: who has written what is not known any more.
             raise self._fail_for_good("truncate", error) from error
         return True
 
-    def _truncate_to(self, offset: int, now_ms: int, doomed: Sequence[LogSegment]) -> None:
+    def _truncate_to(
+        self, offset: int, now_ms: int, doomed: Sequence[LogSegment], prepared: Truncation | None
+    ) -> None:
+        state = prepared.state if prepared is not None and prepared.is_of(self, offset) else None
         self._begin_truncation(offset)
         if doomed:
             # The last one first: a crash in between leaves no hole.
@@ -983,7 +1056,11 @@ class Log:
         self._disarm_roll()
         self.epochs.truncate_from_end(offset)
         self.log_start_offset = min(self.log_start_offset, offset)
-        rebuild_producer_state(self.producers, self.segments, self.log_start_offset, offset, now_ms)
+        if state is None:
+            rebuild_producer_state(self.producers, self.segments, self.log_start_offset, offset, now_ms)
+        else:
+            self.producers.take_over(state, self.log_start_offset)
+            self.producers.take_snapshot()
         self.producers.on_high_watermark(self.high_watermark)
         self._update_first_unstable()
         self.moved()

@@ -309,6 +309,34 @@ class ProducerStateManager:
         self._clear()
         self._load_newest(log_start_offset, now_ms)
 
+    def beside(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> "ProducerStateManager":
+        """Another state, as far back as the newest snapshot within these offsets; nothing on the disk is changed."""
+        other = ProducerStateManager(self._partition, self._dir, expiration_ms=self.expiration_ms)
+        other.map_end_offset = log_start_offset
+        for offset in sorted(self.snapshots, reverse=True):
+            if not log_start_offset < offset <= log_end_offset:
+                continue
+            try:
+                loaded = read_snapshot(self._snapshot_path(offset))
+            except CorruptSnapshotError:
+                continue
+            other._restore(loaded, now_ms)
+            other.map_end_offset = offset
+            break
+        return other
+
+    def take_over(self, other: "ProducerStateManager", log_start_offset: int) -> None:
+        """Be as the other is, from where it ends on."""
+        end = other.map_end_offset
+        for offset in [s for s in self.snapshots if s > end or s <= log_start_offset]:
+            self.delete_snapshot(offset)
+        self._clear()
+        self.entries.update(other.entries)
+        self.ongoing.update(other.ongoing)
+        self._unreplicated.update(other._unreplicated)
+        self.map_end_offset = end
+        self.last_snapshot_offset = self.snapshots[-1] if self.snapshots else log_start_offset
+
     def truncate_fully_and_start_at(self, offset: int) -> None:
         self._clear()
         for snapshot in list(self.snapshots):

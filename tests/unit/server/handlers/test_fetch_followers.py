@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,8 +21,9 @@ from tests.support.fetch_world import (
     fetch_request,
 )
 
-from ottla.model.errors import ErrorCode
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.replication.partition import FollowerSession, Partition
+from ottla.replication.replica_manager import ColdReadError
 from ottla.server.handlers.fetch import INLINE_PARTITIONS
 from ottla.server.limits import ElementBudget
 from ottla.server.network.output import Deferred
@@ -174,6 +175,46 @@ def test_every_fetch_of_a_session_counts_for_all_its_partitions(world: World) ->
     answer(world, follow(asked(0), session_id=opened.session_id, session_epoch=0, max_wait_ms=0))
     assert not session.is_open
     assert first.followers[FOLLOWER].session is not session
+
+
+@pytest.mark.parametrize("step", ["read_for_follower", "note_fetch"])
+def test_a_mistake_of_ours_concerns_one_partition(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
+) -> None:
+    """A follower fetches hundreds of partitions by one request."""
+    bad, good = world.host(0), world.host(1)
+    for partition in (bad, good):
+        world.append(partition)
+    real = getattr(Partition, step)
+
+    def faulty(self: Partition, *args: Any) -> Any:
+        if self is bad:
+            raise RuntimeError("nobody expected this")
+        return real(self, *args)
+
+    monkeypatch.setattr(Partition, step, faulty)
+    found = partitions(answer(world, follow(asked(0), asked(1), session_epoch=0, max_wait_ms=0)))
+    expected = ErrorCode.UNKNOWN_SERVER_ERROR if step == "read_for_follower" else ErrorCode.NONE
+    assert found[0].error_code == expected
+    assert found[1].records
+    assert position(good) == 0
+    assert "nobody expected this" in caplog.text
+
+
+def test_an_index_of_transactions_that_cannot_be_read_is_an_error_of_its_partition(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = world.host(0)
+    world.append(partition)
+    for replica in partition.followers:
+        show(partition, replica, 1)
+
+    def unreadable(*args: object) -> Any:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "Input/output error")
+
+    monkeypatch.setattr(type(partition.log), "aborted_transactions", unreadable)
+    found = answer(world, fetch_request(asked(0), isolation_level=1, session_epoch=-1, max_wait_ms=0))
+    assert only(found).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_fetch_without_a_session_is_noted_too(world: World) -> None:
@@ -391,6 +432,24 @@ def test_a_client_that_goes_before_it_hears_of_its_session_leaves_none(world: Wo
 
 
 # ---- consumers --------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_goes_while_the_disk_is_waited_for_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = world.host(0)
+
+    def cold(*args: object, **options: object) -> Any:
+        raise ColdReadError([])
+
+    warmed: Future[None] = Future()
+    monkeypatch.setattr(world.loop, "run_in_executor", lambda *args: warmed, raising=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.replicas, "read_from_log", cold)
+        waiting = waits(world, fetch_request(asked(0), session_epoch=0))
+    waiting.abandon()
+    warmed.set_result(None)
+    assert (len(world.sessions), partition.watchers, world.loop.timers) == (0, set(), [])
 
 
 def test_a_consumer_reads_from_a_follower_up_to_its_watermark(world: World) -> None:

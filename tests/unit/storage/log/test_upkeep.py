@@ -1,6 +1,7 @@
 """Rolling, flushing, retention, truncation, renaming, closing."""
 
 import os
+import random
 import threading
 from pathlib import Path
 
@@ -19,14 +20,16 @@ from tests.unit.storage.log_support import (
 )
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.records.control import end_txn_marker
 from ottla.records.record import build_batch
 from ottla.storage.config import MAX_LONG, LogConfig
 from ottla.storage.errors import StorageError
 from ottla.storage.log import leader_epochs
 from ottla.storage.log import log as log_module
-from ottla.storage.log.log import Log
+from ottla.storage.log.log import Log, Truncation
 from ottla.storage.segment.indexes import MAX_RELATIVE_OFFSET
 from ottla.storage.segment.segment import LogSegment
+from ottla.storage.validator import AppendOrigin
 
 SMALL = LogConfig(segment_bytes=300, index_interval_bytes=100)
 
@@ -326,6 +329,88 @@ def test_truncation_rebuilds_producers_and_epochs(tmp_path: Path) -> None:
     assert log.epochs.end_offset_for(1, log.log_end_offset) == (1, 8)
     log.append_as_leader(batch(b"v", producer_id=1, sequence=8), 9, NOW)
     assert log.epochs.epoch_for(8) == 9
+
+
+def of_many_producers(dir: Path) -> Log:
+    """Producers with and without transactions, some of them ended, over several segments with their snapshots."""
+    log = open_log(dir, LogConfig(segment_bytes=600, index_interval_bytes=100))
+    rng = random.Random(7)
+    sequences, open_txns = dict.fromkeys(range(1, 6), 0), set()
+    for _ in range(80):
+        producer_id = rng.choice([-1, 1, 2, 3, 4, 5])
+        if producer_id in open_txns and rng.random() < 0.5:
+            open_txns.remove(producer_id)
+            marker = end_txn_marker(
+                producer_id=producer_id,
+                producer_epoch=0,
+                committed=rng.random() < 0.5,
+                coordinator_epoch=1,
+                timestamp_ms=NOW,
+            )
+            log.append_as_leader(marker, EPOCH, NOW, AppendOrigin.COORDINATOR)
+            continue
+        transactional = producer_id in (4, 5)
+        if transactional:
+            open_txns.add(producer_id)
+        made = batch(
+            b"v", producer_id=producer_id, sequence=sequences.get(producer_id, 0), transactional=transactional
+        )
+        log.append_as_leader(made, EPOCH, NOW)
+        if producer_id > 0:
+            sequences[producer_id] += 1
+    assert len(log.segments) > 8
+    log.update_high_watermark(30)
+    log.maybe_increment_log_start_offset(12, "test")
+    return log
+
+
+def producers_of(log: Log) -> object:
+    state = log.producers
+    return sorted(state.active_producers()), state.ongoing, state.first_unstable_offset, state.map_end_offset
+
+
+@pytest.mark.parametrize("offset", range(13, 80, 6))
+def test_a_truncation_that_was_prepared_leaves_what_any_other_leaves(tmp_path: Path, offset: int) -> None:
+    log, twin = of_many_producers(tmp_path / "one"), of_many_producers(tmp_path / "two")
+    before = producers_of(log), names(log.dir, ".snapshot")
+    truncation = Truncation(log, offset, NOW)
+    truncation.prepare()
+    assert (producers_of(log), names(log.dir, ".snapshot")) == before, "the log is served meanwhile"
+    assert truncation.is_of(log, offset)
+    log.truncate_to(offset, NOW, truncation)
+    twin.truncate_to(offset, NOW)
+    assert producers_of(log) == producers_of(twin)
+    assert (log.last_stable_offset, log.log_end_offset) == (twin.last_stable_offset, twin.log_end_offset)
+    assert producers_of(crash(log)) == producers_of(crash(twin))
+
+
+@pytest.mark.parametrize("meanwhile", ["cut", "starts later", "elsewhere", "not read"])
+def test_what_was_prepared_for_another_cut_is_not_used(tmp_path: Path, meanwhile: str) -> None:
+    log, twin = of_many_producers(tmp_path / "one"), of_many_producers(tmp_path / "two")
+    truncation = Truncation(log, 60, NOW)
+    if meanwhile != "not read":
+        truncation.prepare()
+    offset = 50 if meanwhile == "elsewhere" else 60
+    for each in (log, twin):
+        if meanwhile == "cut":
+            each.truncate_to(55, NOW)
+            append(each, *[b"n"] * 9)
+        elif meanwhile == "starts later":
+            each.maybe_increment_log_start_offset(29, "test")
+    assert not truncation.is_of(log, offset)
+    log.truncate_to(offset, NOW, truncation)
+    twin.truncate_to(offset, NOW)
+    assert producers_of(log) == producers_of(twin)
+
+
+def test_how_much_a_truncation_has_to_read(log: Log) -> None:
+    """All since the last snapshot: that of the segment, or of an earlier stop."""
+    log.producers.snapshots = [bases(log)[2]]
+    sizes = [segment.size_bytes for segment in log.segments]
+    assert log.replayed_bytes(20) == sum(sizes[2:])
+    assert log.replayed_bytes(bases(log)[3]) == sizes[2]
+    log.producers.snapshots = []
+    assert log.replayed_bytes(20) == sum(sizes)
 
 
 def test_truncation_below_the_first_segment_starts_anew(log: Log) -> None:
