@@ -79,13 +79,10 @@ def note(load: Workload, value: str, outcome: Outcome) -> None:
     load.history.add(Send("test", TopicPartition(load.topic, 0), value, 0, now, outcome, idempotent=False))
 
 
-# Found by the two others as well, one at a time.
-BOTH_WAYS = pytest.param("both", marks=pytest.mark.long)
-
 # ---- links ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", [BOTH_WAYS, "leader is not heard", "follower is not heard"])
+@pytest.mark.parametrize("way", ["both", "leader is not heard", "follower is not heard"])
 def test_a_leader_without_one_follower_goes_on(cluster: Replicated, topic: str, way: str) -> None:
     cluster.create_topic(topic, partitions=1)
     leader, (lost, other) = cluster.leader(topic), followers(cluster, topic)
@@ -103,7 +100,7 @@ def test_a_leader_without_one_follower_goes_on(cluster: Replicated, topic: str, 
     load.verify()
 
 
-@pytest.mark.parametrize("way", [BOTH_WAYS, "leader is not heard", "followers are not heard"])
+@pytest.mark.parametrize("way", ["both", "leader is not heard", "followers are not heard"])
 def test_a_leader_without_followers_acknowledges_nothing(cluster: Replicated, topic: str, way: str) -> None:
     cluster.create_topic(topic, partitions=1)
     leader = cluster.leader(topic)
@@ -125,7 +122,7 @@ def test_a_leader_without_followers_acknowledges_nothing(cluster: Replicated, to
     load.verify()
 
 
-@pytest.mark.parametrize("way", [BOTH_WAYS, "broker is not heard", "controllers are not heard"])
+@pytest.mark.parametrize("way", ["both", "broker is not heard", "controllers are not heard"])
 def test_a_leader_without_controllers_is_replaced(cluster: Replicated, topic: str, way: str) -> None:
     """It reaches its followers and clients all the time, and must not acknowledge what its successor does not have."""
     cluster.create_topic(topic, partitions=1)
