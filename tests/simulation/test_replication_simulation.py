@@ -68,6 +68,7 @@ class ReplicationLife:
         # How likely it is that whoever is about to join an ISR stops, and its leader does not hear that it has joined.
         self._harm = random.choice((0.0, 0.3, 0.8))
         self.stage.on_joining = self.harm_joining
+        self.stage.raft.on_slow = self._lose_slow
         # Where few brokers end, those that do so on purpose of a script may lose more: see _may.
         ends = random.choice((0.1, 1.0, 1.0))
         # How often what happens, a second.
@@ -215,17 +216,20 @@ class ReplicationLife:
             self._kill(process.broker, loses=True)
 
     def lose_with_network(self) -> None:
-        """What a broker has sent is under way when it comes back from a power loss, without the others for now."""
+        """What a broker has asked for is under way when it comes back from a power loss, without the others for now."""
         process = self._some()
         if process is not None and process.broker.id not in self.stage.raft.slow:
             self.stage.note("is slow", process.broker.id)
             self.stage.raft.slow.add(process.broker.id)
-            # What it has asked for is still the end of the log when that arrives.
+            # What it asks for is still the end of the log when that arrives.
             self.clients.rest(self.random.choice((0.0, 2_000.0)))
-            self.stage.after(250, self._lose_slow, process.broker)
 
-    def _lose_slow(self, broker: Broker) -> None:
-        self.stage.raft.slow.discard(broker.id)
+    def _lose_slow(self, broker_id: int) -> None:
+        """It has just asked."""
+        self.stage.raft.slow.discard(broker_id)
+        self.stage.after(self.random.uniform(0, 20), self._lose_without_others, self.stage.brokers[broker_id])
+
+    def _lose_without_others(self, broker: Broker) -> None:
         if self.stage.now_ms < FAULTS_MS:
             self._kill(broker, loses=True, down_ms=self.random.choice((5.0, 50.0, 400.0)))
             self._cut_from_brokers(broker.id, self.random.choice((800.0, 2_000.0)))
@@ -241,6 +245,8 @@ class ReplicationLife:
         duration_ms = self.random.choice((1_000.0, 1_600.0))
         self.stage.note("falls behind", behind, f"{key} for {duration_ms} ms")
         self._cut_from_brokers(behind, duration_ms)
+        # It lacks something, and of what is written at the end the others do not know yet that it is committed.
+        self.stage.after(200, self.clients.rest, duration_ms - 350)
         self.stage.after(duration_ms + self.random.uniform(-100, 30), self._end_leader, key)
 
     def _end_leader(self, key: TopicPartition) -> None:
