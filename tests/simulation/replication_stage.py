@@ -576,6 +576,7 @@ class Process:
             disk = self.broker.disks.get(key) or LogDisk()
             self._place(key)
             log = MemoryLog.load(key, topic.id, self.log_config(topic.name), disk, self.now_ms())
+            log.failed = self.broker.places[key] in self.broker.failed
             self.partitions[key] = self.by_id[topic.id, index] = partition = Partition(
                 key, topic.id, log, self
             )

@@ -28,7 +28,7 @@ import pytest
 from tests.simulation.quorum_process import Programs
 from tests.simulation.replication_checker import Excused, ReplicationChecker
 from tests.simulation.replication_clients import TOPIC, Clients
-from tests.simulation.replication_stage import SESSION_MS, Broker, Process, Stage
+from tests.simulation.replication_stage import SESSION_MS, SHUTDOWN_MS, Broker, Process, Stage
 from tests.simulation.stage import Violation, seeds, simulate
 from tests.simulation.test_quorum_simulation import hearing_of
 
@@ -39,7 +39,7 @@ from ottla.raft.image_loader import ImageLoader
 from ottla.replication.partition import FollowerReplica, FollowerSession, Partition, PartitionRead
 from ottla.server.handlers.fetch import DelayedFetch
 
-SEEDS, BLOCKS = 1_000, 10
+SEEDS, BLOCKS = 1_000, 20
 FAULTS_MS = 7_000
 CALM_MS = 1_500
 SETTLED_WITHIN_MS = 60_000
@@ -197,8 +197,9 @@ class ReplicationLife:
     def _mend(self, broker: Broker) -> None:
         """It is started again, in order or not."""
         if broker.process is not None and broker.failed:
-            if self.random.random() < 0.5:
+            if broker.process.epoch >= 0 and self.random.random() < 0.5:
                 broker.process.shut_down()
+                self.stage.after(SHUTDOWN_MS, self._mend, broker)  # it may be paused by then
             else:
                 broker.kill(loses=False, down_ms=self._down_ms())
 
@@ -369,7 +370,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("chosen", seeds(SEEDS, BLOCKS), ids=str)
 def test_nothing_that_is_committed_is_lost(chosen: Any, place: Path) -> None:
     done: list[tuple[int, int]] = []
@@ -491,7 +491,6 @@ BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], Any], str]] = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found_within_300_seeds(
     bug: str, place: Path, monkeypatch: pytest.MonkeyPatch
