@@ -546,12 +546,12 @@ class Process:
     def _apply(self, image: ClusterImage) -> None:
         before, self.image = self.image, image
         for topic in image.topics_by_name.values():
+            self._apply_config(topic)
             known = before.topics_by_id.get(topic.id)
             if known is not topic:
                 for index, told in topic.partitions.items():
                     if known is None or known.partitions.get(index) is not told:
                         self._apply_partition(topic, index, told)
-            self._apply_config(topic)
         for fetching in list(self.fetchers.values()):
             fetching.pump()
 
