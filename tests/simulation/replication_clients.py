@@ -221,7 +221,7 @@ class Producer:
             if self._clients.is_over:
                 return
             if self._clients.rest_ms > 0:
-                self._stage.after(self._clients.rest_ms + 1, self._next)
+                self._stage.after(self._clients.rest_ms + self._clients.random.uniform(1, 20), self.act)
                 return
             self._make_batch()
         found = self._clients.leader_of(self._key)

@@ -79,10 +79,14 @@ class Network(RaftCluster):
     """The network of the quorum, in which what some nodes send may be under way for long."""
 
     slow: set[int]
+    # Called when one of them asks a broker for something.
+    on_slow: Callable[[int], None]
 
     def carry(self, source: int, destination: int, arrive: Callable[..., None], *arguments: Any) -> None:
         if source in self.slow:
             self.after(self.random.uniform(300, 1_500), arrive, *arguments)
+            if destination >= FIRST_BROKER and source >= FIRST_BROKER:
+                self.on_slow(source)
         else:
             super().carry(source, destination, arrive, *arguments)
 
@@ -118,7 +122,7 @@ class Stage:
         self.random = random
         self.weather = BrokerWeather(random)
         self.raft = Network(random, self.weather, 3, programs, observers=0, keeps_trace=keeps_trace)
-        self.raft.slow = set()
+        self.raft.slow, self.raft.on_slow = set(), lambda source: None
         # Of each broker; if there is one only, a broker that loses it has nothing to live for.
         self.directories = random.choice((1, 2))
         self.brokers = {n: Broker(self, n) for n in range(FIRST_BROKER, FIRST_BROKER + brokers)}
@@ -220,6 +224,8 @@ class Broker:
         self.incarnation = b""
         # Has it lost something since the controller has last heard of a new life?
         self.has_lost = False
+        # Some are flushed often, some hardly ever.
+        self.flush_ms = stage.random.choice((500.0, 2_000.0, 20_000.0))
         self.clock_offset = stage.random.randint(-5_000, 5_000)
         self.clock_rate = stage.random.choice((1.0, 1.0, 0.98, 1.02))
 
@@ -390,7 +396,7 @@ class Process:
         self.stage.after(1, self._follow_metadata)
         self.after(LAG_TIME_MAX_MS / 2, self._check_isr)
         self.after(self.stage.random.uniform(50, 500), self._write_checkpoints)
-        self.after(self.stage.random.uniform(50, 2_000), self._flush)
+        self.after(self.stage.random.uniform(50, self.broker.flush_ms), self._flush)
 
     def end(self) -> None:
         self.is_alive = False
@@ -546,12 +552,12 @@ class Process:
     def _apply(self, image: ClusterImage) -> None:
         before, self.image = self.image, image
         for topic in image.topics_by_name.values():
+            self._apply_config(topic)
             known = before.topics_by_id.get(topic.id)
             if known is not topic:
                 for index, told in topic.partitions.items():
                     if known is None or known.partitions.get(index) is not told:
                         self._apply_partition(topic, index, told)
-            self._apply_config(topic)
         for fetching in list(self.fetchers.values()):
             fetching.pump()
 
@@ -576,6 +582,7 @@ class Process:
             disk = self.broker.disks.get(key) or LogDisk()
             self._place(key)
             log = MemoryLog.load(key, topic.id, self.log_config(topic.name), disk, self.now_ms())
+            log.failed = self.broker.places[key] in self.broker.failed
             self.partitions[key] = self.by_id[topic.id, index] = partition = Partition(
                 key, topic.id, log, self
             )
@@ -650,7 +657,7 @@ class Process:
         for partition in self.partitions.values():
             if not partition.log.failed:
                 partition.log.flush(now_ms=self.now_ms())
-        self.after(self.stage.random.uniform(50, 2_000), self._flush)
+        self.after(self.stage.random.uniform(50, self.broker.flush_ms), self._flush)
 
 
 class ControllerLink:

@@ -332,13 +332,15 @@ class ReplicaManager:
                 removed += await self._remove_topic(change, time_slice)
         if removed:
             await self._logs.delete_all(removed)
+        # Before the ISRs: the controller takes whoever leaves one for eligible if that falls below the new minimum, and
+        # so nothing may be committed without them under the old one.
+        await self._apply_configs(delta, time_slice)
         removed = []
         for change in delta.topics.values():
             if change.after is not None:
                 removed += await self._apply_topic(change.after, change, time_slice)
         if removed:
             await self._logs.delete_all(removed)
-        await self._apply_configs(delta, time_slice)
         if delta.brokers:
             # Whoever was fenced, or not yet known in its new life, may be in sync as of now.
             for partition in [each for each in self.all_partitions() if each.followers]:
