@@ -3,8 +3,8 @@
 Every broker runs the real Partition, AlterPartitionManager, ReplicaFetcher, fetch sessions and DelayedFetch, every
 controller the real core, loader and Controller, for every seed; see replication_stage. Messages are dropped, late,
 doubled, overtaken and cut in one direction or both; brokers are killed, lose what was not flushed or a log directory,
-are paused and stopped in order, controllers crash. Meanwhile producers write with acks 0, 1 and all, consumers read from
-leaders and followers, partitions are moved, preferred leaders elected and min.insync.replicas changed.
+are paused and stopped in order, controllers crash. Meanwhile producers write with acks 0, 1 and all, consumers read
+from leaders and followers, partitions are moved, preferred leaders elected and min.insync.replicas changed.
 
 What must hold after every event is in replication_checker. When the faults stop, every ISR is full, every write is
 answered, every replica has the same log, and consumers have read all of it. A failure names its seed and shows what
