@@ -2,9 +2,9 @@
 
 Every broker runs the real Partition, AlterPartitionManager, ReplicaFetcher, fetch sessions and DelayedFetch, every
 controller the real core, loader and Controller, for every seed; see replication_stage. Messages are dropped, late,
-doubled, overtaken and cut in one direction or both; brokers are killed, lose what was not flushed, are paused and
-stopped in order, controllers crash. Meanwhile producers write with acks 0, 1 and all, consumers read from leaders and
-followers, partitions are moved, preferred leaders elected and min.insync.replicas changed.
+doubled, overtaken and cut in one direction or both; brokers are killed, lose what was not flushed or a log directory,
+are paused and stopped in order, controllers crash. Meanwhile producers write with acks 0, 1 and all, consumers read
+from leaders and followers, partitions are moved, preferred leaders elected and min.insync.replicas changed.
 
 What must hold after every event is in replication_checker. When the faults stop, every ISR is full, every write is
 answered, every replica has the same log, and consumers have read all of it. A failure names its seed and shows what
@@ -69,7 +69,7 @@ class ReplicationLife:
         self._harm = random.choice((0.0, 0.3, 0.8))
         self.stage.on_joining = self.harm_joining
         self.stage.raft.on_slow = self._lose_slow
-        # Where few brokers end, those that do so on purpose of a script may lose more: see _may.
+        # Where few brokers end by chance, more of those may lose something that are ended when it does most: see _may.
         ends = random.choice((0.1, 1.0, 1.0))
         # How often what happens, a second.
         self.rates: list[tuple[Callable[[], None], float]] = [
@@ -491,6 +491,7 @@ BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], Any], str]] = {
 }
 
 
+@pytest.mark.timeout(300)  # some of them take a hundred seeds
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found_within_300_seeds(
     bug: str, place: Path, monkeypatch: pytest.MonkeyPatch
