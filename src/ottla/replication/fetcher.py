@@ -12,9 +12,10 @@ Rules:
   the same is checked again whenever the loop was given to others in the middle of an answer.
 - Where the logs part is said by the leader in the fetch's answer (KIP-595), as often as it takes (KIP-279). If the
   offset is not in the leader's log, the leader is asked where that begins and ends.
-- What goes wrong with one partition concerns that one: it is asked for again after `replica.fetch.backoff.ms`, or not
-  before its leader epoch changes, if its disk or its epoch is what is wrong. What goes wrong with the connection lets
-  all of them wait for that time.
+- What goes wrong with one partition concerns that one: it is asked for again after `replica.fetch.backoff.ms` (sooner
+  where the leader only has not heard yet what this broker knows: producers wait for it), or not before its leader epoch
+  changes, if its disk or its epoch is what is wrong. What goes wrong with the connection lets all of them wait for
+  that time.
 
 Owner: the ReplicaFetcherManager, on the broker's loop.
 """
@@ -66,6 +67,8 @@ PIECE_BYTES: Final = 1 << 20
 PIECE_BATCHES: Final = 256
 # A truncation that has more than this to read, to know who has written what is left, has it read in a thread first.
 MAX_REPLAYED_BYTES: Final = 1 << 20
+# The first pause after an error that passes by itself; each one after that is twice as long, up to the back-off.
+FIRST_RETRY_MS: Final = 20
 # How often it is looked whether retention has moved the start of a log of ours, of which the leader then hears.
 LOG_START_CHECK_MS: Final = 5_000
 # Answers in a row that say nothing and came long before the leader should have given up waiting for news; after these
@@ -124,6 +127,8 @@ class PartitionFetchState:
     refused_offset: int = -1
     # Where it is to be cut, once what that needs has been read.
     cut_at: int | None = None
+    # How often in a row the leader has refused it for what passes by itself.
+    refusals: int = 0
     # What the log has last said of it: a partition that goes on to fail does not say so every second.
     complaint: str = ""
 
@@ -496,12 +501,18 @@ class ReplicaFetcher:
             self._fail(key, state, f"epoch {state.leader_epoch} is older than the leader's", logging.DEBUG)
             return
         what = f"the leader answers {_name_of(error)} at offset {state.offset}"
-        if error in _TRANSIENT and not state.complaint:
-            # A follower of a new partition is often faster than its leader.
-            self._complain(state, f"{what}, for the first time", logging.DEBUG)
+        if error not in _TRANSIENT:
+            self._complain(state, what, logging.ERROR)
+            self._delay(key, state, now_ms)
+            return
+        # As a rule the leader hears a moment later what this broker knows already, and producers wait for that.
+        pause_ms = FIRST_RETRY_MS * 2 ** min(state.refusals, 16)
+        state.refusals += 1
+        if pause_ms < self._settings.backoff_ms:
+            self._complain(state, f"{what}, until now", logging.DEBUG)
         else:
-            self._complain(state, what, _TRANSIENT.get(error, logging.ERROR))
-        self._delay(key, state, now_ms)
+            self._complain(state, what, _TRANSIENT[error])
+        self._delay(key, state, now_ms, pause_ms)
 
     # ---- records ------------------------------------------------------------------------------------------
 
@@ -533,6 +544,7 @@ class ReplicaFetcher:
                 if marks != (partition.log.high_watermark, partition.log.log_start_offset):
                     self._has_news = True
                 state.complaint = ""
+                state.refusals = 0
                 if records:
                     # Those that came last are asked for last: the others are not starved by them.
                     self._states[key] = self._states.pop(key)
@@ -757,10 +769,10 @@ class ReplicaFetcher:
 
     # ---- what is wrong with a partition -------------------------------------------------------------------
 
-    def _delay(self, key: Key, state: PartitionFetchState, now_ms: float) -> None:
+    def _delay(self, key: Key, state: PartitionFetchState, now_ms: float, at_most_ms: float = inf) -> None:
         if self._states.get(key) is not state:
             return
-        state.delayed_until_ms = now_ms + max(self._settings.backoff_ms, 1)
+        state.delayed_until_ms = now_ms + max(min(self._settings.backoff_ms, at_most_ms), 1)
         self._delayed[key] = state
         self._changed[key] = None
 

@@ -26,7 +26,7 @@ from tests.unit.storage.log_support import NOW, batch
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.time_slice import run_to_end
 from ottla.replication import fetcher as fetcher_module
-from ottla.replication.fetcher import PIECE_BATCHES, ReplicaFetcher, pieces_of
+from ottla.replication.fetcher import FIRST_RETRY_MS, PIECE_BATCHES, ReplicaFetcher, pieces_of
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfFilesError
@@ -265,12 +265,15 @@ def test_the_leader_hears_that_retention_moved_the_start(tmp_path: Path, leader:
 
 # -- errors of a partition
 
-WAITS = [
+PASSES = [
     ErrorCode.UNKNOWN_LEADER_EPOCH,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.INCONSISTENT_TOPIC_ID,
+]
+WAITS = [
+    *PASSES,
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
     ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -288,13 +291,35 @@ def test_a_refused_partition_waits_and_the_others_go_on(tmp_path: Path, leader: 
     assert (good.log.log_end_offset, bad.log.log_end_offset) == (10, 0)
     request = one_round(fetcher, leader)
     assert forgotten(request) == [1], "the leader need not refuse it again at once"
-    assert fetcher.next_due_ms() == BACKOFF_MS
+    due_ms = FIRST_RETRY_MS if error in PASSES else BACKOFF_MS
+    assert fetcher.next_due_ms() == due_ms
     leader.errors.clear()
     write(leader.log(), 0)
-    one_round(fetcher, leader, BACKOFF_MS - 1)
+    one_round(fetcher, leader, due_ms - 1)
     assert (good.log.log_end_offset, bad.log.log_end_offset) == (11, 0)
-    one_round(fetcher, leader, BACKOFF_MS)
+    one_round(fetcher, leader, due_ms)
     assert bad.log.log_end_offset == 1
+
+
+def test_what_passes_by_itself_is_asked_for_less_and_less(tmp_path: Path, leader: Leader) -> None:
+    """Producers wait for a follower whose leader hears a moment later that it is one."""
+    bad = follower(tmp_path / "ours")
+    fetcher = fetcher_of(bad)
+
+    def pauses(count: int, now_ms: float) -> list[float]:
+        leader.errors[TOPIC_ID, 0] = ErrorCode.UNKNOWN_LEADER_EPOCH
+        found = []
+        for _ in range(count):
+            one_round(fetcher, leader, now_ms)
+            found.append(fetcher.next_due_ms() - now_ms)
+            now_ms = fetcher.next_due_ms()
+        leader.errors.clear()
+        one_round(fetcher, leader, now_ms)
+        return found
+
+    assert pauses(8, 0) == [20, 40, 80, *[BACKOFF_MS] * 5]
+    assert bad.log.log_end_offset == 10
+    assert pauses(2, 10_000) == [20, 40]
 
 
 def test_what_passes_by_itself_is_warned_of_when_it_does_not(
@@ -305,11 +330,11 @@ def test_what_passes_by_itself_is_warned_of_when_it_does_not(
     leader.errors[TOPIC_ID, 0] = ErrorCode.UNKNOWN_TOPIC_ID
     one_round(fetcher, leader)
     assert "UNKNOWN_TOPIC_ID" not in caplog.text
-    for round_ in (1, 2, 3):
+    for round_ in range(1, 9):
         one_round(fetcher, leader, round_ * BACKOFF_MS)
     assert caplog.text.count("UNKNOWN_TOPIC_ID") == 1
     leader.errors.clear()
-    one_round(fetcher, leader, 4 * BACKOFF_MS)
+    one_round(fetcher, leader, 10 * BACKOFF_MS)
     leader.errors[TOPIC_ID, 0] = ErrorCode.UNKNOWN_TOPIC_ID
     one_round(fetcher, leader, 5 * BACKOFF_MS)
     assert caplog.text.count("UNKNOWN_TOPIC_ID") == 1
