@@ -5,6 +5,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.unit.storage.log_support import (
@@ -77,7 +78,11 @@ def test_a_torn_tail_is_cut_off(log: Log, cut: int) -> None:
     assert values_of(again)[-1] == b"on"
 
 
-@pytest.mark.parametrize("garbage", [b"\0", bytes(1000), b"\xff" * 100, os.urandom(300), bytes(batch())[:-1]])
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\0", bytes(1000), b"\xff" * 100, Random(300).randbytes(300), bytes(batch())[:-1]],
+    ids=["a zero", "zeros", "ones", "anything", "half a batch"],
+)
 def test_garbage_after_the_end_is_cut_off(log: Log, garbage: bytes) -> None:
     log.close_handlers()
     with open(log.active_segment.path, "ab") as file:
