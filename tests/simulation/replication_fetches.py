@@ -31,6 +31,9 @@ MAX_BYTES = 10_000
 class Replicas:
     """What DelayedFetch needs of the ReplicaManager: its reading, over the partitions of a process."""
 
+    # A broker that is not registered yet is no follower.
+    followers_tell_their_epochs = True
+
     def __init__(self, process: Process) -> None:
         self._process = process
 
